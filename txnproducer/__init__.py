@@ -1,0 +1,1 @@
+"""Exactly-once writes into Apache Kafka from Python and Spark."""
