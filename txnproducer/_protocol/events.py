@@ -1,0 +1,82 @@
+"""What travels between a client core and whatever carries its requests: envelopes and connection news.
+
+Owns: `ClientRequest`, `ClientResponse`, `ConnectionEvent`. Must not know: sockets or policy. The carrier (the
+wire adapter, the simulator's network, a test's script) answers every `ClientRequest` with exactly one
+`ClientResponse`: a body, or the reason why there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple, TypeAlias
+
+from txnproducer._protocol.messages import Request, Response
+from txnproducer.errors import KafkaError
+
+
+class Channel(Enum):
+    """Which of a broker's connections: a slow Produce must not delay EndTxn, so coordinators have their own."""
+
+    DATA = auto()
+    COORDINATOR = auto()
+
+
+class ConnectionId(NamedTuple):
+    """One connection to one broker."""
+
+    node_id: int
+    channel: Channel = Channel.DATA
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A request on its way. `correlation_id` is the core's own token, unique per core, not the wire's number."""
+
+    correlation_id: int
+    connection: ConnectionId
+    body: Request
+    created_ms: int
+    timeout_ms: int
+
+
+class ResponseFailure(Enum):
+    """Why a request ended without an answer."""
+
+    DISCONNECTED = auto()  # the connection ended first: the broker may or may not have acted
+    TIMED_OUT = (
+        auto()
+    )  # no answer within the request's time-out: the broker may or may not have acted
+    UNSUPPORTED_VERSION = auto()  # never sent: the broker offers no version that can carry it
+
+
+@dataclass(frozen=True, slots=True)
+class ClientResponse:
+    """The end of one request: either `body` or `failure` is set."""
+
+    request: ClientRequest
+    body: Response | None = None
+    failure: ResponseFailure | None = None
+    error: KafkaError | None = None  # more about the failure, where something is known
+
+
+class ConnectionState(Enum):
+    """News of a connection."""
+
+    READY = auto()  # handshake done; the node's API versions are known now
+    DISCONNECTED = (
+        auto()
+    )  # was ready, or was being made, and is gone; `error` says why where known
+    AUTHENTICATION_FAILED = auto()  # the broker refused the credentials, or TLS could not trust it
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvent:
+    """A connection changed its state."""
+
+    connection: ConnectionId
+    state: ConnectionState
+    error: KafkaError | None = None
+
+
+ClientEvent: TypeAlias = ClientResponse | ConnectionEvent
