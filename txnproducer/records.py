@@ -1,0 +1,223 @@
+"""The small values a producer takes and gives: partitions, offsets, results, group identity.
+
+Why it exists: these names stand in users' signatures, so they are few, fixed and plain.
+Owns: their fields, their order, and the checks of values that come from other libraries.
+Must not know: connections, transactions, the wire.
+Rules: named tuples with kafka-python's fields in its order, so that what its consumer returns
+compares and hashes equal to ours and can be passed as it is; -1 stands for "not known".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+__all__ = [
+    "ConsumerGroupMetadata",
+    "OffsetAndMetadata",
+    "ProducerIdAndEpoch",
+    "RecordMetadata",
+    "TopicPartition",
+    "as_consumer_group_metadata",
+    "as_offsets",
+]
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+
+class TopicPartition(NamedTuple):
+    """Name one partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """Hold the offset that a consumer group goes on from: the last one read, plus one.
+
+    Attributes:
+        offset: the next offset to read.
+        metadata: a text of the application's own, stored with the offset.
+        leader_epoch: the partition's leader epoch when the last record was read; -1 if not known.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class RecordMetadata(NamedTuple):
+    """Tell where a record was written.
+
+    Attributes:
+        topic: the topic's name.
+        partition: the partition; -1 if the record failed before one was chosen.
+        offset: the record's offset; -1 if it is not known (`acks=0`, or a duplicate whose place
+            the broker no longer remembers) or if the record failed.
+        timestamp_ms: the record's timestamp as it was stored; -1 if it is not known.
+        serialized_key_size: bytes of the key; -1 for a record without one.
+        serialized_value_size: bytes of the value; -1 for a record without one.
+    """
+
+    topic: str
+    partition: int
+    offset: int = -1
+    timestamp_ms: int = -1
+    serialized_key_size: int = -1
+    serialized_value_size: int = -1
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Return topic and partition as one value."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def timestamp(self) -> int:
+        """Return `timestamp_ms` under kafka-python's name."""
+        return self.timestamp_ms
+
+    @property
+    def has_offset(self) -> bool:
+        """Tell whether the offset is known."""
+        return self.offset >= 0
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """Identify a member of a consumer group, so that a stale member's offsets are refused.
+
+    Source: KIP-447. A consumer gives it; kafka-python's own value is accepted as well.
+
+    Attributes:
+        group_id: the consumer group.
+        generation_id: the group's generation; -1 if the consumer has not joined one.
+        member_id: the member's id; empty if the consumer has not joined.
+        group_instance_id: the id of a static member, or None.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdAndEpoch:
+    """Hold what the broker knows a producer by; the epoch tells newer producers from older."""
+
+    NONE: ClassVar[ProducerIdAndEpoch]
+
+    producer_id: int
+    producer_epoch: int
+
+    @property
+    def is_valid(self) -> bool:
+        """Tell whether an id was assigned."""
+        return self.producer_id >= 0
+
+    def __str__(self) -> str:
+        return f"producer id {self.producer_id}, epoch {self.producer_epoch}"
+
+
+ProducerIdAndEpoch.NONE = ProducerIdAndEpoch(-1, -1)
+
+
+def as_consumer_group_metadata(value: object) -> ConsumerGroupMetadata:
+    """Check a consumer's group metadata, of this or another library.
+
+    Args:
+        value: anything with the attributes `group_id`, `generation_id`, `member_id` and
+            `group_instance_id`; only the first is required.
+
+    Returns:
+        The same identity as a `ConsumerGroupMetadata`.
+
+    Raises:
+        ValueError: naming the field, for None, a missing group id, or a generation without a
+            member (a consumer that has joined has both).
+    """
+    if value is None:
+        raise ValueError(
+            "group_metadata is None: pass consumer.group_metadata() of the consumer that read the "
+            "offsets, or ConsumerGroupMetadata('my-group') for one that assigns partitions itself"
+        )
+    group_id = getattr(value, "group_id", None)
+    if not isinstance(group_id, str) or not group_id:
+        raise ValueError(
+            f"group_metadata.group_id must be a text that is not empty, not {group_id!r} "
+            f"(group_metadata is a {type(value).__name__})"
+        )
+    generation_id = _integer("group_metadata.generation_id", getattr(value, "generation_id", -1))
+    member_id = getattr(value, "member_id", "")
+    if not isinstance(member_id, str):
+        raise ValueError(f"group_metadata.member_id must be a text, not {member_id!r}")
+    if generation_id > 0 and not member_id:
+        raise ValueError(
+            f"group_metadata.member_id is empty, but generation_id is {generation_id}: take both "
+            "from the same consumer.group_metadata()"
+        )
+    instance_id = getattr(value, "group_instance_id", None)
+    if instance_id is not None and not isinstance(instance_id, str):
+        raise ValueError(
+            f"group_metadata.group_instance_id must be a text or None, not {instance_id!r}"
+        )
+    return ConsumerGroupMetadata(group_id, generation_id, member_id, instance_id)
+
+
+def as_offsets(offsets: Mapping[object, object]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Check the offsets to commit, of this or another library.
+
+    Args:
+        offsets: from anything with `topic` and `partition` (or a pair of them) to an offset, or
+            to anything with `offset` and perhaps `metadata` and `leader_epoch`.
+
+    Returns:
+        The same offsets in this package's types.
+
+    Raises:
+        ValueError: naming the partition and the field.
+    """
+    if not isinstance(offsets, Mapping):
+        raise ValueError(
+            f"offsets must map TopicPartition to OffsetAndMetadata, not be a "
+            f"{type(offsets).__name__}"
+        )
+    return {
+        (partition := _topic_partition(key)): _offset_and_metadata(partition, value)
+        for key, value in offsets.items()
+    }
+
+
+def _topic_partition(key: object) -> TopicPartition:
+    topic, partition = getattr(key, "topic", None), getattr(key, "partition", None)
+    if type(key) is tuple and len(key) == 2:
+        topic, partition = key
+    if not isinstance(topic, str) or not topic:
+        raise ValueError(f"offsets: {key!r} is no TopicPartition (no topic)")
+    number = _integer(f"offsets: partition of {topic!r}", partition)
+    if not 0 <= number <= _INT32_MAX:
+        raise ValueError(f"offsets: partition {number} of {topic!r} is out of range")
+    return TopicPartition(topic, number)
+
+
+def _offset_and_metadata(partition: TopicPartition, value: object) -> OffsetAndMetadata:
+    where = f"offsets[{partition.topic}-{partition.partition}]"
+    offset = _integer(f"{where}.offset", getattr(value, "offset", value))
+    if not 0 <= offset <= _INT64_MAX:
+        raise ValueError(f"{where}.offset is {offset}: it must be 0 or above")
+    metadata = getattr(value, "metadata", "")
+    if metadata is None:
+        metadata = ""
+    if not isinstance(metadata, str):
+        raise ValueError(f"{where}.metadata must be a text, not {metadata!r}")
+    leader_epoch = getattr(value, "leader_epoch", -1)
+    if leader_epoch is None:
+        leader_epoch = -1
+    return OffsetAndMetadata(offset, metadata, _integer(f"{where}.leader_epoch", leader_epoch))
+
+
+def _integer(field: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{field} must be an integer, not {value!r}")
+    return value
