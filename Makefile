@@ -15,7 +15,7 @@ PYTHON ?=
 # Candidates are tried by running them: a version manager's shim exists but may refuse.
 PYTHON_CANDIDATES := $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3)
 PYTHON_CHECK := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 

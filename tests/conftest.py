@@ -1,0 +1,39 @@
+"""What every test run says about itself: which implementation ran, and what has grown too large."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+# Lines that tests hand over for the end of the run: things to know that are no failure.
+NOTES = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[NOTES] = []
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Name the implementation of the record builder: the whole suite must pass with each."""
+    try:
+        implementation = getattr(importlib.import_module("txnproducer._record"), "IMPL", "unknown")
+    except ImportError as error:
+        implementation = f"none ({error})"
+    return f"txnproducer: IMPL={implementation}"
+
+
+@pytest.fixture
+def run_notes(request: pytest.FixtureRequest) -> list[str]:
+    """Return a list whose lines are printed when the run ends."""
+    return request.config.stash[NOTES]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    notes = config.stash[NOTES]
+    if notes:
+        terminalreporter.section("notes")
+        for note in notes:
+            terminalreporter.write_line(note)

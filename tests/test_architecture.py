@@ -1,0 +1,177 @@
+"""The rules of the code base that a tool can check: layers, documents, and what must not be left lying about."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txnproducer
+
+ROOT = Path(__file__).resolve().parent.parent
+CODE_FOLDERS = ("txnproducer", "tests", "integration", "examples")
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+# Empty files only mark a folder of tests.
+PYTHON_FILES = sorted(
+    path
+    for folder in CODE_FOLDERS
+    for path in (ROOT / folder).rglob("*.py")
+    if path.stat().st_size > 0
+)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PROJECT_FILES = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]
+
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.~$}/])/(work|root|tmp|home|Users|mnt)/\w")
+MARKDOWN_LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
+FENCED_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def matches(paths: list[Path], pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{named(path)}:{number}: {line.strip()}"
+        for path in paths
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count the lines of a function without its docstring."""
+    has_docstring = ast.get_docstring(function, clean=False) is not None
+    body = function.body[1:] if has_docstring else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def anchors_of(document: Path) -> set[str]:
+    text = FENCED_BLOCK.sub("", document.read_text(encoding="utf-8"))
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text))
+    return {heading.strip().replace(" ", "-") for heading in words}
+
+
+def test_every_import_goes_down_the_layers() -> None:
+    tool = Path(sys.executable).with_name("lint-imports")
+    run = subprocess.run(
+        [tool, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_importing_the_package_does_not_load_spark_or_test_tools() -> None:
+    program = (
+        "import sys, txnproducer\n"
+        "heavy = {'pyspark', 'pandas', 'pyarrow', 'pytest', 'jgo', 'rich', 'click'}\n"
+        "print(*sorted(heavy & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == []
+
+
+def test_nothing_is_marked_as_unfinished() -> None:
+    assert matches([*PYTHON_FILES, *DOCUMENTS, *PROJECT_FILES], UNFINISHED) == []
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    assert matches([*PYTHON_FILES, *DOCUMENTS, *PROJECT_FILES], MACHINE_PATH) == []
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=named)
+def test_every_module_says_why_it_exists(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    assert len(docstring.split()) >= 4, f"{named(path)} needs a docstring"
+    assert "placeholder" not in docstring.lower()
+
+
+def all_modules() -> list[str]:
+    found = pkgutil.walk_packages(txnproducer.__path__, prefix="txnproducer.")
+    return ["txnproducer", *(info.name for info in found if not info.name.endswith("__main__"))]
+
+
+@pytest.mark.parametrize("name", all_modules())
+def test_every_exported_name_exists(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", [])
+    assert [export for export in exported if not hasattr(module, export)] == []
+    assert len(set(exported)) == len(exported)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_every_relative_link_leads_somewhere(document: Path) -> None:
+    text = FENCED_BLOCK.sub("", document.read_text(encoding="utf-8"))
+    broken = []
+    for link in MARKDOWN_LINK.findall(text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        target_name, _, anchor = link.partition("#")
+        target = (document.parent / target_name).resolve() if target_name else document
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_every_python_block_of_a_document_is_python(document: Path) -> None:
+    for language, block in FENCED_BLOCK.findall(document.read_text(encoding="utf-8")):
+        if language == "python":
+            compile(block, named(document), "exec")
+
+
+def test_a_test_is_skipped_only_with_a_reason() -> None:
+    unexplained = [
+        f"{named(path)}: {ast.unparse(node).splitlines()[0]}"
+        for path in PYTHON_FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if is_skip_without_reason(node)
+    ]
+    assert unexplained == []
+
+
+def is_skip_without_reason(node: ast.AST) -> bool:
+    """Tell whether a node is a bare `pytest.mark.skip`, or a call of skip or xfail that says no reason."""
+    if isinstance(node, ast.Call):
+        name = ast.unparse(node.func)
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        needed = {"pytest.skip": 1, "pytest.mark.skip": 1, "pytest.xfail": 1}
+        if name in {"pytest.mark.skipif", "pytest.mark.xfail"}:
+            return not any(keyword.arg == "reason" for keyword in node.keywords)
+        return len(arguments) < needed.get(name, 0)
+    decorators = getattr(node, "decorator_list", [])
+    return any(
+        ast.unparse(each) in {"pytest.mark.skip", "pytest.mark.xfail"} for each in decorators
+    )
+
+
+def test_report_what_has_grown_large(run_notes: list[str]) -> None:
+    """Large files and functions are told at the end of the run: a reason to look, not a failure."""
+    for path in PYTHON_FILES:
+        count = len(path.read_text(encoding="utf-8").splitlines())
+        if count > MAX_FILE_LINES:
+            run_notes.append(f"{named(path)}: {count} lines (aim: {MAX_FILE_LINES})")
+        for function in functions_of(path):
+            lines = body_lines(function)
+            if lines > MAX_FUNCTION_LINES:
+                where = f"{named(path)}:{function.lineno} {function.name}"
+                run_notes.append(f"{where}: {lines} lines (aim: {MAX_FUNCTION_LINES})")
