@@ -1,0 +1,47 @@
+"""One transaction that commits, and one that fails half-way: readers see all of the first, nothing of the second.
+
+python examples/transaction.py [bootstrap servers]
+"""
+
+from __future__ import annotations
+
+from _cluster import cluster, create_topic, new_name, values_in
+
+from txnproducer import TransactionalProducer
+
+
+class TransferRefused(Exception):
+    """Stands for whatever goes wrong in an application between two records."""
+
+
+def transfer(producer: TransactionalProducer, topic: str, amount: int, limit: int) -> str:
+    """Write the two halves of a transfer; return how its transaction ended."""
+    transaction = producer.transaction()
+    try:
+        with transaction:
+            producer.send(topic, f"alice -{amount}".encode(), key=b"alice")
+            if amount > limit:
+                raise TransferRefused(f"{amount} is more than {limit}")
+            producer.send(topic, f"bob +{amount}".encode(), key=b"bob")
+    except TransferRefused as refusal:
+        print(f"refused: {refusal}")
+    return transaction.outcome
+
+
+def main() -> None:
+    with cluster() as bootstrap_servers:
+        topic = create_topic(bootstrap_servers, "transfers")
+        with TransactionalProducer(
+            bootstrap_servers=bootstrap_servers, transactional_id=new_name("transfers")
+        ) as producer:
+            producer.init_transactions()
+            print("transfer of 10:", transfer(producer, topic, amount=10, limit=100))
+            print("transfer of 500:", transfer(producer, topic, amount=500, limit=100))
+
+        print("read_committed sees: ", values_in(bootstrap_servers, topic))
+        everything = values_in(bootstrap_servers, topic, "read_uncommitted")
+        print("read_uncommitted sees:", everything)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Every program in examples/ runs to its end and shows what it promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+FOLDER = Path(__file__).resolve().parent.parent / "examples"
+PROGRAMS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
+TIMEOUT_SECONDS = 240
+
+SHOWS = {
+    "transaction.py": [
+        "transfer of 10: committed",
+        "transfer of 500: aborted",
+        "read_committed sees:  ['alice -10', 'bob +10']",
+    ],
+    "fencing.py": [
+        "older: fenced, as it must be (what to do: restart)",
+        "read_committed sees: ['written by the newer producer']",
+    ],
+    "consume_transform_produce.py": [
+        "attempt 2: 4 results sent, then a crash: aborted, read again",
+        "squares: 1 4 9 16 25 36 49 64 81 100",
+    ],
+}
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, FOLDER / program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(TIMEOUT_SECONDS + 60)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_example_shows_what_it_promises(program, kafka_cluster):
+    done = run(program, TXNPRODUCER_BOOTSTRAP=kafka_cluster.bootstrap_servers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    missing = [line for line in SHOWS.get(program, []) if line not in done.stdout]
+    assert missing == [], done.stdout + done.stderr
+    assert done.stdout.strip(), "an example says what it does"
+
+
+@pytest.mark.timeout(TIMEOUT_SECONDS + 60)
+def test_an_example_starts_its_own_broker_where_none_is_named():
+    done = run("transaction.py", TXNPRODUCER_BOOTSTRAP="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Starting a Kafka broker" in done.stdout
