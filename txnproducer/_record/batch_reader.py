@@ -1,0 +1,285 @@
+"""Read record batches: verify them, iterate over their records, decode transaction markers.
+
+Owns: the decoding of a v2 batch and every check that a broker makes of one before it trusts it. Must not know:
+how a batch is built, which offsets or sequences are expected.
+
+Rules:
+* Bytes that break the format end in `CorruptRecordError`, never in another exception and never in a wrong record.
+* Reading copies keys and values out, so a record outlives the buffer that it was read from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from txnproducer.errors import CorruptRecordError
+
+from .compression import codec_name, decompress
+from .format import (
+    ATTRIBUTES_OFFSET,
+    BATCH_OVERHEAD_BYTES,
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    LENGTH_OFFSET,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_OFFSET,
+    MAGIC_V2,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    Header,
+    decode_varint,
+    increment_sequence,
+)
+
+
+class DecodedRecord(NamedTuple):
+    """A record as it stands in a batch; `offset_delta` counts from the batch's base offset."""
+
+    offset_delta: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """The 61 bytes before the records, field by field, with what follows from them."""
+
+    base_offset: int
+    length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the whole batch."""
+        return self.length + LOG_OVERHEAD_BYTES
+
+    @property
+    def codec_id(self) -> int:
+        """The id of the codec that the records are compressed with; 0 for none."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def compression(self) -> str:
+        """The name of that codec."""
+        return codec_name(self.codec_id)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether the broker's clock gave the timestamps: every record's is then the maximum's."""
+        return bool(self.attributes & TIMESTAMP_TYPE_MASK)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_MASK)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the records are control records, such as the markers that end a transaction."""
+        return bool(self.attributes & CONTROL_MASK)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether the log cleaner has put its delete horizon in the base timestamp (KIP-534)."""
+        return bool(self.attributes & DELETE_HORIZON_MASK)
+
+    @property
+    def has_producer_id(self) -> bool:
+        """Whether an idempotent producer wrote the batch."""
+        return self.producer_id != NO_PRODUCER_ID
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record that the batch had; the cleaner may have removed the record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record; -1 without sequence numbers."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return increment_sequence(self.base_sequence, self.last_offset_delta)
+
+
+class RecordBatch:
+    """A verified batch; iterate over it for its records.
+
+    Args:
+        data: the bytes of exactly one batch.
+
+    Raises:
+        CorruptRecordError: the length, the magic or the CRC is wrong, or the counts contradict each other.
+    """
+
+    __slots__ = ("_data", "header")
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._data = memoryview(data).cast("B")
+        self.header = read_header(self._data)
+        _check_batch(self.header, self._data)
+
+    def __iter__(self) -> Iterator[DecodedRecord]:
+        """Decode the records one by one."""
+        header = self.header
+        body = decompress(header.codec_id, self._data[BATCH_OVERHEAD_BYTES:])
+        for record in decode_records(body, header.record_count, header.base_timestamp_ms):
+            if record.offset_delta > header.last_offset_delta:
+                raise CorruptRecordError(
+                    f"a record at offset delta {record.offset_delta}, after the batch's last, "
+                    f"{header.last_offset_delta}"
+                )
+            if header.is_log_append_time:
+                yield record._replace(timestamp_ms=header.max_timestamp_ms)
+            else:
+                yield record
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._data)
+
+    def __repr__(self) -> str:
+        return f"RecordBatch({self.header!r})"
+
+
+def read_header(data: bytes | bytearray | memoryview) -> BatchHeader:
+    """Decode the header at the start of some bytes, without verifying anything but that it is all there.
+
+    Raises:
+        CorruptRecordError: fewer bytes than a header has, or not a v2 batch.
+    """
+    if len(data) < BATCH_OVERHEAD_BYTES:
+        raise CorruptRecordError(
+            f"{len(data)} bytes are no record batch: its header alone has {BATCH_OVERHEAD_BYTES}"
+        )
+    if data[MAGIC_OFFSET] != MAGIC_V2:
+        raise CorruptRecordError(
+            f"a batch of magic {data[MAGIC_OFFSET]}: only magic {MAGIC_V2} is read"
+        )
+    return BatchHeader(*HEADER.unpack_from(data))
+
+
+def read_batches(data: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
+    """Read the batches that lie one after the other, as in a fetch response.
+
+    A batch that is cut off at the end is left out: brokers cut where the fetch size says.
+
+    Raises:
+        CorruptRecordError: at the first batch that is not valid.
+    """
+    view = memoryview(data).cast("B")
+    while len(view) >= LOG_OVERHEAD_BYTES:
+        length = int.from_bytes(view[LENGTH_OFFSET:LOG_OVERHEAD_BYTES], "big", signed=True)
+        size_bytes = length + LOG_OVERHEAD_BYTES
+        if size_bytes < BATCH_OVERHEAD_BYTES:
+            raise CorruptRecordError(
+                f"a batch of {size_bytes} bytes is shorter than its own header"
+            )
+        if size_bytes > len(view):
+            return
+        yield RecordBatch(view[:size_bytes])
+        view = view[size_bytes:]
+
+
+def decode_records(
+    body: bytes | memoryview, record_count: int, base_timestamp_ms: int
+) -> Iterator[DecodedRecord]:
+    """Decode uncompressed records.
+
+    Raises:
+        CorruptRecordError: the bytes hold other than this many well-formed records.
+    """
+    position = 0
+    for _ in range(record_count):
+        try:
+            record, position = _decode_record(body, position, base_timestamp_ms)
+        except (IndexError, ValueError) as error:
+            raise CorruptRecordError(f"a malformed record at byte {position}: {error}") from error
+        yield record
+    if position != len(body):
+        raise CorruptRecordError(
+            f"{len(body) - position} bytes are left after the {record_count} records of a batch"
+        )
+
+
+def _check_batch(header: BatchHeader, data: memoryview) -> None:
+    if header.size_bytes != len(data):
+        raise CorruptRecordError(f"a batch of {header.size_bytes} bytes in {len(data)} bytes")
+    computed_crc = crc32c(data[ATTRIBUTES_OFFSET:])
+    if computed_crc != header.crc:
+        raise CorruptRecordError(
+            f"the batch's CRC is {header.crc:#010x}, its bytes have {computed_crc:#010x}"
+        )
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise CorruptRecordError(
+            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
+        )
+
+
+def _decode_record(
+    data: bytes | memoryview, position: int, base_timestamp_ms: int
+) -> tuple[DecodedRecord, int]:
+    """Decode the record at a position; IndexError or ValueError where it breaks the format."""
+    length, position = decode_varint(data, position)
+    end = position + length
+    if length < 0 or end > len(data):
+        raise ValueError(f"a length of {length} with {len(data) - position} bytes left")
+    position += 1  # the attributes, which no version uses
+    timestamp_delta_ms, position = decode_varint(data, position)
+    offset_delta, position = decode_varint(data, position)
+    if offset_delta < 0:
+        raise ValueError(f"an offset delta of {offset_delta}")
+    key, position = _decode_nullable(data, position, end)
+    value, position = _decode_nullable(data, position, end)
+    headers, position = _decode_headers(data, position, end)
+    if position != end:
+        raise ValueError(f"its fields end at {position}, its length says {end}")
+    timestamp_ms = base_timestamp_ms + timestamp_delta_ms
+    return DecodedRecord(offset_delta, timestamp_ms, key, value, headers), position
+
+
+def _decode_nullable(
+    data: bytes | memoryview, position: int, end: int
+) -> tuple[bytes | None, int]:
+    length, position = decode_varint(data, position)
+    if length == -1:
+        return None, position
+    after = position + length
+    if length < 0 or after > end:
+        raise ValueError(f"a field of {length} bytes with {end - position} left in the record")
+    return bytes(data[position:after]), after
+
+
+def _decode_headers(
+    data: bytes | memoryview, position: int, end: int
+) -> tuple[tuple[Header, ...], int]:
+    count, position = decode_varint(data, position)
+    # Every header takes at least two bytes, so a count beyond that cannot make this loop run long.
+    if not 0 <= count <= end - position:
+        raise ValueError(f"a count of {count} headers")
+    headers: list[Header] = []
+    for _ in range(count):
+        name, position = _decode_nullable(data, position, end)
+        if name is None:
+            raise ValueError("a header without a name")
+        value, position = _decode_nullable(data, position, end)
+        headers.append((name.decode(), value))
+    return tuple(headers), position

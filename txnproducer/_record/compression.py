@@ -1,0 +1,251 @@
+"""The codecs that compress the records of a batch, under Java's names and ids.
+
+Owns: the registry by name and by id, the framing that each codec has inside Kafka, the levels, and the error for a
+library that is not installed. Must not know: what the bytes mean.
+
+Rules:
+* A codec says at once, when it is asked for, that its library is missing or its level is wrong: a producer must
+  not learn it from its first batch.
+* One block per batch, as every Kafka client writes it. lz4 is the standard frame with independent 64 KiB blocks
+  and no content checksum (what the Java client writes; its reader refuses dependent blocks). snappy is written in
+  the framing of xerial's snappy-java, which Java's reader and writer use, and read with and without it.
+* The bytes of equal input are equal: no time stamps, no file names.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Final
+
+import lz4.frame
+
+from txnproducer.errors import (
+    CorruptRecordError,
+    InvalidConfigurationError,
+    UnsupportedCompressionTypeError,
+)
+
+Transform = Callable[[bytes], bytes]
+
+_GZIP_WINDOW_BITS: Final = 31  # the largest window, with a gzip header and trailer
+# Java's "no level given" for lz4, where it takes the fast compressor; every other level is high compression.
+_LZ4_JAVA_DEFAULT_LEVEL: Final = 9
+_LZ4_LOWEST_HIGH_COMPRESSION: Final = 3
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
+_XERIAL_VERSIONS: Final = struct.pack(">ii", 1, 1)  # its own and the oldest that can read it
+_XERIAL_HEADER_BYTES: Final = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_BLOCK_LENGTH: Final = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """A codec at one level, ready to compress. `compress` can be called from any thread."""
+
+    name: str
+    codec_id: int
+    compress: Transform
+
+
+@dataclass(frozen=True, slots=True)
+class _CodecKind:
+    """What the registry knows of a codec; `levels` is the allowed range, None where there is no level."""
+
+    codec_id: int
+    levels: tuple[int, int] | None
+    make_compress: Callable[[int | None], Transform]
+    decompress: Transform
+
+
+def codec_names() -> tuple[str, ...]:
+    """Return the names of all codecs, by id."""
+    return tuple(_KINDS)
+
+
+@lru_cache(maxsize=64)
+def codec_for(name: str, level: int | None = None) -> Codec:
+    """Return a codec by its name.
+
+    Args:
+        name: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
+        level: how hard to try; None for the codec's default, which is Java's.
+
+    Raises:
+        InvalidConfigurationError: no such codec, no such level, or a library that is not installed.
+    """
+    kind = _KINDS.get(name)
+    if kind is None:
+        raise InvalidConfigurationError(
+            f"compression_type must be one of {', '.join(_KINDS)}, not {name!r}"
+        )
+    if level is not None:
+        _check_level(name, level, kind.levels)
+    return Codec(name, kind.codec_id, kind.make_compress(level))
+
+
+def codec_name(codec_id: int) -> str:
+    """Return the name of a codec by its id in a batch's attributes.
+
+    Raises:
+        UnsupportedCompressionTypeError: an id that this version does not know.
+    """
+    for name, kind in _KINDS.items():
+        if kind.codec_id == codec_id:
+            return name
+    raise UnsupportedCompressionTypeError(f"unknown codec id {codec_id} in a batch's attributes")
+
+
+def decompress(codec_id: int, data: bytes | memoryview) -> bytes:
+    """Decompress the records of a batch.
+
+    Raises:
+        CorruptRecordError: the bytes are not what the codec writes.
+        InvalidConfigurationError: the codec's library is not installed.
+        UnsupportedCompressionTypeError: an id that this version does not know.
+    """
+    name = codec_name(codec_id)
+    try:
+        return _KINDS[name].decompress(bytes(data))
+    except _data_errors(name) as error:
+        raise CorruptRecordError(f"records that are not valid {name}: {error}") from error
+
+
+def _check_level(name: str, level: int, levels: tuple[int, int] | None) -> None:
+    if levels is None:
+        raise InvalidConfigurationError(f"compression_type {name!r} has no levels: leave it unset")
+    lowest, highest = levels
+    if not lowest <= level <= highest:
+        raise InvalidConfigurationError(
+            f"compression_level for {name!r} must be {lowest} to {highest}, not {level}"
+        )
+
+
+def _library(module: str, codec: str) -> Any:
+    """Import an optional library, or say which extra brings it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InvalidConfigurationError(
+            f"compression_type {codec!r} needs the library {module!r}, which is not installed: "
+            f"pip install 'txnproducer[{codec}]'"
+        ) from error
+
+
+def _data_errors(name: str) -> tuple[type[Exception], ...]:
+    """Return what a codec's library raises for bytes that it cannot read."""
+    common = (OSError, EOFError, RuntimeError, ValueError, zlib.error, struct.error)
+    if name == "snappy":
+        return (*common, _library("cramjam", "snappy").DecompressionError)
+    if name == "zstd":
+        return (*common, _library("zstandard", "zstd").ZstdError)
+    return common
+
+
+def _unchanged(data: bytes) -> bytes:
+    return data
+
+
+def _make_none(level: int | None) -> Transform:  # noqa: ARG001 - the registry's signature
+    return _unchanged
+
+
+def _make_gzip(level: int | None) -> Transform:
+    wanted = zlib.Z_DEFAULT_COMPRESSION if level is None else level
+    return lambda data: zlib.compress(data, wanted, wbits=_GZIP_WINDOW_BITS)
+
+
+def _make_lz4(level: int | None) -> Transform:
+    # Levels 1 and 2 are high compression in Java; the library here would take them for fast ones.
+    wanted = 0
+    if level is not None and level != _LZ4_JAVA_DEFAULT_LEVEL:
+        wanted = max(level, _LZ4_LOWEST_HIGH_COMPRESSION)
+
+    def compress(data: bytes) -> bytes:
+        frame: bytes = lz4.frame.compress(
+            data,
+            compression_level=wanted,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+        return frame
+
+    return compress
+
+
+def _decompress_lz4(data: bytes) -> bytes:
+    frame: bytes = lz4.frame.decompress(data)
+    return frame
+
+
+def _make_snappy(level: int | None) -> Transform:  # noqa: ARG001 - the registry's signature
+    compress_raw = _library("cramjam", "snappy").snappy.compress_raw
+
+    def compress(data: bytes) -> bytes:
+        parts = [_XERIAL_MAGIC, _XERIAL_VERSIONS]
+        view = memoryview(data)
+        for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+            block = bytes(compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+            parts += (_BLOCK_LENGTH.pack(len(block)), block)
+        return b"".join(parts)
+
+    return compress
+
+
+def _decompress_snappy(data: bytes) -> bytes:
+    decompress_raw = _library("cramjam", "snappy").snappy.decompress_raw
+    if not data.startswith(_XERIAL_MAGIC):
+        return bytes(decompress_raw(data))
+    blocks = []
+    # The two version numbers are skipped, not checked: some writers have them little-endian.
+    position = _XERIAL_HEADER_BYTES
+    while position < len(data):
+        (length,) = _BLOCK_LENGTH.unpack_from(data, position)
+        start = position + _BLOCK_LENGTH.size
+        position = start + length
+        if length < 0 or position > len(data):
+            raise ValueError(f"a block of {length} bytes at {start} of {len(data)}")
+        blocks.append(bytes(decompress_raw(data[start:position])))
+    return b"".join(blocks)
+
+
+def _make_zstd(level: int | None) -> Transform:
+    zstandard = _library("zstandard", "zstd")
+    wanted = 3 if level is None else level
+
+    def compress(data: bytes) -> bytes:
+        # A compressor object belongs to one thread at a time, and making one costs little beside a batch.
+        frame: bytes = zstandard.ZstdCompressor(level=wanted).compress(data)
+        return frame
+
+    return compress
+
+
+def _decompress_zstd(data: bytes) -> bytes:
+    # Java writes no content size into the frame, so the one-shot call will not do.
+    reader = (
+        _library("zstandard", "zstd").ZstdDecompressor().decompressobj(read_across_frames=True)
+    )
+    content: bytes = reader.decompress(data)
+    if not reader.eof and reader.unused_data == b"" and not content:
+        raise ValueError("the frame ends too early")
+    return content
+
+
+_KINDS: Final = MappingProxyType(
+    {
+        "none": _CodecKind(0, None, _make_none, _unchanged),
+        "gzip": _CodecKind(1, (1, 9), _make_gzip, gzip.decompress),
+        "snappy": _CodecKind(2, None, _make_snappy, _decompress_snappy),
+        "lz4": _CodecKind(3, (1, 17), _make_lz4, _decompress_lz4),
+        "zstd": _CodecKind(4, (-131072, 22), _make_zstd, _decompress_zstd),
+    }
+)
