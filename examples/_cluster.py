@@ -1,4 +1,4 @@
-"""What the examples share: a cluster to run on, a fresh topic, and a look at what a topic holds."""
+"""What the examples share: a cluster to run on, a fresh topic, a look at what a topic holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txnproducer.testing import EmbeddedKafka
 
 @contextmanager
 def cluster() -> Iterator[str]:
-    """Give the address of a cluster: of the command line, of the environment, or of a broker started here."""
+    """Give the address of a cluster: an argument, the environment's, or a broker started here."""
     address = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("TXNPRODUCER_BOOTSTRAP")
     if address:
         yield address

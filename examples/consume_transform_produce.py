@@ -1,11 +1,11 @@
 """Read, transform, write: the results and the consumer's offsets go into one transaction.
 
-An attempt that fails leaves neither results nor offsets, so its input is simply read again: each input record
-has exactly one result. Three rules make it so: the offset committed is the *next* one to read, the group's
-metadata goes along (it fences a consumer that was taken for dead), and after an abort the consumer is set back
-to what is committed.
+An attempt that fails leaves neither results nor offsets, so its input is simply read again: each
+input record has exactly one result. Three rules make it so: the offset committed is the *next* one
+to read, the group's metadata goes along (it fences a consumer that was taken for dead), and after
+an abort the consumer is set back to what is committed.
 
-    python examples/consume_transform_produce.py [bootstrap servers]
+Run it: python examples/consume_transform_produce.py [bootstrap servers]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txnproducer import OffsetAndMetadata, TopicPartition, TransactionalProducer
 NUMBERS = range(1, 11)
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """Stands for a failure after the results were sent and before the commit."""
 
 
@@ -50,7 +50,7 @@ def process(
         }
         producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
         if crash:
-            raise Crash
+            raise CrashError
 
 
 def set_back(consumer: KafkaConsumer) -> None:
@@ -73,7 +73,7 @@ def square_all(consumer: KafkaConsumer, producer: TransactionalProducer, topic: 
         count = sum(len(batch) for batch in records.values())
         try:
             process(records, consumer, producer, topic, crash=attempts == 2)
-        except Crash:
+        except CrashError:
             print(f"attempt {attempts}: {count} results sent, then a crash: aborted, read again")
             set_back(consumer)
         else:

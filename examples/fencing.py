@@ -1,8 +1,9 @@
-"""Two producers under one transactional id: the newer one ends the older one's transaction, and fences it.
+"""Two producers under one transactional id: the newer one aborts what the older one left open.
 
-This is what makes a restart safe: however long the old process hangs, it can't commit any more.
+From then on the older one is fenced. This is what makes a restart safe: however long the old
+process hangs, it can't commit any more.
 
-    python examples/fencing.py [bootstrap servers]
+Run it: python examples/fencing.py [bootstrap servers]
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One transaction that commits, and one that fails half-way: readers see all of the first, nothing of the second.
+"""One transaction that commits, and one that fails half-way.
+
+Readers at read_committed see all of the first and nothing of the second.
 
 python examples/transaction.py [bootstrap servers]
 """
@@ -10,7 +12,7 @@ from _cluster import cluster, create_topic, new_name, values_in
 from txnproducer import TransactionalProducer
 
 
-class TransferRefused(Exception):
+class TransferRefusedError(Exception):
     """Stands for whatever goes wrong in an application between two records."""
 
 
@@ -21,9 +23,9 @@ def transfer(producer: TransactionalProducer, topic: str, amount: int, limit: in
         with transaction:
             producer.send(topic, f"alice -{amount}".encode(), key=b"alice")
             if amount > limit:
-                raise TransferRefused(f"{amount} is more than {limit}")
+                raise TransferRefusedError(f"{amount} is more than {limit}")
             producer.send(topic, f"bob +{amount}".encode(), key=b"bob")
-    except TransferRefused as refusal:
+    except TransferRefusedError as refusal:
         print(f"refused: {refusal}")
     return transaction.outcome
 

@@ -1,4 +1,4 @@
-"""What every test run says about itself: which implementation ran, and what has grown too large."""
+"""What every test run says about itself: which implementation ran, and what has grown large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the code base that a tool can check: layers, documents, and what must not be left lying about."""
+"""The rules of the code base that a tool can check: layers, documents, nothing left unfinished."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_test_is_skipped_only_with_a_reason() -> None:
 
 
 def is_skip_without_reason(node: ast.AST) -> bool:
-    """Tell whether a node is a bare `pytest.mark.skip`, or a call of skip or xfail that says no reason."""
+    """Tell whether a node is a bare skip mark, or a skip or xfail that says no reason."""
     if isinstance(node, ast.Call):
         name = ast.unparse(node.func)
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -165,7 +165,7 @@ def is_skip_without_reason(node: ast.AST) -> bool:
 
 
 def test_report_what_has_grown_large(run_notes: list[str]) -> None:
-    """Large files and functions are told at the end of the run: a reason to look, not a failure."""
+    """Large files and functions are a reason to look, not a failure: told when the run ends."""
     for path in PYTHON_FILES:
         count = len(path.read_text(encoding="utf-8").splitlines())
         if count > MAX_FILE_LINES:
