@@ -1,1 +1,7 @@
-"""Placeholder docstring replaced by its owner."""
+"""The command line: `txnproducer`, one file per subcommand."""
+
+from __future__ import annotations
+
+from .main import main
+
+__all__ = ["main"]

@@ -1,0 +1,136 @@
+"""`txnproducer broker`: a real Apache Kafka for as long as the command runs.
+
+Owns the options and what is printed: the address alone on the standard output, for scripts;
+everything for people on the standard error.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType
+
+import click
+
+from txnproducer.testing import BrokerStartError, EmbeddedKafka
+from txnproducer.testing._config import HOST
+from txnproducer.testing._process import is_port_free
+from txnproducer.testing.embedded import DEFAULT_VERSION
+
+_USUAL_PORT = 9092
+_POLL_SECONDS = 0.5
+
+
+def _parse_settings(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    settings = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{value!r} is not of the form name=value", ctx, param)
+        settings[name.strip()] = text.strip()
+    return settings
+
+
+def _listener(*, tls: bool, sasl: bool) -> str:
+    if sasl:
+        return "SASL_SSL" if tls else "SASL_PLAINTEXT"
+    return "SSL" if tls else "PLAINTEXT"
+
+
+def _choose_port(port: int | None, nodes: int) -> int | None:
+    if port is not None:
+        return port
+    # Kafka's usual port where it is free, since every example in the world names it.
+    usual = range(_USUAL_PORT, _USUAL_PORT + nodes)
+    return _USUAL_PORT if all(is_port_free(each, HOST) for each in usual) else None
+
+
+def _on_sigterm(signum: int, _frame: FrameType | None) -> None:
+    # As a shell reports it; leaving this way stops the brokers on the way out.
+    raise SystemExit(128 + signum)
+
+
+@click.command()
+@click.option(
+    "--nodes", type=click.IntRange(1, 9), default=1, show_default=True, help="Number of brokers."
+)
+@click.option(
+    "--kafka-version", default=DEFAULT_VERSION, show_default=True, help="Version of Apache Kafka."
+)
+@click.option(
+    "--transaction-version",
+    type=click.IntRange(0, 2),
+    help="Level of the feature transaction.version; Kafka's own default if not given.",
+)
+@click.option("--tls", is_flag=True, help="Serve TLS, with a certificate made for this run.")
+@click.option("--sasl", is_flag=True, help="Ask clients for a user and a password.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Of the first broker; 9092 if free.")
+@click.option(
+    "--setting",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_parse_settings,
+    help="A broker setting by Kafka's name; may be given several times.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    help="Keep the data here and go on from it next time; thrown away if not given.",
+)
+def command(
+    nodes: int,
+    kafka_version: str,
+    transaction_version: int | None,
+    tls: bool,
+    sasl: bool,
+    port: int | None,
+    settings: dict[str, str],
+    data_dir: str | None,
+) -> None:
+    """Run a real Apache Kafka until Ctrl-C.
+
+    Prints the address for clients when it is ready. Needs Java 17; fetches Kafka (about 60 MB)
+    on first use.
+    """
+    features = {}
+    if transaction_version is not None:
+        features["transaction.version"] = transaction_version
+    kafka = EmbeddedKafka(
+        nodes,
+        kafka_version,
+        settings=settings,
+        features=features,
+        listeners=(_listener(tls=tls, sasl=sasl),),
+        port=_choose_port(port, nodes),
+        data_dir=data_dir,
+        report=_tell,
+    )
+    previous = signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        _tell(f"Starting Apache Kafka {kafka_version}, {nodes} node{'s' if nodes > 1 else ''}")
+        _run(kafka)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _run(kafka: EmbeddedKafka) -> None:
+    with kafka:
+        click.echo(kafka.bootstrap_servers)
+        for name, value in kafka.security_config().items():
+            if value != "PLAINTEXT":
+                _tell(f"  {name}={value}")
+        _tell("Ready. Ctrl-C stops it.")
+        try:
+            while all(kafka.is_node_running(index) for index in range(kafka.nodes)):
+                time.sleep(_POLL_SECONDS)
+        except KeyboardInterrupt:
+            _tell("\nStopping.")
+            raise
+        raise BrokerStartError("A broker ended by itself.")
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)

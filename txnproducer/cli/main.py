@@ -1,0 +1,117 @@
+"""The group of all subcommands, and what their failures turn into.
+
+Owns: the table of subcommands, loading them, the exit codes.
+Must not know: what a subcommand does. Each file exposes a click command named `command`.
+
+Rules:
+* A subcommand is imported when it is run: one whose optional packages are missing says so, and
+  breaks no other. Its line in the help stands in the table, so that help imports nothing.
+* Exit codes: 0 done, 1 any other failure, 2 usage, 3 abort and repeat, 4 fatal or fenced,
+  5 outcome unknown, 130 Ctrl-C. They follow the error's `recovery`.
+* An error of Kafka is one line for people; a stack trace is for bugs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+import click
+
+from txnproducer._version import __version__
+from txnproducer.errors import KafkaError, UnknownConfigError
+
+EXIT_USAGE = 2
+EXIT_ABORTABLE = 3
+EXIT_FATAL = 4
+EXIT_UNKNOWN = 5
+EXIT_INTERRUPTED = 130
+
+_EXIT_CODES = {
+    "abort": EXIT_ABORTABLE,
+    # Nothing is broken: the same command can be run again.
+    "resume": EXIT_ABORTABLE,
+    "restart": EXIT_FATAL,
+    "fix": EXIT_FATAL,
+    "unknown": EXIT_UNKNOWN,
+}
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """Where a subcommand lives, its line in the help, and the extra that it needs."""
+
+    module: str
+    help: str
+    extra: str | None = None
+
+
+SUBCOMMANDS = {
+    "broker": Subcommand("broker", "Run a real Apache Kafka, no Docker needed.", "testing"),
+    "demo": Subcommand("demo", "Stream a data set through Spark exactly once.", "demo"),
+    "send": Subcommand("send", "Send lines or generated records in transactions."),
+    "verify": Subcommand("verify", "Read a topic back and count what was committed."),
+}
+
+
+def exit_code_for(error: KafkaError) -> int:
+    """Return the exit code that tells a script what to do about an error."""
+    if isinstance(error, UnknownConfigError):
+        return EXIT_USAGE
+    return _EXIT_CODES.get(error.recovery, EXIT_FATAL)
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a subcommand when it is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names in the help's order."""
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import a subcommand.
+
+        Raises:
+            click.ClickException: A package that it needs is not installed.
+        """
+        entry = SUBCOMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        try:
+            module = importlib.import_module(f"txnproducer.cli.{entry.module}")
+        except ModuleNotFoundError as error:
+            missing = error.name or "a package"
+            if missing.startswith("txnproducer") or entry.extra is None:
+                raise
+            raise click.ClickException(
+                f"`{cmd_name}` needs {missing}, which is not installed: "
+                f'run `pip install "txnproducer[{entry.extra}]"`.'
+            ) from error
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """Write the table of subcommands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in SUBCOMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a subcommand, and turn its failure into a line and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except KafkaError as error:
+            click.echo(f"Error: {_lines(error)}", err=True)
+            ctx.exit(exit_code_for(error))
+        except KeyboardInterrupt:
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+def _lines(error: KafkaError) -> str:
+    notes = getattr(error, "__notes__", [])
+    return "\n".join([str(error), *notes])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="txnproducer")
+def main() -> None:
+    """Exactly-once writes into Apache Kafka from Python and Spark."""

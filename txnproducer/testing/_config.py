@@ -1,0 +1,166 @@
+"""The configuration of one node of a KRaft cluster, as text.
+
+Owns what stands in `server.properties`; starts nothing and touches no file, so that it can be
+read and tested as data.
+
+Rules:
+* Every node is controller and broker in one (combined roles).
+* A PLAINTEXT listener is always there, for the brokers among themselves and for our own admin
+  calls; other listeners come beside it.
+* Replication follows the number of nodes: 1 for one node; 3 with min ISR 2 for three.
+* Internal topics get few partitions: a cluster for tests boots faster, and behaves the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOST = "127.0.0.1"
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_INTERNAL_PARTITIONS = 4
+
+
+@dataclass(frozen=True)
+class NodePorts:
+    """The ports of one node: the controller's, and one for each listener."""
+
+    controller: int
+    listeners: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ClusterLayout:
+    """All that the nodes of a cluster have in common."""
+
+    ports: Sequence[NodePorts]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    sasl_mechanisms: Sequence[str] = ()
+    users: Mapping[str, str] = field(default_factory=dict)
+    keystore_pem: Path | None = None
+    truststore_pem: Path | None = None
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self.ports)
+
+
+def node_id(index: int) -> int:
+    """Return the broker id of the node with this index; ids count from 1."""
+    return index + 1
+
+
+def server_properties(layout: ClusterLayout, index: int, log_dir: Path) -> dict[str, str]:
+    """Return the settings of one node.
+
+    Args:
+        layout: The cluster.
+        index: Which of its nodes, from 0.
+        log_dir: Where it keeps its data.
+
+    Returns:
+        Kafka's settings in order, the caller's own last so that they win.
+    """
+    ports = layout.ports[index]
+    voters = ",".join(
+        f"{node_id(i)}@{HOST}:{each.controller}" for i, each in enumerate(layout.ports)
+    )
+    listeners = [f"{name}://{HOST}:{port}" for name, port in ports.listeners.items()]
+    protocols = ["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in ports.listeners)]
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id(index)),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": ",".join([*listeners, f"CONTROLLER://{HOST}:{ports.controller}"]),
+        "advertised.listeners": ",".join(listeners),
+        "listener.security.protocol.map": ",".join(protocols),
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": str(log_dir),
+        **_replication(layout.nodes),
+        **_small_footprint(),
+        **_tls(layout, ports),
+        **_sasl(layout, ports),
+        **layout.settings,
+    }
+
+
+def _replication(nodes: int) -> dict[str, str]:
+    factor = min(nodes, 3)
+    in_sync = 2 if factor == 3 else 1
+    return {
+        "default.replication.factor": str(factor),
+        "min.insync.replicas": str(in_sync),
+        "offsets.topic.replication.factor": str(factor),
+        "transaction.state.log.replication.factor": str(factor),
+        "transaction.state.log.min.isr": str(in_sync),
+        "share.coordinator.state.topic.replication.factor": str(factor),
+        "share.coordinator.state.topic.min.isr": str(in_sync),
+    }
+
+
+def _small_footprint() -> dict[str, str]:
+    return {
+        "num.partitions": "1",
+        "offsets.topic.num.partitions": str(_INTERNAL_PARTITIONS),
+        "transaction.state.log.num.partitions": str(_INTERNAL_PARTITIONS),
+        "share.coordinator.state.topic.num.partitions": str(_INTERNAL_PARTITIONS),
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        # The cleaner sets its buffer aside at once: 128 MB by default, half of a small heap.
+        "log.cleaner.dedupe.buffer.size": "4194304",
+        # Consumers of tests join alone; nobody is to be waited for.
+        "group.initial.rebalance.delay.ms": "0",
+        # A transaction that timed out is aborted within a second, not within ten.
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    }
+
+
+def _tls(layout: ClusterLayout, ports: NodePorts) -> dict[str, str]:
+    if not any(name in ports.listeners for name in ("SSL", "SASL_SSL")):
+        return {}
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(layout.keystore_pem),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(layout.truststore_pem),
+    }
+
+
+def _sasl(layout: ClusterLayout, ports: NodePorts) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for name in ports.listeners:
+        if not name.startswith("SASL_"):
+            continue
+        prefix = f"listener.name.{name.lower()}"
+        settings[f"{prefix}.sasl.enabled.mechanisms"] = ",".join(layout.sasl_mechanisms)
+        for mechanism in layout.sasl_mechanisms:
+            key = f"{prefix}.{mechanism.lower()}.sasl.jaas.config"
+            settings[key] = _login_module(mechanism, layout.users)
+    return settings
+
+
+def _login_module(mechanism: str, users: Mapping[str, str]) -> str:
+    package = "org.apache.kafka.common.security"
+    if mechanism != "PLAIN":
+        # SCRAM's users are stored in the cluster itself, when it is formatted.
+        return f"{package}.scram.ScramLoginModule required;"
+    known = "".join(f' user_{user}="{_quoted(word)}"' for user, word in users.items())
+    return f"{package}.plain.PlainLoginModule required{known};"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def to_properties(settings: Mapping[str, str]) -> str:
+    """Return the settings in the form of a Java properties file."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    # In a properties file a backslash escapes and a line ends the value; the rest is plain here.
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

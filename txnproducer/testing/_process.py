@@ -1,0 +1,229 @@
+"""Processes of ours: start, signal and end them, and make sure that none outlives us.
+
+Owns process ids and the watcher; knows nothing of Kafka. A process is ended by its id and only
+while it is our own unreaped child, so that no foreign process can be hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import _watcher
+from ._errors import BrokerStartError, PortInUseError
+
+# Below the range from which the kernel takes the ports of outgoing connections: a stopped
+# broker's port cannot be taken by a client, and a client that tries again and again to reach it
+# cannot be given the same port and so connect to itself.
+_PORT_RANGE = range(20_000, 32_000)
+_PORT_TRIES = 200
+
+
+class Watcher:
+    """A small process that kills ours when we are killed; see `_watcher`."""
+
+    def __init__(self) -> None:
+        script = str(Path(_watcher.__file__))
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", script, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def add(self, pid: int) -> None:
+        """Kill this process when we are gone."""
+        self._tell(f"add {pid} {_watcher.start_time(pid)}")
+
+    def forget(self, pid: int) -> None:
+        """Leave this process alone: it has ended."""
+        self._tell(f"del {pid}")
+
+    def remove_folder(self, folder: Path) -> None:
+        """Remove this folder when we are gone."""
+        self._tell(f"rmtree {folder}")
+
+    def close(self) -> None:
+        """End the watcher; nothing is left to watch."""
+        self._tell("bye")
+        if self._process.stdin:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        if self._process.stdin:
+            # A watcher that somebody killed cannot watch; that must not break the brokers.
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(os.fsencode(line + "\n"))
+                self._process.stdin.flush()
+
+
+class ManagedProcess:
+    """One process with a log file, ended by its id."""
+
+    def __init__(self, command: Sequence[str], log_path: Path, watcher: Watcher) -> None:
+        self.log_path = log_path
+        self._watcher = watcher
+        with log_path.open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal is for us, and we end it in order.
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        watcher.add(self.pid)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Tell whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        return self._process.poll()
+
+    def pause(self) -> None:
+        """Stop it from running without ending it (SIGSTOP)."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process run again (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def terminate(self, timeout: float) -> bool:
+        """Ask it to end, and kill it when it has not within the time.
+
+        Args:
+            timeout: Seconds for it to end in order.
+
+        Returns:
+            True when it ended by itself.
+        """
+        self.resume()
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return False
+        self._watcher.forget(self.pid)
+        return True
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        self._watcher.forget(self.pid)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Popen refuses to signal a process that it has reaped: no foreign one is hit.
+        self._process.send_signal(number)
+
+    def log_tail(self, lines: int = 15) -> str:
+        """Return the last lines of its log."""
+        return tail(self.log_path, lines)
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    """Return the last lines of a text file; nothing when there is none."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def run_tool(command: Sequence[str], log_path: Path, timeout: float) -> str:
+    """Run a short command to its end.
+
+    Args:
+        command: The program and its arguments.
+        log_path: Its output is appended to this file.
+        timeout: Seconds.
+
+    Returns:
+        What it wrote.
+
+    Raises:
+        BrokerStartError: It failed or took too long; the message holds its last lines.
+    """
+    try:
+        done = subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BrokerStartError(f"{command[-1]} took more than {timeout:g} s") from error
+    output = done.stdout.decode(errors="replace")
+    with log_path.open("a") as log:
+        log.write(output)
+    if done.returncode != 0:
+        last = "\n".join(output.strip().splitlines()[-8:])
+        raise BrokerStartError(f"Kafka's tool failed (log: {log_path}):\n{last}")
+    return output
+
+
+def free_ports(count: int, host: str) -> list[int]:
+    """Return ports that nobody listens on now, below the kernel's range for clients."""
+    found: list[int] = []
+    dice = random.Random()
+    for _ in range(_PORT_TRIES * count):
+        if len(found) == count:
+            return found
+        port = dice.choice(_PORT_RANGE)
+        if port not in found and is_port_free(port, host):
+            found.append(port)
+    raise PortInUseError(
+        f"Found no {count} free ports on {host} in {_PORT_RANGE.start}-{_PORT_RANGE.stop}."
+    )
+
+
+def is_port_free(port: int, host: str) -> bool:
+    """Tell whether a server could listen on the port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As Java does: a port in TIME_WAIT is free for a server.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def wait_until_free(port: int, host: str, timeout: float) -> bool:
+    """Wait until a port is free again after its broker was killed.
+
+    Returns:
+        False when it still is not after `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while not is_port_free(port, host):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,88 @@
+"""End the brokers of a process that died without a chance to do so itself.
+
+A program of its own, started as `python -I -S _watcher.py`: it imports nothing of the package, so
+that it starts in milliseconds and lives in its own session, out of reach of Ctrl-C.
+
+It reads lines from its standard input, a pipe whose other end the parent holds:
+`add <pid> <start time>`, `del <pid>`, `rmtree <folder>`, `bye`. When the pipe closes without a
+`bye`, or its parent is another process than at the start, it kills what was added and not deleted
+and removes the folders. The start time guards against a process id that was given out anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+_POLL_SECONDS = 1.0
+_DEATH_SECONDS = 10.0
+
+
+def start_time(pid: int) -> str:
+    """Return when a process started, in the kernel's ticks; "-" where nobody tells."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "-"
+    # The command's name stands in parentheses and may hold anything; the fields follow it.
+    return stat.rpartition(")")[2].split()[19]
+
+
+def _kill(processes: dict[int, str]) -> None:
+    ours = {pid: started for pid, started in processes.items() if start_time(pid) == started}
+    for pid in ours:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _DEATH_SECONDS
+    while time.monotonic() < deadline and any(_alive(pid) for pid in ours):
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Watch until the parent says `bye` or is gone."""
+    parent = int(sys.argv[1])
+    processes: dict[int, str] = {}
+    folders: list[str] = []
+    pending = b""
+    # A child that the parent forked may hold the pipe open after the parent's death, so the
+    # parent itself is looked at as well.
+    while os.getppid() == parent:
+        readable, _, _ = select.select([0], [], [], _POLL_SECONDS)
+        if not readable:
+            continue
+        chunk = os.read(0, 65536)
+        if not chunk:
+            break
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            word, _, rest = os.fsdecode(line).partition(" ")
+            if word == "bye":
+                return
+            if word == "rmtree":
+                folders.append(rest)
+            elif word == "add":
+                pid, _, started = rest.partition(" ")
+                processes[int(pid)] = started
+            elif word == "del":
+                processes.pop(int(rest), None)
+    _kill(processes)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

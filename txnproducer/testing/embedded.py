@@ -1,0 +1,587 @@
+"""`EmbeddedKafka`: a real Apache Kafka of one's own, for tests, demos and trying things out.
+
+Why it exists: only a real broker tells whether a transaction is right, and nobody should need
+Docker, a download page or an administrator to have one.
+Owns: a cluster of KRaft nodes on this machine, from the jars to its end.
+Must not know: producers or consumers; what runs against it is the caller's.
+
+Rules:
+* Nothing outlives its owner: leaving the `with` block, an exception, Ctrl-C, the end of the
+  interpreter and the owner's sudden death all end the brokers (the last by a watcher process).
+* Everything is bounded; what fails says why, and where the log is.
+* Data in a temporary folder is thrown away, so its brokers are simply killed; with a `data_dir`
+  of the caller's they are asked to end, and a later cluster with the same folder goes on from it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from txnproducer import admin
+
+from ._config import (
+    HOST,
+    SASL_MECHANISMS,
+    SECURITY_PROTOCOLS,
+    ClusterLayout,
+    NodePorts,
+    node_id,
+    server_properties,
+    to_properties,
+)
+from ._errors import BrokerStartError, EmbeddedKafkaError, PortInUseError
+from ._jars import kafka_jars
+from ._java import Java, find_java
+from ._paths import home_dir
+from ._process import (
+    ManagedProcess,
+    Watcher,
+    free_ports,
+    is_port_free,
+    run_tool,
+    wait_until_free,
+)
+from ._tls import make_certificates
+
+log = logging.getLogger("txnproducer.testing")
+
+DEFAULT_VERSION = "4.3.1"
+# A test's broker lives for seconds: the first compiler and the simplest collector start fastest.
+FAST_START_JVM = ("-Xms96m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# For benchmarks: the full compiler, the collector and the options of Kafka's own scripts.
+THROUGHPUT_JVM = (
+    "-Xms1g",
+    "-Xmx1g",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+)
+DEFAULT_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
+
+_STOP_SECONDS = 30.0
+_TOOL_SECONDS = 60.0
+
+
+class EmbeddedKafka:
+    """A real Apache Kafka cluster on this machine, without Docker.
+
+    Used as a context manager, or with `start()` and `stop()`:
+
+        with EmbeddedKafka() as kafka:
+            kafka.create_topic("orders", partitions=3)
+            producer = TransactionalProducer(bootstrap_servers=kafka.bootstrap_servers, ...)
+
+    Args:
+        nodes: How many brokers, each with a controller in the same process; 1 or 3 are usual.
+        version: Of Apache Kafka.
+        settings: Broker settings by Kafka's names; they win over ours.
+        features: Feature levels to format the cluster with, such as `{"transaction.version": 1}`.
+        listeners: Security protocols of the listeners: "PLAINTEXT", "SSL", "SASL_PLAINTEXT",
+            "SASL_SSL". The first is what `bootstrap_servers` gives. A PLAINTEXT listener is
+            always there beside them.
+        sasl_mechanisms: For the SASL listeners: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512".
+        users: Names and passwords for the SASL listeners.
+        port: Of the first node's first listener; the next nodes take the next ports. Free ports
+            are chosen when it is None.
+        data_dir: Keep data, configuration and logs here, and go on from what is there.
+            A temporary folder, removed at the end, when None.
+        jvm_options: For each broker's Java: `FAST_START_JVM` or `THROUGHPUT_JVM`, or others.
+        startup_timeout: Seconds until all nodes must be ready, once the jars are there.
+        report: Called with lines for people, such as the progress of the first download.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        version: str = DEFAULT_VERSION,
+        *,
+        settings: Mapping[str, str | int | bool] | None = None,
+        features: Mapping[str, int] | None = None,
+        listeners: Sequence[str] = ("PLAINTEXT",),
+        sasl_mechanisms: Sequence[str] = SASL_MECHANISMS,
+        users: Mapping[str, str] | None = None,
+        port: int | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        jvm_options: Sequence[str] = FAST_START_JVM,
+        startup_timeout: float = 90.0,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        _check_arguments(nodes, listeners, sasl_mechanisms, port)
+        self.nodes = nodes
+        self.version = version
+        self.listeners = tuple(listeners)
+        self.users = dict(DEFAULT_USERS if users is None else users)
+        self._settings = {key: _as_text(value) for key, value in (settings or {}).items()}
+        self._features = dict(features or {})
+        self._sasl_mechanisms = tuple(sasl_mechanisms)
+        self._port = port
+        self._data_dir = Path(data_dir).absolute() if data_dir is not None else None
+        self._jvm_options = tuple(jvm_options)
+        self._startup_timeout = startup_timeout
+        self._report = report or log.info
+        self._owner = os.getpid()
+        self._base: Path | None = None
+        self._layout: ClusterLayout | None = None
+        self._java: Java | None = None
+        self._class_path = ""
+        self._watcher: Watcher | None = None
+        self._processes: dict[int, ManagedProcess] = {}
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start all nodes, and wait until each serves clients and knows the others.
+
+        Returns:
+            The cluster itself.
+
+        Raises:
+            EmbeddedKafkaError: Java, the jars or a port is missing, or a broker did not start;
+                the message tells the way out, and names the log where there is one.
+        """
+        if self._base is not None:
+            raise EmbeddedKafkaError("This cluster is running already.")
+        self._java = find_java(self.version)
+        self._class_path = os.pathsep.join(
+            str(jar) for jar in kafka_jars(self.version, self._report)
+        )
+        atexit.register(self._stop_quietly)
+        try:
+            self._prepare()
+            started = time.monotonic()
+            for index in range(self.nodes):
+                self._launch(index)
+            self._wait_until_ready(range(self.nodes))
+        except BaseException as error:
+            kept = self._end(keep_logs=isinstance(error, EmbeddedKafkaError))
+            if kept and isinstance(error, EmbeddedKafkaError):
+                error.add_note(f"The logs were kept in {kept}.")
+            raise
+        log.info("Kafka %s is ready after %.1f s", self.version, time.monotonic() - started)
+        return self
+
+    def stop(self) -> None:
+        """End all nodes and remove the temporary folder; a second call does nothing."""
+        self._end(keep_logs=False)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        kept = self._end(keep_logs=isinstance(exc, Exception))
+        if kept and exc is not None:
+            exc.add_note(f"Kafka's logs were kept in {kept}.")
+
+    def _stop_quietly(self) -> None:
+        # At the end of the interpreter. A forked child inherits this object and this call, and
+        # must leave the brokers to their owner.
+        with contextlib.suppress(OSError):
+            self._end(keep_logs=False)
+
+    def _end(self, *, keep_logs: bool) -> Path | None:
+        if self._base is None or os.getpid() != self._owner:
+            return None
+        base, self._base = self._base, None
+        for process in self._processes.values():
+            if self._data_dir is None:
+                process.kill()
+            else:
+                process.terminate(_STOP_SECONDS)
+        self._processes.clear()
+        if self._data_dir is None:
+            shutil.rmtree(base if not keep_logs else base / "data", ignore_errors=True)
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+        atexit.unregister(self._stop_quietly)
+        return base / "logs" if keep_logs or self._data_dir else None
+
+    # --- setting up -----------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        self._watcher = Watcher()
+        if self._data_dir is None:
+            self._base = Path(tempfile.mkdtemp(prefix="txnproducer-kafka-"))
+            self._watcher.remove_folder(self._base)
+        else:
+            self._base = self._data_dir
+        for name in ("conf", "logs", "data"):
+            (self._base / name).mkdir(parents=True, exist_ok=True)
+        needs_tls = any(name in ("SSL", "SASL_SSL") for name in self.listeners)
+        files = make_certificates(self._base / "conf", ("localhost", HOST)) if needs_tls else None
+        self._layout = ClusterLayout(
+            ports=self._choose_ports(),
+            settings=self._settings,
+            sasl_mechanisms=self._sasl_mechanisms,
+            users=self.users,
+            keystore_pem=files.keystore_pem if files else None,
+            truststore_pem=files.ca_pem if files else None,
+        )
+        for index in range(self.nodes):
+            properties = server_properties(self._layout, index, self._log_dir(index))
+            self._conf_file(index).write_text(to_properties(properties), encoding="ascii")
+        self._format()
+
+    def _choose_ports(self) -> list[NodePorts]:
+        names = list(self.listeners)
+        if "PLAINTEXT" not in names:
+            names.append("PLAINTEXT")
+        wanted: list[int] = []
+        if self._port is not None:
+            wanted = [self._port + index for index in range(self.nodes)]
+            taken = [port for port in wanted if not is_port_free(port, HOST)]
+            if taken:
+                raise PortInUseError(
+                    f"Port {taken[0]} on {HOST} is in use. Choose another one, or none: then "
+                    "free ports are chosen."
+                )
+        count = self.nodes * (len(names) + 1)
+        spare = iter([port for port in free_ports(count, HOST) if port not in wanted])
+        nodes = []
+        for index in range(self.nodes):
+            first = wanted[index] if wanted else next(spare)
+            ports = {name: first if name == names[0] else next(spare) for name in names}
+            nodes.append(NodePorts(controller=next(spare), listeners=ports))
+        return nodes
+
+    def _format(self) -> None:
+        marker = self._require_base() / "conf" / "cluster.id"
+        if marker.exists():
+            return
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        options: list[str] = []
+        for name, level in self._features.items():
+            options += ["--feature", f"{name}={level}"]
+        for mechanism in self._scram_mechanisms():
+            for user, password in self.users.items():
+                options += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
+
+        def format_node(index: int) -> None:
+            conf = str(self._conf_file(index))
+            tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", conf, *options]
+            self._run_tool(*tool, log_path=self._log_file(index))
+
+        with ThreadPoolExecutor(self.nodes) as pool:
+            list(pool.map(format_node, range(self.nodes)))
+        marker.write_text(cluster_id)
+
+    def _scram_mechanisms(self) -> list[str]:
+        if not any(name.startswith("SASL_") for name in self.listeners):
+            return []
+        return [each for each in self._sasl_mechanisms if each.startswith("SCRAM-")]
+
+    def _launch(self, index: int) -> None:
+        if self._watcher is None:
+            raise EmbeddedKafkaError("This cluster is not running: call start() first.")
+        command = self._java_command(self._jvm_options, "kafka.Kafka", str(self._conf_file(index)))
+        self._processes[index] = ManagedProcess(command, self._log_file(index), self._watcher)
+
+    def _java_command(self, options: Sequence[str], *rest: str) -> list[str]:
+        if self._java is None:
+            raise EmbeddedKafkaError("This cluster is not running: call start() first.")
+        return [
+            str(self._java.command),
+            *options,
+            # Java asks the password database for the home folder, and would ignore HOME.
+            f"-Duser.home={home_dir()}",
+            "-Djava.awt.headless=true",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+            "-cp",
+            self._class_path,
+            *rest,
+        ]
+
+    def _run_tool(self, *command: str, log_path: Path) -> str:
+        options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+        return run_tool(self._java_command(options, *command), log_path, _TOOL_SECONDS)
+
+    # --- readiness ------------------------------------------------------------------------------
+
+    def _wait_until_ready(self, indexes: Sequence[int]) -> None:
+        deadline = time.monotonic() + self._startup_timeout
+        for index in indexes:
+            self._wait_until_listening(index, deadline)
+        running = {node_id(i) for i, each in self._processes.items() if each.is_running()}
+        for index in indexes:
+            left = max(1.0, deadline - time.monotonic())
+            # Each node is asked by itself: it may not have heard of the others yet.
+            admin.wait_for_brokers(self._admin_address(index), running.issubset, left)
+
+    def _wait_until_listening(self, index: int, deadline: float) -> None:
+        process = self._processes[index]
+        port = self._require_layout().ports[index].listeners["PLAINTEXT"]
+        while is_port_free(port, HOST):
+            if not process.is_running():
+                raise BrokerStartError(self._why(index, f"ended ({process.exit_code()})"))
+            if time.monotonic() >= deadline:
+                late = f"was not ready within {self._startup_timeout:g} s"
+                raise BrokerStartError(self._why(index, late))
+            time.sleep(0.05)
+
+    def _why(self, index: int, what: str) -> str:
+        process = self._processes[index]
+        last = process.log_tail()
+        return f"Kafka's node {index} {what}. Its log, {process.log_path}, ends with:\n{last}"
+
+    # --- single nodes ---------------------------------------------------------------------------
+
+    def stop_node(self, index: int, timeout: float = _STOP_SECONDS) -> None:
+        """Ask a node to end in order (SIGTERM), and wait until it has.
+
+        Args:
+            index: Which node, from 0.
+            timeout: Seconds; a node that has not ended by then is killed.
+        """
+        if not self._process(index).terminate(timeout):
+            log.warning("Node %d did not end within %g s and was killed", index, timeout)
+
+    def kill_node(self, index: int) -> None:
+        """Kill a node (SIGKILL), as a crash of its machine would."""
+        self._process(index).kill()
+
+    def start_node(self, index: int) -> None:
+        """Start a node that was stopped or killed, on the same ports and data.
+
+        Args:
+            index: Which node, from 0.
+
+        Raises:
+            BrokerStartError: It did not become ready; the message holds the end of its log.
+        """
+        if self._process(index).is_running():
+            raise EmbeddedKafkaError(f"Node {index} is running already.")
+        for port in self._all_ports(index):
+            if not wait_until_free(port, HOST, 10.0):
+                raise PortInUseError(f"Port {port} of node {index} was taken meanwhile.")
+        self._launch(index)
+        self._wait_until_ready([index])
+
+    def pause_node(self, index: int) -> None:
+        """Freeze a node (SIGSTOP): its connections stay open, and nothing is answered."""
+        self._process(index).pause()
+
+    def resume_node(self, index: int) -> None:
+        """Let a frozen node run again."""
+        self._process(index).resume()
+
+    def is_node_running(self, index: int) -> bool:
+        """Tell whether a node's process is there."""
+        return self._process(index).is_running()
+
+    def node_pid(self, index: int) -> int:
+        """Return the process id of a node."""
+        return self._process(index).pid
+
+    def node_id(self, index: int) -> int:
+        """Return the broker id of the node with this index."""
+        return node_id(index)
+
+    def node_index(self, broker_id: int) -> int:
+        """Return the index of the node with this broker id."""
+        return broker_id - 1
+
+    def node_log(self, index: int) -> Path:
+        """Return the path of a node's log."""
+        self._process(index)
+        return self._log_file(index)
+
+    # --- what clients need ----------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of the first listener of every node, separated by commas."""
+        return self.addresses(self.listeners[0])
+
+    def addresses(self, listener: str) -> str:
+        """Return the addresses of one listener of every node, separated by commas.
+
+        Args:
+            listener: Its security protocol, such as "SASL_SSL".
+        """
+        ports = self._require_layout().ports
+        if listener not in ports[0].listeners:
+            raise EmbeddedKafkaError(
+                f"This cluster has no {listener} listener; add it to `listeners`."
+            )
+        return ",".join(f"{HOST}:{each.listeners[listener]}" for each in ports)
+
+    @property
+    def ca_pem_path(self) -> Path:
+        """The certificate of the authority that signed the brokers' certificates."""
+        path = self._require_layout().truststore_pem
+        if path is None:
+            raise EmbeddedKafkaError('This cluster has no TLS listener; add "SSL" to `listeners`.')
+        return path
+
+    def security_config(
+        self,
+        user: str | None = None,
+        mechanism: str | None = None,
+        listener: str | None = None,
+    ) -> dict[str, Any]:
+        """Return a client's settings for a listener, in kafka-python's names.
+
+        Args:
+            user: One of the cluster's users, for a SASL listener; the first when None.
+            mechanism: One of its SASL mechanisms; the first when None.
+            listener: Its security protocol; the first listener when None.
+
+        Returns:
+            `security_protocol`, and `ssl_cafile` and the `sasl_` settings where they apply.
+        """
+        protocol = listener or self.listeners[0]
+        self.addresses(protocol)
+        config: dict[str, Any] = {"security_protocol": protocol}
+        if protocol.endswith("SSL"):
+            config["ssl_cafile"] = str(self.ca_pem_path)
+        if protocol.startswith("SASL_"):
+            name = user or next(iter(self.users))
+            if name not in self.users:
+                raise EmbeddedKafkaError(
+                    f"There is no user {name!r}; there are {', '.join(self.users)}."
+                )
+            config["sasl_mechanism"] = mechanism or self._sasl_mechanisms[0]
+            config["sasl_plain_username"] = name
+            config["sasl_plain_password"] = self.users[name]
+        return config
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Create a topic, and wait until every partition has a leader.
+
+        Args:
+            name: The topic.
+            partitions: How many.
+            replication_factor: One for one node and three for three when None.
+            config: Settings of the topic, by Kafka's names.
+            timeout: Seconds.
+
+        Raises:
+            KafkaError: The cluster refused, or did not answer in time.
+        """
+        text = {key: _as_text(value) for key, value in (config or {}).items()}
+        admin.create_topic(
+            self._admin_address(), name, partitions, replication_factor, text, timeout
+        )
+
+    def leader_index(self, topic: str, partition: int = 0) -> int:
+        """Return the index of the node that leads a partition; -1 while none does."""
+        leader = admin.leader_of(self._admin_address(), topic, partition)
+        return self.node_index(leader) if leader >= 0 else -1
+
+    def dump_log(self, topic: str, partition: int = 0, index: int = 0) -> str:
+        """Return what Kafka's DumpLogSegments says of a partition's log.
+
+        Args:
+            topic: The topic.
+            partition: Its partition.
+            index: The node whose copy is read.
+
+        Raises:
+            EmbeddedKafkaError: The node has no such log, or the tool failed.
+        """
+        folder = self._log_dir(index) / f"{topic}-{partition}"
+        segments = sorted(folder.glob("*.log"))
+        if not segments:
+            raise EmbeddedKafkaError(f"Node {index} has no log of {topic}-{partition}.")
+        return self._run_tool(
+            _dump_log_class(self.version),
+            "--print-data-log",
+            "--files",
+            ",".join(str(each) for each in segments),
+            log_path=self._require_base() / "logs" / "tools.log",
+        )
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _process(self, index: int) -> ManagedProcess:
+        process = self._processes.get(index)
+        if process is None:
+            if self._base is None:
+                raise EmbeddedKafkaError("This cluster is not running: call start() first.")
+            raise EmbeddedKafkaError(f"There is no node {index}; there are 0 to {self.nodes - 1}.")
+        return process
+
+    def _require_base(self) -> Path:
+        if self._base is None:
+            raise EmbeddedKafkaError("This cluster is not running: call start() first.")
+        return self._base
+
+    def _require_layout(self) -> ClusterLayout:
+        self._require_base()
+        if self._layout is None:
+            raise EmbeddedKafkaError("This cluster is not running: call start() first.")
+        return self._layout
+
+    def _admin_address(self, index: int | None = None) -> str:
+        if index is None:
+            return self.addresses("PLAINTEXT")
+        return f"{HOST}:{self._require_layout().ports[index].listeners['PLAINTEXT']}"
+
+    def _all_ports(self, index: int) -> list[int]:
+        ports = self._require_layout().ports[index]
+        return [ports.controller, *ports.listeners.values()]
+
+    def _log_dir(self, index: int) -> Path:
+        return self._require_base() / "data" / f"node-{index}"
+
+    def _log_file(self, index: int) -> Path:
+        return self._require_base() / "logs" / f"node-{index}.log"
+
+    def _conf_file(self, index: int) -> Path:
+        return self._require_base() / "conf" / f"node-{index}.properties"
+
+
+def _as_text(value: object) -> str:
+    # Java's booleans are lower case.
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _dump_log_class(version: str) -> str:
+    major = int(version.split(".", 1)[0])
+    return ("org.apache." if major >= 4 else "") + "kafka.tools.DumpLogSegments"
+
+
+def _check_arguments(
+    nodes: int, listeners: Sequence[str], mechanisms: Sequence[str], port: int | None
+) -> None:
+    if nodes < 1:
+        raise EmbeddedKafkaError(f"nodes is {nodes}; a cluster has at least one.")
+    if isinstance(listeners, str) or not listeners:
+        raise EmbeddedKafkaError('listeners is a sequence of names, such as ("SASL_SSL",).')
+    for what, given, known in (
+        ("listener", listeners, SECURITY_PROTOCOLS),
+        ("SASL mechanism", mechanisms, SASL_MECHANISMS),
+    ):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise EmbeddedKafkaError(
+                f"Unknown {what} {unknown[0]!r}; there are {', '.join(known)}."
+            )
+    if port is not None and not 0 < port <= 65535 - nodes:
+        raise EmbeddedKafkaError(f"port is {port}; it must be between 1 and 65535.")
