@@ -1,0 +1,194 @@
+"""Configuration of a producer: the Java client's settings, checked before anything connects.
+
+Why it exists: a wrong setting should be refused in the first millisecond, by its name, with the
+way out, and not show itself as a time-out later.
+Owns: `ProducerConfig`. What there is to set stands in `_settings` as a table; values are checked
+in `_values`, names found in `_keys`, rules between settings are in `_rules`.
+Must not know: sockets, brokers, files (a certificate's file is opened when a connection is made).
+Rules: Java's names and defaults; the differences and their reasons are in the table, and from
+there in the documentation (`python -m txnproducer.config` writes it). Secrets stay out of reprs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._keys import settings_given
+from ._rules import Draft, apply_rules
+from ._settings import SECURITY_NAMES, SETTINGS
+from ._values import parse_address
+
+__all__ = ["ProducerConfig", "SecurityConfig", "Serializer"]
+
+Serializer = Callable[[Any], "bytes | None"]
+_HIDDEN = "'***'"
+
+
+class SecurityConfig(Mapping[str, Any]):
+    """Hold the security settings under kafka-python's names, all of them, unset ones as defaults.
+
+    An immutable mapping, so that it can be passed on as `**config.security`.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __repr__(self) -> str:
+        return f"SecurityConfig({_shown(self._values)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ProducerConfig:
+    """Hold the complete and consistent configuration of one producer.
+
+    Made by `build` or `from_properties`, which check everything; `replace` makes a changed copy.
+    What each setting means is documented in the page "Configuration". It can be pickled if its
+    serializers (and `ssl_context`, `sasl_oauth_token_provider`) can.
+    """
+
+    bootstrap_servers: tuple[str, ...]
+    client_id: str
+    request_timeout_ms: int
+    socket_connection_setup_timeout_ms: int
+    socket_connection_setup_timeout_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    connections_max_idle_ms: int
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
+    metadata_max_age_ms: int
+    metadata_max_idle_ms: int
+
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    enable_idempotence: bool
+    acks: str
+    retries: int
+    max_in_flight_requests_per_connection: int
+
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+    linger_ms: int
+    batch_size: int
+    buffer_memory: int
+    max_request_size: int
+    max_block_ms: int
+    delivery_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    compression_type: str
+    compression_level: int | None
+    partitioner_ignore_keys: bool
+    partitioner_adaptive_partitioning_enable: bool
+    partitioner_availability_timeout_ms: int
+
+    security: SecurityConfig
+
+    _given: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def build(cls, /, **settings: object) -> ProducerConfig:
+        """Make a configuration from keyword arguments.
+
+        Args:
+            settings: names in snake_case, or Java's with dots as `**{"linger.ms": 5}`. Values have
+                their Python types. None means "not given".
+
+        Raises:
+            UnknownConfigError: no setting has this name, or it is not supported; with the names
+                that look like it.
+            InvalidConfigurationError: a value is not valid or contradicts another.
+        """
+        return cls._from_given(settings_given(settings, texts=False))
+
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, object], /, **overrides: object
+    ) -> ProducerConfig:
+        """Make a configuration from a mapping as a Java property file has it.
+
+        Args:
+            properties: names with dots (or in snake_case) to texts; texts become numbers and truth
+                values where the setting is one. Other values are taken as they are.
+            overrides: keyword arguments as for `build`, which win over the mapping.
+
+        Raises:
+            UnknownConfigError: as for `build`.
+            InvalidConfigurationError: as for `build`, or a text does not spell the type.
+        """
+        given = settings_given(properties, texts=True)
+        given.update(settings_given(overrides, texts=False))
+        return cls._from_given(given)
+
+    def replace(self, /, **changes: object) -> ProducerConfig:
+        """Make a copy with some settings changed; all rules are applied again.
+
+        Args:
+            changes: as for `build`. None takes a setting back to its default.
+
+        Raises:
+            UnknownConfigError: as for `build`.
+            InvalidConfigurationError: as for `build`.
+        """
+        given = dict(self._given)
+        for key, value in changes.items():
+            if value is None:
+                given.pop(key.replace(".", "_"), None)
+        given.update(settings_given(changes, texts=False))
+        return self._from_given(given)
+
+    @classmethod
+    def _from_given(cls, given: Mapping[str, object]) -> ProducerConfig:
+        values: dict[str, Any] = {name: row.default for name, row in SETTINGS.items()}
+        values.update(given)
+        apply_rules(Draft(values, given.keys()))
+        security = SecurityConfig({name: values.pop(name) for name in sorted(SECURITY_NAMES)})
+        return cls(**values, security=security, _given=dict(given))
+
+    @property
+    def bootstrap_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Return the bootstrap servers as pairs of host and port."""
+        return tuple(parse_address(text) for text in self.bootstrap_servers)
+
+    @property
+    def required_acks(self) -> int:
+        """Return `acks` as the protocol has it: -1 for all, 1 or 0."""
+        return -1 if self.acks == "all" else int(self.acks)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Tell whether a transactional id is set."""
+        return self.transactional_id is not None
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults, without secrets."""
+        values = {name: self._value(name) for name in SETTINGS}
+        changed = {name: v for name, v in values.items() if v != SETTINGS[name].default}
+        return f"ProducerConfig({_shown(changed)})"
+
+    def _value(self, name: str) -> Any:
+        return self.security[name] if name in SECURITY_NAMES else getattr(self, name)
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    parts = (
+        f"{name}={_HIDDEN if SETTINGS[name].secret and value is not None else repr(value)}"
+        for name, value in values.items()
+    )
+    return ", ".join(parts)

@@ -1,0 +1,221 @@
+"""Rules between settings: what follows from what, and what contradicts what.
+
+Why it exists: idempotence, acks, retries and the transactional id depend on each other, and the
+Java client has settled how; a program that moves here must find the same.
+Owns: each rule as a function on the values, in the order they are applied.
+Must not know: where the values came from, but which of them were given at all.
+Rules: a contradiction between given values is an error that names them; a default that does not
+fit a given value gives way to it, and the log says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, NamedTuple
+
+from txnproducer.errors import InvalidConfigurationError
+
+from ._settings import COMPRESSION_LEVELS, INT_MAX
+from ._values import invalid
+
+_LOG: Final = logging.getLogger("txnproducer.config")
+_MAX_IN_FLIGHT_WITH_IDEMPOTENCE: Final = 5  # the broker remembers the last five batches
+_CLIENT_NUMBERS: Final = itertools.count(1)
+
+
+class Draft(NamedTuple):
+    """The settings while they are made consistent.
+
+    Attributes:
+        values: all settings by name, each checked by itself; the rules change them in place.
+        given: names of those that the user set.
+    """
+
+    values: dict[str, Any]
+    given: AbstractSet[str]
+
+
+def apply_rules(draft: Draft) -> None:
+    """Make the values of a draft consistent, in place.
+
+    Raises:
+        InvalidConfigurationError: given values contradict each other, or one is missing.
+    """
+    for rule in _RULES:
+        rule(draft)
+
+
+def _require_bootstrap_servers(draft: Draft) -> None:
+    if "bootstrap_servers" not in draft.given:
+        raise InvalidConfigurationError(
+            "bootstrap_servers is missing: name at least one broker, for example "
+            "bootstrap_servers='localhost:9092'"
+        )
+
+
+def _refuse_empty_transactional_id(draft: Draft) -> None:
+    if draft.values["transactional_id"] == "":
+        raise invalid(
+            "transactional_id", "", "it must not be empty; leave it out to go without transactions"
+        )
+
+
+def _settle_idempotence(draft: Draft) -> None:
+    if not draft.values["enable_idempotence"]:
+        return
+    obstacle = _obstacle_to_idempotence(draft.values)
+    if obstacle and "enable_idempotence" in draft.given:
+        raise InvalidConfigurationError(
+            f"enable_idempotence=True does not go with {obstacle}: leave one of them out"
+        )
+    in_flight = draft.values["max_in_flight_requests_per_connection"]
+    if in_flight > _MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
+        raise invalid(
+            "max_in_flight_requests_per_connection",
+            in_flight,
+            "with idempotence at most 5 requests may be in flight; lower it, or set "
+            "enable_idempotence=False",
+        )
+    if obstacle:
+        _LOG.info("Idempotence is switched off, because %s is set.", obstacle)
+        draft.values["enable_idempotence"] = False
+
+
+def _obstacle_to_idempotence(values: Mapping[str, Any]) -> str:
+    if values["retries"] == 0:
+        return "retries=0"
+    if values["acks"] != "all":
+        return f"acks={values['acks']!r}"
+    return ""
+
+
+def _require_idempotence_for_transactions(draft: Draft) -> None:
+    if draft.values["transactional_id"] is None or draft.values["enable_idempotence"]:
+        return
+    cause = _obstacle_to_idempotence(draft.values)
+    if "enable_idempotence" in draft.given:
+        cause = "enable_idempotence=False"
+    raise InvalidConfigurationError(
+        f"transactional_id={draft.values['transactional_id']!r} needs an idempotent producer, "
+        f"which {cause} rules out: leave that setting out, or go without transactions"
+    )
+
+
+def _fit_delivery_timeout(draft: Draft) -> None:
+    least = min(draft.values["linger_ms"] + draft.values["request_timeout_ms"], INT_MAX)
+    timeout = draft.values["delivery_timeout_ms"]
+    if timeout >= least:
+        return
+    if "delivery_timeout_ms" in draft.given:
+        raise invalid(
+            "delivery_timeout_ms",
+            timeout,
+            f"it must be at least linger_ms + request_timeout_ms = {least}; raise it, or "
+            "lower those",
+        )
+    _LOG.warning(
+        "delivery_timeout_ms is raised from %d to %d, which is linger_ms + request_timeout_ms.",
+        timeout,
+        least,
+    )
+    draft.values["delivery_timeout_ms"] = least
+
+
+def _fit_batch_size(draft: Draft) -> None:
+    memory, batch_size = draft.values["buffer_memory"], draft.values["batch_size"]
+    if batch_size <= memory:
+        return
+    if "batch_size" in draft.given:
+        raise invalid(
+            "batch_size", batch_size, f"it must not be above buffer_memory={memory}; raise that"
+        )
+    draft.values["batch_size"] = memory
+
+
+def _fit_backoffs(draft: Draft) -> None:
+    if "reconnect_backoff_ms" in draft.given and "reconnect_backoff_max_ms" not in draft.given:
+        draft.values["reconnect_backoff_max_ms"] = draft.values["reconnect_backoff_ms"]
+    for name in ("retry_backoff", "reconnect_backoff", "socket_connection_setup_timeout"):
+        first, most = f"{name}_ms", f"{name}_max_ms"
+        if draft.values[first] > draft.values[most]:
+            _LOG.warning(
+                "%s=%d is above %s; %d is used.",
+                first,
+                draft.values[first],
+                most,
+                draft.values[most],
+            )
+            draft.values[first] = draft.values[most]
+
+
+def _check_compression_level(draft: Draft) -> None:
+    level, codec = draft.values["compression_level"], draft.values["compression_type"]
+    if level is None:
+        return
+    if codec not in COMPRESSION_LEVELS:
+        raise invalid("compression_level", level, f"compression_type={codec!r} has no levels")
+    low, high = COMPRESSION_LEVELS[codec]
+    if not low <= level <= high:
+        raise invalid("compression_level", level, f"{codec} knows the levels {low} to {high}")
+
+
+def _name_the_client(draft: Draft) -> None:
+    if draft.values["client_id"] is None:
+        name = draft.values["transactional_id"]
+        draft.values["client_id"] = f"producer-{next(_CLIENT_NUMBERS) if name is None else name}"
+
+
+def _check_security_protocol(draft: Draft) -> None:
+    """Refuse credentials that would not be used: the protocol was most likely forgotten."""
+    if "security_protocol" in draft.given:
+        return
+    for prefix, protocols in (
+        ("sasl_", "SASL_SSL or SASL_PLAINTEXT"),
+        ("ssl_", "SSL or SASL_SSL"),
+    ):
+        unused = sorted(name for name in draft.given if name.startswith(prefix))
+        if unused:
+            raise InvalidConfigurationError(
+                f"{unused[0]} is set, but security_protocol is not, so it would not be used: "
+                f"set security_protocol to {protocols}"
+            )
+
+
+def _check_login(draft: Draft) -> None:
+    protocol, mechanism = draft.values["security_protocol"], draft.values["sasl_mechanism"]
+    if not protocol.startswith("SASL_"):
+        return
+    if mechanism is None:
+        raise InvalidConfigurationError(
+            f"sasl_mechanism is missing: security_protocol={protocol!r} needs one, such as "
+            "SCRAM-SHA-512 or PLAIN"
+        )
+    needed = {
+        "PLAIN": ("sasl_plain_username", "sasl_plain_password"),
+        "SCRAM-SHA-256": ("sasl_plain_username", "sasl_plain_password"),
+        "SCRAM-SHA-512": ("sasl_plain_username", "sasl_plain_password"),
+        "OAUTHBEARER": ("sasl_oauth_token_provider",),
+    }.get(mechanism, ())
+    for name in needed:
+        if draft.values[name] is None:
+            raise InvalidConfigurationError(
+                f"{name} is missing: sasl_mechanism={mechanism!r} needs it"
+            )
+
+
+_RULES: Final[tuple[Callable[[Draft], None], ...]] = (
+    _require_bootstrap_servers,
+    _refuse_empty_transactional_id,
+    _settle_idempotence,
+    _require_idempotence_for_transactions,
+    _fit_delivery_timeout,
+    _fit_batch_size,
+    _fit_backoffs,
+    _check_compression_level,
+    _name_the_client,
+    _check_security_protocol,
+    _check_login,
+)

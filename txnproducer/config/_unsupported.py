@@ -1,0 +1,123 @@
+"""Keys that other Kafka clients know and this one does not, each with the way out.
+
+Why it exists: somebody who brings a configuration along should read what to do, not "unknown".
+Owns: Java's keys without a counterpart here, and the names of other clients for what we have.
+Must not know: anything of values, but the few that ask for nothing (such as a feature off).
+Rules: a reason is a sentence that starts with the key as its subject.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NO_CLASSES = "names a Java class, which Python cannot load"
+_NO_JVM_TLS = "belongs to Java's TLS; pass an `ssl_context` of your own if you need it"
+_NO_OAUTH = "configures Java's token retrieval; pass `sasl_oauth_token_provider` instead"
+_NO_LOGIN = "configures Java's login thread, which does not exist here"
+_NO_METRICS = "is for Java's metrics; read `producer.metrics()` instead"
+_INLINE_PEM = "holds a certificate or key as text; write it to a file and pass"
+
+UNSUPPORTED: Final[dict[str, str]] = {
+    "client.dns.lookup": "cannot be chosen: all addresses of a name are tried",
+    "config.providers": f"{_NO_CLASSES}; read secrets in your program and pass the values",
+    "enable.metrics.push": "is not supported: nothing is sent to the brokers' telemetry (KIP-714)",
+    "interceptor.classes": f"{_NO_CLASSES}; wrap `send`, or use its `on_delivery`",
+    "metadata.recovery.rebootstrap.trigger.ms": "cannot be set",
+    "metadata.recovery.strategy": "cannot be chosen",
+    "metric.reporters": _NO_METRICS,
+    "metrics.num.samples": _NO_METRICS,
+    "metrics.recording.level": _NO_METRICS,
+    "metrics.sample.window.ms": _NO_METRICS,
+    "partitioner.class": f"{_NO_CLASSES}; pass `partition=` to `send`",
+    "security.providers": _NO_JVM_TLS,
+    "transaction.two.phase.commit.enable": (
+        "is not supported: a prepared transaction (KIP-939) cannot be completed by this version"
+    ),
+    "sasl.client.callback.handler.class": f"{_NO_CLASSES}; pass the credentials themselves",
+    "sasl.login.callback.handler.class": f"{_NO_CLASSES}; pass the credentials themselves",
+    "sasl.login.class": f"{_NO_CLASSES}; pass the credentials themselves",
+    "sasl.kerberos.kinit.cmd": "is not supported: keep the ticket fresh with kinit or k5start",
+    "sasl.kerberos.min.time.before.relogin": _NO_LOGIN,
+    "sasl.kerberos.ticket.renew.jitter": _NO_LOGIN,
+    "sasl.kerberos.ticket.renew.window.factor": _NO_LOGIN,
+    "ssl.cipher.suites": "uses Java's names; pass `ssl_ciphers` in OpenSSL's notation",
+    "ssl.enabled.protocols": _NO_JVM_TLS,
+    "ssl.engine.factory.class": f"{_NO_CLASSES}; pass an `ssl_context` of your own",
+    "ssl.keymanager.algorithm": _NO_JVM_TLS,
+    "ssl.keystore.certificate.chain": f"{_INLINE_PEM} `ssl_certfile`",
+    "ssl.keystore.key": f"{_INLINE_PEM} `ssl_keyfile`",
+    "ssl.protocol": _NO_JVM_TLS,
+    "ssl.provider": _NO_JVM_TLS,
+    "ssl.secure.random.implementation": _NO_JVM_TLS,
+    "ssl.trustmanager.algorithm": _NO_JVM_TLS,
+    "ssl.truststore.certificates": f"{_INLINE_PEM} `ssl_cafile`",
+    # kafka-python's
+    "allow_auto_create_topics": "cannot be set: the broker's `auto.create.topics.enable` decides",
+    "api_version": "is not needed: versions are negotiated with each broker",
+    "bootstrap_timeout_ms": "does not exist here: `max_block_ms` bounds the first call",
+    "kafka_client": "cannot be replaced",
+    "metric_reporters": _NO_METRICS,
+    "metrics_enabled": _NO_METRICS,
+    "metrics_num_samples": _NO_METRICS,
+    "metrics_sample_window_ms": _NO_METRICS,
+    "partitioner": "cannot be replaced; pass `partition=` to `send`",
+    "proxy_url": "is not supported: connections are made directly",
+    "receive_message_max_bytes": "cannot be set",
+    "selector": "cannot be replaced",
+    "socket_options": "cannot be set; see `send_buffer_bytes` and `receive_buffer_bytes`",
+    "socks5_proxy": "is not supported: connections are made directly",
+}
+
+UNSUPPORTED_PREFIXES: Final = {
+    "sasl.oauthbearer.": _NO_OAUTH,
+    "sasl.login.": _NO_LOGIN,
+    "config.providers.": UNSUPPORTED["config.providers"],
+}
+
+HARMLESS: Final[dict[str, tuple[str, ...]]] = {
+    "client.dns.lookup": ("use_all_dns_ips",),
+    "enable.metrics.push": ("false",),
+    "interceptor.classes": ("",),
+    "metric.reporters": ("",),
+    "transaction.two.phase.commit.enable": ("false",),
+}
+"""Values that ask for what happens anyway: accepted and left out, so that files can be shared."""
+
+FOREIGN_NAMES: Final[dict[str, tuple[str, str]]] = {
+    "bootstrap.server": ("bootstrap_servers", ""),
+    "metadata.broker.list": ("bootstrap_servers", "librdkafka"),
+    "message.timeout.ms": ("delivery_timeout_ms", "librdkafka"),
+    "message.max.bytes": ("max_request_size", "librdkafka"),
+    "message.send.max.retries": ("retries", "librdkafka"),
+    "queue.buffering.max.ms": ("linger_ms", "librdkafka"),
+    "queue.buffering.max.kbytes": ("buffer_memory", "librdkafka"),
+    "compression.codec": ("compression_type", "librdkafka"),
+    "max.in.flight": ("max_in_flight_requests_per_connection", "librdkafka"),
+    "request.required.acks": ("acks", "librdkafka"),
+    "sasl.mechanisms": ("sasl_mechanism", "librdkafka"),
+    "sasl.username": ("sasl_plain_username", "librdkafka"),
+    "sasl.password": ("sasl_plain_password", "librdkafka"),
+    "ssl.ca.location": ("ssl_cafile", "librdkafka"),
+    "ssl.certificate.location": ("ssl_certfile", "librdkafka"),
+    "ssl.key.location": ("ssl_keyfile", "librdkafka"),
+    "ssl.crl.location": ("ssl_crlfile", "librdkafka"),
+    "enable.ssl.certificate.verification": ("ssl_context", "librdkafka"),
+    "max_batch_size": ("batch_size", "aiokafka"),
+}
+
+
+def reason_unsupported(dotted_or_plain: str) -> str | None:
+    """Return why a key of another client is not supported, or None if it is not such a key."""
+    for key in (dotted_or_plain, dotted_or_plain.replace("_", ".")):
+        if key in UNSUPPORTED:
+            return UNSUPPORTED[key]
+        for prefix, reason in UNSUPPORTED_PREFIXES.items():
+            if key.startswith(prefix):
+                return reason
+    return None
+
+
+def is_harmless(key: str, value: object) -> bool:
+    """Tell whether an unsupported key asks for nothing but what happens anyway."""
+    text = "" if value is None or value in ([], ()) else str(value)
+    return text.strip().lower() in HARMLESS.get(key.replace("_", "."), ())

@@ -1,0 +1,182 @@
+"""Check one value at a time: its type, its limits, its spelling.
+
+Why it exists: a wrong value must be refused where it is written, with its name and the way out.
+Owns: one check per kind of setting, and reading the texts of property files.
+Must not know: rules between settings.
+Rules: nothing is guessed: a number must be a number, a bool a bool; only `from_text` reads texts.
+A secret value is never part of a message.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from txnproducer.errors import InvalidConfigurationError
+
+from ._settings import Kind, Setting
+
+_DEFAULT_PORT: Final = 9092
+_ADDRESS: Final = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[^\]]+)?)\]|(?P<host>[^\s:\[\]/,@]+))(?::(?P<port>\d{1,5}))?"
+)
+_TRUE_FALSE: Final = {"true": True, "false": False}
+
+
+def invalid(
+    name: str, value: object, problem: str, *, secret: bool = False
+) -> InvalidConfigurationError:
+    """Make the error for a value that is refused; `problem` ends with what to do."""
+    shown = name if secret else f"{name}={value!r}"
+    return InvalidConfigurationError(f"{shown} is not valid: {problem}")
+
+
+def check(setting: Setting, value: object) -> object:
+    """Return the value as it is kept.
+
+    Raises:
+        InvalidConfigurationError: the value has another type or is out of range.
+    """
+    return _CHECKS[setting.kind](setting, value)
+
+
+def from_text(setting: Setting, value: object) -> object:
+    """Turn a text of a property file into the setting's type; leave other values as they are.
+
+    Raises:
+        InvalidConfigurationError: the text does not spell a value of that type.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if setting.kind == "int":
+        if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+            raise invalid(setting.name, value, "it must be an integer")
+        return int(text)
+    if setting.kind == "bool":
+        if text.lower() not in _TRUE_FALSE:
+            raise invalid(setting.name, value, "it must be true or false")
+        return _TRUE_FALSE[text.lower()]
+    return value
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split `host:port` (or `[v6]:port`, or `host`) into host and port.
+
+    Raises:
+        InvalidConfigurationError: the text is no address.
+    """
+    if "://" in text:
+        raise invalid(
+            "bootstrap_servers",
+            text,
+            "write host:port alone, and the protocol in security_protocol",
+        )
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        raise invalid("bootstrap_servers", text, "an address is host:port, or [::1]:9092 for IPv6")
+    port = int(match["port"] or _DEFAULT_PORT)
+    if not 0 < port <= 65_535:
+        raise invalid("bootstrap_servers", text, "the port must be between 1 and 65535")
+    return match["v6"] or match["host"], port
+
+
+def format_address(host: str, port: int) -> str:
+    """Write an address so that `parse_address` reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _check_int(setting: Setting, value: object) -> int:
+    problem = f"it must be an integer between {setting.low} and {setting.high}"
+    if isinstance(value, str):
+        raise invalid(
+            setting.name, value, f"{problem}; ProducerConfig.from_properties reads texts"
+        )
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise invalid(setting.name, value, f"{problem}, not of type {type(value).__name__}")
+    number = operator.index(value)
+    if not setting.low <= number <= setting.high:
+        raise invalid(setting.name, value, problem)
+    return number
+
+
+def _check_bool(setting: Setting, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise invalid(
+            setting.name, value, f"it must be True or False, not of type {type(value).__name__}"
+        )
+    return value
+
+
+def _check_text(setting: Setting, value: object) -> str:
+    if not isinstance(value, str):
+        raise invalid(
+            setting.name,
+            value,
+            f"it must be a text, not of type {type(value).__name__}",
+            secret=setting.secret,
+        )
+    return value
+
+
+def _check_choice(setting: Setting, value: object) -> str:
+    text = str(value).strip().lower() if isinstance(value, (str, int)) else ""
+    if setting.name == "acks" and text == "-1":
+        return "all"
+    for choice in setting.choices:
+        if text == choice.lower() and not isinstance(value, bool):
+            return choice
+    raise invalid(setting.name, value, f"choose one of {', '.join(setting.choices)}")
+
+
+def _check_servers(setting: Setting, value: object) -> tuple[str, ...]:
+    parts: Sequence[object]
+    if isinstance(value, str):
+        parts = value.split(",")
+    elif isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        parts = value
+    else:
+        raise invalid(
+            setting.name, value, "it must be a text 'a:9092,b:9092' or a sequence of them"
+        )
+    addresses: dict[str, None] = {}
+    for part in parts:
+        if not isinstance(part, str):
+            raise invalid(setting.name, value, f"{part!r} is not a text such as 'localhost:9092'")
+        if part.strip():
+            addresses[format_address(*parse_address(part.strip()))] = None
+    if not addresses:
+        raise invalid(
+            setting.name, value, "it names no broker; write for example 'localhost:9092'"
+        )
+    return tuple(addresses)
+
+
+def _check_callable(setting: Setting, value: object) -> object:
+    if isinstance(value, str):
+        raise invalid(
+            setting.name,
+            value,
+            "a Java class name cannot be used; pass a Python function to bytes, such as "
+            "str.encode, or leave it out and send bytes",
+        )
+    if not callable(value):
+        raise invalid(setting.name, value, "it must be a function from your value to bytes")
+    return value
+
+
+def _check_object(setting: Setting, value: object) -> object:  # noqa: ARG001 - the same call for all
+    return value
+
+
+_CHECKS: Final[dict[Kind, Callable[[Setting, object], object]]] = {
+    "int": _check_int,
+    "bool": _check_bool,
+    "text": _check_text,
+    "choice": _check_choice,
+    "servers": _check_servers,
+    "callable": _check_callable,
+    "object": _check_object,
+}
