@@ -195,7 +195,7 @@ _TRANSACTIONS = (
         "max_in_flight_requests_per_connection",
         "int",
         5,
-        "Produce requests on their way to one broker; with idempotence at most 5. The order holds.",
+        "Produce requests on their way to one broker; at most 5 with idempotence. Order holds.",
         low=1,
     ),
 )
