@@ -1,9 +1,11 @@
 """The bytes of a v2 record batch: building, reading, compressing.
 
-Owns: the choice of the implementation. `TXNPRODUCER_IMPL=python` or `cython` decides it; unset, the pure Python
-one is taken. Must not know: anything above a batch (partitions, transactions, brokers).
+Owns: the choice of the implementation. `TXNPRODUCER_IMPL=python` or `cython` decides it; unset,
+the pure Python one is taken. Must not know: anything above a batch (partitions, transactions,
+brokers).
 
-`RecordBatchBuilder` is the whole boundary between the implementations; the reader is always Python.
+`RecordBatchBuilder` is the whole boundary between the implementations; the reader is always
+Python.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from .batch_reader import (
     read_batches,
     read_header,
 )
+from .control_records import EndTransactionMarker, EndTransactionType, decode_marker
 from .format import batch_size_upper_bound, record_size_upper_bound, size_in_bytes
 
 __all__ = [
@@ -31,6 +34,9 @@ __all__ = [
     "decode_records",
     "read_batches",
     "read_header",
+    "EndTransactionMarker",
+    "EndTransactionType",
+    "decode_marker",
     "batch_size_upper_bound",
     "record_size_upper_bound",
     "size_in_bytes",
@@ -43,7 +49,7 @@ _MODULES: Final = {
 
 
 def implementation_name(wanted: str | None) -> str:
-    """Return which implementation the value of `TXNPRODUCER_IMPL` asks for; unset or empty means python.
+    """Return the implementation that `TXNPRODUCER_IMPL` asks for; python if it is not set.
 
     Raises:
         ImportError: a name that is not an implementation.
@@ -66,8 +72,8 @@ def load_builder(name: str) -> Any:
         return import_module(_MODULES[name]).RecordBatchBuilder
     except ImportError as error:
         raise ImportError(
-            f"TXNPRODUCER_IMPL={name} asks for an implementation that this installation does not have "
-            f"({error}); unset it, or set TXNPRODUCER_IMPL=python"
+            f"TXNPRODUCER_IMPL={name} asks for what this installation does not have ({error}); "
+            "unset it, or set TXNPRODUCER_IMPL=python"
         ) from error
 
 

@@ -1,20 +1,23 @@
 """The pure-Python `RecordBatchBuilder`: records in, the bytes of one v2 batch out.
 
-Owns: the encoding of records, the judgement whether one more fits, the header with its CRC. Must not know:
-partitions, futures, time-outs, who sends the batch or how often.
+Owns: the encoding of records, the judgement whether one more fits, the header with its CRC. Must
+not know: partitions, futures, time-outs, who sends the batch or how often.
 
 Rules:
-* The compiled twin offers this class and nothing else, with plain arguments: hot loops take primitives.
+* The compiled twin offers this class and nothing else, with plain arguments: hot loops take
+  primitives.
 * `append` that returns None has changed nothing, and neither has one that raises.
-* Records are encoded when they are appended; the caller may reuse its objects at once.
-* What `build` returns is immutable `bytes`, so a batch on its way to a socket cannot change under it. A new
-  producer state makes a new object: the header is written anew, the body is copied, never compressed again.
+* Records are encoded when they are appended; the caller may change its objects afterwards.
+* What `build` returns is immutable `bytes`, so a batch on its way to a socket cannot change under
+  it. A new producer state makes a new object: the header is written anew, the body is copied,
+  never compressed again.
 * Not thread-safe: the caller holds a lock from the first `append` to `close`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 from crc32c import crc32c
@@ -44,7 +47,7 @@ from .format import (
     varint,
 )
 
-# What the estimate of a compressed size is multiplied with, to err on the safe side (Java's constant).
+# Java's constant: an estimated size errs on the safe side.
 COMPRESSION_RATE_ESTIMATION_FACTOR: Final = 1.05
 
 _MAX_INT16: Final = 0x7FFF
@@ -53,20 +56,24 @@ _ZERO: Final = varint(0)
 # A record's length and its attributes, which are always zero, as one piece; by the length.
 _LENGTH_AND_ATTRIBUTES: Final = tuple(length + b"\0" for length in SMALL_VARINTS)
 _join: Final = b"".join
+_BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
 
 class RecordBatchBuilder:
     """Build one record batch.
 
     Args:
-        size_limit_bytes: how large the batch may become, header included. An empty batch takes any record.
+        size_limit_bytes: how large the batch may become, header included. An empty batch takes any
+            record.
         compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
         compression_level: the codec's level; None for its default.
-        is_transactional: whether the batch belongs to a transaction, until `set_producer_state` says it.
+        is_transactional: whether the batch belongs to a transaction, until `set_producer_state`
+            says it.
         is_control: whether its records are control records (only brokers write those).
 
     Raises:
-        InvalidConfigurationError: an unknown codec, a level it does not have, or a library that is missing.
+        InvalidConfigurationError: an unknown codec, a level it does not have, or a library that is
+            missing.
     """
 
     __slots__ = (
@@ -109,7 +116,6 @@ class RecordBatchBuilder:
         if is_transactional:
             self._attributes |= TRANSACTIONAL_MASK
         self._producer_state = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
-        # The previous record's timestamp with its encoded delta: neighbours often share it.
         self._last_timestamp_ms: int | None = None
         self._timestamp_varint = _ZERO
         self.compression_ratio = 1.0
@@ -124,14 +130,15 @@ class RecordBatchBuilder:
         self._compression_ratio = ratio
         if self._body is not None:
             return
-        # Below this many bytes any record fits, however badly it compresses; beyond it `_fits` decides.
+        # Below this many bytes any record fits, however badly it compresses; beyond it `_fits`
+        # decides.
         growth = max(1.0, self._estimation_factor())
         room_bytes = self._size_limit_bytes - BATCH_OVERHEAD_BYTES
         self._certain_limit_bytes = BATCH_OVERHEAD_BYTES + int(room_bytes / growth)
 
     @property
     def estimated_size_bytes(self) -> int:
-        """The size of the finished batch: exact once closed or without a codec, else by the ratio."""
+        """The finished batch's size: exact once closed or without a codec, else by the ratio."""
         if self._body is not None:
             return BATCH_OVERHEAD_BYTES + len(self._body)
         uncompressed_bytes = self.size_bytes - BATCH_OVERHEAD_BYTES
@@ -139,7 +146,7 @@ class RecordBatchBuilder:
 
     @property
     def actual_compression_ratio(self) -> float:
-        """The ratio of compressed to uncompressed bytes that was reached; 1.0 while open or empty."""
+        """The ratio of compressed to uncompressed bytes that was reached; 1.0 while open."""
         if self._body is None or not self.record_count:
             return 1.0
         return len(self._body) / (self.size_bytes - BATCH_OVERHEAD_BYTES)
@@ -151,7 +158,7 @@ class RecordBatchBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the batch is closed or has reached its limit by the estimate; never while empty."""
+        """Whether the batch is closed, or holds a record and has reached its limit."""
         if self._body is not None:
             return True
         return self.record_count > 0 and self._size_limit_bytes <= self.estimated_size_bytes
@@ -183,51 +190,48 @@ class RecordBatchBuilder:
             headers: pairs of a name and bytes or None.
 
         Returns:
-            The record's index in the batch (its offset delta), or None when the batch is closed or the record
-            does not fit; then nothing has changed.
+            The record's index in the batch (its offset delta), or None when the batch is closed or
+            the record does not fit; then nothing has changed.
 
         Raises:
             TypeError: an argument of another type.
             ValueError: a timestamp that is negative (but -1) or beyond 64 bits.
             RecordTooLargeError: more bytes than the format can count.
         """
-        if timestamp_ms != self._last_timestamp_ms or headers or type(value) is not bytes:
-            return self._append_any(timestamp_ms, key, value, headers)
-        # From here on the ordinary record: neither looked-up table may be exceeded, else the long way.
         count = self.record_count
         stamp = self._timestamp_varint
+        if timestamp_ms != self._last_timestamp_ms:
+            stamp = self._encode_timestamp(timestamp_ms)
+        tail = _encode_headers(headers) if headers else _ZERO
+        # The ordinary record: bytes, its lengths and index within the tables. Any other goes the
+        # long way.
+        if type(value) is not bytes:
+            return self._append_any(timestamp_ms, stamp, key, value, tail)
+        small = SMALL_VARINTS
         try:
             if key is None:
-                parts = (
-                    stamp,
-                    SMALL_VARINTS[count],
-                    _NULL,
-                    SMALL_VARINTS[len(value)],
-                    value,
-                    _ZERO,
-                )
-                rest = _join(parts)
+                rest = _join((stamp, small[count], _NULL, small[len(value)], value, tail))
             elif type(key) is bytes:
-                key_size = SMALL_VARINTS[len(key)]
-                value_size = SMALL_VARINTS[len(value)]
                 rest = _join(
-                    (stamp, SMALL_VARINTS[count], key_size, key, value_size, value, _ZERO)
+                    (stamp, small[count], small[len(key)], key, small[len(value)], value, tail)
                 )
             else:
-                return self._append_any(timestamp_ms, key, value, headers)
+                return self._append_any(timestamp_ms, stamp, key, value, tail)
             head = _LENGTH_AND_ATTRIBUTES[len(rest) + 1]
         except IndexError:
-            return self._append_any(timestamp_ms, key, value, headers)
+            return self._append_any(timestamp_ms, stamp, key, value, tail)
         size_bytes = self.size_bytes + len(head) + len(rest)
         if size_bytes > self._certain_limit_bytes and not self._fits(len(head) + len(rest)):
             return None
         self._chunks += (head, rest)
         self.size_bytes = size_bytes
         self.record_count = count + 1
+        if timestamp_ms > self.max_timestamp_ms:
+            self._raise_max_timestamp(timestamp_ms)
         return count
 
     def close(self) -> None:
-        """Take no more records: assemble and compress the body, once. Closing again does nothing."""
+        """Take no more records; assemble and compress the body. Closing again does nothing."""
         if self._body is not None:
             return
         self._body = self._codec.compress(_join(self._chunks))
@@ -239,8 +243,8 @@ class RecordBatchBuilder:
     ) -> None:
         """Stamp the batch with its producer and its first sequence number.
 
-        It may be called before `build` and after it, when an epoch bump renumbers the batch: the next `build`
-        then makes new bytes, and those handed out before stay as they are.
+        It may be called before `build` and after it, when an epoch bump renumbers the batch: the
+        next `build` then makes new bytes, and those handed out before stay as they are.
 
         Args:
             producer_id: from InitProducerId; -1 for a producer without idempotence.
@@ -259,7 +263,9 @@ class RecordBatchBuilder:
         self._built = None
 
     def build(self) -> bytes:
-        """Return the bytes of the batch; closes it. The same object each time, until the producer state changes.
+        """Return the bytes of the batch, and close it.
+
+        The same object each time, until the producer state changes.
 
         Raises:
             IllegalStateError: the batch is empty, or transactional without a producer id.
@@ -281,12 +287,17 @@ class RecordBatchBuilder:
         crc = crc32c(body, crc32c(tail))
         head = HEADER_HEAD.pack(0, length, NO_PARTITION_LEADER_EPOCH, MAGIC_V2, crc)
         self._built = _join((head, tail, body))
-        # One copy of the body is enough: a renumbered batch takes it from the bytes that were built.
+        # One copy of the body is enough: a renumbered batch takes it from the bytes that were
+        # built.
         self._body = memoryview(self._built)[BATCH_OVERHEAD_BYTES:]
         return self._built
 
     def records(self) -> Iterator[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]]:
-        """Iterate over what was appended, closed or not: timestamp, key, value, headers. A split needs it."""
+        """Iterate over what was appended, closed or not, for a split of the batch.
+
+        Yields:
+            Timestamp, key, value and headers of each record.
+        """
         if self._body is None:
             data = _join(self._chunks)
         else:
@@ -295,52 +306,52 @@ class RecordBatchBuilder:
             yield record.timestamp_ms, record.key, record.value, record.headers
 
     def _append_any(
-        self,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[Header],
+        self, timestamp_ms: int, stamp: bytes, key: object, value: object, tail: bytes
     ) -> int | None:
-        """Append any record, with every check: `append` for the cases that its short way does not know."""
+        """Append a record that `append` has no short way for, with every check."""
         count = self.record_count
-        stamp = self._encode_timestamp(timestamp_ms)
-        parts = [stamp, varint(count)]
-        _encode_nullable(parts, "key", key)
-        _encode_nullable(parts, "value", value)
-        parts.append(varint(len(headers)))
-        for name, header_value in headers:
-            _encode_header(parts, name, header_value)
-        rest = _join(parts)
-        length = len(rest) + 1
-        head = varint(length) + b"\0"
-        record_bytes = len(head) + len(rest)
+        # Left in pieces: large values are copied by `close` only.
+        pieces = [stamp, varint(count)]
+        pieces += _encode_nullable("key", key)
+        pieces += _encode_nullable("value", value)
+        pieces.append(tail)
+        body_bytes = sum(map(len, pieces)) + 1
+        head = varint(body_bytes) + b"\0"
+        record_bytes = len(head) - 1 + body_bytes
         if BATCH_OVERHEAD_BYTES + record_bytes > MAX_INT32:
             raise RecordTooLargeError(
                 f"a record of {record_bytes} bytes: a batch ends at 2^31-1 bytes"
             )
         if not self._fits(record_bytes):
             return None
-        if count == 0:
-            self.base_timestamp_ms = timestamp_ms
-            self.max_timestamp_ms = timestamp_ms
-        elif timestamp_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms = timestamp_ms
-        self._last_timestamp_ms = timestamp_ms
-        self._timestamp_varint = stamp
-        self._chunks += (head, rest)
+        self._chunks.append(head)
+        self._chunks += pieces
         self.size_bytes += record_bytes
         self.record_count = count + 1
+        if timestamp_ms > self.max_timestamp_ms:
+            self._raise_max_timestamp(timestamp_ms)
         return count
 
+    def _raise_max_timestamp(self, timestamp_ms: int) -> None:
+        """Note a new maximum; the first record's is the base of the others."""
+        self.max_timestamp_ms = timestamp_ms
+        if self.record_count == 1:
+            self.base_timestamp_ms = timestamp_ms
+
     def _encode_timestamp(self, timestamp_ms: int) -> bytes:
+        """Return a timestamp's encoded delta, and remember it: neighbours often share it."""
         if type(timestamp_ms) is not int:
             raise TypeError(f"timestamp_ms must be an int, not {type(timestamp_ms).__name__}")
-        # Below 2^63-1, so that its delta to a first record without a timestamp (-1) fits 64 bits as well.
+        # Below 2^63-1, so that its delta to a first record without a timestamp (-1) fits 64 bits
+        # as well.
         if not NO_TIMESTAMP <= timestamp_ms < MAX_INT64:
             raise ValueError(
-                f"timestamp_ms must be milliseconds since the epoch, or -1 for none, not {timestamp_ms}"
+                f"timestamp_ms must be milliseconds since the epoch, or -1, not {timestamp_ms}"
             )
-        return varint(timestamp_ms - self.base_timestamp_ms) if self.record_count else _ZERO
+        stamp = varint(timestamp_ms - self.base_timestamp_ms) if self.record_count else _ZERO
+        self._last_timestamp_ms = timestamp_ms
+        self._timestamp_varint = stamp
+        return stamp
 
     def _fits(self, record_bytes: int) -> bool:
         # The new record counts uncompressed: how well it compresses is not known yet.
@@ -380,21 +391,28 @@ class RecordBatchBuilder:
             raise ValueError(f"base_sequence must be {lowest} to {MAX_INT32}, not {base_sequence}")
 
 
-def _encode_nullable(parts: list[bytes], field: str, data: object) -> None:
-    """Add a length and the bytes that it counts; a copy of them where the caller could change its own."""
+def _encode_nullable(field: str, data: object) -> tuple[bytes, ...]:
+    """Return a length and the bytes that it counts; a copy if the caller could change them."""
     if data is None:
-        parts.append(_NULL)
-        return
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(
-            f"{field} must be bytes or None, not {type(data).__name__}: serialize it first"
-        )
+        return (_NULL,)
+    if not isinstance(data, _BYTES_LIKE):
+        raise TypeError(f"{field} must be bytes or None, not {type(data).__name__}: serialize it")
     encoded = bytes(data)
-    parts += (varint(len(encoded)), encoded)
+    return varint(len(encoded)), encoded
 
 
-def _encode_header(parts: list[bytes], name: object, value: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"a header's name must be a str, not {type(name).__name__}")
-    _encode_nullable(parts, "a header's name", name.encode())
-    _encode_nullable(parts, "a header's value", value)
+def _encode_headers(headers: Sequence[Header]) -> bytes:
+    pieces = [varint(len(headers))]
+    for name, value in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be a str, not {type(name).__name__}")
+        pieces.append(_encode_header_name(name))
+        pieces += _encode_nullable("a header's value", value)
+    return _join(pieces)
+
+
+# A topic's records share their header names.
+@lru_cache(maxsize=256)
+def _encode_header_name(name: str) -> bytes:
+    encoded = name.encode()
+    return varint(len(encoded)) + encoded

@@ -1,10 +1,11 @@
-"""Read record batches: verify them, iterate over their records, decode transaction markers.
+"""Read record batches: verify them and iterate over their records.
 
-Owns: the decoding of a v2 batch and every check that a broker makes of one before it trusts it. Must not know:
-how a batch is built, which offsets or sequences are expected.
+Owns: the decoding of a v2 batch and every check that a broker makes of one before it trusts it.
+Must not know: how a batch is built, which offsets or sequences are expected.
 
 Rules:
-* Bytes that break the format end in `CorruptRecordError`, never in another exception and never in a wrong record.
+* Bytes that break the format end in `CorruptRecordError`, never in another exception and never in
+  a wrong record.
 * Reading copies keys and values out, so a record outlives the buffer that it was read from.
 """
 
@@ -110,7 +111,7 @@ class BatchHeader:
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record that the batch had; the cleaner may have removed the record."""
+        """The offset of the last record; the log cleaner may have removed the record itself."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -128,7 +129,8 @@ class RecordBatch:
         data: the bytes of exactly one batch.
 
     Raises:
-        CorruptRecordError: the length, the magic or the CRC is wrong, or the counts contradict each other.
+        CorruptRecordError: the length, the magic or the CRC is wrong, or the counts contradict
+            each other.
     """
 
     __slots__ = ("_data", "header")
@@ -161,7 +163,7 @@ class RecordBatch:
 
 
 def read_header(data: bytes | bytearray | memoryview) -> BatchHeader:
-    """Decode the header at the start of some bytes, without verifying anything but that it is all there.
+    """Decode the header at the start of some bytes; verify only that it is one.
 
     Raises:
         CorruptRecordError: fewer bytes than a header has, or not a v2 batch.

@@ -1,14 +1,15 @@
 """The codecs that compress the records of a batch, under Java's names and ids.
 
-Owns: the registry by name and by id, the framing that each codec has inside Kafka, the levels, and the error for a
-library that is not installed. Must not know: what the bytes mean.
+Owns: the registry by name and by id, the framing that each codec has inside Kafka, the levels, and
+the error for a library that is not installed. Must not know: what the bytes mean.
 
 Rules:
-* A codec says at once, when it is asked for, that its library is missing or its level is wrong: a producer must
-  not learn it from its first batch.
-* One block per batch, as every Kafka client writes it. lz4 is the standard frame with independent 64 KiB blocks
-  and no content checksum (what the Java client writes; its reader refuses dependent blocks). snappy is written in
-  the framing of xerial's snappy-java, which Java's reader and writer use, and read with and without it.
+* A codec says at once, when it is asked for, that its library is missing or its level is wrong: a
+  producer must not learn it from its first batch.
+* One block per batch, as every Kafka client writes it. lz4 is the standard frame with independent
+  64 KiB blocks and no content checksum (what the Java client writes; its reader refuses dependent
+  blocks). snappy is written in the framing of xerial's snappy-java, which Java's reader and writer
+  use, and read with and without it.
 * The bytes of equal input are equal: no time stamps, no file names.
 """
 
@@ -35,7 +36,8 @@ from txnproducer.errors import (
 Transform = Callable[[bytes], bytes]
 
 _GZIP_WINDOW_BITS: Final = 31  # the largest window, with a gzip header and trailer
-# Java's "no level given" for lz4, where it takes the fast compressor; every other level is high compression.
+# Java's "no level given" for lz4, where it takes the fast compressor; every other level is high
+# compression.
 _LZ4_JAVA_DEFAULT_LEVEL: Final = 9
 _LZ4_LOWEST_HIGH_COMPRESSION: Final = 3
 
@@ -57,7 +59,7 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class _CodecKind:
-    """What the registry knows of a codec; `levels` is the allowed range, None where there is no level."""
+    """What the registry knows of a codec; `levels` is None where there are none."""
 
     codec_id: int
     levels: tuple[int, int] | None
@@ -79,7 +81,8 @@ def codec_for(name: str, level: int | None = None) -> Codec:
         level: how hard to try; None for the codec's default, which is Java's.
 
     Raises:
-        InvalidConfigurationError: no such codec, no such level, or a library that is not installed.
+        InvalidConfigurationError: no such codec, no such level, or a library that is not
+            installed.
     """
     kind = _KINDS.get(name)
     if kind is None:
@@ -222,7 +225,8 @@ def _make_zstd(level: int | None) -> Transform:
     wanted = 3 if level is None else level
 
     def compress(data: bytes) -> bytes:
-        # A compressor object belongs to one thread at a time, and making one costs little beside a batch.
+        # A compressor object belongs to one thread at a time, and making one costs little beside a
+        # batch.
         frame: bytes = zstandard.ZstdCompressor(level=wanted).compress(data)
         return frame
 
