@@ -41,6 +41,10 @@ types: .venv/.installed-dev  ## mypy --strict
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting
 	$(PYTEST) tests
 
+coverage: .venv/.installed-dev  ## the unit tests again, with the branches they leave out
+	$(BIN)/coverage run -m pytest tests
+	$(BIN)/coverage report --skip-covered
+
 integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark
 	$(PYTEST) integration -m integration --ignore=integration/test_examples.py
 
