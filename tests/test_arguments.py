@@ -1,0 +1,101 @@
+"""What `send` takes, and how it refuses the rest: by name, with the way out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from txnproducer._arguments import check_headers, check_place, to_bytes
+from txnproducer.errors import RecordTooLargeError, SerializationError
+
+
+@pytest.mark.parametrize("data", [b"x", bytearray(b"x"), memoryview(b"x")])
+def test_bytes_like_values_become_bytes(data):
+    assert to_bytes("value", data, None) == b"x"
+
+
+def test_none_stays_none_and_is_not_serialized():
+    assert to_bytes("value", None, None) is None
+    assert to_bytes("value", None, json.dumps) is None
+
+
+def test_a_str_without_serializer_is_refused_with_both_ways_out():
+    with pytest.raises(TypeError, match=r"key\.encode\(\).*key_serializer="):
+        to_bytes("key", "text", None)
+
+
+def test_another_type_without_serializer_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"value must be bytes, not dict.*value_serializer="):
+        to_bytes("value", {}, None)
+
+
+def test_a_serializer_gets_whatever_was_passed():
+    assert to_bytes("value", {"a": 1}, lambda v: json.dumps(v).encode()) == b'{"a": 1}'
+
+
+def test_a_serializer_may_make_a_tombstone():
+    assert to_bytes("value", "", lambda v: None) is None
+
+
+def test_a_failing_serializer_is_named_and_its_error_kept():
+    with pytest.raises(SerializationError, match="value_serializer failed for a object") as caught:
+        to_bytes("value", object(), json.dumps)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_a_serializer_may_raise_an_error_of_this_package():
+    def refuse(value):
+        raise RecordTooLargeError("no")
+
+    with pytest.raises(RecordTooLargeError):
+        to_bytes("value", b"", refuse)
+
+
+def test_a_serializer_that_returns_text_is_refused():
+    with pytest.raises(SerializationError, match="value_serializer returned a str"):
+        to_bytes("value", {}, json.dumps)
+
+
+def test_headers_become_pairs_of_str_and_bytes():
+    given = [("a", b"1"), ["b", None], ("c", bytearray(b"3"))]
+    assert check_headers(given) == (("a", b"1"), ("b", None), ("c", b"3"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"a": b"1"}, r"list\(headers\.items\(\)\)"),
+        (7, "headers must be a sequence"),
+        ("text", "headers must be a sequence"),
+        ([("a",)], r"headers\[0\] must be a pair"),
+        ([("a", b"1"), (b"b", b"2")], r"headers\[1\]: the name must be a str"),
+        ([("a", "text")], r"headers\[0\] \('a'\): the value must be bytes or None.*encode"),
+        ([("a", 1)], r"headers\[0\] \('a'\): the value must be bytes or None, not int"),
+    ],
+)
+def test_malformed_headers_are_refused_by_position(headers, message):
+    with pytest.raises(TypeError, match=message):
+        check_headers(headers)
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "timestamp_ms", "error", "message"),
+    [
+        (b"t", None, None, TypeError, "topic must be a str, not bytes"),
+        ("", None, None, ValueError, "topic must not be empty"),
+        ("t", "0", None, TypeError, "partition must be an int"),
+        ("t", True, None, TypeError, "partition must be an int"),
+        ("t", -1, None, ValueError, "partition must not be negative: -1"),
+        ("t", 0, 1.5, TypeError, "timestamp_ms must be an int"),
+        ("t", 0, -5, ValueError, "timestamp_ms must not be negative"),
+    ],
+)
+def test_a_wrong_place_is_refused_by_name(topic, partition, timestamp_ms, error, message):
+    with pytest.raises(error, match=message):
+        check_place(topic, partition, timestamp_ms)
+
+
+def test_a_right_place_is_accepted():
+    check_place("t", 0, 0)
+    check_place("t", None, None)

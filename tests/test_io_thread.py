@@ -1,0 +1,290 @@
+"""The loop that drives the core: what it guards, whom it wakes, how it survives and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from txnproducer import _io_thread
+from txnproducer._io_thread import IoThread
+from txnproducer.errors import IllegalStateError
+
+PATIENCE_S = 10.0
+
+
+class FakeClient:
+    """Sleeps in `poll` until woken; hands out the events it was given."""
+
+    def __init__(self):
+        self.woken = threading.Event()
+        self.asleep = threading.Event()
+        self.events = []
+        self.wakeups = 0
+        self.is_closed = False
+
+    def poll(self, timeout_ms, now_ms):
+        if timeout_ms:
+            self.asleep.set()
+            self.woken.wait(PATIENCE_S)
+            self.asleep.clear()
+        self.woken.clear()
+        events, self.events = self.events, []
+        return events
+
+    def wakeup(self):
+        self.wakeups += 1
+        self.woken.set()
+
+    def close(self):
+        self.is_closed = True
+
+    def deliver(self, *events):
+        self.events.extend(events)
+        self.woken.set()
+
+
+class FakeCore:
+    """Remembers what it was asked to do, and by whom."""
+
+    def __init__(self):
+        self.needs_wakeup = False
+        self.is_closed = False
+        self.closes_when_asked = True
+        self.handled = []
+        self.steps = 0
+        self.callbacks = []
+        self.finished = []
+        self.forced = False
+        self.on_step = lambda: None
+        self.threads = set()
+
+    def run_once(self, now_ms):
+        self.threads.add(threading.get_ident())
+        self.steps += 1
+        self.on_step()
+        return 60_000
+
+    def handle(self, event, now_ms):
+        if isinstance(event, Exception):
+            raise event
+        self.handled.append(event)
+
+    def take_callbacks(self):
+        batches, self.callbacks = self.callbacks, []
+        return batches
+
+    def finish_callbacks(self, batch):
+        self.finished.append(batch)
+
+    def initiate_close(self, now_ms):
+        self.is_closed = self.closes_when_asked
+
+    def force_close(self, now_ms):
+        self.forced = True
+        self.is_closed = True
+
+
+class Callback:
+    def __init__(self, call):
+        self.run = call
+
+
+@pytest.fixture
+def client():
+    return FakeClient()
+
+
+@pytest.fixture
+def core():
+    return FakeCore()
+
+
+@pytest.fixture
+def io(client, core):
+    io = IoThread(client, "test-io")
+    io.start(core)
+    assert client.asleep.wait(PATIENCE_S)
+    yield io
+    io.close(0)
+    assert client.is_closed
+
+
+def poke(io):
+    with io.lock:
+        io.poke()
+
+
+def test_the_core_is_driven_by_one_other_thread(io, core):
+    assert core.threads == {io._thread.ident}
+    assert not io.is_current
+
+
+def test_a_poke_ends_the_sleep_and_only_the_first_one_costs_anything(io, client, core):
+    with io.lock:
+        steps = core.steps
+        io.poke()
+        io.poke()
+    assert io.wait_until(lambda: core.steps > steps, PATIENCE_S)
+    assert client.wakeups == 1
+
+
+def test_a_waiting_thread_is_woken_by_what_the_loop_brings(io, client, core):
+    client.deliver("answer")
+    assert io.wait_until(lambda: "answer" in core.handled, PATIENCE_S)
+
+
+def test_a_wait_that_is_over_at_once_does_not_wait(io):
+    assert io.wait_until(lambda: True, 0)
+    assert not io.wait_until(lambda: False, 0)
+
+
+def test_a_wait_ends_with_its_time(io):
+    assert not io.wait_until(lambda: False, 0.01)
+    assert io._waits == []
+
+
+def test_an_answer_that_cannot_be_handled_costs_no_other_answer(io, client, core, caplog):
+    with caplog.at_level(logging.CRITICAL, "txnproducer._io_thread"):
+        client.deliver(ValueError("bad"), "good")
+        assert io.wait_until(lambda: core.handled == ["good"], PATIENCE_S)
+
+
+@pytest.mark.conformance("6.17")
+def test_an_exception_in_a_turn_is_logged_and_the_loop_goes_on(io, core, monkeypatch, caplog):
+    monkeypatch.setattr(_io_thread, "_FIRST_PAUSE_S", 0.0)
+    failures = iter([RuntimeError("once"), RuntimeError("twice")])
+
+    def fail_twice():
+        for error in failures:
+            raise error
+
+    core.on_step = fail_twice
+    poke(io)
+    assert io.wait_until(lambda: core.steps >= 4, PATIENCE_S)
+    assert [r.exc_info[1].args for r in caplog.records] == [("once",), ("twice",)]
+
+
+def test_a_loop_that_always_fails_slows_down_and_logs_ever_less(io, core, monkeypatch, caplog):
+    pauses = []
+    monkeypatch.setattr(io._changed, "wait", lambda s: pauses.append(s))
+    for failures in range(1, 65):
+        io._pause_after_failure(failures)
+    assert pauses[0] == pytest.approx(0.02)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 2.0
+    assert len(caplog.records) == 8  # failures 1, 2, 3, 4, 8, 16, 32 and 64
+
+
+def test_callbacks_run_without_the_lock_and_finish_with_it(io, client, core):
+    seen = []
+
+    def callback():
+        seen.append((io.lock.locked(), io.is_current))
+
+    batch = Callback(callback)
+    with io.lock:
+        core.callbacks.append(batch)
+        io.poke()
+    assert io.wait_until(lambda: core.finished == [batch], PATIENCE_S)
+    assert seen == [(False, True)]
+
+
+def test_a_callback_that_exits_ends_neither_the_thread_nor_the_other_callbacks(io, core, caplog):
+    def leave():
+        raise SystemExit
+
+    batches = [Callback(leave), Callback(lambda: None)]
+    with io.lock:
+        core.callbacks.extend(batches)
+        io.poke()
+    assert io.wait_until(lambda: core.finished == batches, PATIENCE_S)
+    assert "tried to leave" in caplog.text
+
+
+def test_a_callback_cannot_wait_for_the_thread_it_runs_on(io, core):
+    errors = []
+
+    def callback():
+        try:
+            io.wait_until(lambda: False, None)
+        except IllegalStateError as error:
+            errors.append(error)
+
+    with io.lock:
+        core.callbacks.append(Callback(callback))
+        io.poke()
+    assert io.wait_until(lambda: len(core.finished) == 1, PATIENCE_S)
+    assert "cannot wait" in str(errors[0])
+
+
+def test_closing_in_good_order_uses_no_force(io, core, client):
+    assert io.close(PATIENCE_S)
+    assert not core.forced
+    assert not io._thread.is_alive()
+    assert client.is_closed
+
+
+def test_closing_turns_to_force_when_the_time_is_up(io, core):
+    core.closes_when_asked = False
+    assert not io.close(0.01)
+    assert core.forced
+    assert not io._thread.is_alive()
+
+
+@pytest.mark.conformance("2.36")
+def test_an_interrupted_close_forces_the_end_and_is_raised(io, core, monkeypatch):
+    def interrupt(is_done, timeout_s):
+        raise KeyboardInterrupt
+
+    core.closes_when_asked = False
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "wait_until", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            io.close(PATIENCE_S)
+    assert core.forced
+    assert not io._thread.is_alive()
+
+
+@pytest.mark.conformance("2.35")
+def test_closing_in_a_callback_forces_the_end_and_does_not_wait_for_itself(io, core):
+    core.closes_when_asked = False
+    results = []
+    with io.lock:
+        core.callbacks.append(Callback(lambda: results.append(io.close(PATIENCE_S))))
+        io.poke()
+    io._thread.join(PATIENCE_S)
+    assert results == [False]
+    assert core.forced
+
+
+def test_a_wait_ends_when_the_thread_has_ended(io):
+    waiting = []
+    thread = threading.Thread(target=lambda: waiting.append(io.wait_until(lambda: False, None)))
+    thread.start()
+    io.close(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    assert waiting == [False]
+
+
+def test_an_orphaned_loop_ends_in_good_order(io, core, client):
+    io.orphan()
+    io._thread.join(PATIENCE_S)
+    assert not io._thread.is_alive()
+    assert not core.forced
+
+
+def test_an_orphaned_loop_that_cannot_end_is_forced_after_its_grace(io, core, monkeypatch):
+    monkeypatch.setattr(_io_thread, "_ORPHAN_GRACE_MS", -1)
+    core.closes_when_asked = False
+    io.orphan()
+    assert io.wait_until(lambda: core.steps > 1, PATIENCE_S)
+    poke(io)
+    io._thread.join(PATIENCE_S)
+    assert core.forced
+
+
+def test_the_clocks_count_in_milliseconds():
+    assert _io_thread.wall_clock_ms() > 1_600_000_000_000
+    assert 0 <= _io_thread.monotonic_ms() - _io_thread.monotonic_ms() + 1 <= 1

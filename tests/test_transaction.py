@@ -1,0 +1,225 @@
+"""A transaction as a `with` block: how it ends, and which exception the caller sees."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    IllegalStateError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from txnproducer.transaction import Transaction
+
+
+class FakeProducer:
+    """Keeps the outcome as the real one does; each call may be told to fail."""
+
+    def __init__(self, **failures):
+        self.failures = failures
+        self.calls = []
+        self.current = None
+
+    def begin(self, transaction):
+        self._do("begin")
+        self.current = transaction
+
+    def commit_transaction(self):
+        self._end("commit", "committed")
+
+    def abort_transaction(self):
+        self._end("abort", "aborted")
+
+    def send(self, *args):
+        self._do("send")
+        return args
+
+    def send_offsets_to_transaction(self, offsets, group_metadata):
+        self._do("send_offsets")
+
+    def _end(self, call, outcome):
+        try:
+            self._do(call)
+        except CommitOutcomeUnknownError:
+            self.current.outcome = "unknown"
+            raise
+        self.current.outcome = outcome
+
+    def _do(self, call):
+        self.calls.append(call)
+        if call in self.failures:
+            raise self.failures[call]
+
+
+def test_a_block_that_ends_well_is_committed():
+    producer = FakeProducer()
+    with Transaction(producer) as txn:
+        assert txn.outcome == "open"
+    assert txn.outcome == "committed"
+    assert producer.calls == ["begin", "commit"]
+
+
+@pytest.mark.parametrize(
+    "leaving",
+    [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit],
+)
+def test_any_exception_aborts_and_goes_on_to_the_caller(leaving):
+    producer = FakeProducer()
+    error = leaving("mine")
+    with pytest.raises(leaving) as caught:
+        with Transaction(producer) as txn:
+            raise error
+    assert caught.value is error
+    assert txn.outcome == "aborted"
+    assert producer.calls == ["begin", "abort"]
+
+
+def test_a_generator_that_is_dropped_aborts_its_transaction():
+    producer = FakeProducer()
+
+    def records():
+        with Transaction(producer):
+            yield 1
+
+    iterator = records()
+    next(iterator)
+    iterator.close()
+    assert producer.calls == ["begin", "abort"]
+
+
+def test_a_failing_abort_is_a_note_on_the_users_exception():
+    producer = FakeProducer(abort=ProducerFencedError("newer producer"))
+    with pytest.raises(ValueError, match="mine") as caught:
+        with Transaction(producer):
+            raise ValueError("mine")
+    [note] = caught.value.__notes__
+    assert "Aborting the transaction failed too" in note
+    assert "ProducerFencedError: newer producer" in note
+
+
+def test_an_interrupt_during_the_abort_is_obeyed():
+    producer = FakeProducer(abort=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt) as caught:
+        with Transaction(producer):
+            raise ValueError("mine")
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_a_commit_that_asks_for_an_abort_is_aborted_and_its_error_raised():
+    error = TransactionAbortableError("a record failed")
+    producer = FakeProducer(commit=error)
+    with pytest.raises(TransactionAbortableError) as caught:
+        with Transaction(producer) as txn:
+            pass
+    assert caught.value is error
+    assert txn.outcome == "aborted"
+    assert producer.calls == ["begin", "commit", "abort"]
+
+
+def test_a_commit_that_times_out_stays_open_and_is_not_aborted():
+    producer = FakeProducer(commit=KafkaTimeoutError("slow"))
+    with pytest.raises(KafkaTimeoutError):
+        with Transaction(producer) as txn:
+            pass
+    assert txn.outcome == "open"
+    assert producer.calls == ["begin", "commit"]
+    producer.failures.clear()
+    producer.commit_transaction()
+    assert txn.outcome == "committed"
+
+
+def test_a_commit_that_is_interrupted_stays_open_and_is_not_aborted():
+    producer = FakeProducer(commit=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        with Transaction(producer) as txn:
+            pass
+    assert txn.outcome == "open"
+    assert producer.calls == ["begin", "commit"]
+
+
+def test_an_unknown_outcome_is_called_unknown():
+    producer = FakeProducer(commit=CommitOutcomeUnknownError())
+    with pytest.raises(CommitOutcomeUnknownError):
+        with Transaction(producer) as txn:
+            pass
+    assert txn.outcome == "unknown"
+    assert producer.calls == ["begin", "commit"]
+
+
+def test_a_fatal_commit_error_is_raised_without_a_useless_abort():
+    producer = FakeProducer(commit=ProducerFencedError())
+    with pytest.raises(ProducerFencedError):
+        with Transaction(producer):
+            pass
+    assert producer.calls == ["begin", "commit"]
+
+
+def test_a_commit_that_failed_in_the_block_is_followed_by_an_abort_that_may_not_know():
+    producer = FakeProducer(
+        commit=KafkaTimeoutError("slow"), abort=CommitOutcomeUnknownError("sent already")
+    )
+    with pytest.raises(KafkaTimeoutError) as caught:
+        with Transaction(producer) as txn:
+            producer.commit_transaction()
+    assert txn.outcome == "unknown"
+    assert "outcome: unknown" in caught.value.__notes__[0]
+
+
+def test_a_block_may_end_its_transaction_itself():
+    producer = FakeProducer()
+    with Transaction(producer) as txn:
+        producer.abort_transaction()
+    assert txn.outcome == "aborted"
+    assert producer.calls == ["begin", "abort"]
+
+
+def test_an_exception_after_an_explicit_commit_does_not_abort():
+    producer = FakeProducer()
+    with pytest.raises(ValueError, match="later"):
+        with Transaction(producer) as txn:
+            producer.commit_transaction()
+            raise ValueError("later")
+    assert txn.outcome == "committed"
+    assert producer.calls == ["begin", "commit"]
+
+
+def test_a_transaction_that_cannot_begin_runs_no_block_and_ends_nothing():
+    producer = FakeProducer(begin=IllegalStateError("init first"))
+    with pytest.raises(IllegalStateError, match="init first"):
+        with Transaction(producer):
+            pytest.fail("the block ran")
+    assert producer.calls == ["begin"]
+
+
+def test_a_transaction_is_used_once():
+    txn = Transaction(FakeProducer())
+    with txn:
+        pass
+    with pytest.raises(IllegalStateError, match="used once"):
+        with txn:
+            pytest.fail("the block ran")
+
+
+def test_send_goes_through_while_it_is_open_only():
+    producer = FakeProducer()
+    txn = Transaction(producer)
+    with pytest.raises(IllegalStateError, match="not begun"):
+        txn.send("t", b"v")
+    with txn:
+        assert txn.send("t", b"v")[:2] == ("t", b"v")
+        txn.send_offsets({}, None)
+    with pytest.raises(IllegalStateError, match="outcome: committed"):
+        txn.send("t", b"v")
+    assert producer.calls == ["begin", "send", "send_offsets", "commit"]
+
+
+def test_its_repr_tells_the_outcome():
+    txn = Transaction(FakeProducer())
+    assert repr(txn) == "<Transaction not begun>"
+    with txn:
+        assert repr(txn) == "<Transaction open>"
+    assert repr(txn) == "<Transaction committed>"

@@ -1,0 +1,326 @@
+"""Drive the core and the client from one thread, and let application threads wait for them.
+
+Why it exists: the core is a state machine without time, and the client a loop that somebody has
+to turn. This module is that somebody: the only long-lived thread, the only clock, the only lock.
+Owns: the lock that guards every call into the core, the loop, waiting, the end of both.
+Must not know: what a transaction is. It moves events, asks the core for its next step, runs
+delivery callbacks, and nothing else.
+
+Rules:
+* The core is only called with `lock` held, the client's `poll` and users' callbacks only without.
+* One hold of the lock per turn of the loop: handle what came, take one step, look who waits. Each
+  hand-over of the lock or of the interpreter costs more than the step itself, so an application
+  thread pokes the loop only while it sleeps in `poll`, and the loop wakes a waiting thread only
+  when what it waits for has happened.
+* An exception in a turn is logged and the loop goes on (a lost turn must not strand everybody who
+  waits), ever slower while it repeats, so that a permanent fault neither spins nor floods the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from txnproducer._core.results import CallbackBatch
+from txnproducer._protocol.events import ClientEvent
+from txnproducer.errors import IllegalStateError
+
+_LOG = logging.getLogger(__name__)
+
+# A waiting thread looks up this often even if nobody calls it: on platforms where a lock's
+# acquire cannot be interrupted this is what lets Ctrl-C in.
+_WAIT_SLICE_S = 0.5
+# The longest sleep in `poll`, whatever the core says.
+_LONGEST_POLL_MS = 10_000
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 2.0
+# How long a forced close may take: it only fails what is left, and waits for no broker.
+_FORCED_CLOSE_S = 5.0
+# How long a producer that was dropped without `close()` may go on delivering.
+_ORPHAN_GRACE_MS = 30_000
+
+
+def monotonic_ms() -> int:
+    """Return the time that the core counts in: monotonic, from an arbitrary start."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def wall_clock_ms() -> int:
+    """Return the time for records' timestamps: milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class DrivenCore(Protocol):
+    """What the loop needs of a core."""
+
+    needs_wakeup: bool
+
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether nothing is left to do and everything waiting has been answered."""
+        ...
+
+    def run_once(self, now_ms: int) -> int:
+        """Take one step; return after how many milliseconds the next is due."""
+        ...
+
+    def handle(self, event: ClientEvent, now_ms: int) -> None:
+        """Take in an answer or news of a connection."""
+        ...
+
+    def take_callbacks(self) -> Sequence[CallbackBatch]:
+        """Return the batches of callbacks that became due, and forget them."""
+        ...
+
+    def finish_callbacks(self, batch: CallbackBatch) -> None:
+        """Complete what waited for these callbacks."""
+        ...
+
+    def initiate_close(self, now_ms: int) -> None:
+        """Begin to end in good order."""
+        ...
+
+    def force_close(self, now_ms: int) -> None:
+        """Fail all that is left, at once."""
+        ...
+
+
+class PolledClient(Protocol):
+    """What the loop needs of a client."""
+
+    def poll(self, timeout_ms: int, now_ms: int) -> Sequence[ClientEvent]:
+        """Move bytes until something happens or the time is up; return what happened."""
+        ...
+
+    def wakeup(self) -> None:
+        """End a `poll` that is under way, from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+class IoThread:
+    """The loop, its lock, and the waiting for it (the core's `Waiter`).
+
+    Attributes:
+        lock: guards the core; hold it around every call into it.
+
+    Args:
+        client: carries the requests; closed by this thread when it ends.
+        name: the thread's name.
+    """
+
+    def __init__(self, client: PolledClient, name: str) -> None:
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        self._client = client
+        self._core: DrivenCore | None = None
+        self._waits: list[Callable[[], bool]] = []
+        self._is_polling = False
+        self._is_orphaned = False
+        self._orphaned_at_ms: int | None = None
+        self._must_stop = False
+        self._has_stopped = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, core: DrivenCore) -> None:
+        """Begin to drive a core (which itself needed this object as its `Waiter`)."""
+        self._core = core
+        self._thread.start()
+
+    # --- for application threads ---------------------------------------------------------------
+
+    @property
+    def is_current(self) -> bool:
+        """Tell whether the caller runs on this thread, that is, in a delivery callback."""
+        return threading.get_ident() == self._thread.ident
+
+    def poke(self) -> None:
+        """End the loop's sleep, because the core has work. Call with `lock` held."""
+        if self._is_polling:
+            self._is_polling = False
+            self._client.wakeup()
+
+    def notify(self) -> None:
+        """Wake the waiting threads if something they wait for has happened. Call with `lock` held."""
+        if self._waits and any(is_done() for is_done in self._waits):
+            self._changed.notify_all()
+
+    def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Block until `is_done()`, the time-out, or the end of the thread.
+
+        Args:
+            is_done: cheap and without side effects; called with `lock` held, on several threads.
+            timeout_s: seconds, or None to wait as long as the loop lives.
+
+        Returns:
+            What `is_done()` said last.
+
+        Raises:
+            IllegalStateError: called in a delivery callback, which would wait for itself.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            if is_done():
+                return True
+            if self.is_current:
+                raise IllegalStateError(
+                    "a delivery callback runs on the thread that does the work, and cannot wait"
+                    " for it: call this on another thread"
+                )
+            self._waits.append(is_done)
+            try:
+                return self._wait(is_done, deadline)
+            finally:
+                self._waits.remove(is_done)
+
+    def _wait(self, is_done: Callable[[], bool], deadline: float | None) -> bool:
+        while not is_done():
+            left = _WAIT_SLICE_S if deadline is None else deadline - time.monotonic()
+            if left <= 0 or self._has_stopped:
+                return False
+            self._changed.wait(min(left, _WAIT_SLICE_S))
+        return True
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float) -> bool:
+        """End in good order within the time-out, and then by force.
+
+        In a delivery callback it ends by force at once and waits for nothing. An interrupt while
+        waiting forces the end too, and is raised when everything is released.
+
+        Returns:
+            True if it ended in good order.
+        """
+        core = self._driven
+        if self.is_current:
+            self._force()
+            return False
+        ended = False
+        try:
+            with self.lock:
+                core.initiate_close(monotonic_ms())
+                self.poke()
+                self.notify()
+            ended = self.wait_until(lambda: core.is_closed, timeout_s)
+        finally:
+            if not ended:
+                self._force()
+            self._thread.join(_FORCED_CLOSE_S)
+            # A core that cannot even be forced must not keep the thread (and the process) alive.
+            self._must_stop = True
+        return ended
+
+    def orphan(self) -> None:
+        """Tell the loop that nobody can call any more: deliver what is there, then end.
+
+        Takes no lock, since it runs in a finalizer, perhaps of a thread that holds it.
+        """
+        self._is_orphaned = True
+        self._client.wakeup()
+
+    def _force(self) -> None:
+        with self.lock:
+            self._driven.force_close(monotonic_ms())
+            self.poke()
+            self.notify()
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    @property
+    def _driven(self) -> DrivenCore:
+        if self._core is None:
+            raise IllegalStateError("the I/O thread was not started")
+        return self._core
+
+    def _run(self) -> None:
+        failures = 0
+        timeout_ms: int | None = 0
+        try:
+            while timeout_ms is not None and not self._must_stop:
+                try:
+                    timeout_ms = self._turn(timeout_ms)
+                    failures = 0
+                except Exception:
+                    failures += 1
+                    timeout_ms = 0
+                    self._pause_after_failure(failures)
+        finally:
+            self._end()
+
+    def _turn(self, timeout_ms: int) -> int | None:
+        """Poll, then let the core work; return how long to sleep in the next poll, None to end."""
+        core = self._driven
+        events = self._client.poll(timeout_ms, monotonic_ms())
+        now_ms = monotonic_ms()
+        with self.lock:
+            self._is_polling = False
+            for event in events:
+                self._handle(core, event, now_ms)
+            if self._is_orphaned:
+                self._close_orphan(core, now_ms)
+            core.needs_wakeup = False  # this very step sees whatever asked for it
+            due_ms = core.run_once(now_ms)
+            batches = core.take_callbacks()
+            if not batches:
+                self.notify()
+                if core.is_closed:
+                    return None
+                self._is_polling = True
+        if batches:
+            self._run_callbacks(core, batches)
+            return 0
+        return max(0, min(due_ms, _LONGEST_POLL_MS))
+
+    def _handle(self, core: DrivenCore, event: ClientEvent, now_ms: int) -> None:
+        try:
+            core.handle(event, now_ms)
+        except Exception:
+            # Only the rest of this answer is lost, not the other answers of this turn.
+            _LOG.exception("%s: could not handle %r", self._thread.name, event)
+
+    def _run_callbacks(self, core: DrivenCore, batches: Sequence[CallbackBatch]) -> None:
+        for batch in batches:
+            try:
+                batch.run()
+            except BaseException:
+                # Even sys.exit() in a callback must not end the thread that everybody waits for.
+                _LOG.exception("%s: a delivery callback tried to leave", self._thread.name)
+            finally:
+                with self.lock:
+                    core.finish_callbacks(batch)
+                    self.notify()
+
+    def _close_orphan(self, core: DrivenCore, now_ms: int) -> None:
+        """End a producer that was dropped without `close()`; called every turn until it has."""
+        if self._orphaned_at_ms is None:
+            self._orphaned_at_ms = now_ms
+            core.initiate_close(now_ms)
+        elif now_ms - self._orphaned_at_ms > _ORPHAN_GRACE_MS:
+            core.force_close(now_ms)
+
+    def _pause_after_failure(self, failures: int) -> None:
+        # The first few with their traces; then only now and then (2, 4, 8 ...).
+        if failures <= 3 or failures & (failures - 1) == 0:
+            _LOG.exception(
+                "%s: an error nobody expected; going on (%d in a row)", self._thread.name, failures
+            )
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures, 10))
+        with self._changed:
+            self._changed.wait(pause_s)
+
+    def _end(self) -> None:
+        try:
+            self._client.close()
+        except Exception:
+            _LOG.exception("%s: could not close the connections", self._thread.name)
+        with self._changed:
+            self._has_stopped = True
+            self._is_polling = False
+            self._changed.notify_all()

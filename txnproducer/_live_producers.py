@@ -1,0 +1,69 @@
+"""Know the producers of this process, for the two moments nobody calls them: a fork, and the end.
+
+Why it exists: a child process inherits a producer whose thread and sockets stay with the parent,
+and a process that ends inherits nothing at all. Both are better told than found out.
+Owns: the register of open producers, the hooks of the interpreter.
+Must not know: what a producer does beyond the two calls below.
+Rules: a producer is registered weakly, the hooks never raise, and the one at exit takes a few
+seconds at most, however many producers there are and however dead the brokers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+__all__ = ["AT_EXIT_TIMEOUT_S", "forget", "remember"]
+
+_LOG = logging.getLogger(__name__)
+
+AT_EXIT_TIMEOUT_S = 5.0
+
+
+class LiveProducer(Protocol):
+    """A producer, as these hooks see it."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close it."""
+        ...
+
+    def disown(self) -> None:
+        """Learn that this process is a fork, and not the one it was made in. Takes no lock."""
+        ...
+
+
+_live: WeakSet[LiveProducer] = WeakSet()
+
+
+def remember(producer: LiveProducer) -> None:
+    """Register a producer that was opened."""
+    _live.add(producer)
+
+
+def forget(producer: LiveProducer) -> None:
+    """Drop a producer that was closed."""
+    _live.discard(producer)
+
+
+def _close_all() -> None:
+    """Close what the program left open: an open transaction is aborted, not left to time out."""
+    producers = list(_live)
+    for producer in producers:
+        try:
+            producer.close(timeout=AT_EXIT_TIMEOUT_S / len(producers))
+        except Exception:
+            _LOG.exception("could not close a producer at exit")
+
+
+def _disown_all() -> None:
+    for producer in list(_live):
+        producer.disown()
+    _live.clear()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)

@@ -1,0 +1,163 @@
+"""Write one transaction as a `with` block: committed at its end, aborted on any exception.
+
+Owns: what happens at the end of the block, and the `outcome`.
+Must not know: how a transaction is begun or ended; it is given the calls.
+Rules: the exception that left the block is the one the caller sees. What goes wrong while
+clearing up after it is added to it as a note and logged, never raised in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeAlias
+
+from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
+from txnproducer._record.format import Header
+from txnproducer.errors import IllegalStateError, KafkaError
+
+__all__ = ["Outcome", "Transaction"]
+
+_LOG = logging.getLogger(__name__)
+
+Outcome: TypeAlias = Literal["open", "committed", "aborted", "unknown"]
+
+
+class TransactionCalls(Protocol):
+    """The calls of a producer that a transaction is made of."""
+
+    def begin(self, transaction: Transaction) -> None:
+        """Begin it; from then on the producer keeps `transaction.outcome` up to date."""
+        ...
+
+    def commit_transaction(self) -> None:
+        """Commit it."""
+        ...
+
+    def abort_transaction(self) -> None:
+        """Abort it."""
+        ...
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> FutureRecordMetadata:
+        """Write a record in it."""
+        ...
+
+    def send_offsets_to_transaction(self, offsets: Any, group_metadata: Any) -> None:
+        """Commit a consumer's offsets in it."""
+        ...
+
+
+class Transaction:
+    """One transaction; made by `producer.transaction()`, used once, as a `with` block.
+
+    At the end of the block it is committed. An exception in it, of any kind (KeyboardInterrupt,
+    asyncio.CancelledError and GeneratorExit too), aborts it and goes on to the caller. A block may
+    also end it itself with `commit_transaction` or `abort_transaction`; then its end does nothing.
+
+    If the commit fails so that the transaction must be aborted, it is aborted and the commit's
+    error raised. If the commit takes longer than `max_block_ms`, `KafkaTimeoutError` is raised
+    with the outcome still "open": call `commit_transaction()` again to wait for it, or
+    `abort_transaction()` to give up. An interrupt (Ctrl-C) during the commit leaves it so as well;
+    closing the producer then finishes the commit.
+
+    Attributes:
+        outcome: "open" while it can still go either way. "committed": every record and offset is
+            in. "aborted": nothing of it is, or ever will be, visible to a `read_committed` reader.
+            "unknown": the commit was sent and its answer lost for good; see
+            `CommitOutcomeUnknownError`.
+    """
+
+    __slots__ = ("__weakref__", "_calls", "_has_begun", "outcome")
+
+    def __init__(self, calls: TransactionCalls) -> None:
+        self._calls = calls
+        self._has_begun = False
+        self.outcome: Outcome = "open"
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.outcome if self._has_begun else 'not begun'}>"
+
+    def __enter__(self) -> Transaction:
+        if self._has_begun:
+            raise IllegalStateError(
+                "a transaction object is used once: call producer.transaction() for the next"
+            )
+        self._calls.begin(self)
+        self._has_begun = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.outcome != "open":
+            return
+        if error is None:
+            self._commit()
+        else:
+            self._abort_because_of(error)
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> FutureRecordMetadata:
+        """Write a record in this transaction; arguments and result as of `producer.send`.
+
+        Raises:
+            IllegalStateError: this transaction has ended or was not begun.
+        """
+        self._check_open()
+        return self._calls.send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    def send_offsets(self, offsets: Any, group_metadata: Any) -> None:
+        """Commit a consumer's offsets in this transaction.
+
+        See `TransactionalProducer.send_offsets_to_transaction`.
+
+        Raises:
+            IllegalStateError: this transaction has ended or was not begun.
+        """
+        self._check_open()
+        self._calls.send_offsets_to_transaction(offsets, group_metadata)
+
+    def _check_open(self) -> None:
+        if not self._has_begun:
+            raise IllegalStateError("not begun: use `with producer.transaction() as txn:`")
+        if self.outcome != "open":
+            raise IllegalStateError(f"this transaction has ended (outcome: {self.outcome})")
+
+    def _commit(self) -> None:
+        try:
+            self._calls.commit_transaction()
+        except KafkaError as error:
+            if error.recovery == "abort":
+                self._abort_because_of(error)
+            raise
+
+    def _abort_because_of(self, error: BaseException) -> None:
+        try:
+            self._calls.abort_transaction()
+        except Exception as failure:
+            error.add_note(
+                f"Aborting the transaction failed too (outcome: {self.outcome}):"
+                f" {type(failure).__name__}: {failure}"
+            )
+            _LOG.warning("could not abort the transaction after %r", error, exc_info=failure)
