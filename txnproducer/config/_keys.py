@@ -19,6 +19,7 @@ from ._settings import COMPRESSION_LEVELS, LEVEL_KEYS, SETTINGS
 from ._unsupported import FOREIGN_NAMES, is_harmless, reason_unsupported
 from ._values import check, from_text
 
+_LEAST_PART = 4  # letters of a name that are enough to look for the whole of it
 _DOTTED_OF_JAVA_SECURITY = {key.replace(".", "_"): key for key in JAVA_SECURITY_KEYS}
 
 
@@ -88,6 +89,8 @@ def _similar(key: str) -> list[str]:
     names = [*SETTINGS, *LEVEL_KEYS]
     lowered = key.lower().replace(".", "_").replace("-", "_")
     found = difflib.get_close_matches(lowered, names, n=3, cutoff=0.75)
+    if not found and len(lowered) >= _LEAST_PART:
+        found = [name for name in names if lowered in name][:3]
     return [name.replace("_", ".") for name in found] if "." in key else found
 
 
