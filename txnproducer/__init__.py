@@ -1,1 +1,49 @@
-"""Exactly-once writes into Apache Kafka from Python and Spark."""
+"""Exactly-once writes into Apache Kafka from Python and Spark.
+
+What has no underscore in its name is supported; the names listed here are what most programs need.
+The other errors are in `txnproducer.errors`.
+"""
+
+from __future__ import annotations
+
+from txnproducer import errors
+from txnproducer._version import __version__
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import (
+    ApplicationRecoverableError,
+    CommitOutcomeUnknownError,
+    IllegalStateError,
+    InvalidConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    RetriableError,
+    TransactionAbortableError,
+)
+from txnproducer.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
+
+__all__ = [
+    "__version__",
+    # configuration and values
+    "ProducerConfig",
+    "ConsumerGroupMetadata",
+    "OffsetAndMetadata",
+    "RecordMetadata",
+    "TopicPartition",
+    # errors
+    "errors",
+    "ApplicationRecoverableError",
+    "CommitOutcomeUnknownError",
+    "IllegalStateError",
+    "InvalidConfigurationError",
+    "KafkaError",
+    "KafkaTimeoutError",
+    "ProducerFencedError",
+    "RetriableError",
+    "TransactionAbortableError",
+]
