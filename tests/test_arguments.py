@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from txnproducer._arguments import check_headers, check_place, to_bytes
 from txnproducer.errors import RecordTooLargeError, SerializationError
+
+FORGETS_TO_ENCODE: Any = json.dumps
 
 
 @pytest.mark.parametrize("data", [b"x", bytearray(b"x"), memoryview(b"x")])
@@ -17,7 +20,7 @@ def test_bytes_like_values_become_bytes(data):
 
 def test_none_stays_none_and_is_not_serialized():
     assert to_bytes("value", None, None) is None
-    assert to_bytes("value", None, json.dumps) is None
+    assert to_bytes("value", None, FORGETS_TO_ENCODE) is None
 
 
 def test_a_str_without_serializer_is_refused_with_both_ways_out():
@@ -40,7 +43,7 @@ def test_a_serializer_may_make_a_tombstone():
 
 def test_a_failing_serializer_is_named_and_its_error_kept():
     with pytest.raises(SerializationError, match="value_serializer failed for a object") as caught:
-        to_bytes("value", object(), json.dumps)
+        to_bytes("value", object(), FORGETS_TO_ENCODE)
     assert isinstance(caught.value.__cause__, TypeError)
 
 
@@ -54,11 +57,11 @@ def test_a_serializer_may_raise_an_error_of_this_package():
 
 def test_a_serializer_that_returns_text_is_refused():
     with pytest.raises(SerializationError, match="value_serializer returned a str"):
-        to_bytes("value", {}, json.dumps)
+        to_bytes("value", {}, FORGETS_TO_ENCODE)
 
 
 def test_headers_become_pairs_of_str_and_bytes():
-    given = [("a", b"1"), ["b", None], ("c", bytearray(b"3"))]
+    given: Any = [("a", b"1"), ["b", None], ("c", bytearray(b"3"))]
     assert check_headers(given) == (("a", b"1"), ("b", None), ("c", b"3"))
 
 

@@ -1,4 +1,4 @@
-"""The loop that drives the core: what it guards, whom it wakes, how it survives and how it ends."""
+"""The loop that drives the core: what it guards, whom it wakes, how it survives and ends."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class FakeProducer:
     def __init__(self, **failures):
         self.failures = failures
         self.calls = []
-        self.current = None
+        self.current = transaction_of(self)
 
     def begin(self, transaction):
         self._do("begin")
@@ -55,9 +55,13 @@ class FakeProducer:
             raise self.failures[call]
 
 
+def transaction_of(producer):
+    return Transaction(producer, producer.begin)
+
+
 def test_a_block_that_ends_well_is_committed():
     producer = FakeProducer()
-    with Transaction(producer) as txn:
+    with transaction_of(producer) as txn:
         assert txn.outcome == "open"
     assert txn.outcome == "committed"
     assert producer.calls == ["begin", "commit"]
@@ -71,7 +75,7 @@ def test_any_exception_aborts_and_goes_on_to_the_caller(leaving):
     producer = FakeProducer()
     error = leaving("mine")
     with pytest.raises(leaving) as caught:
-        with Transaction(producer) as txn:
+        with transaction_of(producer) as txn:
             raise error
     assert caught.value is error
     assert txn.outcome == "aborted"
@@ -82,7 +86,7 @@ def test_a_generator_that_is_dropped_aborts_its_transaction():
     producer = FakeProducer()
 
     def records():
-        with Transaction(producer):
+        with transaction_of(producer):
             yield 1
 
     iterator = records()
@@ -94,7 +98,7 @@ def test_a_generator_that_is_dropped_aborts_its_transaction():
 def test_a_failing_abort_is_a_note_on_the_users_exception():
     producer = FakeProducer(abort=ProducerFencedError("newer producer"))
     with pytest.raises(ValueError, match="mine") as caught:
-        with Transaction(producer):
+        with transaction_of(producer):
             raise ValueError("mine")
     [note] = caught.value.__notes__
     assert "Aborting the transaction failed too" in note
@@ -104,7 +108,7 @@ def test_a_failing_abort_is_a_note_on_the_users_exception():
 def test_an_interrupt_during_the_abort_is_obeyed():
     producer = FakeProducer(abort=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt) as caught:
-        with Transaction(producer):
+        with transaction_of(producer):
             raise ValueError("mine")
     assert isinstance(caught.value.__context__, ValueError)
 
@@ -113,7 +117,7 @@ def test_a_commit_that_asks_for_an_abort_is_aborted_and_its_error_raised():
     error = TransactionAbortableError("a record failed")
     producer = FakeProducer(commit=error)
     with pytest.raises(TransactionAbortableError) as caught:
-        with Transaction(producer) as txn:
+        with transaction_of(producer) as txn:
             pass
     assert caught.value is error
     assert txn.outcome == "aborted"
@@ -123,7 +127,7 @@ def test_a_commit_that_asks_for_an_abort_is_aborted_and_its_error_raised():
 def test_a_commit_that_times_out_stays_open_and_is_not_aborted():
     producer = FakeProducer(commit=KafkaTimeoutError("slow"))
     with pytest.raises(KafkaTimeoutError):
-        with Transaction(producer) as txn:
+        with transaction_of(producer) as txn:
             pass
     assert txn.outcome == "open"
     assert producer.calls == ["begin", "commit"]
@@ -135,7 +139,7 @@ def test_a_commit_that_times_out_stays_open_and_is_not_aborted():
 def test_a_commit_that_is_interrupted_stays_open_and_is_not_aborted():
     producer = FakeProducer(commit=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        with Transaction(producer) as txn:
+        with transaction_of(producer) as txn:
             pass
     assert txn.outcome == "open"
     assert producer.calls == ["begin", "commit"]
@@ -144,7 +148,7 @@ def test_a_commit_that_is_interrupted_stays_open_and_is_not_aborted():
 def test_an_unknown_outcome_is_called_unknown():
     producer = FakeProducer(commit=CommitOutcomeUnknownError())
     with pytest.raises(CommitOutcomeUnknownError):
-        with Transaction(producer) as txn:
+        with transaction_of(producer) as txn:
             pass
     assert txn.outcome == "unknown"
     assert producer.calls == ["begin", "commit"]
@@ -153,7 +157,7 @@ def test_an_unknown_outcome_is_called_unknown():
 def test_a_fatal_commit_error_is_raised_without_a_useless_abort():
     producer = FakeProducer(commit=ProducerFencedError())
     with pytest.raises(ProducerFencedError):
-        with Transaction(producer):
+        with transaction_of(producer):
             pass
     assert producer.calls == ["begin", "commit"]
 
@@ -163,7 +167,7 @@ def test_a_commit_that_failed_in_the_block_is_followed_by_an_abort_that_may_not_
         commit=KafkaTimeoutError("slow"), abort=CommitOutcomeUnknownError("sent already")
     )
     with pytest.raises(KafkaTimeoutError) as caught:
-        with Transaction(producer) as txn:
+        with transaction_of(producer) as txn:
             producer.commit_transaction()
     assert txn.outcome == "unknown"
     assert "outcome: unknown" in caught.value.__notes__[0]
@@ -171,7 +175,7 @@ def test_a_commit_that_failed_in_the_block_is_followed_by_an_abort_that_may_not_
 
 def test_a_block_may_end_its_transaction_itself():
     producer = FakeProducer()
-    with Transaction(producer) as txn:
+    with transaction_of(producer) as txn:
         producer.abort_transaction()
     assert txn.outcome == "aborted"
     assert producer.calls == ["begin", "abort"]
@@ -179,10 +183,16 @@ def test_a_block_may_end_its_transaction_itself():
 
 def test_an_exception_after_an_explicit_commit_does_not_abort():
     producer = FakeProducer()
+    error = ValueError("later")
+
+    def commit_and_fail():
+        producer.commit_transaction()
+        raise error
+
+    txn = transaction_of(producer)
     with pytest.raises(ValueError, match="later"):
-        with Transaction(producer) as txn:
-            producer.commit_transaction()
-            raise ValueError("later")
+        with txn:
+            commit_and_fail()
     assert txn.outcome == "committed"
     assert producer.calls == ["begin", "commit"]
 
@@ -190,13 +200,13 @@ def test_an_exception_after_an_explicit_commit_does_not_abort():
 def test_a_transaction_that_cannot_begin_runs_no_block_and_ends_nothing():
     producer = FakeProducer(begin=IllegalStateError("init first"))
     with pytest.raises(IllegalStateError, match="init first"):
-        with Transaction(producer):
+        with transaction_of(producer):
             pytest.fail("the block ran")
     assert producer.calls == ["begin"]
 
 
 def test_a_transaction_is_used_once():
-    txn = Transaction(FakeProducer())
+    txn = transaction_of(FakeProducer())
     with txn:
         pass
     with pytest.raises(IllegalStateError, match="used once"):
@@ -206,7 +216,7 @@ def test_a_transaction_is_used_once():
 
 def test_send_goes_through_while_it_is_open_only():
     producer = FakeProducer()
-    txn = Transaction(producer)
+    txn = transaction_of(producer)
     with pytest.raises(IllegalStateError, match="not begun"):
         txn.send("t", b"v")
     with txn:
@@ -218,7 +228,7 @@ def test_send_goes_through_while_it_is_open_only():
 
 
 def test_its_repr_tells_the_outcome():
-    txn = Transaction(FakeProducer())
+    txn = transaction_of(FakeProducer())
     assert repr(txn) == "<Transaction not begun>"
     with txn:
         assert repr(txn) == "<Transaction open>"

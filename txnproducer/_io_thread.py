@@ -147,7 +147,7 @@ class IoThread:
             self._client.wakeup()
 
     def notify(self) -> None:
-        """Wake the waiting threads if something they wait for has happened. Call with `lock` held."""
+        """Wake the waiting threads if what one waits for has happened. Call with `lock` held."""
         if self._waits and any(is_done() for is_done in self._waits):
             self._changed.notify_all()
 
@@ -247,7 +247,7 @@ class IoThread:
                 try:
                     timeout_ms = self._turn(timeout_ms)
                     failures = 0
-                except Exception:
+                except Exception:  # noqa: BLE001 - others wait for this loop
                     failures += 1
                     timeout_ms = 0
                     self._pause_after_failure(failures)
@@ -281,7 +281,7 @@ class IoThread:
     def _handle(self, core: DrivenCore, event: ClientEvent, now_ms: int) -> None:
         try:
             core.handle(event, now_ms)
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged; the loop goes on
             # Only the rest of this answer is lost, not the other answers of this turn.
             _LOG.exception("%s: could not handle %r", self._thread.name, event)
 
@@ -289,7 +289,7 @@ class IoThread:
         for batch in batches:
             try:
                 batch.run()
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - logged; the loop goes on
                 # Even sys.exit() in a callback must not end the thread that everybody waits for.
                 _LOG.exception("%s: a delivery callback tried to leave", self._thread.name)
             finally:
@@ -318,7 +318,7 @@ class IoThread:
     def _end(self) -> None:
         try:
             self._client.close()
-        except Exception:
+        except Exception:  # noqa: BLE001 - nobody is left to tell
             _LOG.exception("%s: could not close the connections", self._thread.name)
         with self._changed:
             self._has_stopped = True

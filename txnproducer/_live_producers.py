@@ -54,7 +54,7 @@ def _close_all() -> None:
     for producer in producers:
         try:
             producer.close(timeout=AT_EXIT_TIMEOUT_S / len(producers))
-        except Exception:
+        except Exception:  # noqa: BLE001 - the others have to be closed as well
             _LOG.exception("could not close a producer at exit")
 
 

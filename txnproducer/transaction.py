@@ -1,7 +1,8 @@
 """Write one transaction as a `with` block: committed at its end, aborted on any exception.
 
 Owns: what happens at the end of the block, and the `outcome`.
-Must not know: how a transaction is begun or ended; it is given the calls.
+Must not know: how a transaction is begun or ended. It is given the calls; whoever gave them keeps
+`outcome` up to date.
 Rules: the exception that left the block is the one the caller sees. What goes wrong while
 clearing up after it is added to it as a note and logged, never raised in its place.
 """
@@ -9,9 +10,9 @@ clearing up after it is added to it as a note and logged, never raised in its pl
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._record.format import Header
@@ -26,10 +27,6 @@ Outcome: TypeAlias = Literal["open", "committed", "aborted", "unknown"]
 
 class TransactionCalls(Protocol):
     """The calls of a producer that a transaction is made of."""
-
-    def begin(self, transaction: Transaction) -> None:
-        """Begin it; from then on the producer keeps `transaction.outcome` up to date."""
-        ...
 
     def commit_transaction(self) -> None:
         """Commit it."""
@@ -77,22 +74,23 @@ class Transaction:
             `CommitOutcomeUnknownError`.
     """
 
-    __slots__ = ("__weakref__", "_calls", "_has_begun", "outcome")
+    __slots__ = ("_begin", "_calls", "_has_begun", "outcome")
 
-    def __init__(self, calls: TransactionCalls) -> None:
+    def __init__(self, calls: TransactionCalls, begin: Callable[[Transaction], None]) -> None:
         self._calls = calls
+        self._begin = begin
         self._has_begun = False
         self.outcome: Outcome = "open"
 
     def __repr__(self) -> str:
         return f"<Transaction {self.outcome if self._has_begun else 'not begun'}>"
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> Self:
         if self._has_begun:
             raise IllegalStateError(
                 "a transaction object is used once: call producer.transaction() for the next"
             )
-        self._calls.begin(self)
+        self._begin(self)
         self._has_begun = True
         return self
 
@@ -155,7 +153,7 @@ class Transaction:
     def _abort_because_of(self, error: BaseException) -> None:
         try:
             self._calls.abort_transaction()
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001 - it must not hide the user's exception
             error.add_note(
                 f"Aborting the transaction failed too (outcome: {self.outcome}):"
                 f" {type(failure).__name__}: {failure}"
