@@ -235,13 +235,15 @@ def _make_zstd(level: int | None) -> Transform:
 
 def _decompress_zstd(data: bytes) -> bytes:
     # Java writes no content size into the frame, so the one-shot call will not do.
-    reader = (
-        _library("zstandard", "zstd").ZstdDecompressor().decompressobj(read_across_frames=True)
-    )
-    content: bytes = reader.decompress(data)
-    if not reader.eof and reader.unused_data == b"" and not content:
-        raise ValueError("the frame ends too early")
-    return content
+    decompressor = _library("zstandard", "zstd").ZstdDecompressor()
+    contents = []
+    while data:
+        frame = decompressor.decompressobj()
+        contents.append(frame.decompress(data))
+        if not frame.eof:
+            raise ValueError("the bytes end inside a frame")
+        data = frame.unused_data
+    return b"".join(contents)
 
 
 _KINDS: Final = MappingProxyType(

@@ -4,7 +4,7 @@ Owns: the key and value of control records. Must not know: who writes them, or w
 
 A control record's key is a version and a type, both 16 bits. Types 2 and up belong to KRaft; a
 reader passes over those, and over types that it does not know. The value of an end-of-transaction
-marker is a version (16 bits) and the coordinator's epoch (32 bits); later versions may append fields.
+marker is a version (16 bits) and the coordinator's epoch (32 bits); later ones may append more.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ def decode_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     return (zigzag >> 1) ^ -(zigzag & 1), position
 
 
-# The lengths and offset deltas of ordinary records are looked up, not encoded. As many as a batch of
-# 1 MiB has records of 64 bytes; the tables take 5 ms of the import and 1.5 MB.
+# The lengths and offset deltas of ordinary records are looked up, not encoded. As many as a batch
+# of 1 MiB has records of 64 bytes; the tables cost about 10 ms of the import and 1.4 MB.
 SMALL_VARINT_COUNT: Final = 16384
 SMALL_VARINTS: Final = tuple(encode_varint(value) for value in range(SMALL_VARINT_COUNT))
 

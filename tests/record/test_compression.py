@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import gzip
+import struct
+import sys
+
+import cramjam
+import kafka.codec
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txnproducer._record.compression import codec_for, codec_name, codec_names, decompress
+from txnproducer.errors import (
+    CorruptRecordError,
+    InvalidConfigurationError,
+    UnsupportedCompressionTypeError,
+)
+
+IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+THEIR_DECODERS = {
+    "gzip": kafka.codec.gzip_decode,
+    "snappy": kafka.codec.snappy_decode,
+    "lz4": kafka.codec.lz4_decode,
+    "zstd": kafka.codec.zstd_decode,
+}
+contents = st.one_of(
+    st.binary(max_size=300),
+    st.tuples(st.binary(min_size=1, max_size=9), st.integers(1, 20_000)).map(
+        lambda p: p[0] * p[1]
+    ),
+)
+LONG = b"".join(b"line %d of a long text\n" % n for n in range(8_000))
+
+
+def test_names_and_ids_are_those_of_the_java_client():
+    assert {name: codec_for(name).codec_id for name in codec_names()} == IDS
+    assert {codec_name(codec_id): codec_id for codec_id in range(5)} == IDS
+
+
+@pytest.mark.parametrize("name", IDS)
+@given(content=contents)
+def test_what_was_compressed_is_decompressed(name, content):
+    codec = codec_for(name)
+
+    assert decompress(codec.codec_id, memoryview(codec.compress(content))) == content
+
+
+@pytest.mark.parametrize("name", THEIR_DECODERS)
+@given(content=contents.filter(len))
+def test_another_client_decompresses_it(name, content):
+    assert bytes(THEIR_DECODERS[name](codec_for(name).compress(content))) == content
+
+
+@pytest.mark.parametrize("name", THEIR_DECODERS)
+def test_the_same_content_gives_the_same_bytes(name):
+    assert codec_for(name).compress(LONG) == codec_for(name).compress(LONG)
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [("gzip", 1), ("gzip", 9), ("lz4", 1), ("lz4", 9), ("lz4", 17), ("zstd", -5), ("zstd", 22)],
+)
+def test_every_level_that_java_has_can_be_asked_for(name, level):
+    codec = codec_for(name, level)
+
+    assert decompress(codec.codec_id, codec.compress(LONG)) == LONG
+
+
+def test_a_higher_level_compresses_better():
+    assert len(codec_for("gzip", 9).compress(LONG)) < len(codec_for("gzip", 1).compress(LONG))
+    assert len(codec_for("zstd", 19).compress(LONG)) < len(codec_for("zstd", 1).compress(LONG))
+    assert len(codec_for("lz4", 12).compress(LONG)) < len(codec_for("lz4").compress(LONG))
+
+
+def test_level_9_of_lz4_is_the_fast_one_as_in_java():
+    assert codec_for("lz4", 9).compress(LONG) == codec_for("lz4").compress(LONG)
+    assert len(codec_for("lz4", 1).compress(LONG)) < len(codec_for("lz4", 9).compress(LONG))
+
+
+def test_lz4_is_the_frame_that_java_reads():
+    info = lz4.frame.get_frame_info(codec_for("lz4").compress(LONG))
+
+    assert not info["block_linked"]
+    assert info["block_size_id"] == lz4.frame.BLOCKSIZE_MAX64KB
+    assert not info["content_checksum"]
+    assert info["content_size"] == 0
+
+
+def test_snappy_is_in_blocks_of_32_kib_under_the_header_of_xerial():
+    compressed = codec_for("snappy").compress(LONG)
+
+    assert compressed[:16] == b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+    (length,) = struct.unpack_from(">i", compressed, 16)
+    assert bytes(cramjam.snappy.decompress_raw(compressed[20 : 20 + length])) == LONG[: 32 * 1024]
+
+
+def test_snappy_without_the_header_of_xerial_is_read_too():
+    assert decompress(2, snappy.compress(LONG)) == LONG
+
+
+def test_frames_that_follow_one_another_are_read_as_one_content():
+    zstd = zstandard.ZstdCompressor()
+
+    assert decompress(4, zstd.compress(b"one") + zstd.compress(b"two")) == b"onetwo"
+    assert decompress(1, gzip.compress(b"one") + gzip.compress(b"two")) == b"onetwo"
+
+
+@pytest.mark.parametrize("name", THEIR_DECODERS)
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-5], lambda data: b"?" * 40, lambda _: b"\x82"]
+)
+def test_bytes_that_the_codec_did_not_write_are_corrupt(name, damage):
+    data = damage(codec_for(name).compress(LONG))
+
+    with pytest.raises(CorruptRecordError, match=f"not valid {name}"):
+        decompress(IDS[name], data)
+
+
+def test_a_snappy_block_that_is_longer_than_the_data_is_corrupt():
+    header = codec_for("snappy").compress(b"")
+
+    for block in (struct.pack(">i", 100) + b"abc", struct.pack(">i", -1), b"\0\0"):
+        with pytest.raises(CorruptRecordError):
+            decompress(2, header + block)
+
+
+@pytest.mark.parametrize("codec_id", [5, 6, 7])
+def test_a_codec_of_the_future_is_not_supported(codec_id):
+    with pytest.raises(UnsupportedCompressionTypeError, match=f"codec id {codec_id}"):
+        decompress(codec_id, b"")
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones():
+    with pytest.raises(
+        InvalidConfigurationError, match="none, gzip, snappy, lz4, zstd, not 'brotli'"
+    ):
+        codec_for("brotli")
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "message"),
+    [
+        ("gzip", 0, "1 to 9, not 0"),
+        ("gzip", 10, "1 to 9, not 10"),
+        ("lz4", 18, "1 to 17"),
+        ("zstd", 23, "-131072 to 22"),
+        ("snappy", 1, "has no levels"),
+        ("none", 1, "has no levels"),
+    ],
+)
+def test_a_level_that_the_codec_does_not_have_is_refused(name, level, message):
+    with pytest.raises(InvalidConfigurationError, match=message):
+        codec_for(name, level)
+
+
+@pytest.mark.parametrize(("name", "library"), [("snappy", "cramjam"), ("zstd", "zstandard")])
+def test_a_library_that_is_missing_is_named_with_the_extra_that_brings_it(
+    name, library, monkeypatch
+):
+    compressed = codec_for(name).compress(b"content")
+    monkeypatch.setitem(sys.modules, library, None)
+    codec_for.cache_clear()
+
+    try:
+        with pytest.raises(InvalidConfigurationError, match=rf"'txnproducer\[{name}\]'"):
+            codec_for(name)
+        with pytest.raises(InvalidConfigurationError, match=rf"'txnproducer\[{name}\]'"):
+            decompress(IDS[name], compressed)
+    finally:
+        codec_for.cache_clear()
