@@ -1,6 +1,6 @@
-"""All that the core knows of the outside: a client that carries requests, and a way to wait.
+"""All that the core knows of the outside: a client that carries requests, a way to wait, and dice.
 
-Owns: two protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests' scripted
+Owns: three protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests' scripted
 client implement `KafkaClient`; the I/O thread implements `Waiter`. The core never polls: whoever drives it
 polls the client, and hands each event to `ProducerCore.handle`.
 """
@@ -75,4 +75,16 @@ class Waiter(Protocol):
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
         """Block until `is_done()` or the time-out; return what `is_done()` says last. Interruptible by Ctrl-C."""
+        ...
+
+
+class Dice(Protocol):
+    """A source of randomness; a `random.Random`, seeded in the simulator and in tests."""
+
+    def random(self) -> float:
+        """Return a number from 0 to below 1."""
+        ...
+
+    def randrange(self, stop: int, /) -> int:
+        """Return an integer from 0 to below `stop`."""
         ...

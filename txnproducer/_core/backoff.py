@@ -1,0 +1,39 @@
+"""How long to wait before a retry: exponential, capped, with jitter (KIP-580).
+
+Owns: the arithmetic. Must not know: what is retried, or when; the caller adds the result to its own clock.
+Rule: draw once per attempt and keep the value. Java draws anew at every look, so that under frequent polling
+the effective wait tends to the lower bound.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txnproducer._core.ports import Dice
+
+JITTER: Final = 0.2
+# Beyond this many doublings every configuration has reached its cap.
+_MOST_DOUBLINGS: Final = 30
+
+
+class ExponentialBackoff:
+    """Draw waiting times that double with every attempt.
+
+    Args:
+        initial_ms: before the first retry.
+        max_ms: the cap, before jitter.
+        dice: the source of the jitter.
+    """
+
+    __slots__ = ("_dice", "_initial_ms", "_max_ms")
+
+    def __init__(self, initial_ms: int, max_ms: int, dice: Dice) -> None:
+        self._initial_ms = min(initial_ms, max_ms)
+        self._max_ms = max_ms
+        self._dice = dice
+
+    def draw_ms(self, attempts: int) -> int:
+        """Return how long to wait after this many failed attempts before the present one (0 = the first failure)."""
+        base_ms = min(self._initial_ms << min(attempts, _MOST_DOUBLINGS), self._max_ms)
+        factor = 1 - JITTER + 2 * JITTER * self._dice.random()
+        return int(base_ms * factor)

@@ -1,0 +1,93 @@
+"""The bound on memory that waiting records may take (`buffer_memory`), and who is next when it is full.
+
+Owns: the count of free bytes and the queue of those who wait. Must not know: buffers; Python's own allocator
+keeps them, here they are only counted. Must not wait: a caller gets a ticket, and asks again.
+
+Rules:
+* First come, first served: while somebody waits, nobody else is served, or a large record could starve.
+* Bytes go back exactly once, in the size they were taken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from txnproducer.errors import IllegalStateError
+
+
+class MemoryTicket:
+    """A place in the queue for memory."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+
+class BufferPool:
+    """Count memory.
+
+    Args:
+        total_bytes: how much there is.
+    """
+
+    __slots__ = ("available_bytes", "is_closed", "total_bytes", "waiting")
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.available_bytes = total_bytes
+        self.waiting: deque[MemoryTicket] = deque()
+        self.is_closed = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether somebody waits for memory: then batches are sent before they are full."""
+        return bool(self.waiting)
+
+    def allocate(self, size_bytes: int, ticket: MemoryTicket | None = None) -> MemoryTicket | None:
+        """Take memory, or a place in the queue for it.
+
+        Args:
+            size_bytes: how much, at most `total_bytes`.
+            ticket: the place got by an earlier call; it ends when the memory is there.
+
+        Returns:
+            None when the memory was taken, else the ticket to wait with.
+        """
+        if self._is_served(size_bytes, ticket):
+            if ticket is not None:
+                self.waiting.popleft()
+            self.available_bytes -= size_bytes
+            return None
+        if ticket is None:
+            ticket = MemoryTicket(size_bytes)
+            self.waiting.append(ticket)
+        ticket.size_bytes = size_bytes
+        return ticket
+
+    def is_due(self, ticket: MemoryTicket) -> bool:
+        """Return whether it is worth calling `allocate` again with this ticket."""
+        return self.is_closed or self._is_served(ticket.size_bytes, ticket)
+
+    def give_up(self, ticket: MemoryTicket) -> None:
+        """Leave the queue: the wait timed out, was interrupted, or is not needed any more."""
+        if ticket in self.waiting:
+            self.waiting.remove(ticket)
+
+    def deallocate(self, size_bytes: int) -> None:
+        """Give memory back.
+
+        Raises:
+            IllegalStateError: more than was taken.
+        """
+        if self.available_bytes + size_bytes > self.total_bytes:
+            raise IllegalStateError(
+                f"{size_bytes} bytes of buffer memory came back twice: {self.available_bytes} of "
+                f"{self.total_bytes} were free already"
+            )
+        self.available_bytes += size_bytes
+
+    def _is_served(self, size_bytes: int, ticket: MemoryTicket | None) -> bool:
+        if self.waiting and self.waiting[0] is not ticket:
+            return False
+        return size_bytes <= self.available_bytes

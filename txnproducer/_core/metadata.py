@@ -1,0 +1,307 @@
+"""What the client knows of the cluster: brokers, topics, leaders; and when to ask again.
+
+Owns: the snapshot, the leader epochs, the topics wanted with their idle expiry, the schedule of refreshes,
+the bootstrap addresses. Must not know: connections, who sends the request, batches.
+
+Rules:
+* An answer may come from a broker that lags behind: a partition's leader is never replaced by one of an older
+  epoch (KIP-320). A topic with a new id is another topic, and its epochs start anew.
+* A topic is asked for from its first use until nobody used it for `metadata_max_idle_ms` (KIP-526).
+* After an answer that left something open the next request waits, each time longer; a new topic does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from txnproducer._core.backoff import ExponentialBackoff
+from txnproducer._core.ports import Dice
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    LeaderIdAndEpoch,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from txnproducer.errors import (
+    ErrorCode,
+    InvalidMetadataError,
+    KafkaError,
+    RetriableError,
+    TopicAuthorizationError,
+    class_for_code,
+    error_for_code,
+)
+from txnproducer.records import TopicPartition
+
+NO_LEADER: Final = -1
+NEVER_MS: Final = 1 << 62
+
+
+class TopicSnapshot:
+    """One topic: its id and its partitions' leaders, by partition number."""
+
+    __slots__ = ("available", "leader_epochs", "leader_ids", "topic", "topic_id")
+
+    def __init__(
+        self, topic: str, topic_id: bytes | None, leader_ids: list[int], leader_epochs: list[int]
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.leader_ids = leader_ids
+        self.leader_epochs = leader_epochs
+        self.available = [p for p, leader in enumerate(leader_ids) if leader != NO_LEADER]
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the topic has."""
+        return len(self.leader_ids)
+
+    def partitions(self) -> tuple[PartitionMetadata, ...]:
+        """Return all partitions with their leaders."""
+        pairs = zip(self.leader_ids, self.leader_epochs, strict=True)
+        return tuple(PartitionMetadata(p, leader, epoch) for p, (leader, epoch) in enumerate(pairs))
+
+
+class Metadata:
+    """The cluster as known now, and what is wanted of it.
+
+    Args:
+        bootstrap_nodes: where to begin, and where to begin again when every known broker is gone.
+        retry_backoff_ms: the first wait after an answer that left something open.
+        retry_backoff_max_ms: the longest such wait.
+        max_age_ms: how old a snapshot may become.
+        max_idle_ms: how long a topic nobody uses is still asked for.
+        dice: for the jitter of the waits.
+    """
+
+    def __init__(
+        self,
+        bootstrap_nodes: Sequence[BrokerNode],
+        *,
+        retry_backoff_ms: int,
+        retry_backoff_max_ms: int,
+        max_age_ms: int,
+        max_idle_ms: int,
+        dice: Dice,
+    ) -> None:
+        self.bootstrap_nodes = tuple(bootstrap_nodes)
+        self.nodes: dict[int, BrokerNode] = {}
+        self.topics: dict[str, TopicSnapshot] = {}
+        self.version = 0
+        self.last_success_ms: int | None = None
+        self.fatal_error: KafkaError | None = None
+        self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, dice)
+        self._max_age_ms = max_age_ms
+        self._max_idle_ms = max_idle_ms
+        self._wanted: dict[str, int] = {}  # topic -> when it was last used
+        self._topic_errors: dict[str, KafkaError] = {}
+        self._new_topics: set[str] = set()
+        self._is_update_due = True
+        self._attempts = 0
+        self._not_before_ms = -NEVER_MS
+
+    # --- what is known --------------------------------------------------------------------------
+
+    def leader_of(self, topic_partition: TopicPartition) -> tuple[int, int]:
+        """Return a partition's leader and leader epoch, each -1 if it is not known."""
+        topic, partition = topic_partition
+        snapshot = self.topics.get(topic)
+        if snapshot is None or partition >= len(snapshot.leader_ids):
+            return NO_LEADER, -1
+        return snapshot.leader_ids[partition], snapshot.leader_epochs[partition]
+
+    def take_topic_error(self, topic: str) -> KafkaError | None:
+        """Return, once, why a topic can't be used; None where nothing speaks against it, or it may pass."""
+        return self._topic_errors.pop(topic, None)
+
+    # --- what is wanted -------------------------------------------------------------------------
+
+    def add_topic(self, topic: str, now_ms: int) -> None:
+        """Want a topic from now on; ask for it at once if it is new."""
+        if topic not in self._wanted:
+            self._not_before_ms = min(self._not_before_ms, now_ms)
+        self._wanted[topic] = now_ms
+        if topic not in self.topics:
+            self._new_topics.add(topic)
+
+    def request_topic(self, topic: str) -> None:
+        """Ask for one topic again as soon as the backoff allows it."""
+        self._new_topics.add(topic)
+
+    def request_update(self) -> None:
+        """Ask again as soon as the backoff allows it."""
+        self._is_update_due = True
+
+    def update_delay_ms(self, now_ms: int) -> int:
+        """Return in how many milliseconds the next request is due."""
+        if self._is_update_due or self._new_topics:
+            return max(0, self._not_before_ms - now_ms)
+        since = self.last_success_ms if self.last_success_ms is not None else now_ms
+        return max(0, since + self._max_age_ms - now_ms, self._not_before_ms - now_ms)
+
+    def build_request(self, now_ms: int) -> MetadataRequest:
+        """Return the request that is due: for the new topics alone, or for all that are wanted."""
+        self._not_before_ms = NEVER_MS  # until this one is answered
+        if self._new_topics and not self._is_update_due and not self._is_too_old(now_ms):
+            return MetadataRequest(tuple(sorted(self._new_topics)))
+        self._is_update_due = False
+        for topic in [t for t, used_ms in self._wanted.items() if self._is_idle(used_ms, now_ms)]:
+            del self._wanted[topic]
+            self._new_topics.discard(topic)
+        return MetadataRequest(tuple(sorted(self._wanted)))
+
+    def _is_idle(self, used_ms: int, now_ms: int) -> bool:
+        return now_ms - used_ms > self._max_idle_ms
+
+    def _is_too_old(self, now_ms: int) -> bool:
+        return self.last_success_ms is None or now_ms - self.last_success_ms >= self._max_age_ms
+
+    # --- what comes -----------------------------------------------------------------------------
+
+    def handle_response(
+        self, request: MetadataRequest, response: MetadataResponse, now_ms: int
+    ) -> None:
+        """Take in an answer; topics not asked for this time stay as they are."""
+        self.nodes = {node.node_id: node for node in response.brokers}
+        self.fatal_error = None
+        self._new_topics.difference_update(request.topics)
+        topics = {t: s for t, s in self.topics.items() if t in self._wanted}
+        is_open = not response.brokers
+        for answer in response.topics:
+            is_open |= self._take_topic(topics, answer)
+        self.topics = topics
+        self.version += 1
+        self.last_success_ms = now_ms
+        if is_open:
+            self._wait_longer(now_ms)
+            self._is_update_due = True
+        else:
+            self._attempts = 0
+            # Whoever is not content with this answer waits a little: the next would say the same.
+            self._not_before_ms = now_ms + (0 if self._new_topics else self._backoff.draw_ms(0))
+
+    def handle_failure(self, now_ms: int) -> None:
+        """Note that a request was not answered."""
+        self._is_update_due = True
+        self._wait_longer(now_ms)
+
+    def _wait_longer(self, now_ms: int) -> None:
+        self._not_before_ms = now_ms + self._backoff.draw_ms(self._attempts)
+        self._attempts += 1
+
+    def _take_topic(self, topics: dict[str, TopicSnapshot], answer: TopicMetadata) -> bool:
+        """Put one topic's answer into the snapshot; return whether it has to be asked for again."""
+        topic = answer.topic
+        self._topic_errors.pop(topic, None)
+        if answer.error_code != ErrorCode.NONE:
+            return self._take_topic_error(topics, answer)
+        known = topics.get(topic)
+        if known is not None and known.topic_id != answer.topic_id:
+            known = None
+        size = max((p.partition for p in answer.partitions), default=-1) + 1
+        leader_ids, epochs = [NO_LEADER] * size, [-1] * size
+        for partition in answer.partitions:
+            leader_id, epoch = _newer(known, partition)
+            leader_ids[partition.partition] = leader_id
+            epochs[partition.partition] = epoch
+        topics[topic] = TopicSnapshot(topic, answer.topic_id, leader_ids, epochs)
+        return any(_is_worth_asking_again(p.error_code) for p in answer.partitions)
+
+    def _take_topic_error(
+        self, topics: dict[str, TopicSnapshot], answer: TopicMetadata
+    ) -> bool:
+        if _is_worth_asking_again(answer.error_code):
+            # The topic may be on its way (or gone, then its records end by their deadline).
+            if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                topics.pop(answer.topic, None)
+            return answer.topic in self._wanted
+        topics.pop(answer.topic, None)
+        self._topic_errors[answer.topic] = _topic_error(answer)
+        return False
+
+    def update_leaders(
+        self, leaders: Mapping[TopicPartition, LeaderIdAndEpoch], nodes: Iterable[BrokerNode]
+    ) -> set[TopicPartition]:
+        """Take in leaders that a refusing broker named (KIP-951).
+
+        Returns:
+            The partitions that this was news for.
+        """
+        for node in nodes:
+            self.nodes[node.node_id] = node
+        updated = set()
+        for topic_partition, leader in leaders.items():
+            topic, partition = topic_partition
+            snapshot = self.topics.get(topic)
+            if snapshot is None or partition >= snapshot.partition_count:
+                continue
+            if leader.leader_epoch <= snapshot.leader_epochs[partition]:
+                continue
+            if leader.leader_id not in self.nodes:
+                continue
+            leader_ids, epochs = list(snapshot.leader_ids), list(snapshot.leader_epochs)
+            leader_ids[partition] = leader.leader_id
+            epochs[partition] = leader.leader_epoch
+            self.topics[topic] = TopicSnapshot(topic, snapshot.topic_id, leader_ids, epochs)
+            updated.add(topic_partition)
+        if updated:
+            self.version += 1
+        return updated
+
+
+def _newer(known: TopicSnapshot | None, answer: PartitionMetadata) -> tuple[int, int]:
+    """Return leader and epoch of a partition: the answer's, unless the known epoch is a later one."""
+    partition = answer.partition
+    if known is not None and partition < known.partition_count and answer.leader_epoch != -1:
+        known_epoch = known.leader_epochs[partition]
+        if known_epoch > answer.leader_epoch:
+            return known.leader_ids[partition], known_epoch
+    return answer.leader_id, answer.leader_epoch
+
+
+def _is_worth_asking_again(error_code: int) -> bool:
+    if error_code == ErrorCode.NONE:
+        return False
+    return issubclass(class_for_code(error_code), InvalidMetadataError | RetriableError)
+
+
+def _topic_error(answer: TopicMetadata) -> KafkaError:
+    if answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return TopicAuthorizationError(topics=[answer.topic])
+    if answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        return error_for_code(
+            answer.error_code,
+            f"{answer.topic!r} is no valid topic name: 1 to 249 characters of a-z, A-Z, 0-9, '.', "
+            "'_' and '-', and not '.' or '..'",
+        )
+    return error_for_code(answer.error_code)
+
+
+def parse_bootstrap_servers(servers: Sequence[str]) -> tuple[BrokerNode, ...]:
+    """Return the bootstrap addresses as nodes with the ids -1, -2, ...
+
+    Args:
+        servers: `host:port` or `[ipv6]:port`, 9092 where the port is missing.
+
+    Raises:
+        ValueError: naming the address that cannot be read.
+    """
+    return tuple(
+        BrokerNode(-1 - number, *_host_and_port(server)) for number, server in enumerate(servers)
+    )
+
+
+def _host_and_port(server: str) -> tuple[str, int]:
+    address = server.strip().rpartition("://")[2]
+    host, separator, port = address.rpartition(":")
+    if not separator or address.endswith("]"):
+        host, port = address, "9092"
+    host = host.strip("[]")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"bootstrap_servers: {server!r} is no address; write host:port, such as localhost:9092"
+        )
+    return host, int(port)
