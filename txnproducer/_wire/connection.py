@@ -1,0 +1,335 @@
+"""One established connection: requests out, answers in, nothing blocks.
+
+Why it exists: this is the hot path of the wire. Batches go from the core's buffers to the kernel
+without a copy, and an answer costs one `recv`.
+Owns: the socket after its handshake, the bytes under way, which request each answer belongs to,
+deadlines, the broker's pauses (KIP-219), re-authentication (KIP-368).
+Must not know: other connections, selectors, reconnecting, what any answer means.
+Rules: answers come in the order of the requests, else the connection is given up. Whatever ends it
+is raised as a `KafkaError`; `close` then returns the requests that have no answer, so that each
+request ends exactly once. No request leaves while a re-authentication is due or under way: the
+broker would hang up.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+import struct
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from txnproducer._protocol.events import ClientEvent, ClientRequest, ClientResponse, ConnectionId
+from txnproducer._protocol.messages import (
+    API_KEY_OF,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    Response,
+)
+from txnproducer.errors import DisconnectError, KafkaTimeoutError
+
+from .codec import Codec
+from .connector import Connected
+from .handshake import Exchange, exchange_login
+from .produce_codec import Buffer
+from .version_choice import CLIENT_THROTTLES_FROM
+
+NEVER_MS = 2**62
+
+_SIZE = struct.Struct(">i")
+_HEAD = struct.Struct(">ii")  # size, correlation id
+_RECEIVE_BYTES = 65_536
+_MAX_ANSWER_BYTES = 100 * 1024 * 1024
+_MAX_BUFFERS_PER_CALL = 64  # far below IOV_MAX
+_MAX_RECORD_BYTES = 16_384  # of TLS: smaller parts are joined, so that they share a record
+_MAX_REAUTHENTICATION_MS = 30_000
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+@dataclass(slots=True)
+class _InFlight:
+    correlation_id: int
+    request: ClientRequest
+    version: int
+    deadline_ms: int
+
+
+class Connection:
+    """Run one connection that a connector made.
+
+    Args:
+        connection_id: which one it is.
+        connected: the socket and what its handshake told.
+        codec: the client's codec.
+        max_in_flight: how many requests may await their answers.
+        now_ms: the time.
+        rng: spreads the moments of re-authentication.
+    """
+
+    def __init__(
+        self,
+        connection_id: ConnectionId,
+        connected: Connected,
+        codec: Codec,
+        max_in_flight: int,
+        now_ms: int,
+        rng: random.Random,
+    ) -> None:
+        self.id = connection_id
+        self.sock = connected.sock
+        self.muted_until_ms = 0
+        self.last_used_ms = now_ms
+        self.has_answered = False
+        self.is_watching_writes = False  # kept for the loop, which owns the selector
+        self._is_tls = isinstance(connected.sock, ssl.SSLSocket)
+        self._codec = codec
+        self._max_in_flight = max_in_flight
+        self._rng = rng
+        self._correlation_ids = connected.correlation_ids
+        self._in_flight: deque[_InFlight] = deque()
+        self._out: deque[memoryview] = deque()
+        self._received = bytearray()
+        self._login = connected.login
+        self._reauthentication: Exchange[int] | None = None
+        self._reauthentication_due_ms = self._next_login_ms(connected.session_lifetime_ms, now_ms)
+        self._reauthentication_deadline_ms = NEVER_MS
+
+    # --- sending --------------------------------------------------------------------------------
+
+    @property
+    def in_flight_count(self) -> int:
+        """Return how many requests await their answer."""
+        return len(self._in_flight)
+
+    @property
+    def must_log_in_again(self) -> bool:
+        """Tell whether `tick` would begin a re-authentication once its time has come."""
+        return self._reauthentication_due_ms < NEVER_MS and self._reauthentication is None
+
+    @property
+    def has_output(self) -> bool:
+        """Tell whether bytes wait for the socket to take them."""
+        return bool(self._out)
+
+    def can_send(self, now_ms: int) -> bool:
+        """Tell whether a request may be put on the connection now."""
+        return (
+            len(self._in_flight) < self._max_in_flight
+            and now_ms >= self.muted_until_ms
+            and now_ms < self._reauthentication_due_ms
+        )
+
+    def send(self, request: ClientRequest, version: int, now_ms: int) -> ClientResponse | None:
+        """Put a request into the queue of bytes; `flush` writes them.
+
+        Returns:
+            The answer to a Produce request with acks=0, to which the broker sends none.
+        """
+        correlation_id = next(self._correlation_ids)
+        self._put(self._codec.encode(request.body, version, correlation_id))
+        self.last_used_ms = now_ms
+        body = request.body
+        if isinstance(body, ProduceRequest) and body.acks == 0:
+            return ClientResponse(request, _unacknowledged(body))
+        deadline_ms = now_ms + request.timeout_ms
+        self._in_flight.append(_InFlight(correlation_id, request, version, deadline_ms))
+        return None
+
+    def _put(self, parts: Sequence[Buffer]) -> None:
+        if not self._is_tls:
+            self._out.extend(map(memoryview, parts))
+            return
+        joined = bytearray()
+        for part in parts:
+            if len(joined) + len(part) > _MAX_RECORD_BYTES and joined:
+                self._out.append(memoryview(joined))
+                joined = bytearray()
+            if len(part) > _MAX_RECORD_BYTES:
+                self._out.append(memoryview(part))
+            else:
+                joined += part
+        if joined:
+            self._out.append(memoryview(joined))
+
+    def flush(self) -> None:
+        """Write as much as the socket takes.
+
+        Raises:
+            DisconnectError: the connection is broken.
+        """
+        out, sock = self._out, self.sock
+        try:
+            while out:
+                if isinstance(sock, ssl.SSLSocket):
+                    # The very same buffer again after "want write": OpenSSL insists on it.
+                    self._drop_sent(sock.send(out[0]))
+                else:
+                    self._drop_sent(sock.sendmsg(islice(out, _MAX_BUFFERS_PER_CALL)))
+        except _WOULD_BLOCK:
+            return
+        except OSError as error:
+            raise DisconnectError(f"cannot write to the broker: {error}") from error
+
+    def _drop_sent(self, sent: int) -> None:
+        out = self._out
+        while sent:
+            first = out[0]
+            if sent < len(first):
+                out[0] = first[sent:]
+                return
+            sent -= len(first)
+            out.popleft()
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    def receive(self, now_ms: int, events: list[ClientEvent]) -> None:
+        """Read what has come and append the answers in it.
+
+        Args:
+            now_ms: the time.
+            events: where answers go, also those that came just before an error.
+
+        Raises:
+            KafkaError: the connection has ended, or must.
+        """
+        ended: DisconnectError | None = None
+        try:
+            self._read(now_ms)
+        except DisconnectError as error:
+            ended = error
+        at, received = 0, self._received
+        while len(received) - at >= _HEAD.size:
+            size, correlation_id = _HEAD.unpack_from(received, at)
+            if not _SIZE.size <= size <= _MAX_ANSWER_BYTES:
+                raise DisconnectError(f"the broker sent a frame of {size} bytes: giving up")
+            end = at + _SIZE.size + size
+            if len(received) < end:
+                break
+            payload = memoryview(received[at + _SIZE.size : end])
+            at = end
+            self._take_frame(correlation_id, payload, now_ms, events)
+        if at:
+            del received[:at]
+        if ended is not None:
+            raise ended
+
+    def _read(self, now_ms: int) -> None:
+        """Read until the socket has no more for now; what came before an end of file is kept."""
+        try:
+            while True:
+                data = self.sock.recv(_RECEIVE_BYTES)
+                if not data:
+                    raise DisconnectError("the broker closed the connection")
+                self._received += data
+                self.last_used_ms = now_ms
+                # TLS may hold decrypted bytes that no selector sees: read until it has none.
+                if not self._is_tls and len(data) < _RECEIVE_BYTES:
+                    return
+        except _WOULD_BLOCK:
+            return
+        except OSError as error:
+            raise DisconnectError(f"the connection broke: {error}") from error
+
+    def _take_frame(
+        self, correlation_id: int, payload: memoryview, now_ms: int, events: list[ClientEvent]
+    ) -> None:
+        if self._reauthentication is not None:
+            self._continue_login(payload, now_ms)
+            return
+        if not self._in_flight:
+            raise DisconnectError("the broker sent an answer that nobody asked for")
+        entry = self._in_flight[0]
+        if correlation_id != entry.correlation_id:
+            raise DisconnectError(
+                f"the broker answered request {correlation_id} where the answer to "
+                f"{entry.correlation_id} was due"
+            )
+        body = self._codec.decode(entry.request.body, entry.version, payload)
+        self._in_flight.popleft()
+        self.has_answered = True
+        self._heed_throttle(entry, body, now_ms)
+        events.append(ClientResponse(entry.request, body))
+
+    def _heed_throttle(self, entry: _InFlight, body: Response, now_ms: int) -> None:
+        throttle_ms = body.throttle_time_ms
+        if throttle_ms > 0:
+            api_key = API_KEY_OF[type(entry.request.body)]
+            if entry.version >= CLIENT_THROTTLES_FROM[api_key]:
+                self.muted_until_ms = max(self.muted_until_ms, now_ms + throttle_ms)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int:
+        """Return when `tick` is worth calling next."""
+        deadline = self._reauthentication_deadline_ms
+        if self._reauthentication is None and not self._in_flight:
+            deadline = min(deadline, self._reauthentication_due_ms)
+        for entry in self._in_flight:
+            deadline = min(deadline, entry.deadline_ms)
+        return deadline
+
+    def tick(self, now_ms: int) -> None:
+        """Begin a re-authentication that is due.
+
+        Raises:
+            KafkaTimeoutError: a request, or the re-authentication, has not been answered in time.
+        """
+        if any(entry.deadline_ms <= now_ms for entry in self._in_flight):
+            raise KafkaTimeoutError("a request was not answered within its time-out")
+        if now_ms >= self._reauthentication_deadline_ms:
+            raise KafkaTimeoutError("the broker did not answer a re-authentication")
+        if (
+            now_ms >= self._reauthentication_due_ms
+            and self._reauthentication is None
+            and not self._in_flight
+            and self._login is not None
+        ):
+            self._reauthentication_deadline_ms = now_ms + _MAX_REAUTHENTICATION_MS
+            self._reauthentication = exchange_login(self._login, self._correlation_ids)
+            self._put([next(self._reauthentication)])
+            self.flush()
+
+    def _continue_login(self, payload: memoryview, now_ms: int) -> None:
+        if self._reauthentication is None:
+            return
+        try:
+            request = self._reauthentication.send(payload)
+        except StopIteration as end:
+            self._reauthentication = None
+            self._reauthentication_deadline_ms = NEVER_MS
+            self._reauthentication_due_ms = self._next_login_ms(end.value, now_ms)
+        else:
+            self._put([request])
+            self.flush()
+
+    def _next_login_ms(self, session_lifetime_ms: int, now_ms: int) -> int:
+        """Return when to log in again: early, and not when all other connections do."""
+        if session_lifetime_ms <= 0:
+            return NEVER_MS
+        return now_ms + int(session_lifetime_ms * self._rng.uniform(0.85, 0.95))
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self, now_ms: int) -> list[tuple[ClientRequest, bool]]:
+        """Close the socket.
+
+        Returns:
+            The requests without an answer, in order, each with whether its time was up.
+        """
+        self.sock.close()
+        if self._reauthentication is not None:
+            self._reauthentication.close()
+            self._reauthentication = None
+        left = [(entry.request, entry.deadline_ms <= now_ms) for entry in self._in_flight]
+        self._in_flight.clear()
+        self._out.clear()
+        return left
+
+
+def _unacknowledged(body: ProduceRequest) -> ProduceResponse:
+    return ProduceResponse(
+        tuple(ProducePartitionResponse(part.topic_partition, 0) for part in body.partitions)
+    )

@@ -1,0 +1,360 @@
+"""Make one connection to one broker, on a short-lived thread that may block.
+
+Why it exists: name look-ups, proxies, TLS handshakes and logins block or need many turns. Here
+they run one after the other, within one deadline, and every error keeps its own type; the client's
+loop gets a socket that is ready for requests, or the reason why there is none.
+Owns: the thread, the socket until it is handed over, the finding out why a broker hung up.
+Must not know: backoff, requests, events.
+Rules: bounded by the deadline at every step; an abandoned attempt closes its own socket;
+`clock_ms` is the caller's clock. A wrong password or an unknown authority is told at once: these
+are `AuthenticationError`s, all else may pass by itself and is tried again by the client.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from txnproducer._protocol.messages import BrokerNode
+from txnproducer.errors import (
+    DisconnectError,
+    InvalidConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+)
+
+from .handshake import (
+    BrokerVersions,
+    Exchange,
+    SaslLogin,
+    exchange_api_versions,
+    exchange_login,
+    make_mechanism,
+)
+from .tcp import TcpSettings, open_tcp
+from .tls import is_sasl, is_tls, make_ssl_context, needs_tls, not_tls, tls_error
+
+T = TypeVar("T")
+AnySocket: TypeAlias = "socket.socket | ssl.SSLSocket"
+
+_SIZE = struct.Struct(">i")
+_MAX_HANDSHAKE_ANSWER_BYTES = 10_000_000
+_TLS_ALERT = 0x15
+_LARGEST_CORRELATION_ID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectSettings:
+    """What all connections of one client have in common.
+
+    Attributes:
+        client_id: the name that brokers see in their quotas and logs.
+        security: the security settings under kafka-python's names.
+        ssl_context: the context of TLS connections; None for plaintext.
+        sasl_mechanism: the mechanism to log in by; None for no login.
+        send_buffer_bytes: the socket's send buffer; negative for the system's default.
+        receive_buffer_bytes: the socket's receive buffer; negative for the system's default.
+    """
+
+    client_id: str
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    ssl_context: ssl.SSLContext | None = None
+    sasl_mechanism: str | None = None
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+
+    @classmethod
+    def from_security(
+        cls,
+        client_id: str,
+        security: Mapping[str, Any],
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> ConnectSettings:
+        """Check the security settings and prepare what every connection needs.
+
+        Raises:
+            InvalidConfigurationError: naming the setting that is missing or wrong.
+        """
+        mechanism = None
+        if is_sasl(security):
+            mechanism = str(security.get("sasl_mechanism") or "").upper()
+            if mechanism not in {"GSSAPI", "AWS_MSK_IAM"}:  # these two look outside when made
+                make_mechanism(mechanism, security, "")
+        return cls(
+            client_id,
+            security,
+            make_ssl_context(security) if is_tls(security) else None,
+            mechanism,
+            send_buffer_bytes,
+            receive_buffer_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A socket after its handshake, and all that was learned in it."""
+
+    sock: AnySocket
+    versions: BrokerVersions
+    correlation_ids: Iterator[int]
+    login: SaslLogin | None = None
+    session_lifetime_ms: int = 0
+
+
+class Connector:
+    """One attempt to connect.
+
+    Args:
+        node: the broker's address.
+        settings: what all connections have in common.
+        clock_ms: the caller's clock.
+        deadline_ms: when to give up, on that clock.
+        on_done: called on the connector's thread once there is an outcome to `collect`.
+    """
+
+    def __init__(
+        self,
+        node: BrokerNode,
+        settings: ConnectSettings,
+        clock_ms: Callable[[], int],
+        deadline_ms: int,
+        on_done: Callable[[], None],
+    ) -> None:
+        self.deadline_ms = deadline_ms
+        self._node = node
+        self._address = f"{node.host}:{node.port}"
+        self._settings = settings
+        self._tcp = TcpSettings.from_security(
+            settings.security, settings.send_buffer_bytes, settings.receive_buffer_bytes
+        )
+        self._clock_ms = clock_ms
+        self._on_done = on_done
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        self._sock: AnySocket | None = None
+        self._outcome: Connected | KafkaError | None = None
+
+    def start(self) -> None:
+        """Begin, on a thread of its own."""
+        name = f"txnproducer-connect-{self._address}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def collect(self) -> Connected | KafkaError | None:
+        """Return the outcome, None as long as there is none; its socket is the caller's."""
+        return self._outcome
+
+    def abandon(self) -> None:
+        """Give the attempt up: nobody will collect its outcome."""
+        with self._lock:
+            self._is_abandoned = True
+            if isinstance(self._outcome, Connected):
+                self._outcome.sock.close()
+            elif self._sock is not None:
+                with suppress(OSError):  # not connected yet, or no longer
+                    self._sock.shutdown(socket.SHUT_RDWR)
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        outcome: Connected | KafkaError
+        try:
+            outcome = self._connect()
+        except KafkaError as error:
+            outcome = error
+        except OSError as error:
+            outcome = DisconnectError(f"cannot talk to {self._address}: {error}")
+        except Exception as error:  # noqa: BLE001  (a thread's last words must reach the caller)
+            outcome = DisconnectError(f"cannot connect to {self._address}: {error!r}")
+            outcome.__cause__ = error
+        with self._lock:
+            self._outcome = outcome
+            if self._sock is not None and (
+                self._is_abandoned or not isinstance(outcome, Connected)
+            ):
+                self._sock.close()
+        if not self._is_abandoned:
+            self._on_done()
+
+    def _connect(self) -> Connected:
+        self._open()
+        correlation_ids = _correlation_ids()
+        settings = self._settings
+        versions = self._drive_first(exchange_api_versions(settings.client_id, correlation_ids))
+        login = None
+        session_lifetime_ms = 0
+        if settings.sasl_mechanism is not None:
+            login = SaslLogin(
+                settings.client_id,
+                self._node.host,
+                settings.sasl_mechanism,
+                settings.security,
+                versions.sasl_authenticate_version,
+            )
+            session_lifetime_ms = self._drive(exchange_login(login, correlation_ids))
+        sock = self._connected_sock
+        sock.setblocking(False)
+        return Connected(sock, versions, correlation_ids, login, session_lifetime_ms)
+
+    def _open(self) -> None:
+        """Connect and speak TLS where it is asked for."""
+        self._keep(self._open_tcp())
+        context = self._settings.ssl_context
+        if context is None:
+            return
+        sock = self._connected_sock
+        try:
+            # Wrapped before the handshake, so that `abandon` can end a handshake that hangs.
+            self._keep(
+                context.wrap_socket(
+                    sock,
+                    server_hostname=self._node.host.rstrip("."),
+                    do_handshake_on_connect=False,
+                )
+            )
+            tls_sock = self._connected_sock
+            tls_sock.settimeout(self._remaining_s())
+            if isinstance(tls_sock, ssl.SSLSocket):
+                tls_sock.do_handshake()
+        except TimeoutError as error:
+            raise self._timed_out("TLS handshake") from error
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
+            if self._speaks_plaintext():
+                raise not_tls(self._address) from error
+            raise DisconnectError(
+                f"{self._address} closed the connection during the TLS handshake: {error}"
+            ) from error
+        except ssl.SSLError as error:
+            raise tls_error(error, self._address, self._node.host) from error
+
+    def _open_tcp(self) -> socket.socket:
+        return open_tcp(self._node.host, self._node.port, self._tcp, self._remaining_s)
+
+    # --- talking --------------------------------------------------------------------------------
+
+    def _drive_first(self, exchange: Exchange[T]) -> T:
+        """Drive the first exchange: here a listener of another kind shows itself."""
+        try:
+            return self._drive(exchange)
+        except ssl.SSLError as error:  # TLS 1.3 tells of a missing client certificate only now
+            raise tls_error(error, self._address, self._node.host) from error
+        except (DisconnectError, ConnectionError) as error:
+            if self._settings.ssl_context is None and self._speaks_tls():
+                raise needs_tls(self._address) from error
+            raise
+
+    def _drive(self, exchange: Exchange[T]) -> T:
+        """Run an exchange on the blocking socket to its end."""
+        try:
+            request = next(exchange)
+            while True:
+                sock = self._connected_sock
+                sock.settimeout(self._remaining_s())
+                sock.sendall(request)
+                request = exchange.send(self._read_frame())
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except TimeoutError as error:
+            if isinstance(error, KafkaError):
+                raise
+            raise self._timed_out("handshake") from error
+
+    def _read_frame(self) -> memoryview:
+        head = self._read(_SIZE.size)
+        (size,) = _SIZE.unpack(head)
+        if not 4 <= size <= _MAX_HANDSHAKE_ANSWER_BYTES:
+            if head[0] == _TLS_ALERT and head[1] == 3:
+                raise needs_tls(self._address)
+            raise DisconnectError(f"{self._address} is no Kafka broker: it answered {head!r}...")
+        return memoryview(self._read(size))
+
+    def _read(self, size: int) -> bytes:
+        sock = self._connected_sock
+        data = bytearray()
+        while len(data) < size:
+            sock.settimeout(self._remaining_s())
+            chunk = sock.recv(size - len(data))
+            if not chunk:
+                raise DisconnectError(
+                    f"{self._address} closed the connection during the handshake"
+                )
+            data += chunk
+        return bytes(data)
+
+    # --- why did it hang up? -------------------------------------------------------------------
+
+    def _speaks_tls(self) -> bool:
+        """Try a TLS greeting on a second connection; nothing secret is sent."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        try:
+            with self._open_tcp() as sock:
+                sock.settimeout(self._remaining_s())
+                with context.wrap_socket(sock, server_hostname=self._node.host):
+                    return True
+        except (KafkaError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            return False
+        except ssl.SSLError as error:
+            # An alert is TLS as well; only bytes of another protocol are not.
+            return "ALERT" in (error.reason or "")
+        except OSError:
+            return False
+
+    def _speaks_plaintext(self) -> bool:
+        """Ask for the API versions without TLS on a second connection: nothing secret."""
+        exchange = exchange_api_versions(self._settings.client_id, _correlation_ids())
+        try:
+            self._keep(self._open_tcp())
+            self._drive(exchange)
+        except (KafkaError, OSError):
+            return False
+        return True
+
+    # --- small things --------------------------------------------------------------------------
+
+    @property
+    def _connected_sock(self) -> AnySocket:
+        if self._sock is None:
+            raise DisconnectError(f"no connection to {self._address}")
+        return self._sock
+
+    def _keep(self, sock: AnySocket) -> None:
+        """Make a socket the one that `abandon` can reach; closes the one before it."""
+        with self._lock:
+            before, self._sock = self._sock, sock
+            if before is not None:
+                before.close()
+            if self._is_abandoned:
+                raise DisconnectError("the attempt was given up")
+
+    def _remaining_s(self) -> float:
+        remaining_ms = self.deadline_ms - self._clock_ms()
+        if remaining_ms <= 0:
+            raise self._timed_out("connecting")
+        return remaining_ms / 1000
+
+    def _timed_out(self, doing: str) -> KafkaTimeoutError:
+        return KafkaTimeoutError(
+            f"{doing} to {self._address} took longer than socket_connection_setup_timeout_ms"
+        )
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Tell whether the broker, TLS or a setting refused: repeating would not heal it."""
+    return isinstance(error, InvalidConfigurationError)
+
+
+def _correlation_ids() -> Iterator[int]:
+    """Yield a connection's numbers: 0 to the largest int32, then again."""
+    number = 0
+    while True:
+        yield number
+        number = (number + 1) & _LARGEST_CORRELATION_ID

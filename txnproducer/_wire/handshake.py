@@ -1,0 +1,259 @@
+"""The opening words of a connection: which versions and features, and who we are.
+
+Why it exists: ApiVersions carries the finalized features that decide between transactions v1 and
+v2 (KIP-584, KIP-890), which kafka-python drops; and a login must be repeated on a living
+connection before its session ends (KIP-368).
+Owns: the exchanges, as generators that yield a framed request and are sent the answer's payload.
+Must not know: sockets. The connector drives a generator blocking, the connection without.
+Rules: an error that names what to change, at once; nothing secret in any message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from txnproducer._protocol.messages import ApiKey
+from txnproducer._protocol.versions import ApiVersionRange, FinalizedFeatures, NodeApiVersions
+from txnproducer._version import __version__
+from txnproducer.errors import (
+    AuthenticationError,
+    DisconnectError,
+    ErrorCode,
+    IllegalSaslStateError,
+    InvalidConfigurationError,
+    SaslAuthenticationError,
+    UnsupportedSaslMechanismError,
+    UnsupportedVersionError,
+    error_for_code,
+)
+
+from . import kafka_python as kp
+from .codec import ResponseDecodeError, frame
+
+T = TypeVar("T")
+Exchange: TypeAlias = Generator[bytes, memoryview, T]
+
+SOFTWARE_NAME = "txnproducer"
+# Brokers refuse a version with other characters than these (KIP-511).
+SOFTWARE_VERSION = re.sub(r"[^a-zA-Z0-9.-]", "-", __version__)
+
+_NEWEST_API_VERSIONS = 4
+_NEWEST_SASL_AUTHENTICATE = 2
+_SASL_AUTHENTICATE_KEY = 36
+_SASL_HANDSHAKE_VERSION = 1  # 0 would mean logins without Kafka's framing, before 1.0
+_SCRAM_PREFIX = "SCRAM-"
+
+
+class BrokerVersions(NamedTuple):
+    """What a broker said of itself in its answer to ApiVersions."""
+
+    api_versions: NodeApiVersions
+    features: FinalizedFeatures
+    sasl_authenticate_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaslLogin:
+    """All that a login needs, and needs again for every re-authentication.
+
+    Attributes:
+        client_id: the name in the requests' headers.
+        host: the broker's name as configured (Kerberos and MSK build their target from it).
+        mechanism: the SASL mechanism's name.
+        settings: the security settings under kafka-python's names.
+        authenticate_version: the version of SaslAuthenticate to use.
+    """
+
+    client_id: str
+    host: str
+    mechanism: str
+    settings: Mapping[str, Any]
+    authenticate_version: int
+
+
+def exchange_api_versions(
+    client_id: str, correlation_ids: Iterator[int]
+) -> Exchange[BrokerVersions]:
+    """Ask a broker for its API versions and finalized features, in the newest version it knows.
+
+    Args:
+        client_id: the name in the requests' headers.
+        correlation_ids: the connection's numbers.
+
+    Raises:
+        UnsupportedVersionError: the broker answers no version that this client speaks.
+        DisconnectError: the answer is not Kafka's.
+    """
+    version = _NEWEST_API_VERSIONS
+    while True:
+        request = kp.ApiVersionsRequest(
+            version=version,
+            client_software_name=SOFTWARE_NAME,
+            client_software_version=SOFTWARE_VERSION,
+        )
+        answer = yield from _exchange(
+            request, kp.ApiVersionsResponse, version, client_id, correlation_ids
+        )
+        if answer.error_code == ErrorCode.NONE:
+            return _broker_versions(answer)
+        if answer.error_code != ErrorCode.UNSUPPORTED_VERSION or version == 0:
+            raise _refused("ApiVersions", answer.error_code)
+        version = _older_version(answer, version)
+
+
+def _older_version(answer: Any, tried: int) -> int:
+    """Return the version to fall back to: the broker names its newest (KIP-511), or 0."""
+    for offered in answer.api_keys:
+        if offered.api_key == ApiKey.API_VERSIONS:
+            return max(0, min(tried - 1, int(offered.max_version)))
+    return 0
+
+
+def _broker_versions(answer: Any) -> BrokerVersions:
+    offered = {
+        entry.api_key: ApiVersionRange(entry.min_version, entry.max_version)
+        for entry in answer.api_keys
+    }
+    ranges = {key: offered[key] for key in ApiKey if key in offered}
+    levels = {entry.name: entry.max_version_level for entry in answer.finalized_features or ()}
+    authenticate = offered.get(_SASL_AUTHENTICATE_KEY, ApiVersionRange(0, 0))
+    return BrokerVersions(
+        NodeApiVersions(MappingProxyType(ranges)),
+        FinalizedFeatures(answer.finalized_features_epoch, MappingProxyType(levels)),
+        min(_NEWEST_SASL_AUTHENTICATE, authenticate.max_version),
+    )
+
+
+def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange[int]:
+    """Log in by SASL, at the start of a connection or again on a living one.
+
+    Args:
+        login: who, how, and at which version.
+        correlation_ids: the connection's numbers.
+
+    Returns:
+        The session's lifetime in milliseconds; 0 if it does not end.
+
+    Raises:
+        UnsupportedSaslMechanismError: the listener does not offer the mechanism.
+        SaslAuthenticationError: the broker refused, or could not prove itself.
+        IllegalSaslStateError: the listener wants no SASL.
+        DisconnectError: the answer is not Kafka's, or the broker asks to try again.
+    """
+    request = kp.SaslHandshakeRequest(version=_SASL_HANDSHAKE_VERSION, mechanism=login.mechanism)
+    answer = yield from _exchange(
+        request,
+        kp.SaslHandshakeResponse,
+        _SASL_HANDSHAKE_VERSION,
+        login.client_id,
+        correlation_ids,
+    )
+    if answer.error_code != ErrorCode.NONE:
+        raise _handshake_refused(answer, login.mechanism)
+
+    mechanism = make_mechanism(login.mechanism, login.settings, login.host)
+    lifetime_ms = 0
+    while not mechanism.is_done():
+        token = _in_mechanism(login.mechanism, mechanism.auth_bytes)
+        version = login.authenticate_version
+        answer = yield from _exchange(
+            kp.SaslAuthenticateRequest(version=version, auth_bytes=token),
+            kp.SaslAuthenticateResponse,
+            version,
+            login.client_id,
+            correlation_ids,
+        )
+        if answer.error_code != ErrorCode.NONE:
+            raise _authenticate_refused(answer, login.mechanism)
+        received = bytes(answer.auth_bytes)
+        _in_mechanism(login.mechanism, partial(mechanism.receive, received))
+        lifetime_ms = answer.session_lifetime_ms or 0
+    if not mechanism.is_authenticated():
+        raise SaslAuthenticationError(f"the {login.mechanism} login ended without success")
+    return lifetime_ms
+
+
+def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
+    """Make kafka-python's implementation of a SASL mechanism.
+
+    Args:
+        name: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`, `GSSAPI`, `AWS_MSK_IAM`.
+        settings: the security settings under kafka-python's names.
+        host: the broker's name as configured.
+
+    Raises:
+        InvalidConfigurationError: a setting that the mechanism needs is missing or wrong.
+    """
+    known = ", ".join(sorted(kp.SASL_MECHANISMS))
+    if name not in kp.SASL_MECHANISMS:
+        raise InvalidConfigurationError(f"sasl_mechanism is {name!r}: it must be one of {known}")
+    given = {key: value for key, value in settings.items() if value is not None}
+    given |= {"host": host, "sasl_mechanism": name}
+    if name.startswith(_SCRAM_PREFIX) and "sasl_plain_username" in given:
+        # RFC 5802: these two separate the fields of a SCRAM message; kafka-python sends them bare.
+        user = str(given["sasl_plain_username"])
+        given["sasl_plain_username"] = user.replace("=", "=3D").replace(",", "=2C")
+    try:
+        return kp.get_sasl_mechanism(name)(**given)
+    except Exception as error:  # a mechanism raises what it likes
+        missing = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        raise InvalidConfigurationError(f"sasl_mechanism {name}: {missing}") from error
+
+
+def _in_mechanism(name: str, step: Callable[[], T]) -> T:
+    """Run one step of kafka-python's mechanism; whatever it raises is a failed login."""
+    try:
+        return step()
+    except Exception as error:
+        raise SaslAuthenticationError(f"the {name} login failed on our side: {error}") from error
+
+
+def _exchange(
+    request: Any, response: Any, version: int, client_id: str, correlation_ids: Iterator[int]
+) -> Exchange[Any]:
+    """Yield one framed request and return its decoded answer."""
+    correlation_id = next(correlation_ids)
+    payload = yield frame(request, correlation_id, client_id)
+    try:
+        answer = response.decode(bytes(payload), version=version, header=True)
+    except Exception as error:  # the schemas raise whatever damaged bytes lead them to
+        raise ResponseDecodeError(f"the answer to {request.name} is not Kafka's") from error
+    if answer.header.correlation_id != correlation_id:
+        raise ResponseDecodeError(f"the answer to {request.name} belongs to another request")
+    return answer
+
+
+def _handshake_refused(answer: Any, mechanism: str) -> Exception:
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(answer.mechanisms or ()) or "none"
+        return UnsupportedSaslMechanismError(
+            f"the listener does not offer sasl_mechanism {mechanism}; it offers: {offered}"
+        )
+    if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        return IllegalSaslStateError(
+            "the listener did not expect a SASL login: it has none, or authenticates another way; "
+            "set security_protocol to what the listener speaks (PLAINTEXT, SSL)"
+        )
+    return _refused("SaslHandshake", answer.error_code)
+
+
+def _authenticate_refused(answer: Any, mechanism: str) -> Exception:
+    text = answer.error_message or "no reason given"
+    if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
+        return SaslAuthenticationError(
+            f"the broker refused the {mechanism} login: {text} (check sasl_plain_username and "
+            "sasl_plain_password, or the token provider)"
+        )
+    return _refused("SaslAuthenticate", answer.error_code, text)
+
+
+def _refused(what: str, code: int, text: str = "") -> Exception:
+    error = error_for_code(code)
+    if isinstance(error, AuthenticationError | UnsupportedVersionError):
+        return type(error)(f"the broker refused {what}: {text or error}")
+    return DisconnectError(f"the broker refused {what}: {text or error}")

@@ -1,0 +1,79 @@
+"""Every name that this package takes from kafka-python, in one place.
+
+Why it exists: the schemas, the SASL mechanisms and the proxies are kafka-python's internals, which
+any of its releases may move. With one importer a move breaks one module, and the contract test
+says which name it was.
+Owns: the imports. Must not know: anything else.
+Rules: nobody else in `_wire` imports `kafka`; each name here has a test of the part that is used.
+"""
+
+from __future__ import annotations
+
+import kafka.net.http_connect
+import kafka.net.socks5  # noqa: F401  (both register their proxy's scheme with KafkaNetSocket)
+from kafka.net.inet import KafkaNetSocket
+from kafka.net.sasl import SASL_MECHANISMS, get_sasl_mechanism
+from kafka.protocol.admin.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+__all__ = [
+    # messages
+    "AddOffsetsToTxnRequest",
+    "AddOffsetsToTxnResponse",
+    "AddPartitionsToTxnRequest",
+    "AddPartitionsToTxnResponse",
+    "ApiVersionsRequest",
+    "ApiVersionsResponse",
+    "DescribeTransactionsRequest",
+    "DescribeTransactionsResponse",
+    "EndTxnRequest",
+    "EndTxnResponse",
+    "FindCoordinatorRequest",
+    "FindCoordinatorResponse",
+    "InitProducerIdRequest",
+    "InitProducerIdResponse",
+    "MetadataRequest",
+    "MetadataResponse",
+    "ProduceRequest",
+    "ProduceResponse",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
+    "TxnOffsetCommitRequest",
+    "TxnOffsetCommitResponse",
+    # login and proxies
+    "KafkaNetSocket",
+    "SASL_MECHANISMS",
+    "get_sasl_mechanism",
+]

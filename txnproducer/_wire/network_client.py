@@ -1,0 +1,484 @@
+"""The client that carries the core's requests to real brokers: one loop over all connections.
+
+Why it exists: the core asks `is_ready`, hands over requests and never waits; this is who waits.
+Owns: the selector, every connection and every attempt to make one, backoff, the nodes' addresses,
+what each node offered.
+Must not know: transactions, leaders, which answers are good.
+Rules: one thread owns it (the I/O thread); `wakeup` alone may be called by others. `now_ms` and
+`clock_ms` are the same clock. Each request gets exactly one `ClientResponse`: an answer, a
+time-out (which closes its connection, as in the Java client), or DISCONNECTED, also at `close`.
+Connecting never blocks the loop: see `connector`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import selectors
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from txnproducer._protocol.events import (
+    Channel,
+    ClientEvent,
+    ClientRequest,
+    ClientResponse,
+    ConnectionEvent,
+    ConnectionId,
+    ConnectionState,
+    ResponseFailure,
+)
+from txnproducer._protocol.messages import BrokerNode
+from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import (
+    DisconnectError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+)
+
+from .codec import Codec
+from .connection import NEVER_MS, Connection
+from .connector import Connected, Connector, ConnectSettings, is_refusal
+from .version_choice import choose_version
+from .wakeup import Wakeup
+
+_LOG = logging.getLogger(__name__)
+
+UNTIL_NEWS_MS = 2**31 - 1  # "no time is worth waiting for: an event will come"
+_LONGEST_WAIT_MS = 600_000
+_JITTER = 0.2
+_SETUP_TIMEOUT_GRACE_MS = 50  # for the connector to tell itself why it is late
+
+
+@dataclass(slots=True)
+class _Link:
+    """What is known of one connection, whether it exists or not."""
+
+    connection: Connection | None = None
+    connector: Connector | None = None
+    failures: int = 0
+    retry_at_ms: int = 0
+    last_attempt_ms: int = -1
+
+
+class NetworkClient:
+    """Carry requests to brokers; the core's `KafkaClient`, plus `poll`, `wakeup` and `close`.
+
+    Args:
+        config: addresses, time-outs, security.
+        clock_ms: the clock that `now_ms` is read from; the connectors' threads and `poll` read it.
+        rng: spreads reconnects and re-authentications.
+
+    Raises:
+        InvalidConfigurationError: a security setting is missing or wrong.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        clock_ms: Callable[[], int],
+        rng: random.Random | None = None,
+    ) -> None:
+        self._config = config
+        self._clock_ms = clock_ms
+        self._rng = rng or random.Random()  # noqa: S311  (jitter, not a secret)
+        self._settings = ConnectSettings.from_security(
+            config.client_id,
+            config.security,
+            config.send_buffer_bytes,
+            config.receive_buffer_bytes,
+        )
+        self._codec = Codec(config.client_id)
+        self._nodes = {
+            -1 - number: BrokerNode(-1 - number, host, port)
+            for number, (host, port) in enumerate(config.bootstrap_addresses)
+        }
+        self._links: dict[ConnectionId, _Link] = {}
+        self._api_versions: dict[int, NodeApiVersions] = {}
+        self._features = FinalizedFeatures()
+        self._events: list[ClientEvent] = []
+        self._unflushed: list[Connection] = []
+        self._due_ms = 0  # nothing has to be done before; sooner than needed is harmless
+        self._is_closed = False
+        self._wakeup = Wakeup()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wakeup, selectors.EVENT_READ, None)
+
+    # --- what the core asks ---------------------------------------------------------------------
+
+    def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
+        """Learn the addresses of brokers; a changed one closes the node's connections."""
+        for node in nodes:
+            before = self._nodes.get(node.node_id)
+            self._nodes[node.node_id] = node
+            if before is None or (before.host, before.port) == (node.host, node.port):
+                continue
+            moved = DisconnectError(
+                f"broker {node.node_id} has moved from {before.host}:{before.port} to "
+                f"{node.host}:{node.port}"
+            )
+            for channel in Channel:
+                self._forget(ConnectionId(node.node_id, channel), moved)
+
+    def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
+        """Tell whether a request can be sent now; begin to connect where there is nothing."""
+        link = self._links.get(connection)
+        if link is not None and link.connection is not None:
+            return link.connection.can_send(now_ms)
+        if link is None or (link.connector is None and now_ms >= link.retry_at_ms):
+            self._begin_to_connect(connection, now_ms)
+        return False
+
+    def is_connected(self, connection: ConnectionId) -> bool:
+        """Tell whether the connection is established, even if it takes no request right now."""
+        link = self._links.get(connection)
+        return link is not None and link.connection is not None
+
+    def ready_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
+        """Return after how long `is_ready` is worth asking again if no event comes before."""
+        link = self._links.get(connection)
+        if link is None:
+            return 0 if connection.node_id in self._nodes else UNTIL_NEWS_MS
+        if link.connection is None:
+            connecting = link.connector is not None
+            return UNTIL_NEWS_MS if connecting else max(0, link.retry_at_ms - now_ms)
+        if link.connection.can_send(now_ms):
+            return 0
+        return max(0, link.connection.muted_until_ms - now_ms) or UNTIL_NEWS_MS
+
+    def throttle_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
+        """Return for how long the broker has asked not to be sent to (KIP-219)."""
+        link = self._links.get(connection)
+        if link is None or link.connection is None:
+            return 0
+        return max(0, link.connection.muted_until_ms - now_ms)
+
+    def send(self, request: ClientRequest, now_ms: int) -> None:
+        """Put a request on a ready connection; the next `poll` writes it.
+
+        Raises:
+            IllegalStateError: the connection is not ready.
+        """
+        link = self._links.get(request.connection)
+        connection = None if link is None else link.connection
+        if connection is None or not connection.can_send(now_ms):
+            raise IllegalStateError(f"{request.connection} is not ready for a request")
+        try:
+            version = choose_version(request.body, self._api_versions[request.connection.node_id])
+        except UnsupportedVersionError as error:
+            failure = ResponseFailure.UNSUPPORTED_VERSION
+            self._events.append(ClientResponse(request, failure=failure, error=error))
+            return
+        if not connection.has_output:
+            self._unflushed.append(connection)
+        self._due_ms = min(self._due_ms, now_ms + request.timeout_ms)
+        answer = connection.send(request, version, now_ms)
+        if answer is not None:
+            self._events.append(answer)
+
+    def least_loaded_node(self, now_ms: int) -> int | None:
+        """Return the best broker for a request that any can answer; None when all back off."""
+        best: tuple[int, int, float] | None = None
+        best_id: int | None = None
+        for node_id in self._nodes:
+            rank = self._rank(node_id, now_ms)
+            if rank is not None and (best is None or rank < best):
+                best, best_id = rank, node_id
+        return best_id
+
+    def _rank(self, node_id: int, now_ms: int) -> tuple[int, int, float] | None:
+        """Return how good a node is (less is better), or None while it backs off.
+
+        Ready ones first, by load; then those being connected; then those that could be: known
+        brokers before bootstrap addresses (which may be a load balancer), the one tried longest
+        ago first.
+        """
+        link = self._links.get(ConnectionId(node_id)) or _Link()
+        if link.connection is not None:
+            if link.connection.can_send(now_ms):
+                return 0, link.connection.in_flight_count, self._rng.random()
+            return 3, link.connection.in_flight_count, self._rng.random()
+        if link.connector is not None:
+            return 1, 0, self._rng.random()
+        if now_ms < link.retry_at_ms:
+            return None
+        return 2, int(node_id < 0), link.last_attempt_ms + self._rng.random()
+
+    def in_flight_count(self, connection: ConnectionId | None = None) -> int:
+        """Return how many requests await their answer, on one connection or on all."""
+        links = self._links.values() if connection is None else (self._links.get(connection),)
+        return sum(
+            link.connection.in_flight_count
+            for link in links
+            if link is not None and link.connection is not None
+        )
+
+    def api_versions(self, node_id: int) -> NodeApiVersions | None:
+        """Return what a broker offered at its last handshake."""
+        return self._api_versions.get(node_id)
+
+    def finalized_features(self) -> FinalizedFeatures:
+        """Return the finalized features of the highest epoch seen on any connection."""
+        return self._features
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    def wakeup(self) -> None:
+        """End the `poll` that is under way, or the next one. Any thread may call it."""
+        self._wakeup.set()
+
+    def poll(self, timeout_ms: int, now_ms: int) -> list[ClientEvent]:
+        """Move bytes until something happens, `wakeup` is called or the time is up.
+
+        Args:
+            timeout_ms: how long to wait at most.
+            now_ms: the time.
+
+        Returns:
+            What happened, in order; perhaps nothing.
+        """
+        end_ms = now_ms + timeout_ms
+        self._flush(now_ms)
+        while not self._is_closed:
+            if now_ms >= self._due_ms:
+                self._tick(now_ms)
+            until_ms = min(end_ms, self._due_ms, now_ms + _LONGEST_WAIT_MS)
+            wait_ms = 0 if self._events else max(0, until_ms - now_ms)
+            ready = self._selector.select(wait_ms / 1000)
+            now_ms = self._clock_ms()
+            is_news = self._handle_ready(ready, now_ms)
+            if self._events or is_news or now_ms >= end_ms or not (ready or until_ms < end_ms):
+                break
+        events, self._events = self._events, []
+        return events
+
+    def _handle_ready(self, ready: list[tuple[selectors.SelectorKey, int]], now_ms: int) -> bool:
+        """Serve the sockets that have something; tell whether the core should have a look."""
+        is_news = False
+        for key, mask in ready:
+            if key.data is None:
+                self._wakeup.clear()
+                self._collect(now_ms)  # connectors wake us up when they are done
+                is_news = True
+            else:
+                is_news |= self._serve(key.data, mask, now_ms)
+        return is_news
+
+    def _serve(self, connection: Connection, mask: int, now_ms: int) -> bool:
+        could_send = connection.can_send(now_ms)
+        try:
+            if mask & selectors.EVENT_READ:
+                connection.receive(now_ms, self._events)
+            if mask & selectors.EVENT_WRITE or connection.has_output:
+                connection.flush()
+            self._watch(connection)
+        except KafkaError as error:
+            self._disconnect(connection, error, now_ms)
+            return True
+        if connection.must_log_in_again and not connection.in_flight_count:
+            self._due_ms = min(self._due_ms, connection.next_deadline_ms())
+        return not could_send and connection.can_send(now_ms)
+
+    def _flush(self, now_ms: int) -> None:
+        unflushed, self._unflushed = self._unflushed, []
+        for connection in unflushed:
+            if self._is_current(connection):
+                try:
+                    connection.flush()
+                    self._watch(connection)
+                except KafkaError as error:
+                    self._disconnect(connection, error, now_ms)
+
+    def _watch(self, connection: Connection) -> None:
+        """Ask the selector for writability exactly as long as bytes wait for it."""
+        if connection.has_output != connection.is_watching_writes:
+            connection.is_watching_writes = connection.has_output
+            mask = selectors.EVENT_READ
+            if connection.has_output:
+                mask |= selectors.EVENT_WRITE
+            self._selector.modify(connection.sock, mask, connection)
+
+    def _is_current(self, connection: Connection) -> bool:
+        link = self._links.get(connection.id)
+        return link is not None and link.connection is connection
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def _tick(self, now_ms: int) -> None:
+        """Do what is due: time-outs, re-authentications, idle connections, hopeless attempts."""
+        for connection_id, link in list(self._links.items()):
+            connection, connector = link.connection, link.connector
+            if connection is not None:
+                try:
+                    connection.tick(now_ms)
+                    self._watch(connection)
+                except KafkaError as error:
+                    self._disconnect(connection, error, now_ms)
+                    continue
+                if now_ms >= self._idle_at_ms(connection):
+                    self._forget(connection_id, None)
+            elif connector is not None and now_ms >= self._hopeless_at_ms(connector):
+                self._attempt_failed(
+                    connection_id,
+                    link,
+                    KafkaTimeoutError(
+                        f"no connection to {self._address(connection_id)} within "
+                        "socket_connection_setup_timeout_ms"
+                    ),
+                    now_ms,
+                )
+
+        self._due_ms = min((self._due_of(link) for link in self._links.values()), default=NEVER_MS)
+
+    def _due_of(self, link: _Link) -> int:
+        if link.connection is not None:
+            return min(link.connection.next_deadline_ms(), self._idle_at_ms(link.connection))
+        return NEVER_MS if link.connector is None else self._hopeless_at_ms(link.connector)
+
+    def _idle_at_ms(self, connection: Connection) -> int:
+        max_idle_ms = self._config.connections_max_idle_ms
+        if max_idle_ms < 0 or connection.in_flight_count or connection.has_output:
+            return NEVER_MS
+        return connection.last_used_ms + max_idle_ms
+
+    @staticmethod
+    def _hopeless_at_ms(connector: Connector) -> int:
+        return connector.deadline_ms + _SETUP_TIMEOUT_GRACE_MS
+
+    # --- connecting and disconnecting -----------------------------------------------------------
+
+    def _begin_to_connect(self, connection_id: ConnectionId, now_ms: int) -> None:
+        node = self._nodes.get(connection_id.node_id)
+        if node is None or self._is_closed:
+            return
+        link = self._links.setdefault(connection_id, _Link())
+        link.last_attempt_ms = now_ms
+        config = self._config
+        timeout_ms = self._spread(
+            config.socket_connection_setup_timeout_ms,
+            config.socket_connection_setup_timeout_max_ms,
+            link.failures,
+        )
+        connector = Connector(
+            node, self._settings, self._clock_ms, now_ms + timeout_ms, self._wakeup.set
+        )
+        try:
+            connector.start()
+        except RuntimeError as error:  # the system has no more threads
+            self._attempt_failed(
+                connection_id, link, DisconnectError(f"cannot start to connect: {error}"), now_ms
+            )
+        else:
+            link.connector = connector
+            self._due_ms = min(self._due_ms, self._hopeless_at_ms(connector))
+
+    def _collect(self, now_ms: int) -> None:
+        """Take over what the connectors have finished."""
+        for connection_id, link in self._links.items():
+            outcome = None if link.connector is None else link.connector.collect()
+            if isinstance(outcome, Connected):
+                link.connector = None
+                self._take_over(connection_id, link, outcome, now_ms)
+            elif outcome is not None:
+                self._attempt_failed(connection_id, link, outcome, now_ms)
+
+    def _take_over(
+        self, connection_id: ConnectionId, link: _Link, connected: Connected, now_ms: int
+    ) -> None:
+        connection = Connection(
+            connection_id,
+            connected,
+            self._codec,
+            self._config.max_in_flight_requests_per_connection,
+            now_ms,
+            self._rng,
+        )
+        link.connection = connection
+        self._due_ms = min(self._due_ms, self._due_of(link))
+        self._api_versions[connection_id.node_id] = connected.versions.api_versions
+        if connected.versions.features.epoch > self._features.epoch:
+            self._features = connected.versions.features
+        self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+        _LOG.debug("connected to %s (%s)", self._address(connection_id), connection_id)
+        self._events.append(ConnectionEvent(connection_id, ConnectionState.READY))
+
+    def _attempt_failed(
+        self, connection_id: ConnectionId, link: _Link, error: KafkaError, now_ms: int
+    ) -> None:
+        if link.connector is not None:
+            link.connector.abandon()
+            link.connector = None
+        self._back_off(link, now_ms)
+        self._tell_end(connection_id, error)
+
+    def _disconnect(self, connection: Connection, error: KafkaError, now_ms: int) -> None:
+        """End a connection that broke."""
+        link = self._links.get(connection.id)
+        if link is None or link.connection is not connection:
+            return
+        if connection.has_answered:
+            link.failures = 0
+        elif isinstance(error, DisconnectError):
+            error = DisconnectError(
+                f"{error}, before its first answer on a new connection (does the listener want "
+                "another security_protocol?)"
+            )
+        self._back_off(link, now_ms)
+        self._end(link, connection, error, now_ms)
+
+    def _forget(self, connection_id: ConnectionId, error: KafkaError | None) -> None:
+        """End a connection, or the making of one, that nothing is wrong with."""
+        link = self._links.pop(connection_id, None)
+        if link is None:
+            return
+        if link.connector is not None:
+            link.connector.abandon()
+            self._tell_end(connection_id, error)
+        if link.connection is not None:
+            self._end(link, link.connection, error, self._clock_ms())
+
+    def _end(
+        self, link: _Link, connection: Connection, error: KafkaError | None, now_ms: int
+    ) -> None:
+        link.connection = None
+        self._selector.unregister(connection.sock)
+        for request, is_late in connection.close(now_ms):
+            failure = ResponseFailure.TIMED_OUT if is_late else ResponseFailure.DISCONNECTED
+            self._events.append(ClientResponse(request, failure=failure, error=error))
+        self._tell_end(connection.id, error)
+
+    def _tell_end(self, connection_id: ConnectionId, error: KafkaError | None) -> None:
+        state = ConnectionState.DISCONNECTED
+        if error is not None and is_refusal(error):
+            state = ConnectionState.AUTHENTICATION_FAILED
+        _LOG.debug("%s to %s: %s", state.name, self._address(connection_id), error)
+        self._events.append(ConnectionEvent(connection_id, state, error))
+
+    def _back_off(self, link: _Link, now_ms: int) -> None:
+        config = self._config
+        link.retry_at_ms = now_ms + self._spread(
+            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, link.failures
+        )
+        link.failures += 1
+
+    def _spread(self, first_ms: int, max_ms: int, failures: int) -> int:
+        """Return a time that doubles with each failure up to a maximum, give or take a fifth."""
+        base_ms = min(max(first_ms, max_ms), first_ms << min(failures, 30))
+        return round(base_ms * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
+
+    def _address(self, connection_id: ConnectionId) -> str:
+        node = self._nodes.get(connection_id.node_id)
+        return "?" if node is None else f"{node.host}:{node.port}"
+
+    def close(self) -> None:
+        """Close everything. One more `poll` returns the end of each request that was in flight."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for connection_id in list(self._links):
+            self._forget(connection_id, DisconnectError("the client was closed"))
+        self._unflushed.clear()
+        self._selector.close()

@@ -1,0 +1,212 @@
+"""Produce requests and answers by hand: the one pair that every batch passes through.
+
+Why it exists: kafka-python's generic codec costs 25 to 150 us a request and copies the batch
+twice; packing the header around it costs 1.5 us and copies nothing.
+Owns: the layout of Produce 9 to 13 (flexible versions); the cache of encoded constants.
+Must not know: sockets, time, retries. Older versions, and answers with anything unusual in them
+(an error, a tag), belong to the schema codec: `decode_produce` returns None for them.
+Rules: byte-identical with kafka-python's encoding (tested); batches stay the caller's buffers.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as struct_error
+from typing import TypeAlias, TypeVar
+
+from txnproducer._protocol.messages import (
+    ApiKey,
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from txnproducer.records import TopicPartition
+
+from .version_choice import PRODUCE_WITH_TOPIC_IDS
+
+FIRST_FLEXIBLE_VERSION = 9
+Buffer: TypeAlias = bytes | bytearray | memoryview
+_Key = TypeVar("_Key")
+
+_FRAME_HEAD = Struct(">ihhi")  # size, api key, version, correlation id
+_ACKS_AND_TIMEOUT = Struct(">hi")
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+# index, error, base offset, append time, start offset, record errors, message, tags
+_PARTITION_ANSWER = Struct(">ihqqqBBB")
+_ANSWER_HEAD_BYTES = 5  # correlation id and the header's tags
+_EMPTY_ARRAY, _NULL_STRING, _NO_TAGS = 1, 0, 0
+_MAX_CACHED = 10_000
+
+
+class ProduceEncoder:
+    """Encode Produce requests of one client; remembers the parts that repeat.
+
+    Args:
+        client_id: the name that the broker sees in its quotas and logs.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        name = client_id.encode()
+        self._client_id = _INT16.pack(len(name)) + name + b"\x00"  # with the header's tags
+        self._settings: dict[tuple[str | None, int, int], bytes] = {}
+        self._names: dict[str, bytes] = {}
+
+    def encode(self, body: ProduceRequest, version: int, correlation_id: int) -> list[Buffer]:
+        """Return a framed request as buffers to be sent one after the other.
+
+        Args:
+            body: the request; its batches are referenced, not copied.
+            version: 9 to 13; from 13 on every partition needs its topic id.
+            correlation_id: the number that the answer will carry.
+        """
+        topics = _group_by_topic(body.partitions)
+        head = bytearray(_FRAME_HEAD.size)
+        head += self._prefix(body)
+        _put_uvarint(head, len(topics) + 1)
+        parts: list[Buffer] = [head]
+        size, small = 0, head
+        for topic, partitions in topics.items():
+            if version >= PRODUCE_WITH_TOPIC_IDS:
+                small += partitions[0].topic_id or b""
+            else:
+                small += self._name(topic)
+            _put_uvarint(small, len(partitions) + 1)
+            for partition in partitions:
+                records = partition.records
+                small += _INT32.pack(partition.topic_partition.partition)
+                _put_uvarint(small, len(records) + 1)
+                size += len(small) + len(records)
+                small = bytearray(1)  # the partition's tags
+                parts += (records, small)
+            small.append(0)  # the topic's tags
+        small.append(0)  # the request's tags
+        size += len(small) - 4
+        _FRAME_HEAD.pack_into(head, 0, size, ApiKey.PRODUCE, version, correlation_id)
+        return parts
+
+    def _prefix(self, body: ProduceRequest) -> bytes:
+        key = (body.transactional_id, body.acks, body.timeout_ms)
+        prefix = self._settings.get(key)
+        if prefix is None:
+            transactional_id = bytearray(self._client_id)
+            if body.transactional_id is None:
+                transactional_id.append(_NULL_STRING)
+            else:
+                transactional_id += _compact_string(body.transactional_id)
+            transactional_id += _ACKS_AND_TIMEOUT.pack(body.acks, body.timeout_ms)
+            prefix = self._remember(self._settings, key, bytes(transactional_id))
+        return prefix
+
+    def _name(self, topic: str) -> bytes:
+        name = self._names.get(topic)
+        if name is None:
+            name = self._remember(self._names, topic, _compact_string(topic))
+        return name
+
+    @staticmethod
+    def _remember(cache: dict[_Key, bytes], key: _Key, value: bytes) -> bytes:
+        if len(cache) >= _MAX_CACHED:
+            cache.clear()
+        cache[key] = value
+        return value
+
+
+def decode_produce(
+    body: ProduceRequest, version: int, payload: memoryview
+) -> ProduceResponse | None:
+    """Decode the answer to a Produce request, if every partition succeeded without remarks.
+
+    Args:
+        body: the request that is answered.
+        version: the version it was sent at, 9 or above.
+        payload: the frame without its size.
+
+    Returns:
+        The answer; None if anything in it is unusual, or it is damaged: the schemas judge it.
+    """
+    try:
+        return _decode_plain(body, version, payload)
+    except (IndexError, KeyError, ValueError, struct_error):
+        return None
+
+
+def _decode_plain(
+    body: ProduceRequest, version: int, payload: memoryview
+) -> ProduceResponse | None:
+    if payload[4] != _NO_TAGS:
+        return None
+    names = _names_by_id(body) if version >= PRODUCE_WITH_TOPIC_IDS else None
+    answers: list[ProducePartitionResponse] = []
+    topic_count, at = _uvarint(payload, _ANSWER_HEAD_BYTES)
+    for _ in range(topic_count - 1):
+        if names is not None:
+            topic = names[bytes(payload[at : at + 16])]
+            at += 16
+        else:
+            length, at = _uvarint(payload, at)
+            topic = str(payload[at : at + length - 1], "utf-8")
+            at += length - 1
+        partition_count, at = _uvarint(payload, at)
+        for _ in range(partition_count - 1):
+            index, error, base, time, start, errors, message, tags = _PARTITION_ANSWER.unpack_from(
+                payload, at
+            )
+            if error or errors != _EMPTY_ARRAY or message != _NULL_STRING or tags != _NO_TAGS:
+                return None
+            at += _PARTITION_ANSWER.size
+            where = TopicPartition(topic, index)
+            answers.append(ProducePartitionResponse(where, 0, base, time, start))
+        if payload[at] != _NO_TAGS:
+            return None
+        at += 1
+    (throttle_time_ms,) = _INT32.unpack_from(payload, at)
+    if payload[at + 4] != _NO_TAGS or len(payload) != at + 5:
+        return None
+    return ProduceResponse(tuple(answers), (), throttle_time_ms)
+
+
+def _group_by_topic(
+    partitions: tuple[ProducePartition, ...],
+) -> dict[str, list[ProducePartition]]:
+    topics: dict[str, list[ProducePartition]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic_partition.topic, []).append(partition)
+    return topics
+
+
+def _names_by_id(body: ProduceRequest) -> dict[bytes, str]:
+    return {
+        partition.topic_id: partition.topic_partition.topic
+        for partition in body.partitions
+        if partition.topic_id
+    }
+
+
+def _compact_string(text: str) -> bytes:
+    encoded = text.encode()
+    out = bytearray()
+    _put_uvarint(out, len(encoded) + 1)
+    return bytes(out + encoded)
+
+
+def _put_uvarint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _uvarint(payload: memoryview, at: int) -> tuple[int, int]:
+    """Return an unsigned variable-length integer and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = payload[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 28:
+            raise ValueError("a length has more than five bytes")

@@ -1,0 +1,115 @@
+"""Choose the version of a request: what we speak, what the broker offers, what the request needs.
+
+Why it exists: the newest common version is not always the right one. Transactions v1 and v2 are
+told apart by versions (KIP-890), and AddPartitionsToTxn 4 and above is for brokers alone.
+Owns: the version windows as data, `choose_version`, the versions from which a throttled answer
+asks the client to pause (KIP-219).
+Must not know: layouts, sockets, which transaction version the cluster has (a request says it).
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from txnproducer._protocol.messages import (
+    API_KEY_OF,
+    ApiKey,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+    Request,
+    TxnOffsetCommitRequest,
+)
+from txnproducer._protocol.versions import ApiVersionRange, NodeApiVersions
+from txnproducer.errors import UnsupportedVersionError
+
+PRODUCE_WITH_TOPIC_IDS = 13
+FIND_COORDINATOR_WITH_KEYS = 4
+
+CLIENT_VERSIONS: dict[ApiKey, ApiVersionRange] = {
+    ApiKey.PRODUCE: ApiVersionRange(3, 13),  # 3: the record batch of KIP-98
+    # 4: allow_auto_topic_creation. 13 moves errors to a field that `MetadataResponse` lacks.
+    ApiKey.METADATA: ApiVersionRange(4, 12),
+    ApiKey.FIND_COORDINATOR: ApiVersionRange(1, 6),  # 1: coordinators of transactions
+    ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, 5),  # 6 is KIP-939, still unstable
+    ApiKey.ADD_PARTITIONS_TO_TXN: ApiVersionRange(0, 3),  # 4 and above: between brokers
+    ApiKey.ADD_OFFSETS_TO_TXN: ApiVersionRange(0, 4),
+    ApiKey.END_TXN: ApiVersionRange(0, 5),
+    ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 5),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiVersionRange(0, 0),
+}
+
+# The first version of each API with transactions v2's meaning: the request also adds its
+# partitions to the transaction (Produce, TxnOffsetCommit), or bumps the epoch (EndTxn).
+FIRST_V2_VERSION = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
+
+# From these versions on the broker answers first and counts on the client to stay silent for
+# throttle_time_ms; before, it had waited itself (KIP-219).
+CLIENT_THROTTLES_FROM: dict[ApiKey, int] = {
+    ApiKey.PRODUCE: 6,
+    ApiKey.METADATA: 6,
+    ApiKey.FIND_COORDINATOR: 2,
+    ApiKey.INIT_PRODUCER_ID: 1,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 1,
+    ApiKey.ADD_OFFSETS_TO_TXN: 1,
+    ApiKey.END_TXN: 1,
+    ApiKey.TXN_OFFSET_COMMIT: 1,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
+}
+
+
+def choose_version(body: Request, offered: NodeApiVersions) -> int:
+    """Return the newest version that carries all of a request and that the broker offers.
+
+    Args:
+        body: the request.
+        offered: what the broker offered in its handshake.
+
+    Returns:
+        The version to encode the request at.
+
+    Raises:
+        UnsupportedVersionError: there is no such version; nothing may be sent.
+    """
+    api_key = API_KEY_OF[type(body)]
+    lowest, highest, why = _needed(body, api_key)
+    broker = offered.ranges.get(api_key)
+    if broker is None:
+        raise UnsupportedVersionError(f"the broker does not offer {api_key.name}")
+    version = min(highest, broker.max_version)
+    if version < max(lowest, broker.min_version):
+        raise UnsupportedVersionError(
+            f"the broker offers {api_key.name} {broker.min_version} to {broker.max_version}, "
+            f"but {why} needs {lowest} to {highest}"
+        )
+    return version
+
+
+def _needed(body: Request, api_key: ApiKey) -> tuple[int, int, str]:
+    """Return the window of versions that can carry this request, and why it is that window."""
+    lowest, highest = CLIENT_VERSIONS[api_key]
+    why = "this client"
+    if isinstance(body, ProduceRequest) and not _has_all_topic_ids(body):
+        highest = PRODUCE_WITH_TOPIC_IDS - 1
+    if isinstance(body, InitProducerIdRequest) and body.producer_id >= 0:
+        return max(lowest, 3), highest, "bumping a producer's epoch (KIP-360)"
+    if isinstance(body, TxnOffsetCommitRequest) and body.has_group_metadata:
+        lowest, why = max(lowest, 3), "fencing by consumer group metadata (KIP-447)"
+    if _is_transactional(body):
+        first_v2 = FIRST_V2_VERSION[api_key]
+        if body.is_transaction_v2_enabled:
+            return max(lowest, first_v2), highest, "transactions v2 (KIP-890)"
+        highest = min(highest, first_v2 - 1)
+    return lowest, highest, why
+
+
+def _is_transactional(
+    body: Request,
+) -> TypeGuard[ProduceRequest | TxnOffsetCommitRequest | EndTxnRequest]:
+    if isinstance(body, ProduceRequest):
+        return body.transactional_id is not None
+    return isinstance(body, TxnOffsetCommitRequest | EndTxnRequest)
+
+
+def _has_all_topic_ids(body: ProduceRequest) -> bool:
+    return all(partition.topic_id for partition in body.partitions)
