@@ -94,8 +94,8 @@ def _differences() -> str:
         "## Differences from the Java client",
         "",
         "Times are at most 2147483647 ms (24 days), so that no wait is without an end.",
-        "Where Java takes 0 and nothing could work with it (`request_timeout_ms`, "
-        "`max_request_size`, `buffer_memory`, ...), 1 is the least.",
+        "Where Java takes 0 and nothing could work with it, such as `request_timeout_ms`, the least",
+        "is 1.",
         "",
         "| setting | here | Java | why |",
         "|---|---|---|---|",
