@@ -1,8 +1,8 @@
 """How long to wait before a retry: exponential, capped, with jitter (KIP-580).
 
-Owns: the arithmetic. Must not know: what is retried, or when; the caller adds the result to its own clock.
-Rule: draw once per attempt and keep the value. Java draws anew at every look, so that under frequent polling
-the effective wait tends to the lower bound.
+Owns: the arithmetic. Must not know: what is retried, or when; the caller adds the result to its
+own clock. Rule: draw once per attempt and keep the value. Java draws anew at every look, so that
+under frequent polling the effective wait tends to the lower bound.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ExponentialBackoff:
         self._dice = dice
 
     def draw_ms(self, attempts: int) -> int:
-        """Return how long to wait after this many failed attempts before the present one (0 = the first failure)."""
+        """Return how long to wait after a failure; `attempts` failed before it."""
         base_ms = min(self._initial_ms << min(attempts, _MOST_DOUBLINGS), self._max_ms)
         factor = 1 - JITTER + 2 * JITTER * self._dice.random()
         return int(base_ms * factor)

@@ -1,10 +1,12 @@
-"""The bound on memory that waiting records may take (`buffer_memory`), and who is next when it is full.
+"""The bound on memory of waiting records (`buffer_memory`), and who is next when it is full.
 
-Owns: the count of free bytes and the queue of those who wait. Must not know: buffers; Python's own allocator
-keeps them, here they are only counted. Must not wait: a caller gets a ticket, and asks again.
+Owns: the count of free bytes and the queue of those who wait. Must not know: buffers; Python's own
+allocator keeps them, here they are only counted. Must not wait: a caller gets a ticket, and asks
+again.
 
 Rules:
-* First come, first served: while somebody waits, nobody else is served, or a large record could starve.
+* First come, first served: while somebody waits, nobody else is served, or a large record could
+  starve.
 * Bytes go back exactly once, in the size they were taken.
 """
 

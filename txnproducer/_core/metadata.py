@@ -1,13 +1,15 @@
 """What the client knows of the cluster: brokers, topics, leaders; and when to ask again.
 
-Owns: the snapshot, the leader epochs, the topics wanted with their idle expiry, the schedule of refreshes,
-the bootstrap addresses. Must not know: connections, who sends the request, batches.
+Owns: the snapshot, the leader epochs, the topics wanted with their idle expiry, the schedule of
+refreshes, the bootstrap addresses. Must not know: connections, who sends the request, batches.
 
 Rules:
-* An answer may come from a broker that lags behind: a partition's leader is never replaced by one of an older
-  epoch (KIP-320). A topic with a new id is another topic, and its epochs start anew.
-* A topic is asked for from its first use until nobody used it for `metadata_max_idle_ms` (KIP-526).
-* After an answer that left something open the next request waits, each time longer; a new topic does not.
+* An answer may come from a broker that lags behind: a partition's leader is never replaced by one
+  of an older epoch (KIP-320). A topic with a new id is another topic, and its epochs start anew.
+* A topic is asked for from its first use until nobody used it for `metadata_max_idle_ms`
+  (KIP-526).
+* After an answer that left something open the next request waits, each time longer; a new topic
+  does not.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class TopicSnapshot:
     def partitions(self) -> tuple[PartitionMetadata, ...]:
         """Return all partitions with their leaders."""
         pairs = zip(self.leader_ids, self.leader_epochs, strict=True)
-        return tuple(PartitionMetadata(p, leader, epoch) for p, (leader, epoch) in enumerate(pairs))
+        return tuple(
+            PartitionMetadata(p, leader, epoch) for p, (leader, epoch) in enumerate(pairs)
+        )
 
 
 class Metadata:
@@ -114,8 +118,12 @@ class Metadata:
         return snapshot.leader_ids[partition], snapshot.leader_epochs[partition]
 
     def take_topic_error(self, topic: str) -> KafkaError | None:
-        """Return, once, why a topic can't be used; None where nothing speaks against it, or it may pass."""
+        """Return, once, why a topic can't be used; None if nothing lasting speaks against it."""
         return self._topic_errors.pop(topic, None)
+
+    def has_topic_error(self, topic: str) -> bool:
+        """Return whether `take_topic_error` would return one."""
+        return topic in self._topic_errors
 
     # --- what is wanted -------------------------------------------------------------------------
 
@@ -193,7 +201,7 @@ class Metadata:
         self._attempts += 1
 
     def _take_topic(self, topics: dict[str, TopicSnapshot], answer: TopicMetadata) -> bool:
-        """Put one topic's answer into the snapshot; return whether it has to be asked for again."""
+        """Put one topic's answer into the snapshot; return whether to ask for it again."""
         topic = answer.topic
         self._topic_errors.pop(topic, None)
         if answer.error_code != ErrorCode.NONE:
@@ -210,9 +218,7 @@ class Metadata:
         topics[topic] = TopicSnapshot(topic, answer.topic_id, leader_ids, epochs)
         return any(_is_worth_asking_again(p.error_code) for p in answer.partitions)
 
-    def _take_topic_error(
-        self, topics: dict[str, TopicSnapshot], answer: TopicMetadata
-    ) -> bool:
+    def _take_topic_error(self, topics: dict[str, TopicSnapshot], answer: TopicMetadata) -> bool:
         if _is_worth_asking_again(answer.error_code):
             # The topic may be on its way (or gone, then its records end by their deadline).
             if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -253,7 +259,7 @@ class Metadata:
 
 
 def _newer(known: TopicSnapshot | None, answer: PartitionMetadata) -> tuple[int, int]:
-    """Return leader and epoch of a partition: the answer's, unless the known epoch is a later one."""
+    """Return a partition's leader and epoch: the answer's, unless a later epoch is known."""
     partition = answer.partition
     if known is not None and partition < known.partition_count and answer.leader_epoch != -1:
         known_epoch = known.leader_epochs[partition]
@@ -278,30 +284,3 @@ def _topic_error(answer: TopicMetadata) -> KafkaError:
             "'_' and '-', and not '.' or '..'",
         )
     return error_for_code(answer.error_code)
-
-
-def parse_bootstrap_servers(servers: Sequence[str]) -> tuple[BrokerNode, ...]:
-    """Return the bootstrap addresses as nodes with the ids -1, -2, ...
-
-    Args:
-        servers: `host:port` or `[ipv6]:port`, 9092 where the port is missing.
-
-    Raises:
-        ValueError: naming the address that cannot be read.
-    """
-    return tuple(
-        BrokerNode(-1 - number, *_host_and_port(server)) for number, server in enumerate(servers)
-    )
-
-
-def _host_and_port(server: str) -> tuple[str, int]:
-    address = server.strip().rpartition("://")[2]
-    host, separator, port = address.rpartition(":")
-    if not separator or address.endswith("]"):
-        host, port = address, "9092"
-    host = host.strip("[]")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(
-            f"bootstrap_servers: {server!r} is no address; write host:port, such as localhost:9092"
-        )
-    return host, int(port)

@@ -1,11 +1,13 @@
-"""The queues of waiting batches: one per partition, grouped by topic, each with what its appends need.
+"""The queues of waiting batches: one per partition, grouped by topic.
 
-Owns: `PartitionQueue`, `TopicQueues`. Must not know: memory, metadata, the sender, sequences' meaning beyond
-their order. The accumulator keeps the books; here is only the data and the order within one queue.
+Owns: `PartitionQueue`, `TopicQueues`. Must not know: memory, metadata, the sender, sequences'
+meaning beyond their order. The accumulator keeps the books; here is only the data and the order
+within one queue.
 
 Rules:
 * Only the last batch of a queue may be open, and only if `open_batch` says so.
-* Numbered batches lie in front, in sequence order; batches without a number behind them, in append order.
+* Numbered batches lie in front, in sequence order; batches without a number behind them, in append
+  order.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from txnproducer.records import TopicPartition
 _HALF_OF_SEQUENCES: Final = 1 << 30
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
-# Codecs differ little between neighbouring batches: believe a worse ratio fast and a better one slowly,
-# since a batch that comes out too large costs a split.
+# Codecs differ little between neighbouring batches: believe a worse ratio fast and a better one
+# slowly, since a batch that comes out too large costs a split.
 _RATIO_IMPROVING_STEP: Final = 0.005
 _RATIO_DETERIORATE_STEP: Final = 0.05
 
@@ -70,7 +72,7 @@ class PartitionQueue:
         self.batches.appendleft(batch)
 
     def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
-        """Put a numbered batch behind those that come before it; pushing to the front could give 1, 0."""
+        """Put a numbered batch behind those before it; always in front could give 1, 0."""
         position = 0
         for other in self.batches:
             if not other.has_sequence or not is_before(other.base_sequence, batch.base_sequence):
@@ -132,7 +134,8 @@ class TopicQueues:
         elif observed < known:
             self.compression_ratio = max(known - _RATIO_IMPROVING_STEP, observed)
 
-    # --- the sticky choice ------------------------------------------------------------------------
+    # --- the sticky choice
+    # ------------------------------------------------------------------------
 
     def stick_to(self, queue: PartitionQueue) -> None:
         """Let records without key and partition go to this queue from now on."""
@@ -143,8 +146,8 @@ class TopicQueues:
     def count_sticky_bytes(self) -> int:
         """Return how much went to the sticky queue since this was last asked, batch by batch.
 
-        Counting once per batch instead of once per record leaves the rule of KIP-794 as it is: a switch is
-        only made where a batch ends, and one batch holds no more than the sticky size.
+        Counting once per batch instead of once per record leaves the rule of KIP-794 as it is: a
+        switch is only made where a batch ends, and one batch holds no more than the sticky size.
         """
         batch = self.sticky_batch
         counted = 0 if batch is None else batch.estimated_size_bytes - self.sticky_start_bytes

@@ -1,10 +1,11 @@
-"""Which partition a record goes to when the caller named none: by its key, or sticky and adaptive (KIP-794).
+"""Which partition a record goes to when none is named: by key, or sticky and adaptive (KIP-794).
 
-Owns: murmur2, the sticky choice of one topic. Must not know: queues, batches, metadata; it is given counts.
+Owns: murmur2, the sticky choice of one topic. Must not know: queues, batches, metadata; it is
+given counts.
 
 Rules:
-* A key goes where the Java client sends it: murmur2, made positive, modulo all partitions (not those with a
-  leader), so that both clients can write one topic.
+* A key goes where the Java client sends it: murmur2, made positive, modulo all partitions (not
+  those with a leader), so that both clients can write one topic.
 * Records without a key stay with one partition for about `batch_size` bytes, so that batches fill.
 * The next partition is drawn by the lengths of the queues: a slow broker's partitions get less.
 """
@@ -71,8 +72,9 @@ class BuiltInPartitioner:
 
         Args:
             appended_bytes: how much more.
-            is_switch_enabled: whether the partition's last batch is full or gone; switching away from an open
-                one would leave a fraction of a batch behind. At twice the size it does not matter.
+            is_switch_enabled: whether the partition's last batch is full or gone; switching away
+                from an open one would leave a fraction of a batch behind. At twice the size it
+                does not matter.
 
         Returns:
             Whether it is time to draw another partition.
@@ -93,8 +95,8 @@ class BuiltInPartitioner:
         Args:
             partition_count: of the topic, at least 1.
             available: the partitions that have a leader.
-            queue_lengths: each available partition with the number of its waiting batches, to draw by load;
-                None to draw evenly.
+            queue_lengths: each available partition with the number of its waiting batches, to draw
+                by load; None to draw evenly.
         """
         if queue_lengths:
             partition = self._draw_by_load(queue_lengths)

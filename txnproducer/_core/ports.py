@@ -1,8 +1,8 @@
 """All that the core knows of the outside: a client that carries requests, a way to wait, and dice.
 
-Owns: three protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests' scripted
-client implement `KafkaClient`; the I/O thread implements `Waiter`. The core never polls: whoever drives it
-polls the client, and hands each event to `ProducerCore.handle`.
+Owns: three protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests'
+scripted client implement `KafkaClient`; the I/O thread implements `Waiter`. The core never polls:
+whoever drives it polls the client, and hands each event to `ProducerCore.handle`.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ class KafkaClient(Protocol):
     """Carries requests to brokers. No method blocks."""
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Learn the addresses of brokers; ids not named are kept, a changed address closes the old connections."""
+        """Learn brokers' addresses; others are kept, a changed one closes its connections."""
         ...
 
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
-        """Tell whether a request can be sent on a connection now; begin to connect where there is none.
+        """Tell whether a request can be sent now; begin to connect where there is no connection.
 
-        False while connecting, backing off after a failure, throttled (KIP-219), re-authenticating, or at the
-        in-flight limit.
+        False while connecting, backing off after a failure, throttled (KIP-219),
+        re-authenticating, or at the in-flight limit.
         """
         ...
 
     def is_connected(self, connection: ConnectionId) -> bool:
-        """Tell whether the connection is established, even if it can't take a request right now."""
+        """Tell whether the connection is established, even if it takes no request right now."""
         ...
 
     def ready_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
-        """Return after how many milliseconds `is_ready` is worth asking again if no event comes before."""
+        """Return in how many milliseconds to ask `is_ready` again if no event comes before."""
         ...
 
     def throttle_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
-        """Return for how many milliseconds the broker has asked not to be sent to (0 = not throttled)."""
+        """Return for how many milliseconds the broker wants no request (0 = not throttled)."""
         ...
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
-        """Put a request on a ready connection. Its `ClientResponse` comes as an event, always exactly once.
+        """Put a request on a ready connection; exactly one `ClientResponse` comes as an event.
 
         Raises:
             IllegalStateError: the connection is not ready.
@@ -51,9 +51,10 @@ class KafkaClient(Protocol):
         ...
 
     def least_loaded_node(self, now_ms: int) -> int | None:
-        """Return the id of the best broker for a request that any broker answers, or None when all back off.
+        """Return the best broker for a request that any broker answers; None when all back off.
 
-        Prefers a ready connection (DATA channel) with the fewest requests in flight; else one that can be connected to.
+        Prefers a ready connection (DATA channel) with the fewest requests in flight; else one that
+        can be connected to.
         """
         ...
 
@@ -74,7 +75,7 @@ class Waiter(Protocol):
     """Lets an application thread wait for something that the core completes."""
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Block until `is_done()` or the time-out; return what `is_done()` says last. Interruptible by Ctrl-C."""
+        """Block until `is_done()` or the time-out; return what it says last. Ctrl-C interrupts."""
         ...
 
 

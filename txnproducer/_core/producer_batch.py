@@ -1,13 +1,17 @@
 """One batch of records for one partition, from its first record to its end.
 
-Owns: the records, their callbacks, the attempts, the producer state stamped on it, its one final state.
-Must not know: queues, memory, transactions; others decide what happens to a batch, it keeps the account.
+Owns: the records, their callbacks, the attempts, the producer state stamped on it, its one final
+state. Must not know: queues, memory, transactions; others decide what happens to a batch, it keeps
+the account.
 
 Rules:
-* A batch ends once: succeeded, failed or aborted. What comes later for a failed or aborted batch is ignored
-  (`False`), since an answer may arrive after the deadline; anything after a success is a programming error.
-* Numbered means sent (or about to be, in the same step): a sequence is given when the batch is drained.
-* A retry keeps producer id, epoch and sequence; only `reset_producer_state` renumbers (an epoch bump).
+* A batch ends once: succeeded, failed or aborted. What comes later for a failed or aborted batch
+  is ignored (`False`), since an answer may arrive after the deadline; anything after a success is
+  a programming error.
+* Numbered means sent (or about to be, in the same step): a sequence is given when the batch is
+  drained.
+* A retry keeps producer id, epoch and sequence; only `reset_producer_state` renumbers (an epoch
+  bump).
 """
 
 from __future__ import annotations
@@ -106,7 +110,8 @@ class ProducerBatch:
         self.was_sent = False
         self.is_in_flight = False
         self.final_state: FinalState | None = None
-        self.producer_id, self.producer_epoch = ProducerIdAndEpoch.NONE
+        self.producer_id = ProducerIdAndEpoch.NONE.producer_id
+        self.producer_epoch = ProducerIdAndEpoch.NONE.producer_epoch
         self.base_sequence: int = NO_SEQUENCE
         self.is_transactional = False
         self.is_reset = False
@@ -158,6 +163,12 @@ class ProducerBatch:
             self._callbacks.append((index, future, on_delivery))
         return future
 
+    def add_callback(
+        self, index: int, future: FutureRecordMetadata, on_delivery: DeliveryCallback
+    ) -> None:
+        """Have a callback run when the record of this index has ended."""
+        self._callbacks.append((index, future, on_delivery))
+
     def close(self) -> bytes:
         """Close for appends and return the bytes to send, with the present producer state."""
         self.is_reset = False
@@ -201,7 +212,7 @@ class ProducerBatch:
     def _stamp(
         self, producer: ProducerIdAndEpoch, base_sequence: int, is_transactional: bool
     ) -> None:
-        producer_id, producer_epoch = producer
+        producer_id, producer_epoch = producer.producer_id, producer.producer_epoch
         self.builder.set_producer_state(
             producer_id, producer_epoch, base_sequence, is_transactional
         )
@@ -241,7 +252,7 @@ class ProducerBatch:
         return self.attempts > 0 and self.attempts == self._attempts_when_leader_changed
 
     def backoff_left_ms(self, now_ms: int) -> int:
-        """Return how long the batch must still wait before its next attempt; a new leader ends the wait."""
+        """Return how long to wait before the next attempt; a new leader ends the wait."""
         if not self.attempts or self.has_leader_changed_for_the_ongoing_retry:
             return 0
         return max(0, self.last_attempt_ms + self.backoff_ms - now_ms)
@@ -313,8 +324,8 @@ class ProducerBatch:
             new_builder: makes a builder with a size limit.
 
         Returns:
-            The parts, in order, with consecutive sequences if this batch had any, created when it was
-            and with no attempt made. The records' futures and callbacks have moved to them.
+            The parts, in order, with consecutive sequences if this batch had any, created when it
+            was and with no attempt made. The records' futures and callbacks have moved to them.
         """
         parts: deque[ProducerBatch] = deque()
         starts: list[int] = []
@@ -354,17 +365,17 @@ class ProducerBatch:
         start = 0
         for part in parts:
             end = start + part.record_count
-            part._callbacks = [
-                (index - start, future, callback)
-                for index, future, callback in self._callbacks
-                if start <= index < end
-            ]
+            for index, future, callback in self._callbacks:
+                if start <= index < end:
+                    part.add_callback(index - start, future, callback)
             start = end
         self._callbacks = []
 
     def largest_record_bytes(self) -> int:
         """Return the size that a batch of its largest record alone could have."""
-        return max(batch_size_upper_bound(key, value, hs) for _, key, value, hs in self.builder.records())
+        return max(
+            batch_size_upper_bound(key, value, hs) for _, key, value, hs in self.builder.records()
+        )
 
     def __repr__(self) -> str:
         topic, partition = self.topic_partition

@@ -1,12 +1,14 @@
-"""The records that wait: batches per partition under a bound of memory, until the sender takes them.
+"""The records that wait: batches per partition, under a bound of memory.
 
-Owns: the queues, the set of incomplete batches, the memory they take, the callbacks that became due, the
-flushes under way. Must not know: connections, requests, transactions. It never waits: an append without
-memory gets a ticket, and the shell asks again.
+Owns: the queues, the set of incomplete batches, the memory they take, the callbacks that became
+due, the flushes under way. Must not know: connections, requests, transactions. It never waits: an
+append without memory gets a ticket, and the shell asks again.
 
 Rules:
-* A batch leaves the set of incomplete batches exactly once, after its callbacks ran; a commit waits for it.
-* Its memory goes back exactly once: at its end, or, if it ends while it is on the wire, when the answer comes.
+* A batch leaves the set of incomplete batches exactly once, after its callbacks ran; a commit
+  waits for it.
+* Its memory goes back exactly once: at its end, or, if it ends while it is on the wire, when the
+  answer comes.
 * The work per record is one `RecordBatchBuilder.append`; everything else here is done per batch.
 """
 
@@ -34,7 +36,8 @@ from txnproducer._record.format import Header
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import TopicPartition
 
-# Taking over the estimate of a batch that was refused as too large: never below what no codec gives.
+# Taking over the estimate of a batch that was refused as too large: never below what no codec
+# gives.
 _LEAST_RATIO_AFTER_REFUSAL: Final = 1.0
 
 
@@ -57,7 +60,7 @@ class AccumulatorOptions:
 
 
 class FlushTicket:
-    """What one flush waits for: the batches that were incomplete when it began, and what they split into."""
+    """What a flush waits for: the batches incomplete when it began, and what they split into."""
 
     __slots__ = ("_results",)
 
@@ -191,7 +194,7 @@ class RecordAccumulator:
         return builder
 
     def sticky_queue(self, topic_queues: TopicQueues, snapshot: TopicSnapshot) -> PartitionQueue:
-        """Return the queue for a record with neither key nor partition; perhaps it is time for another."""
+        """Return the queue for a record without key and partition; perhaps it is a new one."""
         partitioner = topic_queues.partitioner
         queue = topic_queues.sticky_queue
         counted_bytes = topic_queues.count_sticky_bytes()
@@ -236,7 +239,8 @@ class RecordAccumulator:
             _, drained_ms = self._node_latency.get(node_id, (now_ms, now_ms))
             self._node_latency[node_id] = (now_ms, now_ms if can_drain else drained_ms)
 
-    # --- taking out and putting back --------------------------------------------------------------
+    # --- taking out and putting back
+    # --------------------------------------------------------------
 
     def take_head(self, queue: PartitionQueue) -> ProducerBatch:
         """Take out a queue's head to send it; the queue is then served last."""
@@ -321,7 +325,8 @@ class RecordAccumulator:
         """Let a partition's batches go again."""
         self.topic_queues(topic_partition.topic).queue(topic_partition.partition).is_muted = False
 
-    # --- the end of a batch -----------------------------------------------------------------------
+    # --- the end of a batch
+    # -----------------------------------------------------------------------
 
     @property
     def has_incomplete(self) -> bool:
@@ -353,13 +358,14 @@ class RecordAccumulator:
         batch.result.done()
 
     def deallocate(self, batch: ProducerBatch) -> None:
-        """Give a batch's memory back; calling again does nothing, the parts of a split have none."""
+        """Give a batch's memory back; again does nothing, and the parts of a split have none."""
         if not batch.is_memory_freed:
             batch.is_memory_freed = True
             if batch.memory_bytes:
                 self.pool.deallocate(batch.memory_bytes)
 
-    # --- flush, abort, close ------------------------------------------------------------------------
+    # --- flush, abort, close
+    # ------------------------------------------------------------------------
 
     def begin_flush(self) -> FlushTicket:
         """Make everything ready, until all that is incomplete now has ended."""

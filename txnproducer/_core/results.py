@@ -1,12 +1,14 @@
 """What the user holds of a record on its way: one result per batch, one thin future per record.
 
-Owns: `ProduceRequestResult`, `FutureRecordMetadata`, `CallbackBatch`. Must not know: batches' bytes, queues,
-the sender. It waits only through the `Waiter` that it was given.
+Owns: `ProduceRequestResult`, `FutureRecordMetadata`, `CallbackBatch`. Must not know: batches'
+bytes, queues, the sender. It waits only through the `Waiter` that it was given.
 
 Rules:
-* A result is set (readable) before the delivery callbacks run, and done (waiters go on) after them.
+* A result is set (readable) before the delivery callbacks run, and done (waiters go on) after
+  them.
 * A batch that was split hands its records on: each future follows its record into the child.
-* A future costs a user one small object per record; it knows its place, and looks the rest up when asked.
+* A future costs a user one small object per record; it knows its place, and looks the rest up when
+  asked.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ class ProduceRequestResult:
     """The end of one batch, shared by the futures of its records."""
 
     __slots__ = (
-        "_child_starts",
-        "_children",
         "_record_errors",
         "base_offset",
+        "child_starts",
+        "children",
         "is_done",
         "is_set",
         "log_append_time_ms",
@@ -52,8 +54,8 @@ class ProduceRequestResult:
         self.is_set = False
         self.is_done = False
         self._record_errors: RecordErrors | None = None
-        self._children: list[ProduceRequestResult] = []
-        self._child_starts: list[int] = []
+        self.children: list[ProduceRequestResult] = []
+        self.child_starts: list[int] = []
 
     def set(
         self, base_offset: int, log_append_time_ms: int, record_errors: RecordErrors | None
@@ -69,7 +71,9 @@ class ProduceRequestResult:
             IllegalStateError: it was set before.
         """
         if self.is_set:
-            raise IllegalStateError(f"the result of a batch of {self.topic_partition} is set twice")
+            raise IllegalStateError(
+                f"the result of a batch of {self.topic_partition} is set twice"
+            )
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self._record_errors = record_errors
@@ -85,22 +89,22 @@ class ProduceRequestResult:
         Args:
             children: each with the index that its first record had in this batch, in this order.
         """
-        self._child_starts = [start for start, _ in children]
-        self._children = [child for _, child in children]
+        self.child_starts = [start for start, _ in children]
+        self.children = [child for _, child in children]
         self.is_set = True
         self.is_done = True
 
     def are_all_done(self) -> bool:
-        """Return whether the batch and all that it was split into are done; a flush waits for this."""
-        return self.is_done and all(child.are_all_done() for child in self._children)
+        """Return whether the batch and all it was split into are done; a flush waits for this."""
+        return self.is_done and all(child.are_all_done() for child in self.children)
 
     def locate(self, index: int) -> tuple[ProduceRequestResult, int]:
-        """Return the result that decides about a record of this batch, and the record's index there."""
+        """Return the result that decides about a record, and the record's index there."""
         result = self
-        while result._children:
-            position = bisect_right(result._child_starts, index) - 1
-            index -= result._child_starts[position]
-            result = result._children[position]
+        while result.children:
+            position = bisect_right(result.child_starts, index) - 1
+            index -= result.child_starts[position]
+            result = result.children[position]
         return result, index
 
     def error_of(self, index: int) -> KafkaError | None:
@@ -133,7 +137,7 @@ class FutureRecordMetadata:
     def done(self) -> bool:
         """Return whether the record was delivered or has failed, and its callback has run."""
         result = self._result
-        if result._children:
+        if result.children:
             result, _ = result.locate(self._index)
         return result.is_done
 
@@ -145,7 +149,8 @@ class FutureRecordMetadata:
                 `delivery_timeout_ms`).
 
         Returns:
-            Where the record was written. Inside a transaction this does not mean that it is committed.
+            Where the record was written. Inside a transaction this does not mean that it is
+            committed.
 
         Raises:
             KafkaTimeoutError: not yet; the record is still on its way.
@@ -166,8 +171,8 @@ class FutureRecordMetadata:
             place = self._result.topic_partition
             waited = "" if timeout is None else f" within {timeout:g} s"
             raise KafkaTimeoutError(
-                f"the record for {place.topic}-{place.partition} was not delivered{waited}; it is still "
-                "on its way, so call result() again, or raise the timeout"
+                f"the record for {place.topic}-{place.partition} was not delivered{waited}; it is "
+                "still on its way, so call result() again, or raise the timeout"
             )
         return self.error
 
@@ -224,7 +229,7 @@ class CallbackBatch:
         for future, callback in self._calls:
             try:
                 callback(future.metadata(), future.error)
-            except Exception:
+            except Exception:  # noqa: BLE001 - whatever users' code raises
                 _LOG.exception("a delivery callback failed for %r", future)
 
 

@@ -1,0 +1,417 @@
+"""The application's side of a send: from a record to its place in a batch, without waiting.
+
+Owns: the order of the checks, the choice of the partition, what a local failure does to the
+transaction. Must not know: requests, connections; that a record is sent is the sender's work.
+
+The order (Java's, but for the state, which Java looks at too late, leaving an orphan in the
+queue): closed; metadata there; record not too large; state allows a record; then append, and only
+then the partition joins the transaction. A local failure of a kind that a broker could have caused
+gives a failed future and makes an open transaction abortable; a caller's mistake raises and
+changes nothing.
+
+Rule: the usual record (a batch is open, the partition is in the transaction) passes `append`
+alone, with one look into the table of topics, one call of the builder and one future.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Final
+
+from txnproducer._core.buffer_pool import MemoryTicket
+from txnproducer._core.metadata import Metadata, TopicSnapshot
+from txnproducer._core.metrics import Metrics
+from txnproducer._core.partition_queues import PartitionQueue, TopicQueues
+from txnproducer._core.partitioner import murmur2
+from txnproducer._core.ports import Waiter
+from txnproducer._core.record_accumulator import RecordAccumulator
+from txnproducer._core.results import (
+    CallbackBatch,
+    DeliveryCallback,
+    FutureRecordMetadata,
+    failed_future,
+)
+from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer._core.transaction_state import TransactionState
+from txnproducer._record import batch_size_upper_bound
+from txnproducer._record.format import Header
+from txnproducer.errors import (
+    BufferExhaustedError,
+    InvalidProducerEpochError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    RecordTooLargeError,
+)
+
+NO_PARTITION: Final = -1
+# Header, the longest varints of a record: what a batch of one record has besides key and value.
+_RECORD_OVERHEAD_BYTES: Final = 128
+
+# Keys repeat; hashing one costs more than all else that an append does.
+_cached_murmur2 = lru_cache(maxsize=8192)(murmur2)
+_LONGEST_CACHED_KEY_BYTES: Final = 64
+
+
+class BlockReason(Enum):
+    """What an append waits for."""
+
+    METADATA = auto()
+    MEMORY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendBlocked:
+    """Nothing was appended; wait until `append_can_proceed`, then call `append` again with this.
+
+    Attributes:
+        reason: what is missing.
+        metadata_version: what was known when the wait began.
+        ticket: the place in the queue for memory.
+    """
+
+    reason: BlockReason
+    metadata_version: int = 0
+    ticket: MemoryTicket | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOptions:
+    """The settings of appending; names and units as in `ProducerConfig`."""
+
+    max_request_size: int
+    buffer_memory: int
+    is_ignoring_keys: bool
+
+
+class _NoTransactions:
+    """Stands for the manager of a producer without idempotence: any state will do."""
+
+    state: Final = TransactionState.READY
+
+
+class Appender:
+    """Take records.
+
+    Args:
+        options: the settings.
+        metadata: knows the topics.
+        accumulator: keeps the records.
+        transactions: decides whether records are welcome; None without idempotence.
+        metrics: counts failures.
+        waiter: for futures that failed at once.
+
+    Attributes:
+        needs_wakeup: set when the sender should look; the shell clears it.
+    """
+
+    def __init__(
+        self,
+        options: AppendOptions,
+        metadata: Metadata,
+        accumulator: RecordAccumulator,
+        transactions: TransactionManager | None,
+        metrics: Metrics,
+        waiter: Waiter,
+    ) -> None:
+        self.needs_wakeup = False
+        self.transaction_manager = transactions
+        self._options = options
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._metrics = metrics
+        self._waiter = waiter
+        self._topics = accumulator.topics
+        self._transaction_number = 0
+        self._small_record_bytes = options.max_request_size - _RECORD_OVERHEAD_BYTES
+        self._is_ignoring_keys = options.is_ignoring_keys
+        self._state_holder = transactions if transactions is not None else _NoTransactions()
+        is_transactional = transactions is not None and transactions.is_transactional
+        self._usual_state = (
+            TransactionState.IN_TRANSACTION if is_transactional else TransactionState.READY
+        )
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: tuple[Header, ...],
+        partition: int | None,
+        timestamp_ms: int,
+        on_delivery: DeliveryCallback | None,
+        now_ms: int,
+        blocked: AppendBlocked | None = None,
+    ) -> FutureRecordMetadata | AppendBlocked:
+        """Append a record.
+
+        Args:
+            topic: where to.
+            value: bytes or None.
+            key: bytes or None.
+            headers: pairs of a name and bytes or None.
+            partition: which one, or None to let key or load decide.
+            timestamp_ms: of the record, milliseconds since the epoch.
+            on_delivery: called with the record's metadata and error when it has ended.
+            now_ms: the core's clock.
+            blocked: what an earlier call for the same record returned.
+
+        Returns:
+            The record's future, perhaps failed already; or what to wait for, and then nothing was
+            appended.
+
+        Raises:
+            IllegalStateError: no transaction is open, or the producer is closed.
+            KafkaError: the transaction or the producer has failed before.
+        """
+        queues = self._topics.get(topic)
+        if queues is not None and self._state_holder.state is self._usual_state:
+            if partition is not None:
+                queue = queues.queues.get(partition)
+            elif key is None or self._is_ignoring_keys:
+                queue = queues.sticky_queue
+            else:
+                queue = self._queue_for_key(queues, key)
+            if queue is not None and queue.transaction_number == self._transaction_number:
+                batch = queue.open_batch
+                value_size = -1 if value is None else len(value)
+                key_size = -1 if key is None else len(key)
+                is_small = value_size + key_size < self._small_record_bytes
+                if batch is not None and is_small and not headers and blocked is None:
+                    index = batch.builder.append(timestamp_ms, key, value)
+                    if index is not None:
+                        future = FutureRecordMetadata(
+                            batch.result, index, timestamp_ms, key_size, value_size
+                        )
+                        if on_delivery is not None:
+                            batch.add_callback(index, future, on_delivery)
+                        return future
+        record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        ticket = None if blocked is None else blocked.ticket
+        outcome = self._append_any(record, ticket, now_ms)
+        if type(outcome) is FutureRecordMetadata:
+            self._accumulator.give_up(ticket)
+        return outcome
+
+    def _queue_for_key(self, queues: TopicQueues, key: bytes) -> PartitionQueue | None:
+        count = queues.partition_count
+        if not count:
+            return None
+        hashed = _cached_murmur2(key) if len(key) <= _LONGEST_CACHED_KEY_BYTES else murmur2(key)
+        return queues.queues.get((hashed & 0x7FFFFFFF) % count)
+
+    def _append_any(
+        self, record: _Record, ticket: MemoryTicket | None, now_ms: int
+    ) -> FutureRecordMetadata | AppendBlocked:
+        """Append a record with every check."""
+        if self._accumulator.is_closed:
+            raise KafkaError("the producer was closed while the record was being sent")
+        snapshot = self._metadata.topics.get(record.topic)
+        if snapshot is None or not _has_partition(snapshot, record.partition):
+            return self._wait_for_metadata(record, now_ms)
+        self._metadata.add_topic(record.topic, now_ms)
+        error = self._size_error(record) or self._state_error()
+        if error is not None:
+            return self._fail(record, error, now_ms)
+        queues = self._accumulator.topic_queues(record.topic)
+        queues.partition_count = snapshot.partition_count
+        if record.partition is not None:
+            queue = queues.queue(record.partition)
+        elif record.key is None or self._is_ignoring_keys:
+            return self._append_sticky(record, queues, snapshot, ticket, now_ms)
+        else:
+            partition = (murmur2(record.key) & 0x7FFFFFFF) % snapshot.partition_count
+            queue = queues.queue(partition)
+        return self._append_to(record, queues, queue, ticket, now_ms)
+
+    def _append_sticky(
+        self,
+        record: _Record,
+        queues: TopicQueues,
+        snapshot: TopicSnapshot,
+        ticket: MemoryTicket | None,
+        now_ms: int,
+    ) -> FutureRecordMetadata | AppendBlocked:
+        queue = queues.sticky_queue
+        if queue is not None and queue.open_batch is not None:
+            future = queue.open_batch.try_append(
+                record.timestamp_ms, record.key, record.value, record.headers, record.on_delivery
+            )
+            if future is not None:
+                self._join_transaction(queue)
+                return future
+            queue.close_open_batch()
+        queue = self._accumulator.sticky_queue(queues, snapshot)
+        return self._append_to(record, queues, queue, ticket, now_ms)
+
+    def _append_to(
+        self,
+        record: _Record,
+        queues: TopicQueues,
+        queue: PartitionQueue,
+        ticket: MemoryTicket | None,
+        now_ms: int,
+    ) -> FutureRecordMetadata | AppendBlocked:
+        outcome = self._accumulator.append(
+            queues,
+            queue,
+            record.timestamp_ms,
+            record.key,
+            record.value,
+            record.headers,
+            record.on_delivery,
+            now_ms,
+            ticket,
+        )
+        self.needs_wakeup = True
+        if isinstance(outcome, MemoryTicket):
+            return AppendBlocked(BlockReason.MEMORY, ticket=outcome)
+        self._join_transaction(queue)
+        return outcome
+
+    def _join_transaction(self, queue: PartitionQueue) -> None:
+        if self.transaction_manager is not None:
+            self.transaction_manager.maybe_add_partition(queue.topic_partition)
+            self.needs_wakeup = True
+        queue.transaction_number = self._transaction_number
+
+    # --- what speaks against a record -----------------------------------------------------------
+
+    def _size_error(self, record: _Record) -> KafkaError | None:
+        size = batch_size_upper_bound(record.key, record.value, record.headers)
+        for name in ("max_request_size", "buffer_memory"):
+            limit = getattr(self._options, name)
+            if size > limit:
+                return RecordTooLargeError(
+                    f"the record is {size} bytes when serialized, more than {name}={limit}"
+                )
+        return None
+
+    def _state_error(self) -> KafkaError | None:
+        """Return a fenced producer's error, which fails the future; others are raised."""
+        if self.transaction_manager is None:
+            return None
+        try:
+            self.transaction_manager.check_can_append()
+        except (ProducerFencedError, InvalidProducerEpochError) as error:
+            return error
+        return None
+
+    def _wait_for_metadata(
+        self, record: _Record, now_ms: int
+    ) -> FutureRecordMetadata | AppendBlocked:
+        metadata = self._metadata
+        error = metadata.fatal_error or metadata.take_topic_error(record.topic)
+        error = error or self._state_error()
+        if error is not None:
+            return self._fail(record, error, now_ms)
+        metadata.add_topic(record.topic, now_ms)
+        metadata.request_topic(record.topic)
+        self.needs_wakeup = True
+        return AppendBlocked(BlockReason.METADATA, metadata.version)
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def append_can_proceed(self, blocked: AppendBlocked) -> bool:
+        """Return whether it is worth calling `append` again."""
+        if self._accumulator.is_closed:
+            return True
+        if blocked.ticket is not None:
+            return self._accumulator.pool.is_due(blocked.ticket)
+        metadata = self._metadata
+        return metadata.version != blocked.metadata_version or metadata.fatal_error is not None
+
+    def give_up_append(self, blocked: AppendBlocked) -> None:
+        """Wait no longer: the caller was interrupted."""
+        self._accumulator.give_up(blocked.ticket)
+
+    def time_out_append(
+        self,
+        blocked: AppendBlocked,
+        topic: str,
+        partition: int | None,
+        on_delivery: DeliveryCallback | None,
+        waited_ms: int,
+        now_ms: int,
+    ) -> FutureRecordMetadata:
+        """Fail a record that waited in vain; returns its failed future, as `fail_append` does."""
+        self.give_up_append(blocked)
+        error = self._time_out_error(blocked, topic, partition, waited_ms)
+        return self.fail_append(error, topic, partition, on_delivery, now_ms)
+
+    def _time_out_error(
+        self, blocked: AppendBlocked, topic: str, partition: int | None, waited_ms: int
+    ) -> KafkaError:
+        if blocked.reason is BlockReason.MEMORY:
+            pool = self._accumulator.pool
+            return BufferExhaustedError(
+                f"no buffer memory for the record within {waited_ms} ms (max_block_ms): "
+                f"{pool.available_bytes} of buffer_memory={pool.total_bytes} bytes are free, and "
+                f"{len(pool.waiting)} others wait; the brokers take records slower than they come"
+            )
+        snapshot = self._metadata.topics.get(topic)
+        if snapshot is not None and partition is not None:
+            return KafkaTimeoutError(
+                f"partition {partition} of topic {topic!r} does not exist: it has "
+                f"{snapshot.partition_count} partitions, still after {waited_ms} ms (max_block_ms)"
+            )
+        return KafkaTimeoutError(
+            f"the cluster does not know topic {topic!r} after {waited_ms} ms (max_block_ms): "
+            "create it, check its name, or check that a broker can be reached"
+        )
+
+    def fail_append(
+        self,
+        error: KafkaError,
+        topic: str,
+        partition: int | None,
+        on_delivery: DeliveryCallback | None,
+        now_ms: int,
+    ) -> FutureRecordMetadata:
+        """Fail a record that never reached a batch.
+
+        An open transaction becomes abortable, since it can't be complete without the record; where
+        none is open nothing changes.
+
+        Returns:
+            The failed future. The callback is run with the others, by the shell.
+        """
+        transactions = self.transaction_manager
+        if (
+            transactions is not None
+            and transactions.is_transactional
+            and transactions.has_ongoing_transaction
+        ):
+            transactions.maybe_transition_to_error_state(error)
+        self._metrics.count("record-error", 1, now_ms)
+        number = NO_PARTITION if partition is None else partition
+        future = failed_future(error, topic, number, self._waiter)
+        if on_delivery is not None:
+            self._accumulator.callbacks.append(
+                CallbackBatch([(future, on_delivery)], lambda: None)
+            )
+        self.needs_wakeup = True
+        return future
+
+    def _fail(self, record: _Record, error: KafkaError, now_ms: int) -> FutureRecordMetadata:
+        return self.fail_append(error, record.topic, record.partition, record.on_delivery, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A record on the long way through the checks."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: tuple[Header, ...]
+    partition: int | None
+    timestamp_ms: int
+    on_delivery: DeliveryCallback | None
+
+
+def _has_partition(snapshot: TopicSnapshot, partition: int | None) -> bool:
+    count = snapshot.partition_count
+    return count > 0 if partition is None else partition < count

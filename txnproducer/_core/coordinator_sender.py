@@ -1,0 +1,210 @@
+"""Sends the transaction manager's requests: one at a time, each to the broker it is meant for.
+
+Owns: the request in hand (taken from the queue, waiting for its broker or its backoff), the one on
+the wire, the news of coordinators' connections. Must not know: what answers mean; the request's
+handler does.
+
+Rules:
+* Nothing waits here: a request whose broker is not ready stays in hand, and the step says when to
+  look again.
+* Backoff counts from the end of the request's previous attempt; a first attempt has none.
+* A coordinator that can't be reached, or that the cluster no longer has, is looked up again.
+* Coordinators have connections of their own, so that a large Produce request does not delay an
+  EndTxn.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from txnproducer._core.metadata import NEVER_MS, Metadata
+from txnproducer._core.ports import KafkaClient
+from txnproducer._core.record_accumulator import RecordAccumulator
+from txnproducer._core.request_tracker import RequestTracker
+from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer._core.txn_requests import TxnRequestHandler
+from txnproducer._protocol.events import (
+    Channel,
+    ClientResponse,
+    ConnectionEvent,
+    ConnectionId,
+    ConnectionState,
+    ResponseFailure,
+)
+from txnproducer._protocol.messages import CoordinatorType, FindCoordinatorResponse
+from txnproducer.errors import AuthenticationError, KafkaError, TransactionAbortedError
+
+_LOG = logging.getLogger(__name__)
+
+
+class CoordinatorSender:
+    """Bring the manager's requests to their brokers.
+
+    Args:
+        transactions: has the requests.
+        client: tells which brokers can be sent to.
+        requests: sends.
+        metadata: asked for an update where no broker can be reached.
+        accumulator: its unsent batches are dropped where the transaction ends without them.
+        request_timeout_ms: how long a request waits for its broker's connection.
+        retry_backoff_ms: how long to wait when no broker can be asked.
+    """
+
+    def __init__(
+        self,
+        transactions: TransactionManager,
+        client: KafkaClient,
+        requests: RequestTracker,
+        metadata: Metadata,
+        accumulator: RecordAccumulator,
+        *,
+        request_timeout_ms: int,
+        retry_backoff_ms: int,
+    ) -> None:
+        self._transactions = transactions
+        self._client = client
+        self._requests = requests
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._request_timeout_ms = request_timeout_ms
+        self._retry_backoff_ms = retry_backoff_ms
+        self._in_hand: TxnRequestHandler | None = None
+        self._taken_ms = 0
+        self._not_before_ms: dict[TxnRequestHandler, int] = {}
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a request is in hand or on the wire."""
+        return self._in_hand is not None or self._transactions.has_in_flight_request
+
+    def step(self, now_ms: int) -> int | None:
+        """Send the next request if there is one that may go.
+
+        Returns:
+            After how many milliseconds to look again; None when there is none, so that data may be
+            sent.
+        """
+        transactions = self._transactions
+        if transactions.has_in_flight_request:
+            return NEVER_MS
+        self._drop_unsent_batches()
+        if self._in_hand is None:
+            self._in_hand = transactions.next_request(self._accumulator.has_incomplete)
+            self._taken_ms = now_ms
+        if self._in_hand is None:
+            return None
+        return self._send(self._in_hand, now_ms)
+
+    def _drop_unsent_batches(self) -> None:
+        transactions = self._transactions
+        if transactions.has_abortable_error:
+            error = transactions.last_error
+            if error is not None:
+                self._accumulator.abort_undrained_batches(error)
+        elif transactions.is_aborting:
+            self._accumulator.abort_undrained_batches(TransactionAbortedError())
+
+    def _send(self, handler: TxnRequestHandler, now_ms: int) -> int:
+        wait_ms = self._not_before_ms.get(handler, now_ms) - now_ms
+        if wait_ms > 0:
+            return wait_ms
+        connection = self._connection_for(handler, now_ms)
+        if connection is None:
+            return self._look_up_or_back_off(handler, now_ms)
+        if not self._client.is_ready(connection, now_ms):
+            return self._wait_for(connection, handler, now_ms)
+        if handler.needs_coordinator is CoordinatorType.TRANSACTION:
+            # Learnt while it is there: an error met later, while it is away, depends on it.
+            self._transactions.handle_coordinator_ready(
+                self._client.api_versions(connection.node_id)
+            )
+        self._in_hand = None
+        self._not_before_ms.pop(handler, None)
+        correlation_id = self._requests.send(
+            connection,
+            handler.build_request(),
+            lambda response, end_ms: self._on_end(handler, response, end_ms),
+            now_ms,
+        )
+        self._transactions.set_in_flight(handler, correlation_id)
+        return NEVER_MS
+
+    def _connection_for(self, handler: TxnRequestHandler, now_ms: int) -> ConnectionId | None:
+        if handler.needs_coordinator is None:
+            node_id = self._client.least_loaded_node(now_ms)
+            return None if node_id is None else ConnectionId(node_id)
+        node = self._transactions.coordinator(handler.needs_coordinator)
+        return None if node is None else ConnectionId(node.node_id, Channel.COORDINATOR)
+
+    def _look_up_or_back_off(self, handler: TxnRequestHandler, now_ms: int) -> int:
+        self._in_hand = None
+        if handler.needs_coordinator is not None:
+            self._transactions.lookup_coordinator(handler)
+            self._transactions.retry(handler)
+            return 0  # the look-up is next
+        self._transactions.retry(handler)
+        self._not_before_ms[handler] = now_ms + self._retry_backoff_ms
+        self._metadata.request_update()
+        return self._retry_backoff_ms
+
+    def _wait_for(self, connection: ConnectionId, handler: TxnRequestHandler, now_ms: int) -> int:
+        throttle_ms = self._client.throttle_delay_ms(connection, now_ms)
+        if throttle_ms:
+            self._taken_ms = now_ms  # the broker asked for this wait; it is not a failure
+            return throttle_ms
+        waited_ms = now_ms - self._taken_ms
+        if waited_ms >= self._request_timeout_ms:
+            return self._look_up_or_back_off(handler, now_ms)
+        ready_ms = max(1, self._client.ready_delay_ms(connection, now_ms))
+        return min(ready_ms, self._request_timeout_ms - waited_ms)
+
+    # --- what comes back ------------------------------------------------------------------------
+
+    def _on_end(self, handler: TxnRequestHandler, response: ClientResponse, now_ms: int) -> None:
+        self._transactions.clear_in_flight()
+        body = response.body
+        if isinstance(body, FindCoordinatorResponse):
+            self._client.update_nodes(c.node for c in body.coordinators if not c.error_code)
+        if body is not None:
+            handler.on_response(body)
+        else:
+            failure = response.failure or ResponseFailure.DISCONNECTED
+            handler.on_failure(failure, response.error)
+        self._not_before_ms.clear()
+        if handler.is_retry:
+            self._not_before_ms[handler] = now_ms + handler.retry_backoff_ms
+
+    def handle_connection_event(self, event: ConnectionEvent) -> None:
+        """Take in the news of a connection: a coordinator that is gone is looked up again."""
+        connection = event.connection
+        if event.state is ConnectionState.AUTHENTICATION_FAILED:
+            self._fail_authentication(event.error)
+        elif (
+            event.state is ConnectionState.DISCONNECTED
+            and connection.channel is Channel.COORDINATOR
+        ):
+            self._transactions.handle_coordinator_disconnected(connection.node_id)
+
+    def _fail_authentication(self, error: KafkaError | None) -> None:
+        reason = (
+            error
+            if isinstance(error, AuthenticationError)
+            else AuthenticationError(None if error is None else str(error))
+        )
+        in_hand, self._in_hand = self._in_hand, None
+        self._transactions.authentication_failed(reason, in_hand)
+
+    def forget_coordinators_not_in(self, node_ids: set[int]) -> None:
+        """Look coordinators up again that the cluster's metadata no longer have."""
+        for kind in CoordinatorType:
+            node = self._transactions.coordinator(kind)
+            if node is not None and node.node_id not in node_ids:
+                _LOG.debug("coordinator %s has left the cluster", node)
+                self._transactions.handle_coordinator_disconnected(node.node_id)
+
+    def fail_request_in_hand(self, error: KafkaError) -> None:
+        """Fail the request that was taken from the queue and not sent."""
+        in_hand, self._in_hand = self._in_hand, None
+        self._not_before_ms.clear()
+        if in_hand is not None:
+            in_hand.fail(error)

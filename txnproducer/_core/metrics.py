@@ -1,0 +1,106 @@
+"""Counters, averages and rates under the Java client's names.
+
+Owns: the numbers. Must not know: what they are about. Rule: the work is per batch or per request,
+never per record; a number that is somewhere anyway (memory, requests in flight) is read when asked
+for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_WINDOW_MS: Final = 30_000
+_WITH_MAXIMUM: Final = (
+    "batch-size",
+    "record-queue-time",
+    "request-latency",
+    "produce-throttle-time",
+)
+_WITHOUT_MAXIMUM: Final = ("compression-rate", "records-per-request")
+
+
+class _Stat:
+    """Sum, count and maximum of a value, over the current and the previous window."""
+
+    __slots__ = ("_count", "_last_count", "_last_max", "_last_sum", "_max", "_start_ms", "_sum")
+
+    def __init__(self, now_ms: int) -> None:
+        self._start_ms = now_ms
+        self._sum = self._last_sum = 0.0
+        self._count = self._last_count = 0
+        self._max = self._last_max = 0.0
+
+    def record(self, value: float, now_ms: int) -> None:
+        self._roll(now_ms)
+        self._sum += value
+        self._count += 1
+        self._max = max(self._max, value)
+
+    def _roll(self, now_ms: int) -> None:
+        elapsed = now_ms - self._start_ms
+        if elapsed < _WINDOW_MS:
+            return
+        is_next = elapsed < 2 * _WINDOW_MS
+        self._last_sum = self._sum if is_next else 0.0
+        self._last_count = self._count if is_next else 0
+        self._last_max = self._max if is_next else 0.0
+        self._sum, self._count, self._max = 0.0, 0, 0.0
+        self._start_ms = now_ms if not is_next else self._start_ms + _WINDOW_MS
+
+    def average(self, now_ms: int) -> float:
+        self._roll(now_ms)
+        count = self._count + self._last_count
+        return (self._sum + self._last_sum) / count if count else float("nan")
+
+    def maximum(self, now_ms: int) -> float:
+        self._roll(now_ms)
+        return max(self._max, self._last_max)
+
+    def rate(self, now_ms: int) -> float:
+        """Return the sum per second."""
+        self._roll(now_ms)
+        elapsed_ms = max(1, now_ms - self._start_ms + (_WINDOW_MS if self._last_count else 0))
+        return (self._sum + self._last_sum) * 1000 / elapsed_ms
+
+
+class Metrics:
+    """What the producer did.
+
+    Args:
+        now_ms: the start of the first window.
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self._totals: dict[str, float] = {}
+        self._stats: dict[str, _Stat] = {}
+        self._rates: dict[str, _Stat] = {}
+        for name in ("record-send", "record-retry", "record-error", "batch-split"):
+            self._totals[f"{name}-total"] = 0.0
+            self._rates[name] = _Stat(now_ms)
+        for name in (*_WITH_MAXIMUM, *_WITHOUT_MAXIMUM):
+            self._stats[name] = _Stat(now_ms)
+
+    def count(self, name: str, amount: float, now_ms: int) -> None:
+        """Count something that has a total and a rate: `record-send`, `record-error` ..."""
+        self._totals[f"{name}-total"] += amount
+        self._rates[name].record(amount, now_ms)
+
+    def observe(self, name: str, value: float, now_ms: int) -> None:
+        """Note a value that has an average and a maximum: `batch-size`, `request-latency` ..."""
+        self._stats[name].record(value, now_ms)
+
+    def add_time(self, name: str, duration_ns: int) -> None:
+        """Add to a total of time: `txn-commit` gives `txn-commit-time-ns-total`."""
+        key = f"{name}-time-ns-total"
+        self._totals[key] = self._totals.get(key, 0.0) + duration_ns
+
+    def snapshot(self, now_ms: int) -> dict[str, float]:
+        """Return all of them by name; an average of nothing is NaN, as in Java."""
+        values = dict(self._totals)
+        for name, stat in self._rates.items():
+            values[f"{name}-rate"] = stat.rate(now_ms)
+        for name, stat in self._stats.items():
+            values[f"{name}-avg"] = stat.average(now_ms)
+            if name in _WITH_MAXIMUM:
+                values[f"{name}-max"] = stat.maximum(now_ms)
+        return values

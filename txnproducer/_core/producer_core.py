@@ -1,0 +1,353 @@
+"""The door of the core: a whole producer without threads, locks, sockets or a clock.
+
+Owns: the wiring of the parts, and the public calls of the shell (facade, simulator, test harness).
+Must not know: how any part works. The shell holds its lock around every call; time comes in with
+the calls; the application's calls begin something and return what completes later; `run_once` and
+`handle` do the work.
+
+Which role is acting is said here: what goes wrong while the sender works (`run_once`, `handle`)
+may poison the producer, a mistake of the application only raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from txnproducer._core.appender import (
+    AppendBlocked as AppendBlocked,
+)
+from txnproducer._core.appender import (
+    Appender,
+    AppendOptions,
+)
+from txnproducer._core.appender import (
+    BlockReason as BlockReason,
+)
+from txnproducer._core.coordinator_sender import CoordinatorSender
+from txnproducer._core.metadata import Metadata
+from txnproducer._core.metadata_refresher import MetadataRefresher
+from txnproducer._core.metrics import Metrics
+from txnproducer._core.ports import Dice, KafkaClient, Waiter
+from txnproducer._core.produce_sender import ProduceOptions, ProduceSender
+from txnproducer._core.record_accumulator import (
+    AccumulatorOptions,
+    FlushTicket,
+    RecordAccumulator,
+)
+from txnproducer._core.request_tracker import RequestTracker
+from txnproducer._core.results import CallbackBatch
+from txnproducer._core.sender import Sender
+from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer._core.transaction_state import Role
+from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._protocol.events import (
+    ClientEvent,
+    ClientResponse,
+    ConnectionEvent,
+    ConnectionState,
+)
+from txnproducer._protocol.messages import BrokerNode, PartitionMetadata
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import AuthenticationError, IllegalStateError
+from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+
+class ProducerCore(Appender):
+    """Everything a producer knows and decides.
+
+    Args:
+        config: the settings.
+        client: carries requests; its events come back through `handle`.
+        waiter: what the records' futures wait with.
+        dice: for the partitioner and the jitter of retries.
+        now_ms: the core's clock at the start.
+
+    Attributes:
+        needs_wakeup: whether the sender should look; the shell reads and clears it.
+        transaction_manager: None if idempotence is disabled.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        client: KafkaClient,
+        waiter: Waiter,
+        dice: Dice,
+        now_ms: int,
+    ) -> None:
+        transactions = _transaction_manager(config, client)
+        metadata = _metadata(config, dice)
+        metrics = Metrics(now_ms)
+        accumulator = RecordAccumulator(_accumulator_options(config), waiter, dice)
+        options = AppendOptions(
+            config.max_request_size, config.buffer_memory, config.partitioner_ignore_keys
+        )
+        super().__init__(options, metadata, accumulator, transactions, metrics, waiter)
+        self._client = client
+        self._now_ms = now_ms
+        self._requests = RequestTracker(client, config.request_timeout_ms)
+        refresher = MetadataRefresher(
+            metadata, client, self._requests, config.retry_backoff_ms, self._on_metadata
+        )
+        producing = ProduceSender(
+            _produce_options(config),
+            client,
+            self._requests,
+            metadata,
+            accumulator,
+            transactions,
+            metrics,
+        )
+        self._coordinators = (
+            None
+            if transactions is None
+            else CoordinatorSender(
+                transactions,
+                client,
+                self._requests,
+                metadata,
+                accumulator,
+                request_timeout_ms=config.request_timeout_ms,
+                retry_backoff_ms=config.retry_backoff_ms,
+            )
+        )
+        self._sender = Sender(
+            transactions,
+            self._coordinators,
+            producing,
+            refresher,
+            accumulator,
+            config.retry_backoff_ms,
+        )
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def init_transactions(self) -> TransactionalRequestResult:
+        """Begin to get the producer's identity; it fences older producers of the same id."""
+        manager = self._manager()
+        self.needs_wakeup = True
+        return manager.initialize_transactions()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; nothing is sent."""
+        self._manager().begin_transaction()
+        # Partitions join each transaction anew.
+        self._transaction_number += 1
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata,
+    ) -> TransactionalRequestResult:
+        """Begin to commit a consumer group's offsets inside the transaction."""
+        manager = self._manager()
+        self.needs_wakeup = True
+        return manager.send_offsets_to_transaction(offsets, group_metadata)
+
+    def begin_commit(self) -> TransactionalRequestResult:
+        """Begin to commit; records appended so far go first."""
+        manager = self._manager()
+        self.needs_wakeup = True
+        return manager.begin_commit()
+
+    def begin_abort(self) -> TransactionalRequestResult:
+        """Begin to abort; records that were never sent fail at once."""
+        manager = self._manager()
+        self.needs_wakeup = True
+        return manager.begin_abort()
+
+    def _manager(self) -> TransactionManager:
+        manager = self.transaction_manager
+        if manager is None or not manager.is_transactional:
+            raise IllegalStateError("transactions need a transactional_id in the configuration")
+        if self._accumulator.is_closed:
+            raise IllegalStateError("the producer is closed")
+        return manager
+
+    # --- the rest of the application's calls
+    # ------------------------------------------------------
+
+    def partitions_for(self, topic: str, now_ms: int) -> tuple[PartitionMetadata, ...] | None:
+        """Return a topic's partitions, or None if they are not known yet; then they are asked for.
+
+        Raises:
+            KafkaError: the cluster refuses to tell.
+        """
+        snapshot = self._metadata.topics.get(topic)
+        if snapshot is not None and snapshot.partition_count:
+            self._metadata.add_topic(topic, now_ms)
+            return snapshot.partitions()
+        error = self._metadata.fatal_error or self._metadata.take_topic_error(topic)
+        if error is not None:
+            raise error
+        self._metadata.add_topic(topic, now_ms)
+        self._metadata.request_topic(topic)
+        self.needs_wakeup = True
+        return None
+
+    def is_topic_decided(self, topic: str) -> bool:
+        """Return whether `partitions_for` would return or raise; it changes nothing."""
+        metadata = self._metadata
+        return (
+            topic in metadata.topics
+            or metadata.has_topic_error(topic)
+            or metadata.fatal_error is not None
+        )
+
+    def begin_flush(self, now_ms: int) -> FlushTicket:  # noqa: ARG002 - every begin takes the time
+        """Make everything ready to be sent; the ticket tells when all of it has ended."""
+        self.needs_wakeup = True
+        return self._accumulator.begin_flush()
+
+    def end_flush(self, ticket: FlushTicket) -> None:
+        """Forget a flush that nobody waits for any more."""
+        self._accumulator.end_flush(ticket)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counters and rates by the Java client's names."""
+        values = self._metrics.snapshot(self._now_ms)
+        pool = self._accumulator.pool
+        values["buffer-total-bytes"] = pool.total_bytes
+        values["buffer-available-bytes"] = pool.available_bytes
+        values["waiting-threads"] = len(pool.waiting)
+        values["requests-in-flight"] = self._client.in_flight_count()
+        last_ms = self._metadata.last_success_ms
+        values["metadata-age"] = (self._now_ms - (last_ms or 0)) / 1000
+        return values
+
+    def add_time(self, name: str, duration_ns: int) -> None:
+        """Add to a total of time spent waiting, such as `flush` or `txn-commit`."""
+        self._metrics.add_time(name, duration_ns)
+
+    # --- the shell's calls
+    # ------------------------------------------------------------------------
+
+    def run_once(self, now_ms: int) -> int:
+        """Take one step of the sender; return after how many milliseconds the next is due."""
+        self._now_ms = now_ms
+        with self._as_sender():
+            return self._sender.run_once(now_ms)
+
+    def handle(self, event: ClientEvent, now_ms: int) -> None:
+        """Take in an answer, or news of a connection."""
+        self._now_ms = now_ms
+        with self._as_sender():
+            if isinstance(event, ClientResponse):
+                self._requests.handle(event, now_ms)
+            else:
+                self._handle_connection_event(event)
+
+    def _handle_connection_event(self, event: ConnectionEvent) -> None:
+        if event.state is ConnectionState.READY:
+            return
+        if event.state is ConnectionState.AUTHENTICATION_FAILED:
+            self._metadata.fatal_error = event.error or AuthenticationError()
+        self._metadata.request_update()
+        if self._coordinators is not None:
+            self._coordinators.handle_connection_event(event)
+
+    def take_callbacks(self) -> list[CallbackBatch]:
+        """Return the delivery callbacks that became due; the shell runs them without its lock."""
+        callbacks = self._accumulator.callbacks
+        if not callbacks:
+            return callbacks
+        self._accumulator.callbacks = []
+        return callbacks
+
+    def finish_callbacks(self, batch: CallbackBatch) -> None:
+        """Release what waited for callbacks that have run."""
+        batch.on_finished()
+
+    def initiate_close(self, now_ms: int) -> None:
+        """Begin to end in good order: send what there is, end the open transaction."""
+        self._now_ms = now_ms
+        self.needs_wakeup = True
+        self._sender.initiate_close()
+
+    def force_close(self, now_ms: int) -> None:
+        """End at once; everything that has not ended fails."""
+        self._now_ms = now_ms
+        self.needs_wakeup = True
+        with self._as_sender():
+            self._sender.force_close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is left to do, and everything that waited was answered."""
+        return self._sender.is_closed
+
+    @contextmanager
+    def _as_sender(self) -> Iterator[None]:
+        manager = self.transaction_manager
+        if manager is None:
+            yield
+            return
+        manager.role = Role.SENDER
+        try:
+            yield
+        finally:
+            manager.role = Role.APPLICATION
+
+    def _on_metadata(self) -> None:
+        metadata = self._metadata
+        for topic, queues in self._accumulator.topics.items():
+            snapshot = metadata.topics.get(topic)
+            queues.partition_count = 0 if snapshot is None else snapshot.partition_count
+        if self._coordinators is not None and metadata.nodes:
+            self._coordinators.forget_coordinators_not_in(set(metadata.nodes))
+
+
+# --- settings
+# -------------------------------------------------------------------------------------
+
+
+def _transaction_manager(config: ProducerConfig, client: KafkaClient) -> TransactionManager | None:
+    if not config.enable_idempotence:
+        return None
+    return TransactionManager(
+        transactional_id=config.transactional_id,
+        transaction_timeout_ms=config.transaction_timeout_ms,
+        retry_backoff_ms=config.retry_backoff_ms,
+        client=client,
+    )
+
+
+def _metadata(config: ProducerConfig, dice: Dice) -> Metadata:
+    addresses = config.bootstrap_addresses
+    return Metadata(
+        [BrokerNode(-1 - number, host, port) for number, (host, port) in enumerate(addresses)],
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        max_age_ms=config.metadata_max_age_ms,
+        max_idle_ms=config.metadata_max_idle_ms,
+        dice=dice,
+    )
+
+
+def _accumulator_options(config: ProducerConfig) -> AccumulatorOptions:
+    return AccumulatorOptions(
+        batch_size=config.batch_size,
+        buffer_memory=config.buffer_memory,
+        max_request_size=config.max_request_size,
+        compression_type=config.compression_type,
+        compression_level=config.compression_level,
+        linger_ms=config.linger_ms,
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        delivery_timeout_ms=config.delivery_timeout_ms,
+        is_adaptive_partitioning=config.partitioner_adaptive_partitioning_enable,
+        partition_availability_timeout_ms=config.partitioner_availability_timeout_ms,
+        is_idempotent=config.enable_idempotence,
+    )
+
+
+def _produce_options(config: ProducerConfig) -> ProduceOptions:
+    return ProduceOptions(
+        acks=config.required_acks,
+        retries=config.retries,
+        request_timeout_ms=config.request_timeout_ms,
+        delivery_timeout_ms=config.delivery_timeout_ms,
+        max_request_size=config.max_request_size,
+        is_order_guaranteed_by_muting=config.max_in_flight_requests_per_connection == 1,
+    )
