@@ -1,0 +1,288 @@
+"""The account that one batch keeps of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.support import TP0, make_batch
+from txnproducer._core.producer_batch import FinalState
+from txnproducer._record import RecordBatchBuilder, read_batches
+from txnproducer.errors import (
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    TransactionAbortedError,
+)
+from txnproducer.records import ProducerIdAndEpoch
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+@pytest.mark.conformance("5.27")
+def test_a_batch_ends_once_and_a_later_end_after_a_failure_changes_nothing():
+    batch, (future,) = make_batch()
+    error = KafkaTimeoutError("expired")
+    assert batch.complete_exceptionally(lambda _: error)
+    assert not batch.complete(5, -1)
+    assert not batch.complete_exceptionally(lambda _: KafkaError())
+    assert batch.final_state is FinalState.FAILED
+    batch.result.done()
+    with pytest.raises(KafkaTimeoutError, match="expired"):
+        future.result()
+
+
+@pytest.mark.conformance("5.27")
+def test_nothing_may_follow_a_success():
+    batch, _ = make_batch()
+    assert batch.complete(5, -1)
+    with pytest.raises(IllegalStateError):
+        batch.complete(5, -1)
+    with pytest.raises(IllegalStateError):
+        batch.complete_exceptionally(lambda _: KafkaError())
+    with pytest.raises(IllegalStateError):
+        batch.abort(KafkaError())
+
+
+@pytest.mark.conformance("5.27")
+@pytest.mark.trap(35)
+def test_aborting_twice_is_a_mistake_but_an_answer_after_an_abort_is_not():
+    batch, (future,) = make_batch()
+    batch.abort(TransactionAbortedError())
+    with pytest.raises(IllegalStateError):
+        batch.abort(TransactionAbortedError())
+    assert not batch.complete(5, -1)
+    batch.result.done()
+    assert isinstance(future.exception(), TransactionAbortedError)
+
+
+def test_a_future_tells_offset_timestamp_and_sizes_of_its_own_record():
+    batch, futures = make_batch(3, value=b"12345")
+    batch.complete(40, -1)
+    batch.result.done()
+    assert futures[2].result() == ("topic", 0, 42, 102, -1, 5)
+    batch, futures = make_batch(2)
+    batch.complete(40, 777)  # the broker's own time counts
+    batch.result.done()
+    assert futures[1].result().timestamp_ms == 777
+
+
+def test_a_future_without_a_known_offset_says_so():
+    batch, futures = make_batch(2)
+    batch.complete(-1, -1)
+    batch.result.done()
+    assert futures[1].result().offset == -1
+    assert not futures[1].result().has_offset
+
+
+def test_a_wait_that_ends_too_early_does_not_end_the_record():
+    _, (future,) = make_batch()
+    assert not future.done()
+    with pytest.raises(KafkaTimeoutError, match="still on its way"):
+        future.result(timeout=0.1)
+
+
+@pytest.mark.conformance("5.29")
+def test_each_record_can_fail_with_an_error_of_its_own():
+    batch, futures = make_batch(3)
+    errors = [KafkaError("a"), KafkaError("b"), KafkaError("c")]
+    batch.complete_exceptionally(lambda index: errors[index])
+    batch.result.done()
+    assert [future.exception() for future in futures] == errors
+
+
+@pytest.mark.conformance("5.28")
+def test_callbacks_run_in_append_order_with_results_readable_before_futures_are_done():
+    seen: list[tuple[int, bool]] = []
+    batch, futures = make_batch(
+        3, on_delivery=lambda metadata, _: seen.append((metadata.offset, futures[0].done()))
+    )
+    batch.complete(10, -1)
+    callbacks = batch.take_callbacks(batch.result.done)
+    assert callbacks is not None
+    callbacks.run()
+    assert seen == [(10, False), (11, False), (12, False)]
+    callbacks.on_finished()
+    assert futures[0].done()
+
+
+@pytest.mark.conformance("5.28")
+def test_an_exception_in_a_callback_is_logged_and_the_next_one_runs(caplog):
+    seen: list[int] = []
+
+    def on_delivery(metadata, error):
+        seen.append(metadata.offset)
+        raise RuntimeError("a user's mistake")
+
+    batch, _ = make_batch(2, on_delivery=on_delivery)
+    batch.complete(0, -1)
+    callbacks = batch.take_callbacks(batch.result.done)
+    assert callbacks is not None
+    callbacks.run()
+    assert seen == [0, 1]
+    assert "a user's mistake" in caplog.text
+
+
+# --- sequences -----------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("4.04")
+def test_a_numbered_batch_cannot_be_numbered_again():
+    batch, _ = make_batch()
+    batch.set_producer_state(ProducerIdAndEpoch(5, 1), 0, is_transactional=True)
+    with pytest.raises(IllegalStateError, match="has a sequence already"):
+        batch.set_producer_state(ProducerIdAndEpoch(5, 2), 0, is_transactional=True)
+
+
+@pytest.mark.conformance("4.02", "4.03")
+def test_the_last_sequence_wraps_to_zero_after_the_largest():
+    batch, _ = make_batch(3)
+    batch.set_producer_state(ProducerIdAndEpoch(5, 1), MAX_SEQUENCE - 1, is_transactional=False)
+    assert batch.last_sequence == 0
+
+
+@pytest.mark.conformance("4.21")
+@pytest.mark.trap(24)
+def test_renumbering_rewrites_the_header_alone_and_marks_the_batch_until_closed_again():
+    batch, _ = make_batch(2)
+    batch.set_producer_state(ProducerIdAndEpoch(5, 1), 10, is_transactional=True)
+    (before,) = read_batches(batch.close())
+    batch.reset_producer_state(ProducerIdAndEpoch(5, 2), 0)
+    assert batch.is_reset
+    (after,) = read_batches(batch.close())
+    assert not batch.is_reset
+    assert (after.header.producer_epoch, after.header.base_sequence) == (2, 0)
+    assert after.header.is_transactional
+    assert list(after) == list(before)
+
+
+@pytest.mark.conformance("4.21")
+def test_an_aborted_batch_cannot_be_renumbered():
+    batch, _ = make_batch()
+    batch.set_producer_state(ProducerIdAndEpoch(5, 1), 0, is_transactional=False)
+    batch.abort(KafkaError())
+    with pytest.raises(IllegalStateError, match="aborted"):
+        batch.reset_producer_state(ProducerIdAndEpoch(5, 2), 0)
+
+
+# --- attempts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("5.21")
+def test_a_batch_expires_at_its_deadline_and_never_when_the_clock_goes_back():
+    batch, _ = make_batch(created_ms=1_000)
+    assert not batch.has_reached_delivery_timeout(500, 1_499)
+    assert batch.has_reached_delivery_timeout(500, 1_500)
+    assert not batch.has_reached_delivery_timeout(500, 0)
+    assert not batch.has_reached_delivery_timeout(2**63 - 1, 2**62)
+
+
+@pytest.mark.conformance("5.12")
+def test_backoff_counts_from_the_last_attempt_and_the_first_attempt_has_none():
+    batch, _ = make_batch()
+    assert batch.backoff_left_ms(0) == 0
+    batch.reenqueued(now_ms=50, backoff_ms=100)
+    assert batch.backoff_left_ms(50) == 100
+    assert batch.backoff_left_ms(149) == 1
+    assert batch.backoff_left_ms(150) == 0
+
+
+@pytest.mark.conformance("5.14")
+@pytest.mark.trap(39)
+def test_a_newer_leader_epoch_cancels_the_backoff_of_one_attempt_only():
+    batch, _ = make_batch()
+    batch.maybe_update_leader_epoch(100)
+    assert not batch.has_leader_changed_for_the_ongoing_retry  # the first attempt is no retry
+    batch.reenqueued(0, backoff_ms=100)
+    for same_or_older in (100, 99, -1):
+        batch.maybe_update_leader_epoch(same_or_older)
+        assert batch.backoff_left_ms(0) == 100
+    batch.maybe_update_leader_epoch(101)
+    assert batch.backoff_left_ms(0) == 0
+    batch.maybe_update_leader_epoch(101)  # looked at again within the same attempt
+    assert batch.backoff_left_ms(0) == 0
+    batch.reenqueued(0, backoff_ms=100)
+    batch.maybe_update_leader_epoch(101)
+    assert batch.backoff_left_ms(0) == 100
+
+
+# --- split ---------------------------------------------------------------------------------------
+
+
+def split(batch, size):
+    return batch.split(size, RecordBatchBuilder)
+
+
+@pytest.mark.conformance("4.50", "4.53", "4.54")
+@pytest.mark.trap(34)
+def test_a_split_keeps_all_records_in_order_with_consecutive_sequences_and_no_attempt():
+    batch, _ = make_batch(10, created_ms=7, value=b"x" * 100)
+    batch.set_producer_state(ProducerIdAndEpoch(5, 1), MAX_SEQUENCE - 4, is_transactional=True)
+    before = list(batch.builder.records())
+    batch.reenqueued(50, 100)
+    parts = split(batch, 400)
+    assert len(parts) > 2
+    assert [record for part in parts for record in part.builder.records()] == before
+    assert [p.created_ms for p in parts] == [7] * len(parts)
+    assert [p.attempts for p in parts] == [0] * len(parts)
+    sequence = MAX_SEQUENCE - 4
+    for part in parts:
+        assert part.base_sequence == sequence
+        assert (part.producer_id, part.producer_epoch, part.is_transactional) == (5, 1, True)
+        sequence = (sequence + part.record_count) & MAX_SEQUENCE
+
+
+@pytest.mark.conformance("4.50", "5.29", "2.33")
+@pytest.mark.trap(34)
+def test_futures_and_callbacks_follow_their_record_into_its_part_also_through_two_splits():
+    seen: list[int] = []
+    batch, futures = make_batch(
+        8, value=b"x" * 100, on_delivery=lambda metadata, _: seen.append(metadata.offset)
+    )
+    first, *rest = split(batch, 700)
+    parts = [*split(first, 350), *rest]
+    assert not batch.result.are_all_done()
+    assert not any(future.done() for future in futures)
+    offset = 100
+    for part in parts:
+        part.complete(offset, -1)
+        callbacks = part.take_callbacks(part.result.done)
+        assert callbacks is not None
+        callbacks.run()
+        callbacks.on_finished()
+        offset += part.record_count
+    assert batch.result.are_all_done()
+    assert [future.result().offset for future in futures] == list(range(100, 108))
+    assert seen == list(range(100, 108))
+
+
+@pytest.mark.conformance("4.54")
+def test_splitting_a_part_again_ends_at_single_records():
+    batch, _ = make_batch(6, value=b"x" * 1_000)
+    parts = split(batch, 10_000)
+    assert len(parts) == 1  # the first split may change nothing but the mark
+    (part,) = parts
+    assert part.is_split
+    size = max(part.largest_record_bytes(), part.estimated_size_bytes // 2)
+    pairs = split(part, size)
+    assert [pair.record_count for pair in pairs] == [2, 2, 2]
+    size = max(pairs[0].largest_record_bytes(), pairs[0].estimated_size_bytes // 2)
+    assert [single.record_count for single in split(pairs[0], size)] == [1, 1]
+
+
+@pytest.mark.conformance("4.54")
+def test_a_split_keeps_headers_and_compression():
+    batch, _ = make_batch(1)
+    batch.builder.append(7, b"key", None, (("h", b"1"), ("h", None)))
+    batch.builder.close()
+    parts = batch.split(1, lambda limit: RecordBatchBuilder(limit, "gzip"))
+    assert [list(p.builder.records()) for p in parts][1] == [
+        (7, b"key", None, (("h", b"1"), ("h", None)))
+    ]
+    (header,) = [b.header for b in read_batches(parts[1].close())]
+    assert header.compression == "gzip"
+
+
+def test_a_batch_names_its_place_when_shown():
+    batch, _ = make_batch(2)
+    assert "topic-0 records=2" in repr(batch)
+    assert batch.topic_partition == TP0
