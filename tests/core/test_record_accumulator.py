@@ -1,0 +1,450 @@
+"""What waits: appending, memory, putting back, splitting, expiry, the end of batches, flushes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.support import (
+    TP0,
+    TP1,
+    MiddleDice,
+    append,
+    head,
+    make_accumulator,
+    queued,
+    seeded,
+)
+from txnproducer._core.buffer_pool import BufferPool, MemoryTicket
+from txnproducer._core.partition_queues import is_before
+from txnproducer._core.results import FutureRecordMetadata
+from txnproducer.errors import IllegalStateError, KafkaError, TransactionAbortedError
+from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+
+PRODUCER = ProducerIdAndEpoch(5, 1)
+
+
+def drain_one(accumulator, place=TP0, sequence=None):
+    """Take a partition's first batch out as the sender does."""
+    batch = accumulator.take_head(accumulator.topic_queues(place.topic).queue(place.partition))
+    if sequence is not None:
+        batch.set_producer_state(PRODUCER, sequence, is_transactional=False)
+    accumulator.close_batch(batch)
+    batch.sent(0)
+    return batch
+
+
+def answered(accumulator, batch):
+    """End a batch well, as the sender does with a good answer."""
+    batch.is_in_flight = False
+    batch.complete(0, -1)
+    accumulator.deallocate(batch)
+    accumulator.complete_batch(batch)
+
+
+# --- append --------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("5.01")
+def test_records_fill_the_last_batch_and_then_a_new_one():
+    accumulator = make_accumulator(batch_size=400)
+    for _ in range(7):
+        append(accumulator, value=b"x" * 100)
+    assert [batch.record_count for batch in queued(accumulator)] == [3, 3, 1]
+
+
+@pytest.mark.conformance("5.02", "5.03")
+def test_a_record_larger_than_batch_size_gets_a_full_batch_of_its_own():
+    accumulator = make_accumulator(batch_size=400)
+    append(accumulator, value=b"x" * 2_000)
+    append(accumulator, value=b"y")
+    first, second = queued(accumulator)
+    assert first.is_full
+    assert first.record_count == 1
+    assert first.memory_bytes > 2_000
+    assert second.memory_bytes == 400
+
+
+@pytest.mark.conformance("5.05")
+def test_a_batch_size_of_zero_means_one_record_per_batch():
+    accumulator = make_accumulator(batch_size=0)
+    append(accumulator)
+    append(accumulator)
+    assert [batch.record_count for batch in queued(accumulator)] == [1, 1]
+    assert head(accumulator).is_full
+
+
+@pytest.mark.conformance("5.05")
+def test_appending_after_close_raises():
+    accumulator = make_accumulator()
+    accumulator.close()
+    with pytest.raises(KafkaError, match="closed"):
+        append(accumulator)
+
+
+def test_a_record_that_cannot_be_encoded_leaves_no_batch_and_no_memory_taken():
+    accumulator = make_accumulator()
+    with pytest.raises(TypeError):
+        append(accumulator, value="text")
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
+    assert not accumulator.has_incomplete
+    assert not accumulator.has_undrained
+
+
+@pytest.mark.conformance("5.06")
+def test_the_compression_estimate_improves_slowly_and_worsens_fast():
+    queues = make_accumulator().topic_queues("topic")
+    queues.compression_ratio = 0.8
+    queues.learn_compression_ratio(0.2)
+    assert queues.compression_ratio == pytest.approx(0.795)
+    queues.learn_compression_ratio(0.8)
+    assert queues.compression_ratio == pytest.approx(0.845)
+    queues.learn_compression_ratio(1.2)
+    assert queues.compression_ratio == pytest.approx(1.2)
+
+
+@pytest.mark.conformance("5.06")
+def test_after_a_refused_batch_the_estimate_is_at_least_one():
+    accumulator = make_accumulator(compression_type="gzip")
+    for _ in range(3):
+        append(accumulator, value=b"x" * 200)
+    batch = drain_one(accumulator)
+    accumulator.topic_queues("topic").compression_ratio = 0.1
+    accumulator.split_and_reenqueue(batch)
+    assert accumulator.topic_queues("topic").compression_ratio == 1.0
+
+
+# --- memory --------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("5.31")
+def test_without_memory_a_record_waits_with_a_ticket_and_nothing_is_appended():
+    accumulator = make_accumulator(batch_size=1_000, buffer_memory=1_500)
+    append(accumulator, TP0)
+    ticket = append(accumulator, TP1)
+    assert isinstance(ticket, MemoryTicket)
+    assert queued(accumulator, TP1) == []
+    assert not accumulator.pool.is_due(ticket)
+    answered(accumulator, drain_one(accumulator))
+    assert accumulator.pool.is_due(ticket)
+    assert isinstance(append(accumulator, TP1, ticket=ticket), FutureRecordMetadata)
+    assert not accumulator.pool.waiting
+
+
+@pytest.mark.conformance("5.31")
+def test_memory_is_given_first_come_first_served():
+    pool = BufferPool(100)
+    assert pool.allocate(90) is None
+    large = pool.allocate(50)
+    small = pool.allocate(5)  # would fit, but others came first
+    assert large is not None
+    assert small is not None
+    assert not pool.is_due(large)
+    assert not pool.is_due(small)
+    pool.deallocate(90)
+    assert pool.is_due(large)
+    assert not pool.is_due(small)
+    assert pool.allocate(50, large) is None
+    assert pool.allocate(5, small) is None
+    assert pool.available_bytes == 45
+
+
+@pytest.mark.conformance("5.32")
+def test_giving_up_lets_the_next_one_through_and_closing_wakes_everybody():
+    pool = BufferPool(100)
+    pool.allocate(100)
+    first, second = pool.allocate(80), pool.allocate(10)
+    assert first is not None
+    assert second is not None
+    pool.deallocate(20)
+    pool.give_up(first)
+    assert pool.is_due(second)
+    pool.give_up(first)  # again does nothing
+    third = pool.allocate(100)
+    assert third is not None
+    assert not pool.is_due(third)
+    pool.is_closed = True
+    assert pool.is_due(third)
+    pool.deallocate(80)  # memory still comes back after the close
+
+
+@pytest.mark.conformance("5.33")
+def test_memory_that_comes_back_twice_is_noticed():
+    pool = BufferPool(100)
+    pool.allocate(60)
+    pool.deallocate(60)
+    with pytest.raises(IllegalStateError, match="twice"):
+        pool.deallocate(60)
+
+
+@pytest.mark.conformance("5.33")
+@pytest.mark.trap(35)
+def test_a_batch_aborted_on_the_wire_keeps_its_memory_until_the_answer():
+    accumulator = make_accumulator()
+    append(accumulator)
+    batch = drain_one(accumulator)
+    accumulator.abort_batches(KafkaError("fatal"))
+    assert not accumulator.has_incomplete
+    assert accumulator.pool.available_bytes < accumulator.pool.total_bytes
+    batch.is_in_flight = False
+    accumulator.deallocate(batch)
+    accumulator.deallocate(batch)
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
+
+
+@pytest.mark.conformance("5.34")
+def test_parts_of_a_split_take_no_memory_and_the_parents_comes_back_at_the_split():
+    accumulator = make_accumulator(batch_size=1_000)
+    for _ in range(5):
+        append(accumulator, value=b"x" * 150)
+    batch = drain_one(accumulator)
+    batch.is_split = True  # so that it is halved
+    parts = accumulator.split_and_reenqueue(batch)
+    accumulator.forget_split_batch(batch)
+    assert len(parts) > 1
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
+    for part in parts:
+        answered(accumulator, drain_one(accumulator))
+        assert part.is_done
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
+    assert not accumulator.has_incomplete
+
+
+# --- putting back --------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("4.03")
+def test_sequences_are_compared_across_the_wrap():
+    assert is_before(0, 1)
+    assert not is_before(1, 1)
+    assert not is_before(1, 0)
+    assert is_before(2**31 - 1, 0)
+    assert not is_before(0, 2**31 - 1)
+    assert is_before(2**31 - 5, 95)
+
+
+@pytest.mark.conformance("4.08", "4.11")
+@pytest.mark.trap(23)
+def test_a_retry_goes_behind_smaller_sequences_and_before_all_without_a_number():
+    accumulator = make_accumulator(is_idempotent=True, batch_size=0)
+    for _ in range(4):
+        append(accumulator)
+    batches = [drain_one(accumulator, sequence=n) for n in range(3)]
+    for n in (1, 0, 2):
+        accumulator.reenqueue(batches[n], now_ms=0)
+    assert [batch.base_sequence for batch in queued(accumulator)] == [0, 1, 2, -1]
+
+
+@pytest.mark.conformance("4.11", "4.03")
+def test_the_order_holds_across_the_wrap_of_sequences():
+    accumulator = make_accumulator(is_idempotent=True, batch_size=0)
+    for _ in range(2):
+        append(accumulator)
+    last = drain_one(accumulator, sequence=2**31 - 1)
+    first = drain_one(accumulator, sequence=0)
+    accumulator.reenqueue(first, now_ms=0)
+    accumulator.reenqueue(last, now_ms=0)
+    assert [batch.base_sequence for batch in queued(accumulator)] == [2**31 - 1, 0]
+
+
+@pytest.mark.conformance("4.11")
+def test_an_idempotent_batch_without_a_sequence_cannot_be_put_back():
+    accumulator = make_accumulator(is_idempotent=True)
+    append(accumulator)
+    with pytest.raises(IllegalStateError, match="without a sequence"):
+        accumulator.reenqueue(drain_one(accumulator), now_ms=0)
+
+
+def test_without_idempotence_a_retry_goes_to_the_front():
+    accumulator = make_accumulator(batch_size=0)
+    append(accumulator)
+    append(accumulator)
+    batch = drain_one(accumulator)
+    accumulator.reenqueue(batch, now_ms=0)
+    assert queued(accumulator)[0] is batch
+
+
+@pytest.mark.conformance("5.12", "5.13")
+def test_backoff_doubles_up_to_its_cap_with_jitter_drawn_once_per_attempt():
+    accumulator = make_accumulator(dice=MiddleDice())
+    append(accumulator)
+    waits = []
+    for _ in range(6):
+        batch = drain_one(accumulator)
+        accumulator.reenqueue(batch, now_ms=0)
+        waits.append(batch.backoff_left_ms(0))
+    assert waits == [100, 200, 400, 800, 1_000, 1_000]
+
+    accumulator = make_accumulator(dice=seeded(2))
+    append(accumulator)
+    drawn = set()
+    for _ in range(40):
+        batch = drain_one(accumulator)
+        batch.attempts = 0
+        accumulator.reenqueue(batch, now_ms=0)
+        looks = {batch.backoff_left_ms(0) for _ in range(5)}
+        assert len(looks) == 1  # looking again does not draw again
+        drawn |= looks
+    assert min(drawn) >= 80
+    assert max(drawn) <= 120
+    assert len(drawn) > 10
+
+
+# --- split ---------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("4.50")
+def test_parts_of_a_split_take_the_parents_place_in_sequence_order():
+    accumulator = make_accumulator(is_idempotent=True, batch_size=1_000)
+    for _ in range(5):
+        append(accumulator, value=b"x" * 150)
+    append(accumulator, value=b"x" * 900)
+    batch = drain_one(accumulator, sequence=0)
+    batch.is_split = True
+    parts = accumulator.split_and_reenqueue(batch)
+    assert queued(accumulator)[: len(parts)] == parts
+    assert [part.base_sequence for part in parts] == sorted(p.base_sequence for p in parts)
+    assert not queued(accumulator)[-1].has_sequence
+
+
+# --- expiry --------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("5.21", "5.22")
+def test_expiry_takes_each_queue_from_its_head_and_stops_at_the_first_live_batch():
+    accumulator = make_accumulator(batch_size=0, delivery_timeout_ms=100)
+    append(accumulator, TP0, now_ms=0)
+    append(accumulator, TP0, now_ms=60)
+    append(accumulator, TP1, now_ms=10)
+    first = head(accumulator, TP0)
+    assert accumulator.expired_batches(99) == ([], 100)
+    expired, next_ms = accumulator.expired_batches(100)
+    assert expired == [first]
+    assert next_ms == 110
+    expired, next_ms = accumulator.expired_batches(160)
+    assert len(expired) == 2
+    assert not accumulator.has_undrained
+
+
+@pytest.mark.conformance("5.21")
+def test_a_muted_partition_expires_too():
+    accumulator = make_accumulator(delivery_timeout_ms=100)
+    append(accumulator)
+    accumulator.mute_partition(TP0)
+    expired, _ = accumulator.expired_batches(100)
+    assert len(expired) == 1
+
+
+@pytest.mark.conformance("5.21")
+def test_a_record_never_joins_an_expired_batch():
+    accumulator = make_accumulator(delivery_timeout_ms=100)
+    append(accumulator)
+    (expired,), _ = accumulator.expired_batches(100)
+    append(accumulator, now_ms=100)
+    assert expired.record_count == 1
+    assert head(accumulator) is not expired
+
+
+# --- flush, abort, close -------------------------------------------------------------------
+
+
+@pytest.mark.conformance("5.35", "2.33")
+def test_a_flush_waits_for_the_batches_of_its_beginning_and_for_what_they_split_into():
+    accumulator = make_accumulator(batch_size=1_000)
+    for _ in range(5):
+        append(accumulator, TP0, value=b"x" * 150)
+    ticket = accumulator.begin_flush()
+    append(accumulator, TP1)  # later: not waited for
+    assert accumulator.is_flush_in_progress
+    batch = drain_one(accumulator)
+    batch.is_split = True
+    parts = accumulator.split_and_reenqueue(batch)
+    accumulator.forget_split_batch(batch)
+    assert not ticket.is_done()
+    for _ in parts:
+        assert not ticket.is_done()
+        answered(accumulator, drain_one(accumulator))
+    assert ticket.is_done()
+    assert not accumulator.is_flush_in_progress
+    assert accumulator.has_incomplete
+
+
+@pytest.mark.conformance("5.35")
+def test_a_flush_that_nobody_waits_for_any_more_hurries_nothing():
+    accumulator = make_accumulator()
+    append(accumulator)
+    ticket = accumulator.begin_flush()
+    accumulator.end_flush(ticket)
+    accumulator.end_flush(ticket)
+    assert not accumulator.is_flush_in_progress
+
+
+@pytest.mark.conformance("5.36")
+@pytest.mark.trap(20)
+def test_aborting_what_was_not_drained_keeps_numbered_batches():
+    accumulator = make_accumulator(is_idempotent=True, batch_size=0)
+    futures = [append(accumulator) for _ in range(3)]
+    batch = drain_one(accumulator, sequence=0)
+    accumulator.reenqueue(batch, now_ms=0)
+    accumulator.abort_undrained_batches(TransactionAbortedError())
+    assert queued(accumulator) == [batch]
+    assert not futures[0].done()
+    assert all(isinstance(f.exception(), TransactionAbortedError) for f in futures[1:])
+    assert accumulator.pool.total_bytes - accumulator.pool.available_bytes == batch.memory_bytes
+
+
+@pytest.mark.conformance("5.36")
+def test_without_idempotence_aborting_what_was_not_drained_keeps_closed_batches():
+    accumulator = make_accumulator(batch_size=0)
+    append(accumulator)
+    append(accumulator)
+    batch = drain_one(accumulator)
+    accumulator.reenqueue(batch, now_ms=0)
+    accumulator.abort_undrained_batches(KafkaError())
+    assert queued(accumulator) == [batch]
+
+
+@pytest.mark.conformance("5.37")
+def test_aborting_all_fails_what_waits_and_what_is_on_the_wire():
+    accumulator = make_accumulator(batch_size=0)
+    futures = [append(accumulator, place) for place in (TP0, TP0, TP1)]
+    drain_one(accumulator)
+    accumulator.abort_batches(KafkaError("over"))
+    assert [str(future.exception()) for future in futures] == ["over"] * 3
+    assert not accumulator.has_undrained
+    append(accumulator)  # the queues are usable, and the aborted batches are not
+    assert head(accumulator).record_count == 1
+
+
+@pytest.mark.conformance("5.38")
+def test_a_batch_leaves_the_incomplete_set_exactly_once():
+    accumulator = make_accumulator()
+    append(accumulator)
+    batch = drain_one(accumulator)
+    answered(accumulator, batch)
+    with pytest.raises(IllegalStateError, match="twice"):
+        accumulator.complete_batch(batch)
+
+
+@pytest.mark.conformance("2.32", "5.28")
+def test_a_batch_stays_incomplete_until_its_callbacks_ran():
+    accumulator = make_accumulator()
+    future = append(accumulator, on_delivery=lambda *_: None)
+    answered(accumulator, drain_one(accumulator))
+    assert accumulator.has_incomplete
+    assert not future.done()
+    accumulator.abort_batches(KafkaError())  # it has ended: nothing is left to abort
+    (callbacks,) = accumulator.callbacks
+    callbacks.run()
+    callbacks.on_finished()
+    assert not accumulator.has_incomplete
+    assert future.exception() is None
+
+
+@pytest.mark.conformance("5.16")
+def test_the_queue_that_was_served_goes_behind_the_others():
+    accumulator = make_accumulator(batch_size=0)
+    tp2 = TopicPartition("other", 0)
+    for place in (TP0, TP1, tp2, TP0):
+        append(accumulator, place)
+    drain_one(accumulator, TP0)
+    assert list(accumulator.active) == [TP1, tp2, TP0]
