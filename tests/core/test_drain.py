@@ -1,0 +1,356 @@
+"""Which brokers are ready, what each gets, and the gate that keeps sequences in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.support import (
+    TP0,
+    TP1,
+    append,
+    head,
+    know,
+    make_accumulator,
+    make_metadata,
+    queued,
+    topic_metadata,
+)
+from txnproducer._core.drain import check_ready, drain
+from txnproducer._core.metadata import NEVER_MS
+from txnproducer._core.sequence_manager import SequenceManager
+from txnproducer._protocol.messages import LeaderIdAndEpoch
+from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+
+PRODUCER = ProducerIdAndEpoch(5, 1)
+TP2 = TopicPartition("topic", 2)
+
+
+class Identity:
+    """A producer's identity with a switch for everything that draining asks."""
+
+    def __init__(self, is_transactional=False):
+        self.is_transactional = is_transactional
+        self.is_completing = False
+        self.sequences = SequenceManager(is_transactional=is_transactional)
+        self.sequences.producer_id_and_epoch = PRODUCER
+        self.forbidden = set()
+
+    @property
+    def producer_id_and_epoch(self):
+        return self.sequences.producer_id_and_epoch
+
+    def is_send_to_partition_allowed(self, place):
+        return place not in self.forbidden
+
+
+class Scene:
+    """An accumulator, a cluster of two brokers, and the two looks."""
+
+    def __init__(self, leaders=(0, 1, 0), identity=None, **options):
+        options.setdefault("is_idempotent", identity is not None)
+        self.accumulator = make_accumulator(**options)
+        self.metadata = make_metadata()
+        self.identity = identity
+        know(self.metadata, topic_metadata("topic", list(leaders)))
+
+    def append(self, place=TP0, value=b"value", now_ms=0):
+        return append(self.accumulator, place, value, now_ms=now_ms)
+
+    def check(self, now_ms=0):
+        return check_ready(self.accumulator, self.metadata, self.identity, now_ms)
+
+    def ready(self, now_ms=0):
+        return set(self.check(now_ms).ready_nodes)
+
+    def drain(self, node_id=0, max_size=1_000_000, now_ms=0):
+        queues = self.check(now_ms).ready_nodes.get(node_id, [])
+        drained, self.has_more = drain(self.accumulator, queues, self.identity, max_size)
+        for batch in drained:
+            batch.sent(now_ms)
+        return drained
+
+
+# --- ready ---------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("5.07")
+def test_a_broker_is_ready_when_linger_is_over_and_not_before():
+    scene = Scene(linger_ms=10)
+    scene.append()
+    assert scene.ready(9) == set()
+    assert scene.check(4).next_check_delay_ms == 6
+    assert scene.ready(10) == {0}
+
+
+@pytest.mark.conformance("5.07", "5.01")
+def test_a_full_batch_or_a_second_one_is_ready_at_once():
+    scene = Scene(batch_size=300)
+    scene.append(value=b"x" * 239)  # exactly to the limit
+    assert head(scene.accumulator).is_full
+    assert scene.ready() == {0}
+    scene = Scene(batch_size=300)
+    scene.append(value=b"x" * 100)
+    scene.append(value=b"x" * 100)
+    assert scene.ready() == set()
+    scene.append(value=b"x" * 100)
+    assert scene.ready() == {0}
+
+
+@pytest.mark.conformance("5.07", "5.09")
+@pytest.mark.trap(38)
+def test_flush_completion_close_and_waiting_for_memory_end_linger():
+    identity = Identity()
+    scene = Scene(linger_ms=1_000, identity=identity)
+    scene.append()
+    assert scene.ready() == set()
+    ticket = scene.accumulator.begin_flush()
+    assert scene.ready() == {0}
+    scene.accumulator.end_flush(ticket)
+    assert scene.ready() == set()
+    identity.is_completing = True
+    assert scene.ready() == {0}
+    identity.is_completing = False  # in the next transaction linger holds again
+    assert scene.ready() == set()
+    scene.accumulator.pool.allocate(scene.accumulator.pool.total_bytes)
+    assert scene.accumulator.pool.is_exhausted
+    assert scene.ready() == {0}
+    scene.accumulator.pool.waiting.clear()
+    scene.accumulator.close()
+    assert scene.ready() == {0}
+
+
+@pytest.mark.conformance("5.10")
+@pytest.mark.trap(38)
+def test_nothing_ends_a_backoff_early():
+    identity = Identity()
+    scene = Scene(identity=identity, linger_ms=0)
+    scene.append()
+    (batch,) = scene.drain()
+    scene.accumulator.reenqueue(batch, now_ms=0)
+    scene.accumulator.begin_flush()
+    scene.accumulator.close()
+    identity.is_completing = True
+    assert scene.ready(99) == set()
+    assert scene.check(99).next_check_delay_ms == 1
+    assert scene.drain(now_ms=99) == []
+    assert scene.ready(100) == {0}
+
+
+@pytest.mark.conformance("5.08")
+def test_the_next_look_is_due_when_the_first_wait_ends():
+    scene = Scene(linger_ms=50)
+    scene.append(TP0, now_ms=0)
+    scene.append(TP1, now_ms=20)
+    assert scene.check(30).next_check_delay_ms == 20
+    assert Scene().check().next_check_delay_ms == NEVER_MS
+
+
+@pytest.mark.conformance("5.11")
+def test_a_topic_without_a_leader_is_reported_and_its_records_stay():
+    scene = Scene(leaders=[0, -1])
+    scene.append(TP1)
+    result = scene.check(100)
+    assert result.unknown_leader_topics == {"topic"}
+    assert result.ready_nodes == {}
+    assert len(queued(scene.accumulator, TP1)) == 1
+
+
+def test_a_leader_that_is_no_known_broker_counts_as_none():
+    scene = Scene(leaders=[9])
+    scene.append()
+    assert scene.check(100).unknown_leader_topics == {"topic"}
+
+
+@pytest.mark.conformance("5.14", "5.12")
+@pytest.mark.trap(39)
+def test_a_retry_aimed_at_a_newer_leader_epoch_skips_its_backoff_once():
+    scene = Scene(identity=Identity(), linger_ms=0)
+    scene.append()
+    (batch,) = scene.drain()
+    scene.accumulator.reenqueue(batch, now_ms=0)
+    assert scene.ready() == set()
+    scene.metadata.update_leaders({TP0: LeaderIdAndEpoch(1, 7)}, [])
+    assert scene.ready() == {1}
+    (batch,) = scene.drain(node_id=1)
+    scene.accumulator.reenqueue(batch, now_ms=0)
+    assert scene.ready() == set()
+
+
+@pytest.mark.conformance("5.12")
+def test_a_leader_that_changed_without_a_newer_epoch_does_not_skip_the_backoff():
+    scene = Scene(identity=Identity(), linger_ms=0)
+    scene.append()
+    (batch,) = scene.drain()
+    scene.accumulator.reenqueue(batch, now_ms=0)
+    know(scene.metadata, topic_metadata("topic", [1], [0]))
+    assert scene.ready() == set()
+
+
+# --- drain ---------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("5.15", "6.12")
+def test_a_drain_takes_one_batch_of_each_partition_of_the_broker():
+    scene = Scene(batch_size=0)
+    for place in (TP0, TP0, TP1, TP2):
+        scene.append(place)
+    assert [b.topic_partition for b in scene.drain(0)] == [TP0, TP2]
+    assert scene.has_more
+    assert [b.topic_partition for b in scene.drain(1)] == [TP1]
+    assert [b.topic_partition for b in scene.drain(0)] == [TP0]
+    assert not scene.has_more
+    assert scene.drain(0) == []
+
+
+def test_a_lingering_partition_goes_along_with_a_ready_one_of_its_broker():
+    scene = Scene(leaders=[0, 0], linger_ms=100, batch_size=300)
+    scene.append(TP0, value=b"x" * 500)
+    scene.append(TP1)
+    assert {b.topic_partition for b in scene.drain(0)} == {TP0, TP1}
+
+
+@pytest.mark.conformance("5.15", "5.16")
+def test_what_does_not_fit_a_request_comes_first_in_the_next_one():
+    scene = Scene(leaders=[0, 0, 0], batch_size=0)
+    for place in (TP0, TP1, TP2) * 2:
+        scene.append(place, value=b"x" * 400)
+    order = []
+    for _ in range(3):
+        drained = scene.drain(max_size=1_000)
+        assert len(drained) == 2
+        order += [batch.topic_partition.partition for batch in drained]
+    assert order == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.conformance("5.15")
+def test_the_first_batch_is_taken_even_if_it_is_larger_than_a_request():
+    scene = Scene(leaders=[0, 0], batch_size=0)
+    scene.append(TP0, value=b"x" * 2_000)
+    scene.append(TP1)
+    assert [b.topic_partition for b in scene.drain(max_size=500)] == [TP0]
+    assert scene.has_more
+
+
+@pytest.mark.conformance("5.17", "5.19")
+def test_a_muted_partition_is_skipped_until_it_is_unmuted():
+    scene = Scene(leaders=[0, 0], batch_size=0)
+    scene.append(TP0)
+    scene.append(TP1)
+    scene.accumulator.mute_partition(TP0)
+    assert [b.topic_partition for b in scene.drain()] == [TP1]
+    assert scene.ready() == set()
+    scene.accumulator.unmute_partition(TP0)
+    assert [b.topic_partition for b in scene.drain()] == [TP0]
+
+
+# --- numbers -------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("4.01", "5.18")
+@pytest.mark.trap(20)
+def test_a_batch_is_numbered_when_it_is_drained_and_the_next_follows_it():
+    scene = Scene(identity=Identity(), batch_size=250)
+    for _ in range(3):
+        scene.append(value=b"x" * 60)
+    assert not head(scene.accumulator).has_sequence
+    (first,) = scene.drain()
+    (second,) = scene.drain(now_ms=10)
+    assert (first.base_sequence, first.record_count) == (0, 2)
+    assert (second.base_sequence, second.record_count) == (2, 1)
+    assert ProducerIdAndEpoch(first.producer_id, first.producer_epoch) == PRODUCER
+
+
+@pytest.mark.conformance("4.04")
+def test_a_retry_keeps_its_number():
+    scene = Scene(identity=Identity(), batch_size=0)
+    scene.append()
+    (batch,) = scene.drain()
+    scene.accumulator.reenqueue(batch, now_ms=0)
+    (again,) = scene.drain(now_ms=200)
+    assert again is batch
+    assert again.base_sequence == 0
+    assert scene.identity.sequences.sequence_number(TP0) == 1
+
+
+@pytest.mark.conformance("4.12", "4.13")
+def test_a_partition_that_may_not_be_sent_to_waits_and_its_neighbours_go():
+    """Java stops the whole broker there and begins with the same partition again."""
+    identity = Identity(is_transactional=True)
+    scene = Scene(leaders=[0, 0], identity=identity, batch_size=0)
+    scene.append(TP0)
+    scene.append(TP1)
+    identity.forbidden = {TP0}
+    assert [b.topic_partition for b in scene.drain()] == [TP1]
+    assert scene.ready() == set()  # a gated partition alone keeps nobody busy
+    identity.forbidden = set()
+    assert [b.topic_partition for b in scene.drain()] == [TP0]
+
+
+@pytest.mark.conformance("4.15")
+def test_one_gated_partition_does_not_starve_the_others_of_its_broker():
+    identity = Identity()
+    scene = Scene(leaders=[0, 0, 0], identity=identity, batch_size=0)
+    identity.forbidden = {TP0}
+    for _ in range(5):
+        for place in (TP0, TP1, TP2):
+            scene.append(place)
+    for _ in range(5):
+        assert [b.topic_partition for b in scene.drain()] == [TP1, TP2]
+
+
+@pytest.mark.conformance("4.12", "6.10")
+def test_without_a_producer_id_nothing_goes():
+    identity = Identity()
+    identity.sequences.producer_id_and_epoch = ProducerIdAndEpoch.NONE
+    scene = Scene(identity=identity, batch_size=0)
+    scene.append()
+    assert scene.ready() == set()
+
+
+@pytest.mark.conformance("4.12", "4.07")
+@pytest.mark.trap(21, 22)
+def test_of_several_retries_only_the_lowest_goes_and_a_new_batch_follows_the_last_one_sent():
+    identity = Identity()
+    scene = Scene(identity=identity, batch_size=0)
+    for _ in range(3):
+        scene.append()
+    batches = [scene.drain()[0] for _ in range(3)]
+    for batch in batches:
+        scene.accumulator.reenqueue(batch, now_ms=0)
+    scene.append()
+    (again,) = scene.drain(now_ms=500)
+    assert again is batches[0]
+    assert scene.drain(now_ms=500) == []  # 1 is not the lowest in flight while 0 is not answered
+    for number in (0, 1):
+        identity.sequences.remove_in_flight_batch(batches[number])
+        assert scene.drain(now_ms=500) == [batches[number + 1]]
+    (new,) = scene.drain(now_ms=500)  # 2 was resent, answered or not: the new one follows
+    assert new.base_sequence == 3
+
+
+@pytest.mark.conformance("4.12", "4.16", "4.17")
+@pytest.mark.trap(25, 26)
+def test_new_batches_wait_for_those_of_an_old_epoch_and_then_begin_at_zero():
+    identity = Identity()
+    scene = Scene(identity=identity, batch_size=0)
+    scene.append()
+    scene.append()
+    (old,) = scene.drain()
+    identity.sequences.producer_id_and_epoch = ProducerIdAndEpoch(5, 2)
+    assert scene.drain() == []
+    identity.sequences.remove_in_flight_batch(old)
+    (new,) = scene.drain()
+    assert (new.producer_epoch, new.base_sequence) == (2, 0)
+
+
+@pytest.mark.conformance("4.12", "4.37")
+@pytest.mark.trap(30)
+def test_nothing_new_is_numbered_behind_a_batch_whose_fate_is_unknown():
+    identity = Identity()
+    scene = Scene(identity=identity, batch_size=0)
+    scene.append()
+    scene.append()
+    (lost,) = scene.drain()
+    identity.sequences.remove_in_flight_batch(lost)
+    identity.sequences.mark_sequence_unresolved(lost)
+    assert scene.drain() == []
