@@ -17,11 +17,11 @@ from txnproducer._record import RecordBatch, batch_builder, size_in_bytes
 from txnproducer._record.compression import Codec
 from txnproducer.errors import IllegalStateError, InvalidConfigurationError, RecordTooLargeError
 
-from .strategies import BASE_MS, record_lists
+from .strategies import BASE_MS, record_lists, unhurried
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 LARGE = 10_000_000
-each_implementation = settings(suppress_health_check=[HealthCheck.differing_executors])
+each_implementation = settings(unhurried, suppress_health_check=[HealthCheck.differing_executors])
 producer_states = st.tuples(
     st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.booleans()
 )
@@ -239,6 +239,7 @@ class RecordBatchBuilderTests:
         estimates = []
         for ratio in (1.0, 0.5, 0.0):
             builder.compression_ratio = ratio
+            assert builder.compression_ratio == ratio
             estimates.append(builder.estimated_size_bytes)
 
         assert estimates == [61 + 1050, 61 + 525, 61]

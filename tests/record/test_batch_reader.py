@@ -11,7 +11,7 @@ from txnproducer._record import RecordBatch, RecordBatchBuilder, read_batches, r
 from txnproducer._record import format as v2
 from txnproducer.errors import CorruptRecordError, UnsupportedCompressionTypeError
 
-from .strategies import BASE_MS
+from .strategies import BASE_MS, unhurried
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -63,6 +63,7 @@ def test_a_flipped_bit_after_the_length_is_seen(position, bit):
 
 
 @pytest.mark.parametrize("compression", CODECS)
+@unhurried
 @given(position=st.integers(61, 10_000), bit=st.integers(0, 7))
 def test_a_flipped_bit_in_the_records_is_seen(compression, position, bit):
     data = bytearray(batch_bytes(compression=compression))
@@ -115,8 +116,15 @@ def test_other_formats_are_not_read(magic):
     ],
 )
 def test_counts_that_contradict_the_records_are_corrupt(fields):
+    # Some of it shows in the header alone, the rest when the records are read.
     with pytest.raises(CorruptRecordError):
         list(RecordBatch(with_fields(batch_bytes(), **fields)))
+
+
+@pytest.mark.parametrize("record_count", [-1, 4, 2**31 - 1])
+def test_a_count_beyond_the_last_offset_is_seen_before_a_record_is_read(record_count):
+    with pytest.raises(CorruptRecordError, match=f"{record_count} records with a last offset"):
+        RecordBatch(with_fields(batch_bytes(), record_count=record_count))
 
 
 @pytest.mark.parametrize(
@@ -146,6 +154,7 @@ def test_a_malformed_record_is_corrupt_even_under_a_right_crc(body, message):
 
 
 @pytest.mark.parametrize("compression", CODECS)
+@unhurried
 @given(damage=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=4))
 def test_no_damage_ends_in_another_error(compression, damage):
     data = bytearray(batch_bytes(20, compression))

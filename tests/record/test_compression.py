@@ -20,6 +20,8 @@ from txnproducer.errors import (
     UnsupportedCompressionTypeError,
 )
 
+from .strategies import unhurried
+
 IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 THEIR_DECODERS = {
     "gzip": kafka.codec.gzip_decode,
@@ -42,6 +44,7 @@ def test_names_and_ids_are_those_of_the_java_client():
 
 
 @pytest.mark.parametrize("name", IDS)
+@unhurried
 @given(content=contents)
 def test_what_was_compressed_is_decompressed(name, content):
     codec = codec_for(name)
@@ -50,6 +53,7 @@ def test_what_was_compressed_is_decompressed(name, content):
 
 
 @pytest.mark.parametrize("name", THEIR_DECODERS)
+@unhurried
 @given(content=contents.filter(len))
 def test_another_client_decompresses_it(name, content):
     assert bytes(THEIR_DECODERS[name](codec_for(name).compress(content))) == content

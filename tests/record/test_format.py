@@ -8,11 +8,12 @@ from kafka.record import util
 from txnproducer._record import batch_size_upper_bound, record_size_upper_bound, size_in_bytes
 from txnproducer._record import format as v2
 
-from .strategies import records
+from .strategies import records, unhurried
 
 int64s = st.integers(-(2**63), 2**63 - 1)
 
 
+@unhurried
 @given(value=int64s)
 @example(value=-(2**63))
 @example(value=2**63 - 1)
@@ -44,6 +45,7 @@ def test_a_varint_of_more_than_64_bits_is_refused(data):
         v2.decode_varint(data, 0)
 
 
+@unhurried
 @given(record=records, offset_delta=st.integers(0, 2**31 - 1), timestamp_delta=int64s)
 def test_no_place_in_a_batch_makes_a_record_larger_than_its_upper_bound(
     record, offset_delta, timestamp_delta

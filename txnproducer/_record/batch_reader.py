@@ -202,7 +202,7 @@ def read_batches(data: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
 
 
 def decode_records(
-    body: bytes | memoryview, record_count: int, base_timestamp_ms: int
+    body: bytes, record_count: int, base_timestamp_ms: int
 ) -> Iterator[DecodedRecord]:
     """Decode uncompressed records.
 
@@ -237,7 +237,7 @@ def _check_batch(header: BatchHeader, data: memoryview) -> None:
 
 
 def _decode_record(
-    data: bytes | memoryview, position: int, base_timestamp_ms: int
+    data: bytes, position: int, base_timestamp_ms: int
 ) -> tuple[DecodedRecord, int]:
     """Decode the record at a position; IndexError or ValueError where it breaks the format."""
     length, position = decode_varint(data, position)
@@ -258,21 +258,17 @@ def _decode_record(
     return DecodedRecord(offset_delta, timestamp_ms, key, value, headers), position
 
 
-def _decode_nullable(
-    data: bytes | memoryview, position: int, end: int
-) -> tuple[bytes | None, int]:
+def _decode_nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     length, position = decode_varint(data, position)
     if length == -1:
         return None, position
     after = position + length
     if length < 0 or after > end:
         raise ValueError(f"a field of {length} bytes with {end - position} left in the record")
-    return bytes(data[position:after]), after
+    return data[position:after], after
 
 
-def _decode_headers(
-    data: bytes | memoryview, position: int, end: int
-) -> tuple[tuple[Header, ...], int]:
+def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
     count, position = decode_varint(data, position)
     # Every header takes at least two bytes, so a count beyond that cannot make this loop run long.
     if not 0 <= count <= end - position:

@@ -90,7 +90,7 @@ def size_of_varint(value: int) -> int:
     return (zigzag.bit_length() + 6) // 7 or 1
 
 
-def decode_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+def decode_varint(data: bytes, position: int) -> tuple[int, int]:
     """Decode the zigzag varint that starts at a position.
 
     Returns:
