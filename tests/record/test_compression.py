@@ -124,12 +124,18 @@ def test_bytes_that_the_codec_did_not_write_are_corrupt(name, damage):
         decompress(IDS[name], data)
 
 
-def test_a_snappy_block_that_is_longer_than_the_data_is_corrupt():
+@pytest.mark.parametrize("wrong_by", [1, 1000, -1000])
+def test_a_snappy_block_whose_length_leads_out_of_the_data_is_corrupt(wrong_by):
     header = codec_for("snappy").compress(b"")
+    block = bytes(cramjam.snappy.compress_raw(b"content"))
 
-    for block in (struct.pack(">i", 100) + b"abc", struct.pack(">i", -1), b"\0\0"):
-        with pytest.raises(CorruptRecordError):
-            decompress(2, header + block)
+    with pytest.raises(CorruptRecordError, match="a block of"):
+        decompress(2, header + struct.pack(">i", len(block) + wrong_by) + block)
+
+
+def test_a_snappy_block_whose_length_is_cut_off_is_corrupt():
+    with pytest.raises(CorruptRecordError, match="not valid snappy"):
+        decompress(2, codec_for("snappy").compress(b"content") + b"\0\0")
 
 
 @pytest.mark.parametrize("codec_id", [5, 6, 7])
