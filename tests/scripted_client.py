@@ -424,6 +424,13 @@ class ScriptedClient:
         """Answer an outstanding request now, in whatever order the test likes."""
         self._schedule(ClientResponse(request, body), 0)
 
+    @staticmethod
+    def init_response(
+        producer_id: int, producer_epoch: int, error_code: int = 0
+    ) -> InitProducerIdResponse:
+        """Return an answer to InitProducerId."""
+        return InitProducerIdResponse(error_code, producer_id, producer_epoch)
+
     def answer_produce(
         self, request: ClientRequest, error_code: int = 0, base_offset: int = 0, **fields: Any
     ) -> None:

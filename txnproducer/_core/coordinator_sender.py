@@ -92,6 +92,8 @@ class CoordinatorSender:
             self._in_hand = transactions.next_request(self._accumulator.has_incomplete)
             self._taken_ms = now_ms
         if self._in_hand is None:
+            if not transactions.has_pending_requests:
+                self._not_before_ms.clear()
             return None
         return self._send(self._in_hand, now_ms)
 
@@ -170,7 +172,6 @@ class CoordinatorSender:
         else:
             failure = response.failure or ResponseFailure.DISCONNECTED
             handler.on_failure(failure, response.error)
-        self._not_before_ms.clear()
         if handler.is_retry:
             self._not_before_ms[handler] = now_ms + handler.retry_backoff_ms
 
