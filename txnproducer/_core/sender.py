@@ -31,12 +31,7 @@ from txnproducer._core.metadata_refresher import MetadataRefresher
 from txnproducer._core.produce_sender import ProduceSender
 from txnproducer._core.record_accumulator import RecordAccumulator
 from txnproducer._core.transaction_manager import TransactionManager
-from txnproducer.errors import (
-    AuthenticationError,
-    ClusterAuthorizationError,
-    KafkaError,
-    TransactionalIdAuthorizationError,
-)
+from txnproducer.errors import AuthenticationError, AuthorizationError, KafkaError
 
 _LOG = logging.getLogger(__name__)
 
@@ -126,12 +121,14 @@ class Sender:
     def _begin_anew(
         self, transactions: TransactionManager, coordinators: CoordinatorSender
     ) -> bool:
-        """Go back to the start after a refusal that rights granted meanwhile may end."""
+        """Go back to the start after a refusal that left the producer without an identity."""
         error = transactions.last_error
-        if not isinstance(error, TransactionalIdAuthorizationError | ClusterAuthorizationError):
+        if error is None or not transactions.must_begin_anew:
             return False
-        refusal = AuthenticationError(str(error))
-        refusal.__cause__ = error
+        refusal = error
+        if isinstance(error, AuthorizationError):
+            refusal = AuthenticationError(str(error))
+            refusal.__cause__ = error
         coordinators.fail_request_in_hand(refusal)
         transactions.fail_pending_requests(refusal)
         self._producing.abort_all(error)

@@ -1,0 +1,313 @@
+"""Idempotence: which numbers batches get, and what an answer says about them.
+
+Java keeps this inside its transaction manager. It is a leaf here: it judges, and changes nothing
+but numbers; what follows for the transaction is decided by `TransactionManager`.
+
+Owns: the producer id and epoch, the partitions' entries, the unresolved partitions, the local
+epoch bump of the idempotent producer. Must not know: the transaction's state, requests.
+
+Rules:
+* A batch is numbered when it is drained. So a batch without a number was never sent.
+* Unresolved is a partition of which a batch ended without anybody knowing whether the broker has
+  it. Until that is clear it gets no new numbers. A later batch that succeeded proves that it was
+  written; if all that were in flight ended otherwise, the epoch must change.
+* An idempotent producer raises its epoch by itself, and renumbers only the partitions that asked
+  for it; the others go on under the old epoch until they have nothing in flight, since renumbering
+  a batch that the broker may have would write it twice.
+* At the last epoch the id is given back. What is in flight is renumbered when the new id is known,
+  not before (Java sends it without an id meanwhile, which is not idempotent).
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum, auto
+from typing import Final
+
+from txnproducer._core.txn_partition_map import (
+    NO_LAST_ACKED_OFFSET,
+    NO_LAST_ACKED_SEQUENCE,
+    NumberedBatch,
+    TxnPartitionMap,
+    is_sequence_after,
+    next_sequence_after,
+)
+from txnproducer._protocol.messages import ProducePartitionResponse
+from txnproducer._record.format import NO_SEQUENCE
+from txnproducer.errors import (
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+    OutOfOrderSequenceError,
+    RetriableError,
+    UnknownProducerIdError,
+)
+from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+
+_LOG = logging.getLogger(__name__)
+
+MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+
+
+class BumpOutcome(Enum):
+    """What came of a due epoch bump of the idempotent producer."""
+
+    NOT_DUE = auto()
+    BUMPED = auto()
+    NEW_ID_NEEDED = auto()  # the epochs are used up; the id was dropped
+
+
+class SequenceManager:
+    """The numbers of one producer.
+
+    Args:
+        is_transactional: an idempotent producer helps itself where a transaction is aborted.
+
+    Attributes:
+        producer_id_and_epoch: the producer's identity; `ProducerIdAndEpoch.NONE` without one.
+    """
+
+    def __init__(self, *, is_transactional: bool) -> None:
+        self._is_transactional = is_transactional
+        self.producer_id_and_epoch = ProducerIdAndEpoch.NONE
+        self.partitions = TxnPartitionMap()
+        # The value is the sequence after the batch of unknown fate.
+        self._unresolved: dict[TopicPartition, int] = {}
+        self._to_rewrite: set[TopicPartition] = set()
+        self._is_bump_due = False
+
+    # --- numbering ------------------------------------------------------------------------------
+
+    def sequence_number(self, topic_partition: TopicPartition) -> int:
+        """Return the base sequence of the partition's next batch."""
+        return self.partitions.get_or_create(topic_partition).next_sequence
+
+    def increment_sequence_number(self, topic_partition: TopicPartition, increment: int) -> None:
+        """Take sequences for a batch."""
+        self.partitions.get(topic_partition).increment_sequence(increment)
+
+    def has_stale_producer_id_and_epoch(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a partition's numbers belong to an earlier identity."""
+        entry = self.partitions.get_or_create(topic_partition)
+        return entry.producer_id_and_epoch != self.producer_id_and_epoch
+
+    def maybe_update_producer_id_and_epoch(self, topic_partition: TopicPartition) -> None:
+        """Begin anew under the present identity, if nothing of an earlier one is in flight."""
+        entry = self.partitions.get_or_create(topic_partition)
+        if entry.producer_id_and_epoch == self.producer_id_and_epoch:
+            return
+        if not entry.has_in_flight_batches:
+            entry.start_sequences_at_beginning(self.producer_id_and_epoch)
+
+    def start_sequences_at_beginning(
+        self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch
+    ) -> None:
+        """Renumber a partition's batches in flight from 0."""
+        entry = self.partitions.find(topic_partition)
+        if entry is not None:
+            entry.start_sequences_at_beginning(producer)
+
+    # --- what is in flight ----------------------------------------------------------------------
+
+    def add_in_flight_batch(self, batch: NumberedBatch) -> None:
+        """Track a batch that was numbered.
+
+        Raises:
+            IllegalStateError: it has no number.
+        """
+        if not batch.has_sequence:
+            raise IllegalStateError(f"{batch} cannot be tracked: it has no sequence")
+        self.partitions.get(batch.topic_partition).add_in_flight_batch(batch)
+
+    def remove_in_flight_batch(self, batch: NumberedBatch) -> None:
+        """Track a batch no more."""
+        entry = self.partitions.find(batch.topic_partition)
+        if entry is not None:
+            entry.remove_in_flight_batch(batch)
+
+    def has_in_flight_batches(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a numbered batch of the partition has not ended."""
+        entry = self.partitions.find(topic_partition)
+        return entry is not None and entry.has_in_flight_batches
+
+    def first_in_flight_sequence(self, topic_partition: TopicPartition) -> int:
+        """Return the lowest base sequence in flight, or -1."""
+        entry = self.partitions.find(topic_partition)
+        first = None if entry is None else entry.first_in_flight
+        return NO_SEQUENCE if first is None else first.base_sequence
+
+    def last_acked_sequence(self, topic_partition: TopicPartition) -> int:
+        """Return the last acknowledged sequence, or -1."""
+        entry = self.partitions.find(topic_partition)
+        return NO_LAST_ACKED_SEQUENCE if entry is None else entry.last_acked_sequence
+
+    def last_acked_offset(self, topic_partition: TopicPartition) -> int:
+        """Return the highest acknowledged offset, or -1."""
+        entry = self.partitions.find(topic_partition)
+        return NO_LAST_ACKED_OFFSET if entry is None else entry.last_acked_offset
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def handle_completed_batch(
+        self, batch: NumberedBatch, response: ProducePartitionResponse
+    ) -> None:
+        """Note a success, perhaps a late one.
+
+        The partition's numbers may have been wiped since the batch was sent (by a transaction's
+        end, or a bump); then there is nothing to note.
+        """
+        entry = self.partitions.find(batch.topic_partition)
+        if entry is None:
+            return
+        has_offset = response.base_offset >= 0
+        last_offset = response.base_offset + batch.record_count - 1 if has_offset else -1
+        entry.maybe_update_last_acked(batch, last_offset)
+        entry.remove_in_flight_batch(batch)
+
+    def handle_failed_batch(
+        self, batch: NumberedBatch, error: KafkaError, *, adjust_sequence_numbers: bool
+    ) -> None:
+        """Settle the numbers of a batch that failed and will not be sent again.
+
+        Args:
+            batch: which one.
+            error: why.
+            adjust_sequence_numbers: whether the broker surely does not have it.
+        """
+        place = batch.topic_partition
+        if isinstance(error, OutOfOrderSequenceError) and not self._is_transactional:
+            self.request_idempotent_epoch_bump_for_partition(place)
+        elif isinstance(error, UnknownProducerIdError):
+            # The broker knows nothing of this producer, so it takes sequence 0.
+            self._reset_partition(place)
+        elif adjust_sequence_numbers and self._is_transactional:
+            entry = self.partitions.find(place)
+            if entry is not None:
+                entry.adjust_sequences_due_to_failed_batch(batch)
+        elif adjust_sequence_numbers:
+            self.request_idempotent_epoch_bump_for_partition(place)
+
+    def can_retry(
+        self, response: ProducePartitionResponse, error: KafkaError, batch: NumberedBatch
+    ) -> bool:
+        """Judge whether a refused batch may be sent again; renumber where it needs that."""
+        if response.error_code == ErrorCode.UNKNOWN_PRODUCER_ID:
+            return self._can_retry_unknown_producer_id(response.log_start_offset, batch)
+        if response.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return self._can_retry_out_of_order(batch)
+        return isinstance(error, RetriableError)
+
+    def _can_retry_unknown_producer_id(self, log_start_offset: int, batch: NumberedBatch) -> bool:
+        if log_start_offset == -1 or batch.is_reset:
+            # The broker could not tell where its log starts (the partition moved): ask again. Or
+            # this is the echo of an error for which the batch was renumbered already.
+            return True
+        place = batch.topic_partition
+        if not self._is_transactional:
+            self.request_idempotent_epoch_bump_for_partition(place)
+            return True
+        if self.last_acked_offset(place) < log_start_offset:
+            # Retention deleted our records and with them the broker's memory of us: nothing was
+            # lost, the transaction can go on with numbers from 0.
+            self.start_sequences_at_beginning(place, self.producer_id_and_epoch)
+            return True
+        return False
+
+    def _can_retry_out_of_order(self, batch: NumberedBatch) -> bool:
+        place = batch.topic_partition
+        unresolved_next = self._unresolved.get(place)
+        is_next = self._is_next_to_acked(batch)
+        if unresolved_next is None and (batch.is_reset or not is_next):
+            # An earlier batch failed as well, and will be sent first.
+            return True
+        if self._is_transactional:
+            return False
+        if unresolved_next is None or batch.base_sequence == unresolved_next:
+            # There is a gap for certain: what should be before this batch will never come.
+            self.request_idempotent_epoch_bump_for_partition(place)
+        return True
+
+    def _is_next_to_acked(self, batch: NumberedBatch) -> bool:
+        last = self.last_acked_sequence(batch.topic_partition)
+        return batch.base_sequence == next_sequence_after(last)
+
+    # --- unresolved partitions ------------------------------------------------------------------
+
+    def has_unresolved_sequence(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether it is open what became of one of the partition's batches."""
+        return topic_partition in self._unresolved
+
+    @property
+    def has_unresolved_sequences(self) -> bool:
+        """Whether any partition is unresolved."""
+        return bool(self._unresolved)
+
+    def mark_sequence_unresolved(self, batch: NumberedBatch) -> None:
+        """Note that a batch was sent and ended without an answer."""
+        place = batch.topic_partition
+        following = next_sequence_after(batch.last_sequence)
+        known = self._unresolved.get(place)
+        if known is None or is_sequence_after(following, known):
+            self._unresolved[place] = following
+
+    def maybe_resolve_sequences(self) -> list[TopicPartition]:
+        """Decide about unresolved partitions that have nothing in flight any more.
+
+        Returns:
+            The partitions that can only go on with another epoch. An idempotent producer's bump is
+            requested already; a transaction has to be aborted.
+        """
+        if not self._unresolved:
+            return []
+        lost = []
+        for place in list(self._unresolved):
+            if self.has_in_flight_batches(place):
+                continue
+            del self._unresolved[place]
+            entry = self.partitions.find(place)
+            if entry is None or entry.is_next(entry.next_sequence):
+                continue  # a later batch succeeded, so this one was written
+            lost.append(place)
+            if not self._is_transactional:
+                self.request_idempotent_epoch_bump_for_partition(place)
+        if lost:
+            _LOG.info("batches of %s ended with their fate unknown", lost)
+        return lost
+
+    # --- epochs ---------------------------------------------------------------------------------
+
+    def request_idempotent_epoch_bump_for_partition(self, topic_partition: TopicPartition) -> None:
+        """Ask for a new epoch, under which a partition's batches are renumbered."""
+        self._is_bump_due = True
+        self._to_rewrite.add(topic_partition)
+
+    def bump_idempotent_epoch(self) -> BumpOutcome:
+        """Raise the epoch if that was asked for; only for an idempotent producer."""
+        current = self.producer_id_and_epoch
+        if not self._is_bump_due or not current.is_valid:
+            return BumpOutcome.NOT_DUE
+        if current.producer_epoch == MAX_PRODUCER_EPOCH:
+            self.producer_id_and_epoch = ProducerIdAndEpoch.NONE
+            return BumpOutcome.NEW_ID_NEEDED
+        self.adopt(ProducerIdAndEpoch(current.producer_id, current.producer_epoch + 1))
+        return BumpOutcome.BUMPED
+
+    def adopt(self, producer: ProducerIdAndEpoch) -> None:
+        """Go on under a new identity; partitions that asked for it are renumbered."""
+        self.producer_id_and_epoch = producer
+        for place in self._to_rewrite:
+            self.start_sequences_at_beginning(place, producer)
+            self._unresolved.pop(place, None)
+        self._to_rewrite.clear()
+        self._is_bump_due = False
+
+    def reset_sequence_numbers(self) -> None:
+        """Forget all numbers: each partition begins at 0 under the next identity."""
+        self.partitions.reset()
+        self._unresolved.clear()
+        self._to_rewrite.clear()
+        self._is_bump_due = False
+
+    def _reset_partition(self, topic_partition: TopicPartition) -> None:
+        self.partitions.remove(topic_partition)
+        self._unresolved.pop(topic_partition, None)

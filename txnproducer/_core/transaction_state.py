@@ -1,0 +1,190 @@
+"""The states of a transactional producer, and every way from one to another.
+
+Why it exists: the table below *is* the state machine; nothing else in the package changes a state.
+
+Owns: `TransactionState`, `TRANSITIONS`, `Role`, the machine that obeys them, and what an error
+asks of the caller in each state (`recovery`). Must not know: requests, partitions, sequences.
+
+Theory of operation
+-------------------
+A transactional producer gets its identity once (UNINITIALIZED, INITIALIZING, READY) and then goes
+round: READY, IN_TRANSACTION, COMMITTING_TRANSACTION or ABORTING_TRANSACTION, READY. An epoch that
+has to be raised at the end of a transaction puts INITIALIZING between the last two.
+
+There are two kinds of failure. ABORTABLE_ERROR: this transaction is lost, the producer is sound;
+the way out is an abort. FATAL_ERROR: the producer is at its end; there is no way out.
+ABORTING_TRANSACTION has no way to ABORTABLE_ERROR, since what can only be aborted is being
+aborted. UNINITIALIZED after ABORTABLE_ERROR is for refusals that came before there was an
+identity: once the right is granted, the application may initialize again with this producer.
+
+An idempotent producer (no transactional id) uses UNINITIALIZED, INITIALIZING, READY and the two
+error states; from READY it goes back to UNINITIALIZED when its epochs are used up.
+
+PREPARED_TRANSACTION belongs to two-phase commit (KIP-939); no public call reaches it yet.
+
+Two parties ask for transitions, and an illegal one means something else for each (KAFKA-14831):
+
+* the application made a mistake: it gets an `IllegalStateError`, and nothing has changed;
+* the sender found the state to be other than it thought: going on could break a transaction, so
+  the producer is poisoned (FATAL_ERROR) before the error is raised.
+
+Which of the two is asking is told by `role`, since the core has no threads to tell them apart by.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final
+
+from txnproducer.errors import (
+    IllegalStateError,
+    InvalidConfigurationError,
+    KafkaError,
+    Recovery,
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+class Role(Enum):
+    """Who is calling."""
+
+    APPLICATION = auto()
+    SENDER = auto()
+
+
+class TransactionState(Enum):
+    """Where the producer is; Java's names."""
+
+    UNINITIALIZED = auto()
+    INITIALIZING = auto()
+    READY = auto()
+    IN_TRANSACTION = auto()
+    PREPARED_TRANSACTION = auto()
+    COMMITTING_TRANSACTION = auto()
+    ABORTING_TRANSACTION = auto()
+    ABORTABLE_ERROR = auto()
+    FATAL_ERROR = auto()
+
+
+_S = TransactionState
+
+_TARGETS: dict[TransactionState, set[TransactionState]] = {
+    _S.UNINITIALIZED: {_S.INITIALIZING},
+    _S.INITIALIZING: {_S.READY, _S.PREPARED_TRANSACTION, _S.ABORTABLE_ERROR},
+    _S.READY: {_S.UNINITIALIZED, _S.IN_TRANSACTION},
+    _S.IN_TRANSACTION: {
+        _S.PREPARED_TRANSACTION,
+        _S.COMMITTING_TRANSACTION,
+        _S.ABORTING_TRANSACTION,
+        _S.ABORTABLE_ERROR,
+    },
+    _S.PREPARED_TRANSACTION: {_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION},
+    _S.COMMITTING_TRANSACTION: {_S.INITIALIZING, _S.READY, _S.ABORTABLE_ERROR},
+    _S.ABORTING_TRANSACTION: {_S.INITIALIZING, _S.READY},
+    _S.ABORTABLE_ERROR: {_S.UNINITIALIZED, _S.ABORTING_TRANSACTION, _S.ABORTABLE_ERROR},
+    _S.FATAL_ERROR: set(),
+}
+
+TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingProxyType(
+    {source: frozenset(targets | {_S.FATAL_ERROR}) for source, targets in _TARGETS.items()}
+)
+"""Each state's legal targets. FATAL_ERROR is one of them everywhere."""
+
+ERROR_STATES: Final = frozenset({_S.ABORTABLE_ERROR, _S.FATAL_ERROR})
+COMPLETING_STATES: Final = frozenset({_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION})
+ONGOING_STATES: Final = COMPLETING_STATES | {_S.IN_TRANSACTION, _S.ABORTABLE_ERROR}
+
+
+class TransactionStateMachine:
+    """Hold the state, and change it only along `TRANSITIONS`.
+
+    Args:
+        name: who this is, for messages.
+
+    Attributes:
+        state: where the producer is.
+        last_error: why it is in an error state; None in the others.
+        role: who is calling; set by whoever hands the core an event or an application's call.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = TransactionState.UNINITIALIZED
+        self.last_error: KafkaError | None = None
+        self.role = Role.APPLICATION
+
+    @property
+    def has_error(self) -> bool:
+        """Whether the producer is in either error state."""
+        return self.state in ERROR_STATES
+
+    @property
+    def has_fatal_error(self) -> bool:
+        """Whether the producer is at its end."""
+        return self.state is _S.FATAL_ERROR
+
+    @property
+    def has_abortable_error(self) -> bool:
+        """Whether the transaction can only be aborted."""
+        return self.state is _S.ABORTABLE_ERROR
+
+    @property
+    def is_completing(self) -> bool:
+        """Whether a commit or an abort is under way."""
+        return self.state in COMPLETING_STATES
+
+    @property
+    def is_aborting(self) -> bool:
+        """Whether an abort is under way."""
+        return self.state is _S.ABORTING_TRANSACTION
+
+    @property
+    def has_ongoing_transaction(self) -> bool:
+        """Whether a transaction was begun and has not ended; a fatal error ends it, too."""
+        return self.state in ONGOING_STATES
+
+    def transition_to(self, target: TransactionState, error: KafkaError | None = None) -> None:
+        """Go to another state.
+
+        Args:
+            target: where to.
+            error: why, for an error state; the others clear the last error.
+
+        Raises:
+            IllegalStateError: the table has no such transition. For the application nothing has
+                changed; for the sender the producer is now in FATAL_ERROR.
+            ValueError: an error state without an error; nothing has changed.
+        """
+        if target not in TRANSITIONS[self.state]:
+            self._refuse(target)
+        if target in ERROR_STATES and error is None:
+            raise ValueError(f"a transition to {target.name} needs the error that caused it")
+        _LOG.debug("%s: %s -> %s", self.name, self.state.name, target.name, exc_info=error)
+        self.state = target
+        self.last_error = error
+
+    def _refuse(self, target: TransactionState) -> None:
+        refusal = IllegalStateError(
+            f"{self.name}: invalid transition from state {self.state.name} to {target.name}"
+        )
+        if self.role is Role.SENDER:
+            _LOG.error("%s; the producer cannot go on", refusal)
+            refusal.recovery = "restart"
+            self.state = _S.FATAL_ERROR
+            self.last_error = refusal
+            self._on_poisoned(refusal)
+        raise refusal
+
+    def _on_poisoned(self, error: KafkaError) -> None:
+        """Hear that an illegal transition has ended the producer; for subclasses."""
+
+
+def recovery_when_fatal(error: KafkaError) -> Recovery:
+    """Return what the caller can do about an error that has ended the producer."""
+    if error.recovery in {"unknown", "fix"} or isinstance(error, InvalidConfigurationError):
+        return "unknown" if error.recovery == "unknown" else "fix"
+    return "restart"

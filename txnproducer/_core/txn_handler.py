@@ -1,0 +1,233 @@
+"""A request to a coordinator on its way: what all six kinds have in common.
+
+Owns: `TxnRequestHandler`, the priorities, how a verdict is carried out, and `TransactionActions`,
+all that handlers may ask of the transaction manager. Must not know: queues, connections.
+
+Rules:
+* A handler stays the same object through all its attempts; each `build_request` is an attempt.
+* After a fatal error answers are only told to whoever waits; they change nothing.
+* No answer (disconnected, timed out) means: look the coordinator up, and ask again. The broker may
+  have acted; all requests of a transaction may be repeated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import IntEnum
+from typing import Protocol
+
+from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._core.verdicts import Action, Verdict
+from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.messages import BrokerNode, CoordinatorType, Request, Response
+from txnproducer.errors import KafkaError, UnsupportedVersionError
+from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+
+
+class Priority(IntEnum):
+    """The lower goes first; equals go in the order in which they were asked for."""
+
+    FIND_COORDINATOR = 0
+    INIT_PRODUCER_ID = 1
+    ADD_PARTITIONS_OR_OFFSETS = 2
+    END_TXN = 3
+    EPOCH_BUMP = 4
+
+
+class TransactionActions(Protocol):
+    """What a handler may know of the transaction manager, and ask of it."""
+
+    @property
+    def transactional_id(self) -> str | None:
+        """None for an idempotent producer."""
+        ...
+
+    @property
+    def producer_id_and_epoch(self) -> ProducerIdAndEpoch:
+        """The present identity."""
+        ...
+
+    @property
+    def retry_backoff_ms(self) -> int:
+        """How long to wait before another attempt."""
+        ...
+
+    @property
+    def last_error(self) -> KafkaError | None:
+        """Why the producer is in an error state."""
+        ...
+
+    @property
+    def has_fatal_error(self) -> bool:
+        """Whether the producer is at its end."""
+        ...
+
+    @property
+    def is_aborting(self) -> bool:
+        """Whether an abort is under way."""
+        ...
+
+    @property
+    def can_handle_abortable_error(self) -> bool:
+        """Whether the epoch can be raised after this transaction, by whichever side."""
+        ...
+
+    def retry(self, handler: TxnRequestHandler) -> None:
+        """Queue a request again, where it was."""
+        ...
+
+    def lookup_coordinator(self, handler: TxnRequestHandler) -> None:
+        """Forget a request's coordinator, and queue its look-up."""
+        ...
+
+    def transition_to_abortable_error(self, error: KafkaError) -> None:
+        """Have the transaction aborted."""
+        ...
+
+    def transition_to_fatal_error(self, error: KafkaError) -> None:
+        """End the producer."""
+        ...
+
+    def require_epoch_bump(self) -> None:
+        """Raise the epoch when this transaction ends, if that is the client's to do."""
+        ...
+
+    def coordinator_found(self, key_type: CoordinatorType, key: str, node: BrokerNode) -> None:
+        """Take in a coordinator's address."""
+        ...
+
+    def fail_requests_to(self, key_type: CoordinatorType, error: KafkaError) -> None:
+        """Fail what is queued for a coordinator that will not be found."""
+        ...
+
+    def initialized(self, producer: ProducerIdAndEpoch, *, is_epoch_bump: bool) -> None:
+        """Take in the producer's identity."""
+        ...
+
+    def has_partitions_in_transaction(self) -> bool:
+        """Tell whether a partition was added already."""
+        ...
+
+    def partitions_answered(
+        self, partitions: frozenset[TopicPartition], *, are_added: bool
+    ) -> None:
+        """Take in that partitions are, or are not, in the transaction."""
+        ...
+
+    def offsets_added(self, follower: TxnRequestHandler, leader: TxnRequestHandler) -> None:
+        """Go on from AddOffsetsToTxn to TxnOffsetCommit."""
+        ...
+
+    def transaction_ended(
+        self, handler: TxnRequestHandler, producer: ProducerIdAndEpoch, *, is_commit: bool
+    ) -> None:
+        """Take in the end of the transaction, and perhaps the identity for the next one."""
+        ...
+
+
+class TxnRequestHandler(ABC):
+    """One request, until it has an answer that counts.
+
+    Args:
+        actions: the transaction manager.
+        result: whoever waits for this.
+
+    Attributes:
+        priority: when its turn is.
+        needs_coordinator: which one it goes to; None for any broker.
+        is_retry: whether it is queued again after an attempt.
+        is_taken: whether it has left the queue to be sent.
+        order: its place among equals; given with the first queueing, kept in later ones.
+    """
+
+    priority: Priority
+    needs_coordinator: CoordinatorType | None = CoordinatorType.TRANSACTION
+    is_end_txn = False
+
+    def __init__(self, actions: TransactionActions, result: TransactionalRequestResult) -> None:
+        self._actions = actions
+        self.result = result
+        self.is_retry = False
+        self.is_taken = False
+        self.order = -1
+
+    @property
+    def coordinator_key(self) -> str:
+        """Whose coordinator it needs."""
+        return self._actions.transactional_id or ""
+
+    @property
+    def retry_backoff_ms(self) -> int:
+        """How long to wait before the next attempt."""
+        return self._actions.retry_backoff_ms
+
+    def build_request(self) -> Request:
+        """Return what to send now; a new attempt begins."""
+        self.is_retry = False
+        return self._build()
+
+    @abstractmethod
+    def _build(self) -> Request:
+        """Return the request."""
+
+    def on_response(self, response: Response) -> None:
+        """Take in the answer."""
+        if self._actions.has_fatal_error:
+            self.fail(self._actions.last_error or KafkaError())
+            return
+        self._handle(response)
+
+    @abstractmethod
+    def _handle(self, response: Response) -> None:
+        """Judge the answer and act."""
+
+    def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
+        """Take in that there is no answer."""
+        if self._actions.has_fatal_error:
+            self.fail(self._actions.last_error or KafkaError())
+        elif failure is ResponseFailure.UNSUPPORTED_VERSION:
+            is_told = isinstance(error, UnsupportedVersionError)
+            self.fatal_error(error if error is not None and is_told else self._unsupported(error))
+        else:
+            if self.needs_coordinator is not None:
+                self._actions.lookup_coordinator(self)
+            self._actions.retry(self)
+
+    def _unsupported(self, error: KafkaError | None) -> KafkaError:
+        detail = "" if error is None else f": {error}"
+        return UnsupportedVersionError(
+            f"the broker supports no version of {type(self).__name__.removesuffix('Handler')}"
+            f" that this producer can use{detail}"
+        )
+
+    def _carry_out(self, verdict: Verdict, error: KafkaError | None) -> None:
+        """Do what a verdict says; COMPLETE and COLLECT are the handler's own."""
+        if verdict.action is Action.LOOK_UP:
+            self._actions.lookup_coordinator(self)
+            self._actions.retry(self)
+        elif verdict.action is Action.RETRY or error is None:
+            self._actions.retry(self)
+        elif verdict.action is Action.ABORTABLE:
+            self.abortable_error(error)
+        elif verdict.action is Action.BUMP_OR_FATAL and self._actions.can_handle_abortable_error:
+            self._actions.require_epoch_bump()
+            self.abortable_error(error)
+        else:
+            self.fatal_error(error)
+
+    def fatal_error(self, error: KafkaError) -> None:
+        """Fail, and end the producer."""
+        self.fail(error)
+        self._actions.transition_to_fatal_error(error)
+
+    def abortable_error(self, error: KafkaError) -> None:
+        """Fail, and have the transaction aborted."""
+        self.fail(error)
+        self._actions.transition_to_abortable_error(error)
+
+    def fail(self, error: KafkaError) -> None:
+        """Fail for whoever waits; the state is not changed."""
+        self.result.fail(error)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{' retry' if self.is_retry else ''} {self.result}>"

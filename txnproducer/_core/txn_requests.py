@@ -1,0 +1,387 @@
+"""The six requests to coordinators: how each is built, and how its answer is taken in.
+
+Owns: the handlers. Must not know: the queue, connections, the state machine's table; what a code
+means is in `verdicts.py`, what follows for the state is the transaction manager's.
+
+    FindCoordinator     where the coordinator of a transactional id or a group is
+    InitProducerId      the producer's identity, or (with the present one) its next epoch
+    AddPartitionsToTxn  transactions v1 only; v2 adds a partition with its first batch (KIP-890)
+    AddOffsetsToTxn     transactions v1 only; followed by TxnOffsetCommit under the same result
+    TxnOffsetCommit     a group's offsets, in the transaction
+    EndTxn              in `end_txn.py`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from txnproducer._core import verdicts
+from txnproducer._core.end_txn import EndTxnHandler
+from txnproducer._core.txn_handler import Priority, TransactionActions, TxnRequestHandler
+from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._core.verdicts import Action, Verdict
+from txnproducer._protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    CoordinatorType,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    Response,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from txnproducer.errors import (
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+    TopicAuthorizationError,
+    error_for_code,
+)
+from txnproducer.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+
+__all__ = [
+    "AddOffsetsToTxnHandler",
+    "AddPartitionsToTxnHandler",
+    "EndTxnHandler",
+    "FindCoordinatorHandler",
+    "InitProducerIdHandler",
+    "Priority",
+    "TransactionActions",
+    "TxnOffsetCommitHandler",
+    "TxnRequestHandler",
+]
+
+# How soon to ask again while the previous transaction's markers are written (KAFKA-5482).
+ADD_PARTITIONS_RETRY_BACKOFF_MS: Final = 20
+_MAX_TIMEOUT_MS: Final = 2**31 - 1
+
+
+def _wrong_answer(response: Response) -> IllegalStateError:
+    return IllegalStateError(f"not the answer to this request: {response!r}")
+
+
+class FindCoordinatorHandler(TxnRequestHandler):
+    """FindCoordinator (key 10): goes to any broker.
+
+    Behavior:
+    * One coordinator per answer; anything else is a broken broker, and fatal.
+    * A refusal while aborting can't ask for an abort. A group that is not found is given up with
+      its offsets, which an abort does not need; a transaction coordinator it can't do without.
+
+    Retries: every retriable code, without a look-up of its own.
+    """
+
+    priority = Priority.FIND_COORDINATOR
+    needs_coordinator = None
+
+    def __init__(self, actions: TransactionActions, key: str, key_type: CoordinatorType) -> None:
+        super().__init__(actions, TransactionalRequestResult("find_coordinator"))
+        self.key = key
+        self.key_type = key_type
+
+    def _build(self) -> FindCoordinatorRequest:
+        return FindCoordinatorRequest(self.key, self.key_type)
+
+    def _handle(self, response: Response) -> None:
+        if not isinstance(response, FindCoordinatorResponse):
+            raise _wrong_answer(response)
+        if len(response.coordinators) != 1:
+            self.fatal_error(
+                IllegalStateError(
+                    f"FindCoordinator for {self.key!r} was answered with"
+                    f" {len(response.coordinators)} coordinators instead of one"
+                )
+            )
+            return
+        found = response.coordinators[0]
+        verdict = verdicts.FIND_COORDINATOR.judge(found.error_code)
+        if verdict.action is Action.COMPLETE:
+            self._actions.coordinator_found(self.key_type, self.key, found.node)
+            self.result.done()
+            return
+        error = verdicts.FIND_COORDINATOR.error(
+            verdict, found.error_code, group_id=self.key, detail=found.error_message
+        )
+        self._carry_out(verdict, error)
+
+    def abortable_error(self, error: KafkaError) -> None:
+        """Fail, and have the transaction aborted; while it is aborted already, find a way on."""
+        if not self._actions.is_aborting:
+            super().abortable_error(error)
+        elif self.key_type is CoordinatorType.GROUP:
+            self.fail(error)
+            self._actions.fail_requests_to(CoordinatorType.GROUP, error)
+        else:
+            failure = KafkaError("the transaction cannot be aborted: no coordinator is told")
+            failure.__cause__ = error
+            self.fatal_error(failure)
+
+
+class InitProducerIdHandler(TxnRequestHandler):
+    """InitProducerId (key 22), v0-v5.
+
+    Behavior:
+    * With -1/-1 it begins a producer's life: fences older producers of the id, aborts what they
+      left open. With the present id and epoch it raises the epoch (v3 and above, KIP-360).
+    * As a bump it follows an EndTxn that has decided: whoever waits for the commit or the abort
+      gets EndTxn's outcome, even if the bump fails.
+    * An idempotent producer has no coordinator; any broker gives an id.
+
+    Retries: every retriable code (CONCURRENT_TRANSACTIONS while an older transaction completes).
+    """
+
+    def __init__(
+        self,
+        actions: TransactionActions,
+        result: TransactionalRequestResult,
+        transaction_timeout_ms: int = _MAX_TIMEOUT_MS,
+        *,
+        current: ProducerIdAndEpoch = ProducerIdAndEpoch.NONE,
+        on_bump_end: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(actions, result)
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._current = current
+        self._on_bump_end = on_bump_end
+        is_idempotent = actions.transactional_id is None
+        self.needs_coordinator = None if is_idempotent else CoordinatorType.TRANSACTION
+        self.priority = Priority.EPOCH_BUMP if self.is_epoch_bump else Priority.INIT_PRODUCER_ID
+        self._table = (
+            verdicts.INIT_PRODUCER_ID_IDEMPOTENT if is_idempotent else verdicts.INIT_PRODUCER_ID
+        )
+
+    @property
+    def is_epoch_bump(self) -> bool:
+        """Whether it raises the epoch after a transaction."""
+        return self._on_bump_end is not None
+
+    def _build(self) -> InitProducerIdRequest:
+        return InitProducerIdRequest(
+            self._actions.transactional_id,
+            self._transaction_timeout_ms,
+            self._current.producer_id,
+            self._current.producer_epoch,
+        )
+
+    def _handle(self, response: Response) -> None:
+        if not isinstance(response, InitProducerIdResponse):
+            raise _wrong_answer(response)
+        code = response.error_code
+        verdict = self._table.judge(code)
+        if verdict.action is not Action.COMPLETE:
+            self._carry_out(verdict, self._table.error(verdict, code))
+            return
+        producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        self._actions.initialized(producer, is_epoch_bump=self.is_epoch_bump)
+        if self._on_bump_end is not None:
+            self._on_bump_end()
+        else:
+            self.result.done()
+
+    def fail(self, error: KafkaError) -> None:
+        """Fail for whoever waits; for a bump that is not a failure of what went before it."""
+        if self._on_bump_end is None:
+            self.result.fail(error)
+        else:
+            self._on_bump_end()
+            self._actions.require_epoch_bump()  # it did not happen, so it is still due
+
+
+class AddPartitionsToTxnHandler(TxnRequestHandler):
+    """AddPartitionsToTxn (key 24), v0-v3; transactions v1 only.
+
+    Behavior:
+    * The codes are judged partition by partition; the first that is more than a note decides.
+    * Denied and not attempted partitions are collected: the error names the denied topics.
+    * Once all were judged none of them is pending any more, accepted or not, so that batches in
+      retry of partitions that were accepted before can still be sent.
+
+    Retries: every retriable code; CONCURRENT_TRANSACTIONS soon, if it is the first of its
+    transaction, since then only the previous one's markers are in the way.
+    """
+
+    priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+
+    def __init__(self, actions: TransactionActions, partitions: frozenset[TopicPartition]) -> None:
+        super().__init__(actions, TransactionalRequestResult("add_partitions_to_txn"))
+        self.partitions = partitions
+        self._is_hurried = False
+
+    @property
+    def retry_backoff_ms(self) -> int:
+        """How long to wait before the next attempt."""
+        usual_ms = super().retry_backoff_ms
+        return min(usual_ms, ADD_PARTITIONS_RETRY_BACKOFF_MS) if self._is_hurried else usual_ms
+
+    def _build(self) -> AddPartitionsToTxnRequest:
+        producer = self._actions.producer_id_and_epoch
+        return AddPartitionsToTxnRequest(
+            self.coordinator_key,
+            producer.producer_id,
+            producer.producer_epoch,
+            tuple(sorted(self.partitions)),
+        )
+
+    def _handle(self, response: Response) -> None:
+        if not isinstance(response, AddPartitionsToTxnResponse):
+            raise _wrong_answer(response)
+        self._is_hurried = False
+        table = verdicts.ADD_PARTITIONS_TO_TXN
+        collected: dict[TopicPartition, int] = {}
+        for partition, code in ((r.topic_partition, r.error_code) for r in response.results):
+            verdict = table.judge(code)
+            if verdict.action is Action.COLLECT:
+                collected[partition] = code
+            elif verdict.action is not Action.COMPLETE:
+                self._is_hurried = (
+                    code == ErrorCode.CONCURRENT_TRANSACTIONS
+                    and not self._actions.has_partitions_in_transaction()
+                )
+                self._carry_out(verdict, table.error(verdict, code))
+                return
+        answered = frozenset(result.topic_partition for result in response.results)
+        self._actions.partitions_answered(answered, are_added=not collected)
+        if collected:
+            self.abortable_error(_refused_partitions(collected))
+        else:
+            self.result.done()
+
+
+def _refused_partitions(codes: Mapping[TopicPartition, int]) -> KafkaError:
+    denied = {
+        place.topic
+        for place, code in codes.items()
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    }
+    if denied:
+        return TopicAuthorizationError(topics=denied)
+    reasons = ", ".join(
+        f"{place.topic}-{place.partition}: {type(error_for_code(code)).__name__} ({code})"
+        for place, code in sorted(codes.items())
+    )
+    return KafkaError(f"partitions could not be added to the transaction: {reasons}")
+
+
+class AddOffsetsToTxnHandler(TxnRequestHandler):
+    """AddOffsetsToTxn (key 25); transactions v1 only.
+
+    Behavior: on success TxnOffsetCommit follows, and whoever waits goes on waiting for that.
+
+    Retries: every retriable code.
+    """
+
+    priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+
+    def __init__(self, actions: TransactionActions, follower: TxnOffsetCommitHandler) -> None:
+        super().__init__(actions, follower.result)
+        self._follower = follower
+
+    def _build(self) -> AddOffsetsToTxnRequest:
+        producer = self._actions.producer_id_and_epoch
+        return AddOffsetsToTxnRequest(
+            self.coordinator_key,
+            producer.producer_id,
+            producer.producer_epoch,
+            self._follower.group_id,
+        )
+
+    def _handle(self, response: Response) -> None:
+        if not isinstance(response, AddOffsetsToTxnResponse):
+            raise _wrong_answer(response)
+        table, code = verdicts.ADD_OFFSETS_TO_TXN, response.error_code
+        verdict = table.judge(code)
+        if verdict.action is Action.COMPLETE:
+            self._actions.offsets_added(self._follower, self)
+        else:
+            error = table.error(verdict, code, group_id=self._follower.group_id)
+            self._carry_out(verdict, error)
+
+
+class TxnOffsetCommitHandler(TxnRequestHandler):
+    """TxnOffsetCommit (key 28), v0-v4 with transactions v1, v5 with v2.
+
+    Behavior:
+    * Goes to the group's coordinator.
+    * Done when every partition was accepted, perhaps over several attempts.
+    * Each attempt sends all offsets again, also those accepted before.
+    * What is pending belongs to this request alone: offsets of an aborted transaction, or of
+      another call, never ride along. (In Java all requests share one map, and they do.)
+
+    Retries: every retriable code; a lost coordinator, and REQUEST_TIMED_OUT, with one look-up.
+    """
+
+    priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    needs_coordinator = CoordinatorType.GROUP
+
+    def __init__(
+        self,
+        actions: TransactionActions,
+        result: TransactionalRequestResult,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata,
+        *,
+        is_transaction_v2_enabled: bool,
+    ) -> None:
+        super().__init__(actions, result)
+        self._offsets = tuple(offsets.items())
+        self._pending = set(offsets)
+        self._group_metadata = group_metadata
+        self._is_transaction_v2_enabled = is_transaction_v2_enabled
+
+    @property
+    def group_id(self) -> str:
+        """The consumer group."""
+        return self._group_metadata.group_id
+
+    @property
+    def coordinator_key(self) -> str:
+        """Whose coordinator it needs."""
+        return self.group_id
+
+    @property
+    def has_pending_offsets(self) -> bool:
+        """Whether a partition was not accepted yet."""
+        return bool(self._pending)
+
+    def _build(self) -> TxnOffsetCommitRequest:
+        producer, group = self._actions.producer_id_and_epoch, self._group_metadata
+        return TxnOffsetCommitRequest(
+            self._actions.transactional_id or "",
+            group.group_id,
+            producer.producer_id,
+            producer.producer_epoch,
+            self._offsets,
+            group.generation_id,
+            group.member_id,
+            group.group_instance_id,
+            self._is_transaction_v2_enabled,
+        )
+
+    def _handle(self, response: Response) -> None:
+        if not isinstance(response, TxnOffsetCommitResponse):
+            raise _wrong_answer(response)
+        table = verdicts.TXN_OFFSET_COMMIT
+        retry = Verdict(Action.RETRY)
+        for partition, code in ((r.topic_partition, r.error_code) for r in response.results):
+            verdict = table.judge(code)
+            if verdict.action is Action.COMPLETE:
+                self._pending.discard(partition)
+            elif verdict.action is Action.LOOK_UP:
+                retry = verdict
+            elif verdict.action is not Action.RETRY:
+                self._carry_out(verdict, table.error(verdict, code, group_id=self.group_id))
+                return
+        if self._pending:
+            self._carry_out(retry, None)
+        else:
+            self.result.done()

@@ -1,0 +1,268 @@
+"""What the coordinators' error codes mean, as tables: one per request, error code -> verdict.
+
+Why it exists: the same code means different things in different answers, and exactly these
+differences break naive ports. So they stand side by side here, as data.
+
+Owns: the tables, the errors that verdicts turn into. Must not know: states, requests, what is
+done about a verdict.
+
+Rules:
+* A code without a row is retried if its class is retriable; else the table's `other` decides. A
+  code that this version does not know counts as UNKNOWN_SERVER_ERROR.
+* INVALID_PRODUCER_EPOCH from a coordinator means fenced: older brokers say it so. From Produce it
+  is another matter, see `TransactionManager.maybe_transition_to_error_state`.
+* For AddPartitionsToTxn an error that nobody foresaw is abortable, for all others fatal.
+* TRANSACTION_ABORTABLE in answer to an abort is fatal, or an application would abort for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from txnproducer.errors import (
+    ClusterAuthorizationError,
+    CommitFailedError,
+    ErrorCode,
+    GroupAuthorizationError,
+    InvalidPidMappingError,
+    InvalidTxnStateError,
+    KafkaError,
+    ProducerFencedError,
+    RetriableError,
+    TransactionalIdAuthorizationError,
+    UnsupportedVersionError,
+    class_for_code,
+    error_for_code,
+)
+
+
+class Action(Enum):
+    """What to do about an answer."""
+
+    COMPLETE = auto()
+    RETRY = auto()
+    LOOK_UP = auto()  # forget the coordinator, look it up, and retry
+    COLLECT = auto()  # go on with the next partition; abortable at the end
+    ABORTABLE = auto()
+    BUMP_OR_FATAL = auto()  # abortable if the epoch can be raised, else fatal
+    FATAL = auto()
+
+
+class Form(Enum):
+    """As which error a code is told."""
+
+    RAW = auto()  # the code's own class
+    FENCED = auto()  # ProducerFencedError
+    UNEXPECTED = auto()  # KafkaError that names the code
+    CAUSED = auto()  # KafkaError with the code's own error as its cause
+    COMMIT_FAILED = auto()  # CommitFailedError
+
+
+class Verdict(NamedTuple):
+    """What to do, and as which error it is told."""
+
+    action: Action
+    form: Form = Form.RAW
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictTable:
+    """The verdicts on one request's answers.
+
+    Attributes:
+        request: the request's name, for messages.
+        rows: the codes with a verdict of their own.
+        other: the verdict on codes without a row that are not retriable.
+    """
+
+    request: str
+    rows: Mapping[int, Verdict]
+    other: Verdict
+
+    def judge(self, code: int) -> Verdict:
+        """Return the verdict on an error code."""
+        row = self.rows.get(code)
+        if row is not None:
+            return row
+        return _RETRY if issubclass(class_for_code(code), RetriableError) else self.other
+
+    def error(
+        self,
+        verdict: Verdict,
+        code: int,
+        *,
+        group_id: str | None = None,
+        detail: str | None = None,
+    ) -> KafkaError:
+        """Return the error that an answer is told as.
+
+        Args:
+            verdict: what was judged.
+            code: the answer's code.
+            group_id: the consumer group that the request was about.
+            detail: what the broker said besides.
+        """
+        if verdict.form is Form.FENCED:
+            return ProducerFencedError()
+        raw = error_for_code(code)
+        if code == ErrorCode.GROUP_AUTHORIZATION_FAILED and verdict.form is Form.RAW:
+            return GroupAuthorizationError(group_id=group_id)
+        if verdict.form is Form.RAW:
+            return raw
+        name = raw.code.name if isinstance(raw.code, ErrorCode) else str(code)
+        text = f"{self.request} was answered {name} ({code}): {detail or raw}"
+        if verdict.form is Form.COMMIT_FAILED:
+            return CommitFailedError(text)
+        # What the class of the code says about the way out holds for the wrapping error, too.
+        wrapped = KafkaError(text, recovery="fix" if raw.recovery == "fix" else None)
+        if verdict.form is Form.CAUSED:
+            wrapped.__cause__ = raw
+        return wrapped
+
+
+_C = ErrorCode
+
+_COMPLETE: Final = Verdict(Action.COMPLETE)
+_RETRY: Final = Verdict(Action.RETRY)
+_LOOK_UP: Final = Verdict(Action.LOOK_UP)
+_COLLECT: Final = Verdict(Action.COLLECT)
+_ABORTABLE: Final = Verdict(Action.ABORTABLE)
+_BUMP_OR_FATAL: Final = Verdict(Action.BUMP_OR_FATAL)
+_FATAL: Final = Verdict(Action.FATAL)
+_FENCED: Final = Verdict(Action.FATAL, Form.FENCED)
+_UNEXPECTED: Final = Verdict(Action.FATAL, Form.UNEXPECTED)
+
+_SUCCESS: Final = {_C.NONE: _COMPLETE}
+_LOST_COORDINATOR: Final = {_C.COORDINATOR_NOT_AVAILABLE: _LOOK_UP, _C.NOT_COORDINATOR: _LOOK_UP}
+_OUTDATED_PRODUCER: Final = {_C.INVALID_PRODUCER_EPOCH: _FENCED, _C.PRODUCER_FENCED: _FENCED}
+_BROKEN_TRANSACTION: Final = {
+    _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FATAL,
+    _C.INVALID_TXN_STATE: _FATAL,
+    _C.INVALID_PRODUCER_ID_MAPPING: _FATAL,
+}
+
+
+def _table(request: str, other: Verdict, *rows: Mapping[ErrorCode, Verdict]) -> VerdictTable:
+    merged = {int(code): verdict for part in (_SUCCESS, *rows) for code, verdict in part.items()}
+    return VerdictTable(request, MappingProxyType(merged), other)
+
+
+FIND_COORDINATOR: Final = _table(
+    "FindCoordinator",
+    _UNEXPECTED,
+    {
+        _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FATAL,
+        _C.GROUP_AUTHORIZATION_FAILED: _ABORTABLE,
+        _C.TRANSACTION_ABORTABLE: _ABORTABLE,
+    },
+)
+
+INIT_PRODUCER_ID: Final = _table(
+    "InitProducerId",
+    _UNEXPECTED,
+    _LOST_COORDINATOR,
+    _OUTDATED_PRODUCER,
+    {
+        _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _ABORTABLE,
+        _C.CLUSTER_AUTHORIZATION_FAILED: _ABORTABLE,
+        _C.TRANSACTION_ABORTABLE: _ABORTABLE,
+    },
+)
+
+# Without transactions there is no coordinator to look up and nothing to abort.
+INIT_PRODUCER_ID_IDEMPOTENT: Final = _table(
+    "InitProducerId",
+    _UNEXPECTED,
+    _OUTDATED_PRODUCER,
+    {
+        _C.COORDINATOR_NOT_AVAILABLE: _RETRY,
+        _C.NOT_COORDINATOR: _RETRY,
+        _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _ABORTABLE,
+        _C.CLUSTER_AUTHORIZATION_FAILED: _ABORTABLE,
+    },
+)
+
+ADD_PARTITIONS_TO_TXN: Final = _table(
+    "AddPartitionsToTxn",
+    _COLLECT,
+    _LOST_COORDINATOR,
+    _OUTDATED_PRODUCER,
+    _BROKEN_TRANSACTION,
+    {
+        _C.UNKNOWN_PRODUCER_ID: _BUMP_OR_FATAL,
+        _C.TRANSACTION_ABORTABLE: _ABORTABLE,
+    },
+)
+
+ADD_OFFSETS_TO_TXN: Final = _table(
+    "AddOffsetsToTxn",
+    _UNEXPECTED,
+    _LOST_COORDINATOR,
+    _OUTDATED_PRODUCER,
+    _BROKEN_TRANSACTION,
+    {
+        _C.UNKNOWN_PRODUCER_ID: _BUMP_OR_FATAL,
+        _C.GROUP_AUTHORIZATION_FAILED: _ABORTABLE,
+        _C.TRANSACTION_ABORTABLE: _ABORTABLE,
+    },
+)
+
+TXN_OFFSET_COMMIT: Final = _table(
+    "TxnOffsetCommit",
+    _UNEXPECTED,
+    _LOST_COORDINATOR,
+    _OUTDATED_PRODUCER,
+    {
+        # Only here: a group coordinator that cannot write its log in time may be about to move.
+        _C.REQUEST_TIMED_OUT: _LOOK_UP,
+        _C.GROUP_AUTHORIZATION_FAILED: _ABORTABLE,
+        _C.FENCED_INSTANCE_ID: _ABORTABLE,
+        _C.TRANSACTION_ABORTABLE: _ABORTABLE,
+        _C.UNKNOWN_MEMBER_ID: Verdict(Action.ABORTABLE, Form.COMMIT_FAILED),
+        _C.ILLEGAL_GENERATION: Verdict(Action.ABORTABLE, Form.COMMIT_FAILED),
+        _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FATAL,
+        _C.UNSUPPORTED_FOR_MESSAGE_FORMAT: _FATAL,
+    },
+)
+
+END_TXN_COMMIT: Final = _table(
+    "EndTxn(commit)",
+    _UNEXPECTED,
+    _LOST_COORDINATOR,
+    _OUTDATED_PRODUCER,
+    _BROKEN_TRANSACTION,
+    {
+        _C.UNKNOWN_PRODUCER_ID: _BUMP_OR_FATAL,
+        _C.TRANSACTION_ABORTABLE: _ABORTABLE,
+    },
+)
+
+END_TXN_ABORT: Final = _table(
+    "EndTxn(abort)",
+    _UNEXPECTED,
+    _LOST_COORDINATOR,
+    _OUTDATED_PRODUCER,
+    _BROKEN_TRANSACTION,
+    {
+        # Abortable, as Java has it, would leave the producer in ABORTING_TRANSACTION for ever.
+        _C.UNKNOWN_PRODUCER_ID: _FATAL,
+        _C.TRANSACTION_ABORTABLE: Verdict(Action.FATAL, Form.CAUSED),
+    },
+)
+
+# Errors of a batch, or of a record that never got into one, which end the producer.
+FATAL_PRODUCE_ERRORS: Final = (
+    ClusterAuthorizationError,
+    TransactionalIdAuthorizationError,
+    ProducerFencedError,
+    UnsupportedVersionError,
+    InvalidPidMappingError,
+)
+
+# Their transaction cannot be completed any more; it is told as TransactionAbortableError, so that
+# nobody repeats the record alone and writes it twice (KIP-1050).
+ABORTABLE_AFTER_RETRIES: Final = (RetriableError, InvalidTxnStateError)
