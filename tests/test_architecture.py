@@ -118,6 +118,15 @@ def test_every_exported_name_exists(name: str) -> None:
     assert len(set(exported)) == len(exported)
 
 
+def test_the_file_map_names_every_module_of_the_top_level_and_the_core() -> None:
+    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    named_modules = set(re.findall(r"`(\w+)(?:\.py)?`", design))
+    package = ROOT / "txnproducer"
+    modules = {path.stem for path in [*package.glob("*.py"), *(package / "_core").glob("*.py")]}
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert sorted((modules | folders) - named_modules - {"__init__", "_core"}) == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_relative_link_leads_somewhere(document: Path) -> None:
     text = FENCED_BLOCK.sub("", document.read_text(encoding="utf-8"))
