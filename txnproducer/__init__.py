@@ -20,15 +20,20 @@ from txnproducer.errors import (
     RetriableError,
     TransactionAbortableError,
 )
+from txnproducer.producer import TransactionalProducer
 from txnproducer.records import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     RecordMetadata,
     TopicPartition,
 )
+from txnproducer.transaction import Transaction
 
 __all__ = [
     "__version__",
+    # the producer
+    "TransactionalProducer",
+    "Transaction",
     # configuration and values
     "ProducerConfig",
     "ConsumerGroupMetadata",

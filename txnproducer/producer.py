@@ -1,0 +1,500 @@
+"""The producer that users hold: each call is begun in the core, the loop woken, the end awaited.
+
+Owns: the blocking calls, their time-outs and what they say, the life of the I/O thread.
+Must not know: how a transaction works; that is the core's. No call here decides anything about
+one, it only remembers how the last one ended, for `Transaction.outcome`.
+Rules:
+* The core is called under the I/O thread's lock. Users' code (serializers, callbacks) never is.
+* Nothing waits without a bound. A call that timed out has not failed: it goes on, and the same
+  call made again waits for the same result.
+* `send` is called a million times where the rest is called once: no helper calls, no keyword
+  arguments, no objects on its usual path.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeAlias
+
+from txnproducer import _live_producers
+from txnproducer._arguments import Headers, check_headers, check_place, to_bytes
+from txnproducer._core.producer_core import AppendBlocked, ProducerCore
+from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
+from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._io_thread import IoThread, monotonic_ms, wall_clock_ms
+from txnproducer._record.format import Header
+from txnproducer._wire.network_client import NetworkClient
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    ForkedProducerError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+)
+from txnproducer.records import as_consumer_group_metadata, as_offsets
+from txnproducer.transaction import Outcome, Transaction
+
+__all__ = ["OnDelivery", "TransactionalProducer"]
+
+OnDelivery = DeliveryCallback
+
+_NOTHING_YET = "It goes on in the background: call {call}() again to wait for it, or close()."
+# What a time-out most often means, by the call that timed out.
+_HINTS = {
+    "init_transactions": (
+        "Check that a broker of bootstrap_servers can be reached, and that the cluster can hold"
+        " __transaction_state: its replication factor (transaction.state.log.replication.factor)"
+        " must not be above the number of brokers, nor its min.isr above those alive."
+    ),
+    "commit_transaction": (
+        "A commit waits for every record and its callback first, then for the coordinator: look"
+        " for partitions without a leader or with too few replicas in sync. abort_transaction()"
+        " gives up instead; if the commit was sent already, its outcome may stay unknown."
+    ),
+    "abort_transaction": (
+        "An abort waits for the requests in flight, then for the coordinator: look for brokers"
+        " that cannot be reached."
+    ),
+    "send_offsets_to_transaction": (
+        "Check that the group's coordinator can be reached, and that the cluster can hold"
+        " __consumer_offsets."
+    ),
+}
+# After an exception in its block a producer is not worth waiting minutes for.
+_CLOSE_AFTER_ERROR_S = 30.0
+
+
+class TransactionalProducer:
+    """Write to Kafka in transactions: all records and offsets of one become visible, or none.
+
+    Usable from several threads, though a transaction is one for all of them. Without a
+    `transactional_id` it is an idempotent producer: no record is lost or doubled by retries.
+
+        with TransactionalProducer("localhost:9092", "my-app-1") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("topic", b"value", key=b"key")
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas, or a list of them.
+        transactional_id: names this writer across restarts; a newer producer with the same id
+            fences the older one. None for a plain idempotent producer.
+        settings: the Java client's, in snake_case or dotted (`**{"linger.ms": 5}`); see
+            `ProducerConfig`.
+
+    Raises:
+        InvalidConfigurationError: a setting is unknown or does not fit; names it.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | list[str] | None = None,
+        transactional_id: str | None = None,
+        **settings: Any,
+    ) -> None:
+        given = {"bootstrap_servers": bootstrap_servers, "transactional_id": transactional_id}
+        settings.update({name: value for name, value in given.items() if value is not None})
+        self._open(ProducerConfig.build(**settings))
+
+    @classmethod
+    def from_config(cls, config: ProducerConfig) -> TransactionalProducer:
+        """Make a producer from a configuration that was made (and checked) before."""
+        producer = cls.__new__(cls)
+        producer._open(config)  # noqa: SLF001 - our own class
+        return producer
+
+    _refusal: Callable[[str], KafkaError] | None
+
+    def _open(self, config: ProducerConfig) -> None:
+        self._refusal = _not_open
+        self._transaction: Transaction | None = None
+        self._config = config
+        self._value_serializer = config.value_serializer
+        self._key_serializer = config.key_serializer
+        self._max_block_s = config.max_block_ms / 1000
+        self._delivery_s = config.delivery_timeout_ms / 1000
+        client = NetworkClient(config, monotonic_ms)
+        self._io = IoThread(client, name=f"txnproducer-{config.client_id}")
+        self._core = ProducerCore(
+            config,
+            client,
+            self._io,
+            random.Random(),  # noqa: S311 - jitter, no secret
+            monotonic_ms(),
+        )
+        self._lock = self._io.lock
+        self._append = self._core.append
+        self._io.start(self._core)
+        self._refusal = None
+        _live_producers.remember(self)
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Get a producer id, fence older producers of this id, and end what they left open.
+
+        Call it once, before the first transaction. Blocks up to `max_block_ms`.
+
+        Raises:
+            KafkaTimeoutError: not done in time; call again to go on waiting.
+            IllegalStateError: done before, or no `transactional_id`.
+            KafkaError: refused; `recovery` says what to do.
+        """
+        self._await("init_transactions", self._core.init_transactions)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; local, nothing is sent.
+
+        Raises:
+            IllegalStateError: not initialized, or a transaction is open already.
+            KafkaError: the producer failed before; `recovery` says what to do.
+        """
+        self._begin(None)
+
+    def _begin(self, transaction: Transaction | None) -> None:
+        self._check_usable("begin_transaction")
+        with self._lock:
+            self._core.begin_transaction()
+            self._transaction = transaction
+            self._io.poke()
+
+    def transaction(self) -> Transaction:
+        """Return a transaction to be used as a `with` block: commits at its end, or aborts."""
+        return Transaction(self, self._begin)
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[Any, Any], group_metadata: object
+    ) -> None:
+        """Commit a consumer's offsets together with the transaction's records.
+
+        Args:
+            offsets: `TopicPartition` to `OffsetAndMetadata` (or an int): for each partition the
+                last offset that was processed plus one. kafka-python's types fit as well.
+            group_metadata: the consumer's group metadata, so that a consumer that has lost its
+                partitions is refused (KIP-447).
+
+        Raises:
+            ValueError: an argument is malformed; nothing changed.
+            KafkaTimeoutError: not done in time; call again, with the same offsets, to go on.
+            CommitFailedError: the group has moved on: abort, and read again from its offsets.
+            KafkaError: refused; `recovery` says what to do.
+        """
+        self._check_usable("send_offsets_to_transaction")
+        group = as_consumer_group_metadata(group_metadata)
+        wanted = as_offsets(offsets)
+        if wanted:
+            self._await(
+                "send_offsets_to_transaction",
+                lambda: self._core.send_offsets_to_transaction(wanted, group),
+            )
+
+    def commit_transaction(self) -> None:
+        """Commit: waits for every record, then makes all of them (and the offsets) visible.
+
+        Returns only when every record and offset of the transaction is in.
+
+        Raises:
+            KafkaTimeoutError: not done in time; call again to go on waiting, or abort.
+            CommitOutcomeUnknownError: sent, and the answer is lost for good.
+            IllegalStateError: no transaction is open.
+            KafkaError: not committed; with `recovery == "abort"` call `abort_transaction()`.
+        """
+        self._end("commit_transaction", self._core.begin_commit, "committed")
+
+    def abort_transaction(self) -> None:
+        """Abort: none of the transaction's records and offsets will be visible.
+
+        Allowed after a commit that timed out, too. Records not sent yet are dropped, their
+        futures fail with `TransactionAbortedError`.
+
+        Raises:
+            KafkaTimeoutError: not done in time; call again to go on waiting.
+            CommitOutcomeUnknownError: a commit was under way; which of the two happened is open.
+            IllegalStateError: no transaction is open.
+            KafkaError: refused; `recovery` says what to do.
+        """
+        self._end("abort_transaction", self._core.begin_abort, "aborted")
+
+    @property
+    def transaction_state(self) -> str:
+        """The name of the transaction state at this moment, for logs and tests: "READY" ..."""
+        manager = self._core.transaction_manager
+        return "UNINITIALIZED" if manager is None else manager.state.name
+
+    # --- records -------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> FutureRecordMetadata:
+        """Write a record; returns at once unless metadata or memory is waited for.
+
+        Args:
+            topic: where to.
+            value: bytes, or what `value_serializer` takes; None is a tombstone.
+            key: bytes, or what `key_serializer` takes; equal keys go to one partition.
+            headers: pairs of a name and bytes (or None).
+            partition: which one; None lets key or load decide.
+            timestamp_ms: milliseconds since the epoch; None for now.
+            on_delivery: called with the record's metadata and None, or what is known of it (offset
+                -1) and the error, on the I/O thread; keep it short, it must not block.
+
+        Returns:
+            The record's future: `.result(timeout)` gives its `RecordMetadata`. What goes wrong on
+            the way (too large, unknown topic, no memory) fails the future and, in a transaction,
+            the commit.
+
+        Raises:
+            TypeError, ValueError, SerializationError: an argument; nothing changed.
+            IllegalStateError: no transaction is open, or the producer is closed.
+            KafkaError: the transaction failed before; `recovery` says what to do.
+        """
+        if self._refusal is not None:
+            raise self._refusal("send")
+        if type(value) is not bytes or self._value_serializer is not None:
+            value = to_bytes("value", value, self._value_serializer)
+        if key is not None and (type(key) is not bytes or self._key_serializer is not None):
+            key = to_bytes("key", key, self._key_serializer)
+        checked = check_headers(headers) if headers else ()
+        if type(topic) is not str or partition is not None or timestamp_ms is not None:
+            check_place(topic, partition, timestamp_ms)
+        if timestamp_ms is None:
+            timestamp_ms = wall_clock_ms()
+        core = self._core
+        with self._lock:
+            future = self._append(
+                topic, value, key, checked, partition, timestamp_ms, on_delivery, monotonic_ms()
+            )
+            if core.needs_wakeup:
+                core.needs_wakeup = False
+                self._io.poke()
+        if isinstance(future, AppendBlocked):
+            return self._send_later(
+                (topic, value, key, checked, partition, timestamp_ms, on_delivery), future
+            )
+        return future
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record sent so far was delivered or has failed (see the futures).
+
+        Args:
+            timeout: seconds; None for `delivery_timeout_ms`, in which each record's fate is known.
+
+        Raises:
+            KafkaTimeoutError: not done in time; the records are still on their way.
+        """
+        self._check_usable("flush")
+        limit_s = self._delivery_s if timeout is None else _seconds(timeout)
+        with self._lock:
+            ticket = self._core.begin_flush(monotonic_ms())
+            self._io.poke()
+        if not self._io.wait_until(ticket.is_done, limit_s):
+            raise KafkaTimeoutError(
+                f"flush did not finish within {limit_s:g} s: some records are still on their way."
+                " They go on; call flush() again to wait for them."
+            )
+
+    def partitions_for(self, topic: str) -> tuple[Any, ...]:
+        """Return a topic's partitions and their leaders; asks the cluster if it must.
+
+        Raises:
+            KafkaTimeoutError: the topic is not known after `max_block_ms`.
+            KafkaError: the cluster refused to tell.
+        """
+        self._check_usable("partitions_for")
+        check_place(topic, None, None)
+
+        def look() -> Any:
+            found = self._core.partitions_for(topic, monotonic_ms())
+            if found is None:
+                self._io.poke()
+            return found
+
+        with self._lock:
+            partitions = look()
+        if partitions is None and self._io.wait_until(
+            lambda: self._core.partitions_for(topic, monotonic_ms()) is not None,
+            self._max_block_s,
+        ):
+            with self._lock:
+                partitions = look()
+        if partitions is None:
+            raise self._timed_out("partitions_for", _UNKNOWN_TOPIC.format(topic=topic))
+        return tuple(partitions)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counters and rates, under the Java client's names."""
+        with self._lock:
+            return self._core.metrics()
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what was sent, abort an open transaction, finish a commit under way, and end.
+
+        Closing again does nothing. In a delivery callback it acts as with a time-out of 0.
+
+        Args:
+            timeout: seconds after which what is left is failed by force; None for
+                `delivery_timeout_ms`, in which each record's fate is known; 0 for at once.
+
+        Raises:
+            ValueError: the time-out is negative.
+        """
+        limit_s = self._delivery_s if timeout is None else _seconds(timeout)
+        if self._refusal is not None:
+            return
+        self._refusal = _closed
+        _live_producers.forget(self)
+        self._io.close(limit_s)
+
+    def __enter__(self) -> Self:
+        self._check_usable("with")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(None if error is None else min(_CLOSE_AFTER_ERROR_S, self._delivery_s))
+
+    def disown(self) -> None:
+        """Refuse every call from now on: this process is a fork of the one that made it."""
+        self._refusal = _forked
+
+    def __del__(self) -> None:
+        if getattr(self, "_refusal", _closed) is None:
+            warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 2)
+            self._io.orphan()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a TransactionalProducer cannot be pickled: its thread and connections belong to this"
+            " process. Send its settings instead, and make the producer where it is used."
+        )
+
+    def __repr__(self) -> str:
+        config = self._config
+        name = config.transactional_id or config.client_id
+        return f"<TransactionalProducer {name!r} {self.transaction_state}>"
+
+    # --- how calls wait ------------------------------------------------------------------------
+
+    def _check_usable(self, call: str) -> None:
+        if self._refusal is not None:
+            raise self._refusal(call)
+
+    def _await(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
+        """Begin an operation and wait for its end; raise what it ended with."""
+        self._check_usable(call)
+        with self._lock:
+            result = begin()
+            self._io.poke()
+            self._io.notify()
+        if not self._io.wait_until(lambda: result.is_completed, self._max_block_s):
+            raise self._timed_out(call, _NOTHING_YET.format(call=call) + " " + _HINTS[call])
+        with self._lock:
+            result.acknowledge()
+        if result.error is not None:
+            raise result.error
+
+    def _end(
+        self, call: str, begin: Callable[[], TransactionalRequestResult], outcome: Outcome
+    ) -> None:
+        try:
+            self._await(call, begin)
+        except CommitOutcomeUnknownError:
+            self._settle("unknown")
+            raise
+        self._settle(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
+        if self._transaction is not None:
+            self._transaction.outcome = outcome
+            self._transaction = None
+
+    def _timed_out(self, call: str, advice: str) -> KafkaTimeoutError:
+        return KafkaTimeoutError(
+            f"{call} did not finish within max_block_ms={self._config.max_block_ms}. {advice}"
+        )
+
+    def _send_later(self, record: _Record, blocked: AppendBlocked) -> FutureRecordMetadata:
+        """Wait for metadata or memory, then append; one `max_block_ms` for all of it."""
+        topic, _, _, _, partition, _, on_delivery = record
+        core = self._core
+        began_ms = monotonic_ms()
+        deadline_ms = began_ms + self._config.max_block_ms
+        while True:
+            left_s = max(0, deadline_ms - monotonic_ms()) / 1000
+            can_proceed = self._wait_to_append(blocked, left_s)
+            with self._lock:
+                now_ms = monotonic_ms()
+                if not can_proceed and now_ms >= deadline_ms:
+                    waited_ms = now_ms - began_ms
+                    future = core.time_out_append(
+                        blocked, topic, partition, on_delivery, waited_ms, now_ms
+                    )
+                else:
+                    outcome = self._append(*record, now_ms, blocked)
+                    if isinstance(outcome, AppendBlocked):
+                        blocked = outcome
+                        self._io.poke()
+                        continue
+                    future = outcome
+                core.needs_wakeup = False
+                self._io.poke()
+                return future
+
+    def _wait_to_append(self, blocked: AppendBlocked, timeout_s: float) -> bool:
+        try:
+            return self._io.wait_until(lambda: self._core.append_can_proceed(blocked), timeout_s)
+        except BaseException:
+            # Interrupted (or called where waiting is impossible): leave the queue for memory.
+            with self._lock:
+                self._core.give_up_append(blocked)
+            raise
+
+
+_Record: TypeAlias = tuple[
+    str, bytes | None, bytes | None, tuple[Header, ...], int | None, int, DeliveryCallback | None
+]
+_UNKNOWN_TOPIC = (
+    "The cluster does not know topic {topic!r}: create it, check its name, or check that a broker"
+    " can be reached."
+)
+
+
+def _seconds(timeout: float) -> float:
+    if timeout < 0:
+        raise ValueError(
+            f"timeout must not be negative: {timeout} (seconds; None for the default)"
+        )
+    return float(timeout)
+
+
+def _not_open(call: str) -> KafkaError:
+    return IllegalStateError(f"cannot {call}: the producer could not be opened")
+
+
+def _closed(call: str) -> KafkaError:
+    return IllegalStateError(f"cannot {call}: the producer is closed")
+
+
+def _forked(call: str) -> KafkaError:
+    return ForkedProducerError(
+        f"cannot {call}: the producer was made in the parent process; its thread and connections"
+        " did not come along. Make a producer in this process (in gunicorn or Celery: in the"
+        " hook that runs after the fork)."
+    )
