@@ -1,109 +1,59 @@
-"""The operations of a transactional (or idempotent) producer, and what follows from every error.
+"""The operations of a transactional producer: what the application asks for.
 
-Why it exists: this is where the transaction's state changes. Batches, sequences, requests and
-answers report here.
+Why it exists: the door to the transaction's state. Each call checks whether it fits, changes the
+state, queues what has to be sent, and returns a result for its caller to wait for; the rest is the
+sender's (`txn_course.py`).
 
-Owns: the operations the application calls, the partitions of the transaction, when the epoch is
-raised, which version of transactions is spoken. Must not know: bytes, connections, time, threads.
+Owns: the order of the calls, and the errors they are refused with. Must not know: bytes,
+connections, time, threads.
 
 Rules:
-* An operation returns a result at once; the sender does the work. The same call made again after
-  a time-out gets the same result; every other call is refused until that end was seen. The
-  exception: a commit that timed out may be given up by `begin_abort`.
-* EndTxn's answer decides a commit or an abort. Whether the epoch has to be raised after it is
-  decided when it ends, since the need can arise while it is under way; the call's result ends with
-  the bump, with EndTxn's outcome. (Java decides at the call, and can miss a bump that way.)
-* Transactions v1 or v2 (KIP-890) is a matter of the finalized feature, not of API versions. It is
-  read when the producer is initialized and when a transaction begins to end, and counts from the
-  next transaction on; coming to v2 also raises the epoch.
-* v1 counts a transaction as started with the first partition or group that the coordinator has
-  accepted, v2 with the first call. One that was not started ends without EndTxn.
+* An operation returns a result at once. The same call made again after a time-out gets the same
+  result; every other call is refused until that end was seen. The exception: a commit that timed
+  out may be given up by `begin_abort`.
+* `init_transactions` looks at the state first, and so tells an error of an earlier call wrapped;
+  commit and abort tell the earlier call's own error first.
+* A call that is refused changes nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Literal
 
-from txnproducer._core.ports import KafkaClient
-from txnproducer._core.sequence_manager import BumpOutcome, SequenceManager
+from txnproducer._core.end_txn import EndTxnHandler
 from txnproducer._core.transaction_state import TransactionState
-from txnproducer._core.txn_partition_map import NumberedBatch
-from txnproducer._core.txn_request_flow import PendingOperation, TxnRequestFlow
+from txnproducer._core.txn_course import Outcome, TransactionCourse
+from txnproducer._core.txn_request_flow import PendingOperation
 from txnproducer._core.txn_requests import (
     AddOffsetsToTxnHandler,
-    AddPartitionsToTxnHandler,
-    EndTxnHandler,
-    FindCoordinatorHandler,
     InitProducerIdHandler,
     TxnOffsetCommitHandler,
-    TxnRequestHandler,
 )
 from txnproducer._core.txn_result import TransactionalRequestResult
-from txnproducer._core.verdicts import ABORTABLE_AFTER_RETRIES, FATAL_PRODUCE_ERRORS
-from txnproducer._protocol.messages import CoordinatorType, ProducePartitionResponse
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
     InvalidProducerEpochError,
     KafkaError,
     ProducerFencedError,
-    TransactionAbortableError,
     TransactionAbortedError,
 )
 from txnproducer.records import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
-    ProducerIdAndEpoch,
     TopicPartition,
 )
+
+__all__ = ["Outcome", "TransactionManager"]
 
 _LOG = logging.getLogger(__name__)
 
 _S = TransactionState
 
-Outcome = Literal["open", "committed", "aborted", "unknown"]
 
-
-class TransactionManager(TxnRequestFlow):
-    """See the module.
-
-    Args:
-        transactional_id: None for an idempotent producer.
-        transaction_timeout_ms: after which the coordinator aborts a transaction by itself.
-        retry_backoff_ms: between two attempts of a request.
-        client: asked for the cluster's finalized features.
-
-    Attributes:
-        sequences: the partitions' sequence numbers.
-        is_transaction_v2_enabled: which version the present transaction is written with.
-        outcome: how the latest transaction ended; None before the first.
-    """
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str | None,
-        transaction_timeout_ms: int,
-        retry_backoff_ms: int,
-        client: KafkaClient,
-    ) -> None:
-        super().__init__(transactional_id, retry_backoff_ms)
-        self._transaction_timeout_ms = transaction_timeout_ms
-        self._client = client
-        self.sequences = SequenceManager(is_transactional=transactional_id is not None)
-        self.outcome: Outcome | None = None
-        self.is_transaction_v2_enabled = False
-        self._is_v2_enabled_next = False
-        self._features_epoch = -1
-        self._is_bump_required = False
-        self._lost_identity: KafkaError | None = None
-        self._is_started = False
-        self._end_txn: EndTxnHandler | None = None
-        self._new_partitions: set[TopicPartition] = set()
-        self._pending_partitions: set[TopicPartition] = set()
-        self._partitions: set[TopicPartition] = set()
+class TransactionManager(TransactionCourse):
+    """See the module; arguments and attributes as of `TransactionCourse`."""
 
     # --- what the application asks for ----------------------------------------------------------
 
@@ -285,8 +235,11 @@ class TransactionManager(TxnRequestFlow):
         if self.is_transaction_v2_enabled:
             self._partitions.add(topic_partition)
             self._is_started = True
-        elif topic_partition not in self._partitions | self._pending_partitions:
+        elif not self._is_known(topic_partition):
             self._new_partitions.add(topic_partition)
+
+    def _is_known(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._partitions or topic_partition in self._pending_partitions
 
     # --- how operations follow each other -------------------------------------------------------
 
@@ -351,274 +304,3 @@ class TransactionManager(TxnRequestFlow):
         error = kind(text, recovery=cause.recovery)
         error.__cause__ = cause
         return error
-
-    # --- what is asked about it -----------------------------------------------------------------
-
-    @property
-    def producer_id_and_epoch(self) -> ProducerIdAndEpoch:
-        """The present identity."""
-        return self.sequences.producer_id_and_epoch
-
-    @property
-    def has_producer_id(self) -> bool:
-        """Whether there is an identity."""
-        return self.producer_id_and_epoch.is_valid
-
-    @property
-    def _has_identity(self) -> bool:
-        return self.has_producer_id
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a transaction can be begun."""
-        return self.is_transactional and self.state is _S.READY
-
-    @property
-    def is_initializing(self) -> bool:
-        """Whether the identity is on its way."""
-        return self.is_transactional and self.state is _S.INITIALIZING
-
-    @property
-    def has_partitions_to_add(self) -> bool:
-        """Whether the coordinator has not accepted all partitions yet."""
-        return bool(self._new_partitions or self._pending_partitions)
-
-    def has_partitions_in_transaction(self) -> bool:
-        """Tell whether a partition is in the transaction."""
-        return bool(self._partitions)
-
-    def is_send_to_partition_allowed(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a partition's batches may go on the wire, in whatever state but fatal."""
-        if self.has_fatal_error:
-            return False
-        return not self.is_transactional or topic_partition in self._partitions
-
-    @property
-    def must_bump_from_client(self) -> bool:
-        """Whether raising the epoch after an error is the client's to do, and can be done."""
-        return self.coordinator_can_bump and not self.is_transaction_v2_enabled
-
-    @property
-    def can_handle_abortable_error(self) -> bool:
-        """Whether the epoch will be raised after an abort, by whichever side."""
-        return self.coordinator_can_bump or self.is_transaction_v2_enabled
-
-    # --- requests -------------------------------------------------------------------------------
-
-    def next_request(self, has_incomplete_batches: bool) -> TxnRequestHandler | None:
-        """Take the next request to send out of the queue.
-
-        Requests that can't be sent in the present state fail on the way, and an EndTxn of a
-        transaction that the coordinator does not know succeeds.
-
-        Returns:
-            None if there is none, or if it is an EndTxn that has to wait for batches.
-        """
-        self._queue_new_partitions()
-        while (handler := self._queue.peek()) is not None:
-            if handler.is_end_txn and has_incomplete_batches:
-                return None
-            handler = self._take()
-            if self._is_refused(handler):
-                self._out = None
-                handler.fail(self.last_error or KafkaError())
-            elif isinstance(handler, EndTxnHandler) and not self._is_started:
-                self._out = None
-                handler.skip()
-            else:
-                return handler
-        return None
-
-    def _is_refused(self, handler: TxnRequestHandler) -> bool:
-        # A look-up does no harm while an abort is awaited, which will need the coordinator.
-        is_harmless = self.has_abortable_error and isinstance(handler, FindCoordinatorHandler)
-        return self.has_error and not is_harmless
-
-    def _queue_new_partitions(self) -> None:
-        if self._new_partitions:
-            self._pending_partitions |= self._new_partitions
-            self._new_partitions.clear()
-            pending = frozenset(self._pending_partitions)
-            self._queue.push(AddPartitionsToTxnHandler(self, pending))
-
-    def _find_coordinator(self, key: str, key_type: CoordinatorType) -> FindCoordinatorHandler:
-        return FindCoordinatorHandler(self, key, key_type)
-
-    # --- answers, as the handlers report them ---------------------------------------------------
-
-    def initialized(self, producer: ProducerIdAndEpoch, *, is_epoch_bump: bool) -> None:
-        """Take in the producer's identity."""
-        _LOG.info("%s: now %s", self.name, producer)
-        if self.is_transactional:
-            self.sequences.reset_sequence_numbers()
-        self.sequences.adopt(producer)
-        self._is_bump_required = False
-        self.transition_to(_S.READY)
-        if self.is_transactional and not is_epoch_bump:
-            self.maybe_update_transaction_v2_enabled(on_initialization=True)
-
-    def partitions_answered(
-        self, partitions: frozenset[TopicPartition], *, are_added: bool
-    ) -> None:
-        """Take in that partitions are, or are not, in the transaction."""
-        self._pending_partitions -= partitions
-        if are_added:
-            self._partitions |= partitions
-            self._is_started = True
-
-    def offsets_added(self, follower: TxnRequestHandler, leader: TxnRequestHandler) -> None:
-        """Go on from AddOffsetsToTxn to TxnOffsetCommit, in the same place of the queue."""
-        self._is_started = True
-        follower.order = leader.order
-        self._queue.push(follower)
-
-    def transaction_ended(
-        self, handler: TxnRequestHandler, producer: ProducerIdAndEpoch, *, is_commit: bool
-    ) -> None:
-        """Take in the end of the transaction, and perhaps the identity for the next one."""
-        self.outcome = "committed" if is_commit else "aborted"
-        if producer.is_valid:
-            _LOG.debug("%s: now %s", self.name, producer)
-            self.sequences.reset_sequence_numbers()
-            self.sequences.adopt(producer)
-        must_bump = self._is_bump_required
-        self.transition_to(_S.INITIALIZING if must_bump else _S.READY)
-        self._is_bump_required = False
-        self._is_started = False
-        self._end_txn = None
-        self._new_partitions.clear()
-        self._pending_partitions.clear()
-        self._partitions.clear()
-        self.is_transaction_v2_enabled = self._is_v2_enabled_next
-        if isinstance(handler, EndTxnHandler):
-            self._follow(handler, must_bump=must_bump)
-
-    def _follow(self, end_txn: EndTxnHandler, *, must_bump: bool) -> None:
-        if not must_bump:
-            end_txn.complete_operation()
-            return
-        self._queue.push(
-            InitProducerIdHandler(
-                self,
-                end_txn.result,
-                self._transaction_timeout_ms,
-                current=self.producer_id_and_epoch,
-                on_bump_end=end_txn.complete_operation,
-            )
-        )
-
-    def require_epoch_bump(self) -> None:
-        """Raise the epoch when this transaction ends, if that is the client's to do."""
-        if self.must_bump_from_client:
-            self._is_bump_required = True
-
-    def maybe_update_transaction_v2_enabled(self, *, on_initialization: bool) -> None:
-        """Read the finalized features, if there is a newer reading."""
-        features = self._client.finalized_features()
-        if features.epoch <= self._features_epoch:
-            return
-        self._features_epoch = features.epoch
-        self._is_v2_enabled_next = features.transaction_version >= 2
-        if on_initialization:
-            self.is_transaction_v2_enabled = self._is_v2_enabled_next
-        elif self._is_v2_enabled_next and not self.is_transaction_v2_enabled:
-            # Fences what the v1 transaction may have left: v2 does not add partitions explicitly.
-            self._is_bump_required = True
-
-    def transition_to_uninitialized(self, error: KafkaError) -> None:
-        """Go back to the start after `must_begin_anew`; the sender has failed the batches."""
-        self.transition_to(_S.UNINITIALIZED)
-        self._fail_all(error)
-        self._out = None
-        if self.is_transactional and self.has_producer_id:
-            self._lost_identity = error
-        self._is_bump_required = False
-        self.sequences.reset_sequence_numbers()
-        self.sequences.producer_id_and_epoch = ProducerIdAndEpoch.NONE
-
-    # --- batches --------------------------------------------------------------------------------
-
-    def maybe_transition_to_error_state(self, error: KafkaError) -> None:
-        """Draw the consequences of a batch, or a record, that could not be written."""
-        if isinstance(error, FATAL_PRODUCE_ERRORS):
-            self.transition_to_fatal_error(error)
-            return
-        if not self.is_transactional or self._is_commit_decided_elsewhere:
-            return
-        if isinstance(error, ABORTABLE_AFTER_RETRIES):
-            cause = error
-            error = TransactionAbortableError(f"the transaction cannot be completed: {cause}")
-            error.__cause__ = cause
-        if not self.is_completing:
-            self.require_epoch_bump()
-        self.transition_to_abortable_error(error)
-
-    @property
-    def _is_commit_decided_elsewhere(self) -> bool:
-        """Whether EndTxn(commit) is out, so that only its answer counts.
-
-        All batches are in then. What can still fail is a record that never got into one, in a
-        `send` that ran beside the commit; its future tells.
-        """
-        end_txn = self._end_txn
-        return (
-            self.state is _S.COMMITTING_TRANSACTION
-            and end_txn is not None
-            and (end_txn.is_taken or end_txn.may_be_committed)
-        )
-
-    def handle_completed_batch(
-        self, batch: NumberedBatch, response: ProducePartitionResponse
-    ) -> None:
-        """Note a batch's success."""
-        self.sequences.handle_completed_batch(batch, response)
-
-    def handle_failed_batch(
-        self, batch: NumberedBatch, error: KafkaError, adjust_sequence_numbers: bool
-    ) -> None:
-        """Settle a batch that failed and will not be sent again.
-
-        Args:
-            batch: which one.
-            error: why.
-            adjust_sequence_numbers: whether the broker surely does not have it.
-        """
-        self.sequences.remove_in_flight_batch(batch)
-        self.maybe_transition_to_error_state(error)
-        if not self.has_fatal_error and batch.has_sequence:
-            self.sequences.handle_failed_batch(
-                batch, error, adjust_sequence_numbers=adjust_sequence_numbers
-            )
-
-    def can_retry(
-        self, response: ProducePartitionResponse, error: KafkaError, batch: NumberedBatch
-    ) -> bool:
-        """Judge whether a refused batch may be sent again."""
-        return self.sequences.can_retry(response, error, batch)
-
-    def maybe_resolve_sequences(self) -> None:
-        """Draw the consequences of batches whose fate will not be known any more."""
-        lost = self.sequences.maybe_resolve_sequences()
-        if not lost or not self.is_transactional or not self.has_ongoing_transaction:
-            return
-        text = "no answer came for records that were sent, and they cannot be sent again"
-        if not self.can_handle_abortable_error:
-            self.transition_to_fatal_error(
-                KafkaError(f"{text}; this cluster is too old to go on safely after an abort")
-            )
-            return
-        self.require_epoch_bump()
-        if not self.has_abortable_error:  # what made the batch fail says more than this
-            self.transition_to_abortable_error(KafkaError(f"{text}; abort and go on"))
-
-    def bump_idempotent_epoch_and_reset_id_if_needed(self) -> None:
-        """Raise an idempotent producer's epoch if that is due, or ask for an identity."""
-        if self.is_transactional:
-            return
-        if self.sequences.bump_idempotent_epoch() is BumpOutcome.NEW_ID_NEEDED:
-            _LOG.info("%s: its epochs are used up, asking for a new producer id", self.name)
-            self.transition_to(_S.UNINITIALIZED)
-        if self.state is not _S.INITIALIZING and not self.has_producer_id:
-            self.transition_to(_S.INITIALIZING)
-            result = TransactionalRequestResult("init_producer_id")
-            self._queue.push(InitProducerIdHandler(self, result))
