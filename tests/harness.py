@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from txnproducer._core.transaction_manager import TransactionManager
-
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID, ScriptedClient
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._protocol.messages import API_KEY_OF, ApiKey
@@ -156,8 +155,18 @@ class CoreHarness:
         is_event_due = next_event_ms is not None and next_event_ms <= self.now_ms
         return is_event_due or self._due_ms <= self.now_ms or self.core.needs_wakeup
 
-    def run_until(self, condition: Callable[[], Any], max_steps: int = 2_000) -> None:
+    def run_until(
+        self,
+        condition: Callable[[], Any],
+        max_steps: int = 2_000,
+        until_ms: int | None = None,
+    ) -> None:
         """Take steps, moving the clock on where nothing is left to do, until a condition holds.
+
+        Args:
+            condition: cheap, without side effects.
+            max_steps: that it may take.
+            until_ms: the clock is not moved beyond this; being there is no failure.
 
         Raises:
             StuckError: nothing is due any more.
@@ -176,13 +185,15 @@ class CoreHarness:
                 if steps_at_this_moment > _BUSY_STEPS:
                     raise BusyError(f"spinning at {self.now_ms} ms: {self.describe()}")
                 continue
-            self._advance()
+            if until_ms is not None and self.now_ms >= until_ms:
+                return
+            self._advance(until_ms)
             steps_at_this_moment = 0
         raise AssertionError(f"not within {max_steps} steps: {self.describe()}")
 
-    def _advance(self) -> None:
-        times = [t for t in (self.client.next_event_ms(), self._due_ms) if t is not None]
-        at_ms = min(times)
+    def _advance(self, until_ms: int | None) -> None:
+        times = (self.client.next_event_ms(), self._due_ms, until_ms)
+        at_ms = min(t for t in times if t is not None)
         if at_ms > self.now_ms + (1 << 40):
             raise StuckError(
                 f"nothing will happen any more at {self.now_ms} ms: {self.describe()}"
@@ -211,7 +222,7 @@ class CoreHarness:
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
         """Run in virtual time, so that `future.result()` works in tests (the core's `Waiter`)."""
         end_ms = None if timeout_s is None else self.now_ms + int(timeout_s * 1000)
-        self.run_until(lambda: is_done() or (end_ms is not None and self.now_ms >= end_ms))
+        self.run_until(is_done, until_ms=end_ms)
         return is_done()
 
     # --- the application's calls
