@@ -1,0 +1,194 @@
+"""Read a topic back at both isolation levels, and count: what `verify` and the demo rest on.
+
+Owns: reading with kafka-python up to a fixed end, the counting. Must not know: printing.
+
+Rules:
+* The end is fixed before reading begins, so that a live topic can be verified too.
+* "Committed" is what a reader at read_committed gets. Of the rest, what is before the last stable
+  offset was aborted, what lies behind it belongs to a transaction that is still open.
+* Every read is bounded in time, and says how far it came when the time was not enough.
+* Memory: 16 bytes of hash and some overhead (about 100 bytes in all) per distinct key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import kafka
+from kafka import KafkaConsumer
+from kafka.errors import KafkaError as WireError
+
+from txnproducer.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+By = Literal["key", "value", "none"]
+_POLL_MS = 500
+_MOST_EXAMPLES = 10
+
+
+@dataclass
+class PartitionCount:
+    """The records of one partition, by what has become of them."""
+
+    committed: int = 0
+    aborted: int = 0
+    open: int = 0
+    start_offset: int = 0
+    last_stable_offset: int = 0
+    end_offset: int = 0
+
+
+@dataclass
+class TopicCount:
+    """The records of a topic, by what has become of them."""
+
+    topic: str
+    partitions: dict[int, PartitionCount] = field(default_factory=dict)
+    duplicates: int = 0
+    duplicated: list[str] = field(default_factory=list)
+    distinct: int = 0
+
+    def total(self, name: str) -> int:
+        """Return a count, summed over the partitions."""
+        return sum(getattr(count, name) for count in self.partitions.values())
+
+
+def count_topic(
+    bootstrap_servers: str,
+    topic: str,
+    *,
+    by: By = "key",
+    timeout: float = 60.0,
+    security: dict[str, Any] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> TopicCount:
+    """Count a topic's committed, aborted and open records, and its duplicates.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        topic: which one.
+        by: what makes two committed records duplicates; a record without a key has none.
+        timeout: seconds for all of it.
+        security: kafka-python's settings.
+        on_progress: told how many records were read, now and then.
+
+    Raises:
+        KafkaTimeoutError: no broker, or not read to the end, in time.
+        UnknownTopicOrPartitionError: there is no such topic.
+    """
+    deadline = time.monotonic() + timeout
+    count = TopicCount(topic)
+    seen: Counter[bytes] = Counter()
+    read = 0
+    with _Reader(bootstrap_servers, topic, "read_committed", deadline, security) as committed:
+        for place, end in committed.ends.items():
+            count.partitions[place.partition] = PartitionCount(
+                start_offset=committed.starts[place], last_stable_offset=end
+            )
+        with _Reader(bootstrap_servers, topic, "read_uncommitted", deadline, security) as all_:
+            for place, end in all_.ends.items():
+                one = count.partitions.setdefault(place.partition, PartitionCount())
+                one.end_offset = end
+            for record in all_.records():
+                one = count.partitions[record.partition]
+                is_open = record.offset >= one.last_stable_offset
+                one.open += is_open
+                one.aborted += not is_open
+                read = _report(read, on_progress)
+        for record in committed.records():
+            one = count.partitions[record.partition]
+            one.committed += 1
+            one.aborted -= 1
+            identity = record.key if by == "key" else record.value if by == "value" else None
+            if identity is not None:
+                _note(seen, count, identity)
+            read = _report(read, on_progress)
+    count.distinct = len(seen)
+    return count
+
+
+def _note(seen: Counter[bytes], count: TopicCount, identity: bytes) -> None:
+    digest = hashlib.blake2b(identity, digest_size=16).digest()
+    seen[digest] += 1
+    if seen[digest] > 1:
+        count.duplicates += 1
+        if seen[digest] == 2 and len(count.duplicated) < _MOST_EXAMPLES:
+            count.duplicated.append(identity[:60].decode("utf-8", "replace"))
+
+
+def _report(read: int, on_progress: Callable[[int], None] | None) -> int:
+    read += 1
+    if on_progress is not None and read % 1000 == 0:
+        on_progress(read)
+    return read
+
+
+class _Reader:
+    """One consumer without a group, over all partitions of a topic, from its start to its end."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        isolation: Isolation,
+        deadline: float,
+        security: dict[str, Any] | None,
+    ) -> None:
+        self._topic = topic
+        self._deadline = deadline
+        left_ms = max(1000, int((deadline - time.monotonic()) * 1000))
+        try:
+            self._consumer = KafkaConsumer(
+                bootstrap_servers=bootstrap_servers.split(","),
+                isolation_level=isolation,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                bootstrap_timeout_ms=left_ms,
+                **(security or {}),
+            )
+        except WireError as error:
+            raise KafkaTimeoutError(
+                f"no broker of {bootstrap_servers} could be reached: {error}"
+            ) from error
+        try:
+            self._assign()
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def _assign(self) -> None:
+        numbers = self._consumer.partitions_for_topic(self._topic)
+        if not numbers:
+            raise UnknownTopicOrPartitionError(f"there is no topic {self._topic!r}")
+        places = [kafka.TopicPartition(self._topic, number) for number in sorted(numbers)]
+        self._consumer.assign(places)
+        self.starts: dict[Any, int] = self._consumer.beginning_offsets(places)
+        self.ends: dict[Any, int] = self._consumer.end_offsets(places)
+        self._consumer.seek_to_beginning(*places)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def records(self) -> Iterator[Any]:
+        """Yield the records before the ends that were fixed when this reader was made."""
+        left = {place for place, end in self.ends.items() if end > self.starts[place]}
+        while left:
+            if time.monotonic() > self._deadline:
+                raise KafkaTimeoutError(
+                    f"did not reach the end of {self._topic!r} in time: "
+                    + ", ".join(f"partition {place.partition}" for place in sorted(left))
+                    + " is left; allow more time"
+                )
+            for place, records in self._consumer.poll(timeout_ms=_POLL_MS).items():
+                end = self.ends[place]
+                yield from (record for record in records if record.offset < end)
+            # The position also passes markers and aborted records, which are never handed out.
+            left = {place for place in left if self._consumer.position(place) < self.ends[place]}

@@ -1,0 +1,103 @@
+"""`txnproducer verify`: read a topic back, and say what is committed, aborted, open and doubled.
+
+Owns: the table, the closing JSON line, the exit code. Must not know: how the topic is read.
+"""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from txnproducer.cli._common import cluster_options, read_settings
+from txnproducer.cli._readback import By, TopicCount, count_topic
+from txnproducer.config import ProducerConfig
+
+EXIT_FAULT = 1
+_COLUMNS = ("committed", "aborted", "open", "start_offset", "last_stable_offset", "end_offset")
+
+
+def _table(count: TopicCount) -> Table:
+    table = Table(title=f"topic {count.topic}")
+    table.add_column("partition", justify="right")
+    for name in _COLUMNS:
+        table.add_column(name.replace("_", " "), justify="right")
+    for number, one in sorted(count.partitions.items()):
+        table.add_row(str(number), *(str(getattr(one, name)) for name in _COLUMNS))
+    return table
+
+
+def _line(count: TopicCount, missing: int | None) -> str:
+    return json.dumps(
+        {
+            "topic": count.topic,
+            "committed": count.total("committed"),
+            "aborted": count.total("aborted"),
+            "open": count.total("open"),
+            "distinct": count.distinct,
+            "duplicates": count.duplicates,
+            "duplicated": count.duplicated,
+            "missing": missing,
+        }
+    )
+
+
+@click.command()
+@cluster_options
+@click.option("-t", "--topic", required=True, help="Which topic.")
+@click.option(
+    "--by",
+    type=click.Choice(["key", "value", "none"]),
+    default="key",
+    show_default=True,
+    help="What makes two committed records duplicates.",
+)
+@click.option(
+    "--expect",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Fail unless N distinct records are committed (by key or value).",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1),
+    default=60.0,
+    show_default=True,
+    help="Seconds for all of it.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="json: nothing but the closing line.",
+)
+def command(
+    bootstrap_servers: str | None,
+    config_file: str | None,
+    pairs: tuple[str, ...],
+    topic: str,
+    by: By,
+    expect: int | None,
+    timeout: float,
+    output: str,
+) -> None:
+    """Read a topic at both isolation levels and count what became of its records.
+
+    Exits with 1 if a committed record occurs twice, or fewer are there than expected.
+    """
+    settings = read_settings(bootstrap_servers, config_file, pairs)
+    config = ProducerConfig.from_properties(settings)
+    security = {name: value for name, value in config.security.items() if value is not None}
+    servers = settings["bootstrap.servers"]
+    count = count_topic(servers, topic, by=by, timeout=timeout, security=security)
+    found = count.total("committed") if by == "none" else count.distinct
+    missing = None if expect is None else max(0, expect - found)
+    if output == "table":
+        Console(stderr=True).print(_table(count))
+    click.echo(_line(count, missing))
+    if count.duplicates or missing:
+        click.get_current_context().exit(EXIT_FAULT)
