@@ -12,16 +12,39 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import kafka.errors
 from kafka import KafkaAdminClient
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    retry_if_result,
+    stop_after_delay,
+    wait_fixed,
+)
 
-from .errors import KafkaError, KafkaTimeoutError, error_for_code
+from .errors import (
+    DisconnectError,
+    InvalidMetadataError,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+    error_for_code,
+)
 
 DEFAULT_TIMEOUT = 30.0
+TRANSACTION_TOPIC = "__transaction_state"
+GROUP_TOPIC = "__consumer_offsets"
 _POLL_SECONDS = 0.1
+_SETTLE_SECONDS = 3.0
+_UNSETTLED = (UnknownTopicOrPartitionError.code, LeaderNotAvailableError.code)
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -40,14 +63,14 @@ def connect(
 
     Raises:
         KafkaTimeoutError: No broker answered in time.
+        DisconnectError: The broker that was asked is gone, or went away.
         KafkaError: Any other failure, by the broker's error code.
     """
-    timeout_ms = max(1, int(timeout * 1000))
     with _our_errors(bootstrap_servers):
         client = KafkaAdminClient(
             bootstrap_servers=bootstrap_servers.split(","),
-            bootstrap_timeout_ms=timeout_ms,
-            request_timeout_ms=timeout_ms,
+            bootstrap_timeout_ms=_to_ms(timeout),
+            request_timeout_ms=_to_ms(timeout),
             # Its first attempt often meets a broker that is just starting.
             reconnect_backoff_max_ms=500,
             **security,
@@ -64,12 +87,55 @@ def _our_errors(bootstrap_servers: str) -> Iterator[None]:
         yield
     except kafka.errors.KafkaTimeoutError as error:
         raise KafkaTimeoutError(f"{bootstrap_servers} did not answer in time: {error}") from error
+    except kafka.errors.KafkaConnectionError as error:
+        raise DisconnectError(f"{bootstrap_servers}: {error}") from error
     except kafka.errors.KafkaError as error:
         code = getattr(error, "errno", -1)
-        # kafka-python's own errors, such as a lost connection, have no code of the protocol.
+        # kafka-python's own errors have no code of the protocol.
         if not isinstance(code, int) or code <= 0:
             raise KafkaError(f"{type(error).__name__}: {error}") from error
         raise error_for_code(code, f"{type(error).__name__}: {error}") from error
+
+
+def _to_ms(seconds: float) -> int:
+    return max(1, int(seconds * 1000))
+
+
+def ask(
+    bootstrap_servers: str,
+    question: Callable[[KafkaAdminClient], T],
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> T:
+    """Put a question to a cluster, again on a new connection while it can be answered later.
+
+    kafka-python asks any broker that the cluster named, and one of them may just have died.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        question: Asks the connected client; must do no harm when it is asked twice.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+
+    def once() -> T:
+        with connect(bootstrap_servers, timeout, **security) as client:
+            return question(client)
+
+    # A broker that does not answer has had all of the time; another attempt would double it.
+    is_passing = retry_if_exception_type(RetriableError) & retry_if_not_exception_type(
+        (KafkaTimeoutError, InvalidMetadataError)
+    )
+    return Retrying(
+        stop=stop_after_delay(timeout),
+        wait=wait_fixed(_POLL_SECONDS),
+        retry=is_passing,
+        reraise=True,
+    )(once)
 
 
 def create_topic(
@@ -102,10 +168,16 @@ def create_topic(
         "replication_factor": -1 if replication_factor is None else replication_factor,
         "configs": {key: str(value) for key, value in (config or {}).items()},
     }
-    timeout_ms = max(1, int(timeout * 1000))
-    with connect(bootstrap_servers, timeout, **security) as client:
-        client.create_topics({name: wanted}, timeout_ms=timeout_ms)
-        client.wait_for_topics([name], timeout_ms=timeout_ms)
+    # Once the cluster has agreed, another attempt only waits for the leaders.
+    agreed: list[bool] = []
+
+    def create(client: KafkaAdminClient) -> None:
+        if not agreed:
+            client.create_topics({name: wanted}, timeout_ms=_to_ms(timeout))
+            agreed.append(True)
+        client.wait_for_topics([name], timeout_ms=_to_ms(timeout))
+
+    ask(bootstrap_servers, create, timeout, **security)
 
 
 def delete_topic(
@@ -124,8 +196,11 @@ def delete_topic(
         KafkaTimeoutError: The cluster did not answer in time.
         KafkaError: The cluster refused.
     """
-    with connect(bootstrap_servers, timeout, **security) as client:
-        client.delete_topics([name], timeout_ms=max(1, int(timeout * 1000)))
+
+    def delete(client: KafkaAdminClient) -> None:
+        client.delete_topics([name], timeout_ms=_to_ms(timeout))
+
+    ask(bootstrap_servers, delete, timeout, **security)
 
 
 def broker_ids(
@@ -142,8 +217,7 @@ def broker_ids(
         KafkaTimeoutError: The cluster did not answer in time.
         KafkaError: The cluster refused.
     """
-    with connect(bootstrap_servers, timeout, **security) as client:
-        return _broker_ids(client)
+    return ask(bootstrap_servers, _broker_ids, timeout, **security)
 
 
 def _broker_ids(client: KafkaAdminClient) -> list[int]:
@@ -173,17 +247,71 @@ def wait_for_brokers(
         KafkaTimeoutError: They were not in time; the message tells which there were.
         KafkaError: The cluster refused.
     """
-    with connect(bootstrap_servers, timeout, **security) as client:
-        waiting = Retrying(
-            stop=stop_after_delay(timeout),
-            wait=wait_fixed(_POLL_SECONDS),
-            retry=retry_if_result(lambda ids: not expected(ids)),
-            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
-        )
-        ids: list[int] = waiting(_broker_ids, client)
+
+    def poll(client: KafkaAdminClient) -> list[int]:
+        return _poll(lambda: _broker_ids(client), lambda ids: not expected(ids), timeout)
+
+    ids = ask(bootstrap_servers, poll, timeout, **security)
     if not expected(ids):
         raise KafkaTimeoutError(f"{bootstrap_servers}: after {timeout:g} s the brokers are {ids}")
     return ids
+
+
+def wait_for_replicas(
+    bootstrap_servers: str,
+    brokers: int,
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> None:
+    """Wait until there are so many brokers, and every replica of every topic is in sync.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        brokers: How many there should be.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: Not in time; the message names what is missing.
+        KafkaError: The cluster refused.
+    """
+
+    def missing(client: KafkaAdminClient) -> str:
+        ids = _broker_ids(client)
+        behind = _out_of_sync(client.describe_topics())
+        return "" if len(ids) >= brokers and not behind else f"brokers {ids}, {behind}"
+
+    def poll(client: KafkaAdminClient) -> str:
+        return _poll(lambda: missing(client), bool, timeout)
+
+    left = ask(bootstrap_servers, poll, timeout, **security)
+    if left:
+        raise KafkaTimeoutError(
+            f"{bootstrap_servers}: not all in sync after {timeout:g} s: {left}"
+        )
+
+
+def _out_of_sync(topics: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"{topic['name']}-{each['partition_index']}"
+        for topic in topics
+        for each in topic["partitions"]
+        if each["leader_id"] < 0 or len(each["isr_nodes"]) < len(each["replica_nodes"])
+    ]
+
+
+def _poll(question: Callable[[], T], is_unfinished: Callable[[T], bool], timeout: float) -> T:
+    """Ask until the answer will do or the time is over, and return the last answer."""
+    return Retrying(
+        stop=stop_after_delay(timeout),
+        wait=wait_fixed(_POLL_SECONDS),
+        retry=retry_if_result(is_unfinished),
+        retry_error_callback=_last_result,
+    )(question)
+
+
+def _last_result(state: RetryCallState) -> Any:
+    return state.outcome.result() if state.outcome else None
 
 
 def leader_of(
@@ -210,11 +338,62 @@ def leader_of(
         KafkaTimeoutError: The cluster did not answer in time.
         KafkaError: The cluster refused.
     """
-    with connect(bootstrap_servers, timeout, **security) as client:
-        for described in client.describe_topics([topic]):
-            if described["error_code"]:
-                raise error_for_code(described["error_code"], f"topic {topic}")
-            for each in described["partitions"]:
-                if each["partition_index"] == partition:
-                    return int(each["leader_id"])
-    raise error_for_code(3, f"topic {topic} has no partition {partition}")
+    leaders = _leaders(bootstrap_servers, topic, timeout, security)
+    if partition not in leaders:
+        raise UnknownTopicOrPartitionError(f"topic {topic} has no partition {partition}")
+    return leaders[partition]
+
+
+def _leaders(
+    bootstrap_servers: str, topic: str, timeout: float, security: Mapping[str, Any]
+) -> dict[int, int]:
+    def describe(client: KafkaAdminClient) -> dict[int, int]:
+        # Any broker may be asked, and one may not have heard of a new topic yet.
+        described = _poll(
+            lambda: client.describe_topics([topic])[0],
+            lambda answer: answer["error_code"] in _UNSETTLED,
+            min(timeout, _SETTLE_SECONDS),
+        )
+        if described["error_code"]:
+            raise error_for_code(described["error_code"], f"topic {topic}")
+        return {each["partition_index"]: each["leader_id"] for each in described["partitions"]}
+
+    return ask(bootstrap_servers, describe, timeout, **security)
+
+
+def java_hash(text: str) -> int:
+    """Return Java's `String.hashCode`: by it Kafka finds the coordinator of an id."""
+    units = text.encode("utf-16-be")
+    value = 0
+    for i in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[i : i + 2])) & 0xFFFFFFFF
+    return value - 0x100000000 if value >= 0x80000000 else value
+
+
+def coordinator_of(
+    bootstrap_servers: str,
+    key: str,
+    topic: str = TRANSACTION_TOPIC,
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> int:
+    """Return the id of the broker that coordinates a transactional id or a group.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        key: The transactional id; or the group's id.
+        topic: `TRANSACTION_TOPIC`, or `GROUP_TOPIC` for a group.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Returns:
+        The broker's id; -1 while the partition that holds the key's state has no leader.
+
+    Raises:
+        UnknownTopicOrPartitionError: The topic is made on its first use, and has not been yet.
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+    leaders = _leaders(bootstrap_servers, topic, timeout, security)
+    # `Utils.abs` of the Java code clears the sign bit.
+    return leaders[(java_hash(key) & 0x7FFFFFFF) % len(leaders)]

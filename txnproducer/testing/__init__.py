@@ -1,26 +1,57 @@
 """A real Kafka for tests: `EmbeddedKafka`, providers and pytest fixtures.
 
-Importing this package is cheap: brokers, Java and the network are touched only on use.
+Importing this package is cheap, since pytest loads the fixtures in every run on a machine that has
+it installed: the names below are imported when they are first used.
 """
 
 from __future__ import annotations
 
-from ._errors import (
-    BrokerStartError,
-    EmbeddedKafkaError,
-    JarsUnavailableError,
-    JavaNotFoundError,
-    PortInUseError,
-)
-from .embedded import FAST_START_JVM, THROUGHPUT_JVM, EmbeddedKafka
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._errors import (
+        BrokerStartError,
+        EmbeddedKafkaError,
+        JarsUnavailableError,
+        JavaNotFoundError,
+        PortInUseError,
+    )
+    from .embedded import FAST_START_JVM, THROUGHPUT_JVM, EmbeddedKafka
+    from .providers import ContainerKafka, ExistingKafka, KafkaCluster, provide_kafka
 
 __all__ = [
     "EmbeddedKafka",
     "FAST_START_JVM",
     "THROUGHPUT_JVM",
+    "KafkaCluster",
+    "ExistingKafka",
+    "ContainerKafka",
+    "provide_kafka",
     "EmbeddedKafkaError",
     "BrokerStartError",
     "JarsUnavailableError",
     "JavaNotFoundError",
     "PortInUseError",
 ]
+
+_HOMES = {
+    "EmbeddedKafka": "embedded",
+    "FAST_START_JVM": "embedded",
+    "THROUGHPUT_JVM": "embedded",
+    "KafkaCluster": "providers",
+    "ExistingKafka": "providers",
+    "ContainerKafka": "providers",
+    "provide_kafka": "providers",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f".{_HOMES.get(name, '_errors')}", __name__)
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ._errors import EmbeddedKafkaError
+
 HOST = "127.0.0.1"
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -80,15 +82,16 @@ def server_properties(layout: ClusterLayout, index: int, log_dir: Path) -> dict[
         "listener.security.protocol.map": ",".join(protocols),
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": str(log_dir),
-        **_replication(layout.nodes),
-        **_small_footprint(),
+        **replication(layout.nodes),
+        **small_footprint(),
         **_tls(layout, ports),
         **_sasl(layout, ports),
         **layout.settings,
     }
 
 
-def _replication(nodes: int) -> dict[str, str]:
+def replication(nodes: int) -> dict[str, str]:
+    """Return the settings by which topics are replicated: what so many nodes can carry."""
     factor = min(nodes, 3)
     in_sync = 2 if factor == 3 else 1
     return {
@@ -102,7 +105,8 @@ def _replication(nodes: int) -> dict[str, str]:
     }
 
 
-def _small_footprint() -> dict[str, str]:
+def small_footprint() -> dict[str, str]:
+    """Return the settings that make a broker start fast and stay small."""
     return {
         "num.partitions": "1",
         "offsets.topic.num.partitions": str(_INTERNAL_PARTITIONS),
@@ -162,5 +166,45 @@ def to_properties(settings: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    # In a properties file a backslash escapes and a line ends the value; the rest is plain here.
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
+    # Java reads the file as Latin-1, with backslash escapes; what a name or a value begins with
+    # must not be taken for white space.
+    plain = text.replace("\\", "\\\\").replace("\n", "\\n")
+    if plain.startswith(" "):
+        plain = "\\" + plain
+    utf_16 = (plain[i].encode("utf-16-be") for i in range(len(plain)))
+    return "".join(_escaped_character(units) for units in utf_16)
+
+
+def _escaped_character(units: bytes) -> str:
+    codes = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
+    return "".join(chr(code) if code < 0x7F else f"\\u{code:04x}" for code in codes)
+
+
+def check_arguments(
+    nodes: int, listeners: Sequence[str], mechanisms: Sequence[str], port: int | None
+) -> None:
+    """Refuse what no cluster can be made of.
+
+    Raises:
+        EmbeddedKafkaError: Names the argument, and what it may be.
+    """
+    if nodes < 1:
+        raise EmbeddedKafkaError(f"nodes is {nodes}; a cluster has at least one.")
+    if isinstance(listeners, str) or not listeners:
+        raise EmbeddedKafkaError('listeners is a sequence of names, such as ("SASL_SSL",).')
+    for what, given, known in (
+        ("listener", listeners, SECURITY_PROTOCOLS),
+        ("SASL mechanism", mechanisms, SASL_MECHANISMS),
+    ):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise EmbeddedKafkaError(
+                f"Unknown {what} {unknown[0]!r}; there are {', '.join(known)}."
+            )
+    if port is not None and not 0 < port <= 65536 - nodes:
+        raise EmbeddedKafkaError(f"port is {port}; the ports of all nodes must be in 1 to 65535.")
+
+
+def as_text(value: object) -> str:
+    """Return a setting's value as Kafka reads it; Java's booleans are lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,61 +1,92 @@
-"""Fetch Apache Kafka's jars once per user, and say where they are.
+"""Apache Kafka's jars: fetched once per user, checked, and put in order for the class path.
 
-Owns the jar cache: one Maven repository shared by all versions, and per version a list of the
-jars with their SHA-256. It knows nothing of brokers.
+Owns the jar cache: one folder in the form of a Maven repository, shared by all versions, and for
+each version the list of its jars. Knows nothing of brokers, and of Maven only `_maven`.
 
 Rules:
-* `jgo` is imported only when something must be fetched, and only its resolver and downloader are
-  used: its environment builder would fetch a JDK of its own to sort jars into modules.
-* A file counts only when its name is in the finished list, which is written last and atomically;
-  whatever a killed run leaves behind is checked again before it is used.
+* A list names each jar with its size and SHA-256. For the versions we test, the list ships with
+  the package: no dependency graph is walked, and a jar that differs is refused. For others it is
+  made on first use.
+* The list in the cache is written last and atomically; without it, whatever a killed run left
+  behind is checked again before it is used.
 * One process fetches at a time; the others wait for it, bounded.
+
+To renew a list that ships: remove it, run a broker of that version, and copy the cache's list.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
-import json
 import os
 import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from ._errors import JarsUnavailableError
-from ._paths import cache_dir
+from ._maven import REPOSITORY_VARIABLE, MavenRepository
+from ._paths import CACHE_VARIABLE, cache_dir
 
 Report = Callable[[str], None]
 
 KAFKA_HOME_VARIABLE = "TXNPRODUCER_KAFKA_HOME"
-REPOSITORY_VARIABLE = "TXNPRODUCER_MAVEN_REPOSITORY"
 
-# Kafka's jars bring the logging interface but no implementation; this one needs no file of its
-# own, works with every version and writes to the standard error, which is the broker's log.
+# Kafka's jars bring the logging interface but not always an implementation. This one works with
+# every version, needs no file of its own, and writes to the standard error: the broker's log.
 _LOGGING = "org.slf4j:slf4j-simple:1.7.36"
+_OTHER_LOGGING = ("org.slf4j:slf4j-reload4j:",)
 _FETCH_TIMEOUT = 900.0
-_HTTP_TIMEOUT = 20
 _PARALLEL_DOWNLOADS = 4
+_REPORT_EVERY = 10
+_SHIPPED = Path(__file__).parent
+
+
+class Repository(Protocol):
+    """What fetching needs of a Maven repository."""
+
+    def resolve(self, endpoint: str) -> list[str]:
+        """Return the coordinates of everything that is needed at run time."""
+        ...
+
+    def download(self, coordinate: str) -> None:
+        """Fetch one jar into the folder, unless it is there."""
+        ...
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of a list."""
+
+    coordinate: str
+    size: int
+    sha256: str
 
 
 def endpoint(version: str) -> str:
     """Return the Maven coordinates of a broker of this version and its tools."""
     kafka = "org.apache.kafka"
-    return f"{kafka}:kafka_2.13:{version}+{kafka}:kafka-tools:{version}+{_LOGGING}"
+    return f"{_LOGGING}+{kafka}:kafka_2.13:{version}+{kafka}:kafka-tools:{version}"
 
 
-def kafka_jars(version: str, report: Report, timeout: float = _FETCH_TIMEOUT) -> list[Path]:
+def kafka_jars(
+    version: str,
+    report: Report,
+    timeout: float = _FETCH_TIMEOUT,
+    open_repository: Callable[[Path], Repository] = MavenRepository,
+) -> list[Path]:
     """Return the jars of a Kafka version, fetching them on first use.
 
     Args:
         version: Such as "4.3.1".
         report: Called with a line for people as the work goes on; silent when all is cached.
         timeout: Seconds for all of it, waiting for another process included.
+        open_repository: Opens a Maven repository that fetches into a folder.
 
     Returns:
         Paths for the class path.
@@ -67,21 +98,25 @@ def kafka_jars(version: str, report: Report, timeout: float = _FETCH_TIMEOUT) ->
     if unpacked:
         return _jars_of_distribution(Path(unpacked))
     root = cache_dir() / "kafka"
-    cached = _read_list(root, version)
+    cached = _cached(root, version)
     if cached:
         return cached
     deadline = time.monotonic() + timeout
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise JarsUnavailableError(
-            f"The cache for Kafka's jars, {root}, cannot be written: {error}. "
-            "Point TXNPRODUCER_CACHE at a folder that can."
-        ) from error
-    with _only_process(root / "fetch.lock", deadline, report):
-        # The one we may have waited for has fetched them.
-        cached = _read_list(root, version)
-        return cached or _fetch(root, version, deadline, report)
+    with _only_process(root, deadline, report):
+        # The process that we may have waited for has fetched them.
+        cached = _cached(root, version)
+        if cached:
+            return cached
+        report(f"Fetching Apache Kafka {version} into {root} (about 60 MB, once)")
+        try:
+            jars = _fetch(root, version, open_repository(root / "repository"), deadline, report)
+        except JarsUnavailableError:
+            raise
+        except Exception as error:
+            # Whatever the network, a server and jgo can come up with.
+            raise JarsUnavailableError(_explain(version, error)) from error
+        report(f"Apache Kafka {version} is in the cache")
+        return jars
 
 
 def _jars_of_distribution(home: Path) -> list[Path]:
@@ -94,135 +129,165 @@ def _jars_of_distribution(home: Path) -> list[Path]:
     return jars
 
 
-def _list_path(root: Path, version: str) -> Path:
-    return root / f"kafka-{version}.lock.json"
+# --- lists ---------------------------------------------------------------------------------------
 
 
-def _read_list(root: Path, version: str) -> list[Path] | None:
+def _list_name(version: str) -> str:
+    return f"kafka-{version}.lock"
+
+
+def _jar_path(root: Path, coordinate: str) -> Path:
+    group, artifact, version = coordinate.split(":")
+    folder = root / "repository" / group.replace(".", "/") / artifact / version
+    return folder / f"{artifact}-{version}.jar"
+
+
+def parse_list(text: str) -> list[Jar]:
+    """Read a list: lines of "coordinate size sha256", and comments after "#".
+
+    Raises:
+        ValueError: A line is not of this form.
+    """
+    jars = []
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            coordinate, size, sha256 = line.split()
+            jars.append(Jar(coordinate, int(size), sha256))
+    return jars
+
+
+def _format_list(version: str, jars: list[Jar]) -> str:
+    head = f"# The jars of {endpoint(version)}: coordinate, size, SHA-256.\n"
+    return head + "".join(f"{each.coordinate} {each.size} {each.sha256}\n" for each in jars)
+
+
+def _cached(root: Path, version: str) -> list[Path] | None:
     try:
-        listed = json.loads(_list_path(root, version).read_text())
-        jars = [(root / entry["path"], int(entry["size"])) for entry in listed["jars"]]
-        whole = listed["endpoint"] == endpoint(version) and all(
-            path.stat().st_size == size for path, size in jars
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        # Absent, torn or of an older form: fetched anew, which leaves a good one.
+        jars = parse_list((root / _list_name(version)).read_text())
+        paths = [_jar_path(root, each.coordinate) for each in jars]
+        whole = all(path.stat().st_size == jar.size for path, jar in zip(paths, jars, strict=True))
+    except (OSError, ValueError):
+        # Absent or damaged: what is missing is fetched anew, which leaves a good one.
         return None
-    return [path for path, _ in jars] if whole and jars else None
+    return paths if whole and paths else None
 
 
-def _write_list(root: Path, version: str, artifacts: list[tuple[str, Path]]) -> list[Path]:
-    entries = [
-        {
-            "coordinate": coordinate,
-            "path": str(path.relative_to(root)),
-            "size": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        }
-        for coordinate, path in artifacts
-    ]
-    target = _list_path(root, version)
-    draft = target.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(json.dumps({"endpoint": endpoint(version), "jars": entries}, indent=1))
-    draft.replace(target)
-    return [path for _, path in artifacts]
+# --- fetching ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _only_process(path: Path, deadline: float, report: Report) -> Iterator[None]:
-    with path.open("a") as lock:
+def _only_process(root: Path, deadline: float, report: Report) -> Iterator[None]:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / "fetch.lock").open("a")
+    except OSError as error:
+        raise JarsUnavailableError(
+            f"The cache for Kafka's jars, {root}, cannot be written: {error}. "
+            f"Point {CACHE_VARIABLE} at a folder that can."
+        ) from error
+    # Closing the file lets go of the lock, on every way out.
+    with lock:
         told = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                pass
+        while not _try_lock(lock.fileno()):
             if time.monotonic() >= deadline:
                 raise JarsUnavailableError(
-                    f"Another process has been fetching Kafka's jars for too long; it holds {path}."
+                    f"Another process is fetching Kafka's jars for too long; it holds {lock.name}."
                 )
             if not told:
                 report("Waiting for another process that is fetching Kafka's jars")
                 told = True
             time.sleep(0.2)
-        # Closing the file lets go of the lock, on every way out.
         yield
 
 
-def _fetch(root: Path, version: str, deadline: float, report: Report) -> list[Path]:
-    report(f"Fetching Apache Kafka {version} into {root} (about 60 MB, once)")
+def _try_lock(descriptor: int) -> bool:
     try:
-        artifacts = _resolve(root, version)
-        _download(artifacts, deadline, report)
-    except JarsUnavailableError:
-        raise
-    except Exception as error:
-        # Whatever the network, a server and jgo can come up with.
-        raise JarsUnavailableError(_explain(version, error)) from error
-    listed = [(str(each.component), Path(each.cached_path)) for each in artifacts]
-    report(f"Apache Kafka {version} is in the cache: {len(listed)} jars")
-    return _write_list(root, version, listed)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
-def _resolve(root: Path, version: str) -> list[Any]:
-    try:
-        from jgo.config import GlobalSettings
-        from jgo.constants import MAVEN_CENTRAL_URL
-        from jgo.maven import MavenContext, PythonResolver
-        from jgo.parse import Endpoint
-    except ImportError as error:
-        raise JarsUnavailableError(
-            'Fetching Kafka needs jgo: run `pip install "txnproducer[testing]"`.'
-        ) from error
-    mirror = os.environ.get(REPOSITORY_VARIABLE)
-    if mirror:
-        repositories = {"mirror": mirror.rstrip("/")}
+def _fetch(
+    root: Path, version: str, repository: Repository, deadline: float, report: Report
+) -> list[Path]:
+    shipped = _SHIPPED / _list_name(version)
+    if shipped.exists():
+        known = {each.coordinate: each for each in parse_list(shipped.read_text())}
+        coordinates = list(known)
     else:
-        # A company's repositories stand in jgo's own settings, if anywhere.
-        repositories = {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}
-    context = MavenContext(
-        resolver=PythonResolver(),
-        repo_cache=root / "repository",
-        local_repos=[],
-        remote_repos=repositories,
-        timeout=_HTTP_TIMEOUT,
-    )
-    wanted = [
-        context.create_dependency(dataclasses.replace(coordinate, scope="compile"))
-        for coordinate in Endpoint.parse(endpoint(version)).coordinates
-    ]
-    inputs, transitive = context.resolver.resolve(wanted)
-    needed = [each for each in transitive if each.scope in ("compile", "runtime")]
-    return [each.artifact for each in [*inputs, *needed]]
+        known = {}
+        report("  finding out which jars it needs")
+        coordinates = [
+            each
+            for each in repository.resolve(endpoint(version))
+            if not each.startswith(_OTHER_LOGGING)
+        ]
+    jars = _download(root, coordinates, known, repository, deadline, report)
+    target = root / _list_name(version)
+    draft = target.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_text(_format_list(version, jars))
+    draft.replace(target)
+    return [_jar_path(root, each.coordinate) for each in jars]
 
 
-def _download(artifacts: list[Any], deadline: float, report: Report) -> None:
+def _download(
+    root: Path,
+    coordinates: list[str],
+    known: dict[str, Jar],
+    repository: Repository,
+    deadline: float,
+    report: Report,
+) -> list[Jar]:
     stop = threading.Event()
 
-    def fetch(artifact: Any) -> None:
+    def fetch(coordinate: str) -> Jar | None:
         if stop.is_set():
-            return
-        path = Path(artifact.cached_path)
-        if path.exists() and not zipfile.is_zipfile(path):
-            # The rest of a run that was killed half-way.
-            path.unlink()
-        artifact.resolve()
-        if not zipfile.is_zipfile(path):
-            path.unlink(missing_ok=True)
-            raise JarsUnavailableError(f"{artifact.filename} did not arrive whole; try again.")
+            return None
+        return _fetch_one(_jar_path(root, coordinate), coordinate, known, repository)
 
     pool = ThreadPoolExecutor(_PARALLEL_DOWNLOADS, thread_name_prefix="kafka-jars")
     try:
-        waiting = [pool.submit(fetch, artifact) for artifact in artifacts]
+        waiting = [pool.submit(fetch, coordinate) for coordinate in coordinates]
         left = max(0.0, deadline - time.monotonic())
         for count, done in enumerate(as_completed(waiting, timeout=left), start=1):
             done.result()
-            if count % 10 == 0 or count == len(waiting):
+            if count % _REPORT_EVERY == 0 or count == len(waiting):
                 report(f"  {count} of {len(waiting)} jars")
+        return [jar for each in waiting if (jar := each.result())]
     finally:
+        # After an error or Ctrl-C the jars under way are finished, and no further one is begun.
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _fetch_one(path: Path, coordinate: str, known: dict[str, Jar], repository: Repository) -> Jar:
+    expected = known.get(coordinate)
+    if path.exists() and not _is_sound(path, coordinate, expected):
+        # The rest of a run that was killed half-way.
+        path.unlink()
+    repository.download(coordinate)
+    if not _is_sound(path, coordinate, expected):
+        path.unlink(missing_ok=True)
+        raise JarsUnavailableError(
+            f"{path.name} did not arrive as it should be (size or SHA-256 differ). Try again; if "
+            "it stays so, what stands between you and Maven Central changes files."
+        )
+    return _describe(path, coordinate)
+
+
+def _is_sound(path: Path, coordinate: str, expected: Jar | None) -> bool:
+    if not path.exists():
+        return False
+    if expected is None:
+        # A jar's directory stands at its end: what was cut off does not open.
+        return zipfile.is_zipfile(path)
+    return _describe(path, coordinate) == expected
+
+
+def _describe(path: Path, coordinate: str) -> Jar:
+    content = path.read_bytes()
+    return Jar(coordinate, len(content), hashlib.sha256(content).hexdigest())
 
 
 def _explain(version: str, error: Exception) -> str:
@@ -232,6 +297,6 @@ def _explain(version: str, error: Exception) -> str:
     return (
         f"Apache Kafka {version} could not be fetched: {cause}\n"
         "The first use needs the network (Maven Central). Ways out: try again with a network; "
-        f"name a Maven mirror in {REPOSITORY_VARIABLE}; point {KAFKA_HOME_VARIABLE} at an unpacked "
-        "Kafka distribution; or point TXNPRODUCER_BOOTSTRAP at a Kafka that runs already."
+        f"name a Maven mirror in {REPOSITORY_VARIABLE}; point {KAFKA_HOME_VARIABLE} at an "
+        "unpacked Kafka distribution; or point TXNPRODUCER_BOOTSTRAP at a Kafka that runs already."
     )

@@ -7,6 +7,7 @@ while it is our own unreaped child, so that no foreign process can be hit.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from . import _watcher
@@ -24,7 +25,7 @@ from ._errors import BrokerStartError, PortInUseError
 # broker's port cannot be taken by a client, and a client that tries again and again to reach it
 # cannot be given the same port and so connect to itself.
 _PORT_RANGE = range(20_000, 32_000)
-_PORT_TRIES = 200
+_DEATH_SECONDS = 10.0
 
 
 class Watcher:
@@ -110,17 +111,20 @@ class ManagedProcess:
         """Let a paused process run again (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
-    def terminate(self, timeout: float) -> bool:
-        """Ask it to end, and kill it when it has not within the time.
+    def ask_to_end(self) -> None:
+        """Ask it to end (SIGTERM), and do not wait."""
+        self.resume()
+        self._signal(signal.SIGTERM)
+
+    def wait_or_kill(self, timeout: float) -> bool:
+        """Wait for its end, and kill it when it has not ended within the time.
 
         Args:
-            timeout: Seconds for it to end in order.
+            timeout: Seconds.
 
         Returns:
             True when it ended by itself.
         """
-        self.resume()
-        self._signal(signal.SIGTERM)
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -132,7 +136,9 @@ class ManagedProcess:
     def kill(self) -> None:
         """End it at once (SIGKILL), and wait until it is gone."""
         self._signal(signal.SIGKILL)
-        self._process.wait()
+        # Only a process stuck in the kernel needs longer; there is nothing more to do about it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_DEATH_SECONDS)
         self._watcher.forget(self.pid)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -153,10 +159,11 @@ def tail(path: Path, lines: int = 15) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def run_tool(command: Sequence[str], log_path: Path, timeout: float) -> str:
+def run_tool(what: str, command: Sequence[str], log_path: Path, timeout: float) -> str:
     """Run a short command to its end.
 
     Args:
+        what: Its name for messages.
         command: The program and its arguments.
         log_path: Its output is appended to this file.
         timeout: Seconds.
@@ -178,29 +185,35 @@ def run_tool(command: Sequence[str], log_path: Path, timeout: float) -> str:
             start_new_session=True,
         )
     except subprocess.TimeoutExpired as error:
-        raise BrokerStartError(f"{command[-1]} took more than {timeout:g} s") from error
+        raise BrokerStartError(f"{what} took more than {timeout:g} s") from error
     output = done.stdout.decode(errors="replace")
     with log_path.open("a") as log:
         log.write(output)
     if done.returncode != 0:
         last = "\n".join(output.strip().splitlines()[-8:])
-        raise BrokerStartError(f"Kafka's tool failed (log: {log_path}):\n{last}")
+        raise BrokerStartError(f"{what} failed (its log: {log_path}):\n{last}")
     return output
 
 
-def free_ports(count: int, host: str) -> list[int]:
-    """Return ports that nobody listens on now, below the kernel's range for clients."""
-    found: list[int] = []
-    dice = random.Random()
-    for _ in range(_PORT_TRIES * count):
-        if len(found) == count:
-            return found
-        port = dice.choice(_PORT_RANGE)
-        if port not in found and is_port_free(port, host):
-            found.append(port)
-    raise PortInUseError(
-        f"Found no {count} free ports on {host} in {_PORT_RANGE.start}-{_PORT_RANGE.stop}."
-    )
+def free_ports(count: int, host: str, besides: Collection[int] = ()) -> list[int]:
+    """Return ports that nobody listens on now, below the kernel's range for clients.
+
+    Args:
+        count: How many.
+        host: The address to listen on.
+        besides: Ports that are spoken for.
+
+    Raises:
+        PortInUseError: There are not so many.
+    """
+    tries = random.sample(_PORT_RANGE, len(_PORT_RANGE))
+    free = (port for port in tries if port not in besides and is_port_free(port, host))
+    found = list(itertools.islice(free, count))
+    if len(found) < count:
+        raise PortInUseError(
+            f"Found no {count} free ports on {host} in {_PORT_RANGE.start}-{_PORT_RANGE.stop}."
+        )
+    return found
 
 
 def is_port_free(port: int, host: str) -> bool:

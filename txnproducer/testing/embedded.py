@@ -21,6 +21,7 @@ import contextlib
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import time
 import uuid
@@ -31,30 +32,25 @@ from types import TracebackType
 from typing import Any, Self
 
 from txnproducer import admin
+from txnproducer.errors import KafkaTimeoutError
 
 from ._config import (
     HOST,
     SASL_MECHANISMS,
-    SECURITY_PROTOCOLS,
     ClusterLayout,
     NodePorts,
+    as_text,
+    check_arguments,
     node_id,
     server_properties,
     to_properties,
 )
 from ._errors import BrokerStartError, EmbeddedKafkaError, PortInUseError
 from ._jars import kafka_jars
-from ._java import Java, find_java
-from ._paths import home_dir
-from ._process import (
-    ManagedProcess,
-    Watcher,
-    free_ports,
-    is_port_free,
-    run_tool,
-    wait_until_free,
-)
+from ._java import find_java
+from ._process import ManagedProcess, Watcher, free_ports, is_port_free, wait_until_free
 from ._tls import make_certificates
+from ._tools import KafkaTools
 
 log = logging.getLogger("txnproducer.testing")
 
@@ -72,7 +68,8 @@ THROUGHPUT_JVM = (
 DEFAULT_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 
 _STOP_SECONDS = 30.0
-_TOOL_SECONDS = 60.0
+_PORT_SECONDS = 10.0
+_POLL_SECONDS = 0.05
 
 
 class EmbeddedKafka:
@@ -100,7 +97,8 @@ class EmbeddedKafka:
             A temporary folder, removed at the end, when None.
         jvm_options: For each broker's Java: `FAST_START_JVM` or `THROUGHPUT_JVM`, or others.
         startup_timeout: Seconds until all nodes must be ready, once the jars are there.
-        report: Called with lines for people, such as the progress of the first download.
+        report: Called with the lines of the first download; they go to the standard error when
+            None.
     """
 
     def __init__(
@@ -119,24 +117,23 @@ class EmbeddedKafka:
         startup_timeout: float = 90.0,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        _check_arguments(nodes, listeners, sasl_mechanisms, port)
+        check_arguments(nodes, listeners, sasl_mechanisms, port)
         self.nodes = nodes
         self.version = version
         self.listeners = tuple(listeners)
         self.users = dict(DEFAULT_USERS if users is None else users)
-        self._settings = {key: _as_text(value) for key, value in (settings or {}).items()}
+        self._settings = {key: as_text(value) for key, value in (settings or {}).items()}
         self._features = dict(features or {})
         self._sasl_mechanisms = tuple(sasl_mechanisms)
         self._port = port
         self._data_dir = Path(data_dir).absolute() if data_dir is not None else None
         self._jvm_options = tuple(jvm_options)
         self._startup_timeout = startup_timeout
-        self._report = report or log.info
+        self._report = report or _to_stderr
         self._owner = os.getpid()
-        self._base: Path | None = None
+        self._base = Path()
         self._layout: ClusterLayout | None = None
-        self._java: Java | None = None
-        self._class_path = ""
+        self._tools: KafkaTools | None = None
         self._watcher: Watcher | None = None
         self._processes: dict[int, ManagedProcess] = {}
 
@@ -152,30 +149,28 @@ class EmbeddedKafka:
             EmbeddedKafkaError: Java, the jars or a port is missing, or a broker did not start;
                 the message tells the way out, and names the log where there is one.
         """
-        if self._base is not None:
+        if self._watcher is not None:
             raise EmbeddedKafkaError("This cluster is running already.")
-        self._java = find_java(self.version)
-        self._class_path = os.pathsep.join(
-            str(jar) for jar in kafka_jars(self.version, self._report)
-        )
+        java = find_java(self.version)
+        self._tools = KafkaTools(self.version, java, kafka_jars(self.version, self._report))
+        self._owner = os.getpid()
         atexit.register(self._stop_quietly)
+        began = time.monotonic()
         try:
-            self._prepare()
-            started = time.monotonic()
+            self._watcher = Watcher()
+            self._prepare(self._watcher)
             for index in range(self.nodes):
                 self._launch(index)
             self._wait_until_ready(range(self.nodes))
         except BaseException as error:
-            kept = self._end(keep_logs=isinstance(error, EmbeddedKafkaError))
-            if kept and isinstance(error, EmbeddedKafkaError):
-                error.add_note(f"The logs were kept in {kept}.")
+            self._end(error)
             raise
-        log.info("Kafka %s is ready after %.1f s", self.version, time.monotonic() - started)
+        log.info("Kafka %s is ready after %.1f s", self.version, time.monotonic() - began)
         return self
 
     def stop(self) -> None:
         """End all nodes and remove the temporary folder; a second call does nothing."""
-        self._end(keep_logs=False)
+        self._end(None)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -186,41 +181,45 @@ class EmbeddedKafka:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        kept = self._end(keep_logs=isinstance(exc, Exception))
-        if kept and exc is not None:
-            exc.add_note(f"Kafka's logs were kept in {kept}.")
+        self._end(exc)
 
     def _stop_quietly(self) -> None:
-        # At the end of the interpreter. A forked child inherits this object and this call, and
-        # must leave the brokers to their owner.
         with contextlib.suppress(OSError):
-            self._end(keep_logs=False)
+            self._end(None)
 
-    def _end(self, *, keep_logs: bool) -> Path | None:
-        if self._base is None or os.getpid() != self._owner:
-            return None
-        base, self._base = self._base, None
-        for process in self._processes.values():
-            if self._data_dir is None:
-                process.kill()
-            else:
-                process.terminate(_STOP_SECONDS)
-        self._processes.clear()
+    def _end(self, error: BaseException | None) -> None:
+        # A forked child inherits this object, and must leave the brokers to their owner.
+        if self._watcher is None or os.getpid() != self._owner:
+            return
+        self._end_processes()
         if self._data_dir is None:
-            shutil.rmtree(base if not keep_logs else base / "data", ignore_errors=True)
-        if self._watcher is not None:
-            self._watcher.close()
-            self._watcher = None
+            # Logs tell why something failed; nobody needs them after Ctrl-C.
+            keep_logs = isinstance(error, Exception) and (self._base / "logs").exists()
+            shutil.rmtree(self._base / "data" if keep_logs else self._base, ignore_errors=True)
+            if keep_logs and error is not None:
+                error.add_note(f"Kafka's logs were kept in {self._base / 'logs'}.")
+        self._watcher.close()
+        self._watcher = None
         atexit.unregister(self._stop_quietly)
-        return base / "logs" if keep_logs or self._data_dir else None
+
+    def _end_processes(self) -> None:
+        if self._data_dir is None:
+            for process in self._processes.values():
+                process.kill()
+        else:
+            # All are asked at once: the last of three would find no quorum to say goodbye to.
+            for process in self._processes.values():
+                process.ask_to_end()
+            for process in self._processes.values():
+                process.wait_or_kill(_STOP_SECONDS)
+        self._processes.clear()
 
     # --- setting up -----------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
-        self._watcher = Watcher()
+    def _prepare(self, watcher: Watcher) -> None:
         if self._data_dir is None:
             self._base = Path(tempfile.mkdtemp(prefix="txnproducer-kafka-"))
-            self._watcher.remove_folder(self._base)
+            watcher.remove_folder(self._base)
         else:
             self._base = self._data_dir
         for name in ("conf", "logs", "data"):
@@ -241,78 +240,61 @@ class EmbeddedKafka:
         self._format()
 
     def _choose_ports(self) -> list[NodePorts]:
-        names = list(self.listeners)
-        if "PLAINTEXT" not in names:
-            names.append("PLAINTEXT")
-        wanted: list[int] = []
+        names = list(dict.fromkeys([*self.listeners, "PLAINTEXT"]))
+        firsts: list[int] = []
         if self._port is not None:
-            wanted = [self._port + index for index in range(self.nodes)]
-            taken = [port for port in wanted if not is_port_free(port, HOST)]
+            firsts = [self._port + index for index in range(self.nodes)]
+            taken = [port for port in firsts if not is_port_free(port, HOST)]
             if taken:
                 raise PortInUseError(
                     f"Port {taken[0]} on {HOST} is in use. Choose another one, or none: then "
                     "free ports are chosen."
                 )
-        count = self.nodes * (len(names) + 1)
-        spare = iter([port for port in free_ports(count, HOST) if port not in wanted])
+        spare = iter(free_ports(self.nodes * (len(names) + 1), HOST, besides=firsts))
         nodes = []
         for index in range(self.nodes):
-            first = wanted[index] if wanted else next(spare)
-            ports = {name: first if name == names[0] else next(spare) for name in names}
+            ports = {name: next(spare) for name in names}
+            if firsts:
+                ports[names[0]] = firsts[index]
             nodes.append(NodePorts(controller=next(spare), listeners=ports))
         return nodes
 
     def _format(self) -> None:
-        marker = self._require_base() / "conf" / "cluster.id"
-        if marker.exists():
-            return
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        options: list[str] = []
-        for name, level in self._features.items():
-            options += ["--feature", f"{name}={level}"]
-        for mechanism in self._scram_mechanisms():
-            for user, password in self.users.items():
-                options += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
+        identity = self._base / "conf" / "cluster.id"
+        if not identity.exists():
+            random_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            # The tool would take a leading dash for an option.
+            identity.write_text(random_id.replace("-", "A"))
+        cluster_id = identity.read_text()
 
         def format_node(index: int) -> None:
-            conf = str(self._conf_file(index))
-            tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", conf, *options]
-            self._run_tool(*tool, log_path=self._log_file(index))
+            if not (self._log_dir(index) / "meta.properties").exists():
+                self._require_tools().format_storage(
+                    cluster_id,
+                    self._conf_file(index),
+                    self._features,
+                    self._scram_users(),
+                    self._log_file(index),
+                )
 
         with ThreadPoolExecutor(self.nodes) as pool:
             list(pool.map(format_node, range(self.nodes)))
-        marker.write_text(cluster_id)
 
-    def _scram_mechanisms(self) -> list[str]:
+    def _scram_users(self) -> list[str]:
         if not any(name.startswith("SASL_") for name in self.listeners):
             return []
-        return [each for each in self._sasl_mechanisms if each.startswith("SCRAM-")]
-
-    def _launch(self, index: int) -> None:
-        if self._watcher is None:
-            raise EmbeddedKafkaError("This cluster is not running: call start() first.")
-        command = self._java_command(self._jvm_options, "kafka.Kafka", str(self._conf_file(index)))
-        self._processes[index] = ManagedProcess(command, self._log_file(index), self._watcher)
-
-    def _java_command(self, options: Sequence[str], *rest: str) -> list[str]:
-        if self._java is None:
-            raise EmbeddedKafkaError("This cluster is not running: call start() first.")
         return [
-            str(self._java.command),
-            *options,
-            # Java asks the password database for the home folder, and would ignore HOME.
-            f"-Duser.home={home_dir()}",
-            "-Djava.awt.headless=true",
-            "-Dorg.slf4j.simpleLogger.showDateTime=true",
-            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
-            "-cp",
-            self._class_path,
-            *rest,
+            f"{mechanism}=[name={user},password={password}]"
+            for mechanism in self._sasl_mechanisms
+            if mechanism.startswith("SCRAM-")
+            for user, password in self.users.items()
         ]
 
-    def _run_tool(self, *command: str, log_path: Path) -> str:
-        options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-        return run_tool(self._java_command(options, *command), log_path, _TOOL_SECONDS)
+    def _launch(self, index: int) -> None:
+        command = self._require_tools().broker_command(self._jvm_options, self._conf_file(index))
+        self._processes[index] = ManagedProcess(
+            command, self._log_file(index), self._require_running()
+        )
 
     # --- readiness ------------------------------------------------------------------------------
 
@@ -321,10 +303,12 @@ class EmbeddedKafka:
         for index in indexes:
             self._wait_until_listening(index, deadline)
         running = {node_id(i) for i, each in self._processes.items() if each.is_running()}
-        for index in indexes:
+        addresses = ",".join(self._node_address(index) for index in indexes)
+        try:
             left = max(1.0, deadline - time.monotonic())
-            # Each node is asked by itself: it may not have heard of the others yet.
-            admin.wait_for_brokers(self._admin_address(index), running.issubset, left)
+            admin.wait_for_brokers(addresses, running.issubset, left)
+        except KafkaTimeoutError as error:
+            raise BrokerStartError(self._why(indexes[0], f"is not ready: {error}")) from error
 
     def _wait_until_listening(self, index: int, deadline: float) -> None:
         process = self._processes[index]
@@ -335,7 +319,7 @@ class EmbeddedKafka:
             if time.monotonic() >= deadline:
                 late = f"was not ready within {self._startup_timeout:g} s"
                 raise BrokerStartError(self._why(index, late))
-            time.sleep(0.05)
+            time.sleep(_POLL_SECONDS)
 
     def _why(self, index: int, what: str) -> str:
         process = self._processes[index]
@@ -351,7 +335,9 @@ class EmbeddedKafka:
             index: Which node, from 0.
             timeout: Seconds; a node that has not ended by then is killed.
         """
-        if not self._process(index).terminate(timeout):
+        process = self._process(index)
+        process.ask_to_end()
+        if not process.wait_or_kill(timeout):
             log.warning("Node %d did not end within %g s and was killed", index, timeout)
 
     def kill_node(self, index: int) -> None:
@@ -369,8 +355,9 @@ class EmbeddedKafka:
         """
         if self._process(index).is_running():
             raise EmbeddedKafkaError(f"Node {index} is running already.")
-        for port in self._all_ports(index):
-            if not wait_until_free(port, HOST, 10.0):
+        ports = self._require_layout().ports[index]
+        for port in (ports.controller, *ports.listeners.values()):
+            if not wait_until_free(port, HOST, _PORT_SECONDS):
                 raise PortInUseError(f"Port {port} of node {index} was taken meanwhile.")
         self._launch(index)
         self._wait_until_ready([index])
@@ -484,15 +471,34 @@ class EmbeddedKafka:
         Raises:
             KafkaError: The cluster refused, or did not answer in time.
         """
-        text = {key: _as_text(value) for key, value in (config or {}).items()}
+        text = {key: as_text(value) for key, value in (config or {}).items()}
         admin.create_topic(
-            self._admin_address(), name, partitions, replication_factor, text, timeout
+            self.addresses("PLAINTEXT"), name, partitions, replication_factor, text, timeout
         )
 
     def leader_index(self, topic: str, partition: int = 0) -> int:
         """Return the index of the node that leads a partition; -1 while none does."""
-        leader = admin.leader_of(self._admin_address(), topic, partition)
+        leader = admin.leader_of(self.addresses("PLAINTEXT"), topic, partition)
         return self.node_index(leader) if leader >= 0 else -1
+
+    def coordinator_index(self, transactional_id: str) -> int:
+        """Return the index of the node that coordinates a transactional id; -1 while none does.
+
+        Raises:
+            UnknownTopicOrPartitionError: No transactional id has been used on this cluster yet.
+        """
+        leader = admin.coordinator_of(self.addresses("PLAINTEXT"), transactional_id)
+        return self.node_index(leader) if leader >= 0 else -1
+
+    def wait_in_sync(self, timeout: float = 60.0) -> None:
+        """Wait until all nodes are there and every replica of every topic is in sync.
+
+        Between two kills, this is what keeps the second from taking what the first left over.
+
+        Raises:
+            KafkaTimeoutError: Not in time; the message names what is missing.
+        """
+        admin.wait_for_replicas(self.addresses("PLAINTEXT"), self.nodes, timeout)
 
     def dump_log(self, topic: str, partition: int = 0, index: int = 0) -> str:
         """Return what Kafka's DumpLogSegments says of a partition's log.
@@ -505,83 +511,51 @@ class EmbeddedKafka:
         Raises:
             EmbeddedKafkaError: The node has no such log, or the tool failed.
         """
-        folder = self._log_dir(index) / f"{topic}-{partition}"
-        segments = sorted(folder.glob("*.log"))
+        self._require_running()
+        segments = sorted((self._log_dir(index) / f"{topic}-{partition}").glob("*.log"))
         if not segments:
             raise EmbeddedKafkaError(f"Node {index} has no log of {topic}-{partition}.")
-        return self._run_tool(
-            _dump_log_class(self.version),
-            "--print-data-log",
-            "--files",
-            ",".join(str(each) for each in segments),
-            log_path=self._require_base() / "logs" / "tools.log",
-        )
+        return self._require_tools().dump_log(segments, self._base / "logs" / "tools.log")
 
     # --- inside ---------------------------------------------------------------------------------
 
     def _process(self, index: int) -> ManagedProcess:
+        self._require_running()
         process = self._processes.get(index)
         if process is None:
-            if self._base is None:
-                raise EmbeddedKafkaError("This cluster is not running: call start() first.")
             raise EmbeddedKafkaError(f"There is no node {index}; there are 0 to {self.nodes - 1}.")
         return process
 
-    def _require_base(self) -> Path:
-        if self._base is None:
+    def _require_running(self) -> Watcher:
+        if self._watcher is None:
             raise EmbeddedKafkaError("This cluster is not running: call start() first.")
-        return self._base
+        return self._watcher
 
     def _require_layout(self) -> ClusterLayout:
-        self._require_base()
+        self._require_running()
         if self._layout is None:
-            raise EmbeddedKafkaError("This cluster is not running: call start() first.")
+            raise EmbeddedKafkaError("This cluster is still being prepared.")
         return self._layout
 
-    def _admin_address(self, index: int | None = None) -> str:
-        if index is None:
-            return self.addresses("PLAINTEXT")
+    def _require_tools(self) -> KafkaTools:
+        self._require_running()
+        if self._tools is None:
+            raise EmbeddedKafkaError("This cluster is still being prepared.")
+        return self._tools
+
+    def _node_address(self, index: int) -> str:
         return f"{HOST}:{self._require_layout().ports[index].listeners['PLAINTEXT']}"
 
-    def _all_ports(self, index: int) -> list[int]:
-        ports = self._require_layout().ports[index]
-        return [ports.controller, *ports.listeners.values()]
-
     def _log_dir(self, index: int) -> Path:
-        return self._require_base() / "data" / f"node-{index}"
+        return self._base / "data" / f"node-{index}"
 
     def _log_file(self, index: int) -> Path:
-        return self._require_base() / "logs" / f"node-{index}.log"
+        return self._base / "logs" / f"node-{index}.log"
 
     def _conf_file(self, index: int) -> Path:
-        return self._require_base() / "conf" / f"node-{index}.properties"
+        return self._base / "conf" / f"node-{index}.properties"
 
 
-def _as_text(value: object) -> str:
-    # Java's booleans are lower case.
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _dump_log_class(version: str) -> str:
-    major = int(version.split(".", 1)[0])
-    return ("org.apache." if major >= 4 else "") + "kafka.tools.DumpLogSegments"
-
-
-def _check_arguments(
-    nodes: int, listeners: Sequence[str], mechanisms: Sequence[str], port: int | None
-) -> None:
-    if nodes < 1:
-        raise EmbeddedKafkaError(f"nodes is {nodes}; a cluster has at least one.")
-    if isinstance(listeners, str) or not listeners:
-        raise EmbeddedKafkaError('listeners is a sequence of names, such as ("SASL_SSL",).')
-    for what, given, known in (
-        ("listener", listeners, SECURITY_PROTOCOLS),
-        ("SASL mechanism", mechanisms, SASL_MECHANISMS),
-    ):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise EmbeddedKafkaError(
-                f"Unknown {what} {unknown[0]!r}; there are {', '.join(known)}."
-            )
-    if port is not None and not 0 < port <= 65535 - nodes:
-        raise EmbeddedKafkaError(f"port is {port}; it must be between 1 and 65535.")
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,98 @@
+"""Kafka's own programs, as commands: the broker and the two tools that we use.
+
+Owns the Java command line; knows which class a version keeps a tool in. Starts the tools, which
+end by themselves, but not the broker, which belongs to a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ._java import Java
+from ._paths import home_dir
+from ._process import run_tool
+
+_TOOL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_TOOL_SECONDS = 60.0
+_LOGGING = {
+    "showDateTime": "true",
+    "dateTimeFormat": "yyyy-MM-dd HH:mm:ss.SSS",
+    "levelInBrackets": "true",
+}
+
+
+class KafkaTools:
+    """The programs of one Kafka version on one Java."""
+
+    def __init__(self, version: str, java: Java, jars: Sequence[Path]) -> None:
+        self._major = int(version.split(".", 1)[0])
+        self._java = java
+        self._class_path = os.pathsep.join(str(jar) for jar in jars)
+
+    def broker_command(self, jvm_options: Sequence[str], properties: Path) -> list[str]:
+        """Return the command that runs a broker."""
+        return self._command(jvm_options, "kafka.Kafka", str(properties))
+
+    def format_storage(
+        self,
+        cluster_id: str,
+        properties: Path,
+        features: Mapping[str, int],
+        scram: Sequence[str],
+        log_path: Path,
+    ) -> None:
+        """Prepare a node's empty data folder.
+
+        Args:
+            cluster_id: Of the cluster, in Kafka's base64 form.
+            properties: The node's configuration.
+            features: Levels to start the cluster with.
+            scram: Users to store, in the tool's form.
+            log_path: What the tool writes is appended to it.
+
+        Raises:
+            BrokerStartError: The tool refused, for example an unknown feature.
+        """
+        options: list[str] = []
+        for name, level in features.items():
+            options += ["--feature", f"{name}={level}"]
+        for user in scram:
+            options += ["--add-scram", user]
+        main = "kafka.tools.StorageTool"
+        arguments = ["format", "-t", cluster_id, "-c", str(properties), *options]
+        run_tool(
+            "formatting a node",
+            self._command(_TOOL_JVM, main, *arguments),
+            log_path,
+            _TOOL_SECONDS,
+        )
+
+    def dump_log(self, segments: Sequence[Path], log_path: Path) -> str:
+        """Return what DumpLogSegments says of a partition's segments.
+
+        Raises:
+            BrokerStartError: The tool failed.
+        """
+        # KAFKA-14576 moved the class; releases before 4.0 have it in the old place.
+        package = "org.apache.kafka.tools" if self._major >= 4 else "kafka.tools"
+        files = ",".join(str(segment) for segment in segments)
+        command = self._command(
+            _TOOL_JVM, f"{package}.DumpLogSegments", "--print-data-log", "--files", files
+        )
+        return run_tool("DumpLogSegments", command, log_path, _TOOL_SECONDS)
+
+    def _command(self, options: Sequence[str], *rest: str) -> list[str]:
+        logging = [f"-Dorg.slf4j.simpleLogger.{key}={value}" for key, value in _LOGGING.items()]
+        return [
+            str(self._java.command),
+            *options,
+            # Java asks the password database for the home folder, and would ignore HOME.
+            f"-Duser.home={home_dir()}",
+            "-Djava.awt.headless=true",
+            *logging,
+            "-cp",
+            self._class_path,
+            *rest,
+        ]

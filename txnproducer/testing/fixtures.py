@@ -1,0 +1,70 @@
+"""Pytest fixtures: a real Kafka for a user's tests.
+
+Loaded by pytest in every run on a machine that has this package, so it imports nothing but pytest
+until a fixture is used, and adds nothing but fixtures.
+
+    def test_my_writer(kafka_cluster, kafka_topic):
+        write(kafka_cluster.bootstrap_servers, kafka_topic)
+
+Override `kafka_cluster_options` in a `conftest.py` for another cluster:
+
+    @pytest.fixture(scope="session")
+    def kafka_cluster_options():
+        return {"nodes": 3, "settings": {"auto.create.topics.enable": False}}
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .providers import KafkaCluster
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster_options() -> dict[str, Any]:
+    """Arguments of `provide_kafka` for `kafka_cluster`; override it to change them."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(
+    request: pytest.FixtureRequest, kafka_cluster_options: dict[str, Any]
+) -> Iterator[KafkaCluster]:
+    """A real Kafka for the whole test session.
+
+    The one named in `TXNPRODUCER_BOOTSTRAP`, or one started here, without Docker where there is a
+    Java. Its tests fail with the way out in one line when there is none to be had.
+    """
+    from .providers import provide_kafka
+
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    terminal = request.config.pluginmanager.getplugin("terminalreporter")
+
+    def report(line: str) -> None:
+        # The first download takes a while; hidden by pytest's capture it would look like a hang.
+        if terminal is not None and capture is not None:
+            with capture.global_and_fixture_disabled():
+                terminal.write_line(line)
+
+    options = {"report": report, **kafka_cluster_options}
+    provider = provide_kafka(**options)
+    try:
+        cluster = provider.__enter__()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told in its own words
+        notes = "\n".join(getattr(error, "__notes__", []))
+        pytest.fail(f"No Kafka for the tests: {error}\n{notes}".rstrip(), pytrace=False)
+    yield cluster
+    provider.__exit__(None, None, None)
+
+
+@pytest.fixture
+def kafka_topic(kafka_cluster: KafkaCluster) -> str:
+    """The name of a new, empty topic with one partition."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    kafka_cluster.create_topic(name)
+    return name

@@ -1,0 +1,242 @@
+"""Where a test's Kafka comes from: one that is named, one of our own, or a container.
+
+Owns the order: the address in `TXNPRODUCER_BOOTSTRAP`; `EmbeddedKafka`; where there is no Java, a
+container, if a Docker engine answers. Must not know what the tests do with it.
+
+Rules: what all three can do is `KafkaCluster`, and tests that want more (kill a node, read a log)
+ask for `EmbeddedKafka` by name. Docker is asked only when Java is missing, and for two seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from txnproducer import admin
+
+from ._config import HOST, as_text, replication, small_footprint
+from ._errors import EmbeddedKafkaError, JavaNotFoundError
+from ._process import free_ports
+from .embedded import DEFAULT_VERSION, EmbeddedKafka
+
+BOOTSTRAP_VARIABLE = "TXNPRODUCER_BOOTSTRAP"
+_DOCKER_SECONDS = 2
+_CONTAINER_SECONDS = 90.0
+_CLIENT_PORT = 9092
+_CONTROLLER_PORT = 9093
+
+
+class KafkaCluster(Protocol):
+    """What tests may count on, wherever their Kafka comes from."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses for clients, "host:port", separated by commas."""
+        ...
+
+    def security_config(self) -> dict[str, Any]:
+        """Return a client's security settings in kafka-python's names."""
+        ...
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Create a topic, and wait until every partition has a leader."""
+        ...
+
+
+class ExistingKafka:
+    """A Kafka that somebody else runs.
+
+    Args:
+        bootstrap_servers: Addresses, "host:port", separated by commas.
+        security: A client's security settings in kafka-python's names.
+    """
+
+    def __init__(self, bootstrap_servers: str, security: Mapping[str, Any] | None = None) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._security = dict(security or {})
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses for clients, "host:port", separated by commas."""
+        return self._bootstrap_servers
+
+    def security_config(self) -> dict[str, Any]:
+        """Return a client's security settings in kafka-python's names."""
+        return dict(self._security)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Create a topic, and wait until every partition has a leader.
+
+        Raises:
+            KafkaError: The cluster refused, or did not answer in time.
+        """
+        text = {key: as_text(value) for key, value in (config or {}).items()}
+        admin.create_topic(
+            self._bootstrap_servers,
+            name,
+            partitions,
+            replication_factor,
+            text,
+            timeout,
+            **self._security,
+        )
+
+
+class ContainerKafka(ExistingKafka):
+    """One broker in a container of the image `apache/kafka`, for a machine without Java.
+
+    Args:
+        version: Of Apache Kafka, which is the image's tag.
+        settings: Broker settings by Kafka's names; they win over ours.
+        startup_timeout: Seconds until it must be ready, once the image is there.
+    """
+
+    def __init__(
+        self,
+        version: str = DEFAULT_VERSION,
+        settings: Mapping[str, str | int | bool] | None = None,
+        startup_timeout: float = _CONTAINER_SECONDS,
+    ) -> None:
+        self._port = free_ports(1, HOST)[0]
+        super().__init__(f"{HOST}:{self._port}")
+        self.version = version
+        self._settings = {key: as_text(value) for key, value in (settings or {}).items()}
+        self._startup_timeout = startup_timeout
+        self._container: Any = None
+
+    def __enter__(self) -> Self:
+        try:
+            from testcontainers.core.container import DockerContainer
+        except ImportError as error:
+            raise EmbeddedKafkaError(
+                'A Kafka in a container needs testcontainers: run `pip install "txnproducer'
+                '[containers]"`.'
+            ) from error
+        container = DockerContainer(f"apache/kafka:{self.version}")
+        container.with_bind_ports(_CLIENT_PORT, self._port)
+        for name, value in container_environment(self._port, self._settings).items():
+            container.with_env(name, value)
+        container.start()
+        self._container = container
+        try:
+            admin.wait_for_brokers(self.bootstrap_servers, bool, self._startup_timeout)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Remove the container; a second call does nothing."""
+        container, self._container = self._container, None
+        if container is not None:
+            container.stop()
+
+
+def container_environment(port: int, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that configures the image `apache/kafka`.
+
+    Args:
+        port: Of this machine, at which clients reach the broker.
+        settings: Broker settings by Kafka's names; they win over ours.
+    """
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@localhost:{_CONTROLLER_PORT}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://:{_CLIENT_PORT},CONTROLLER://:{_CONTROLLER_PORT}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        **replication(1),
+        **small_footprint(),
+        **settings,
+    }
+    # The image's own spelling: a dot becomes one underscore, an underscore two, a dash three.
+    return {
+        "KAFKA_" + key.replace("_", "__").replace("-", "___").replace(".", "_").upper(): value
+        for key, value in properties.items()
+    }
+
+
+def docker_answers() -> bool:
+    """Tell whether a Docker engine answers, within two seconds."""
+    try:
+        import docker
+
+        client = docker.from_env(timeout=_DOCKER_SECONDS)
+    except Exception:  # noqa: BLE001 - not installed, not configured, no socket: no engine
+        return False
+    try:
+        return bool(client.ping())
+    except Exception:  # noqa: BLE001 - see above
+        return False
+    finally:
+        client.close()
+
+
+@contextlib.contextmanager
+def provide_kafka(
+    nodes: int = 1,
+    version: str = DEFAULT_VERSION,
+    *,
+    settings: Mapping[str, str | int | bool] | None = None,
+    report: Callable[[str], None] | None = None,
+    **embedded: Any,
+) -> Iterator[KafkaCluster]:
+    """Give a Kafka for the length of a `with` block, from the first source that has one.
+
+    Args:
+        nodes: How many brokers; a cluster that is named in the environment has what it has.
+        version: Of Apache Kafka, likewise.
+        settings: Broker settings by Kafka's names, likewise.
+        report: Called with lines for people, such as the progress of the first download.
+        **embedded: Further arguments of `EmbeddedKafka`; only it can honour them.
+
+    Yields:
+        The cluster.
+
+    Raises:
+        EmbeddedKafkaError: No source has one; the message tells the ways out.
+    """
+    named = os.environ.get(BOOTSTRAP_VARIABLE)
+    if named:
+        yield ExistingKafka(named)
+        return
+    kafka = EmbeddedKafka(nodes, version, settings=settings, report=report, **embedded)
+    with contextlib.ExitStack() as stack:
+        try:
+            kafka.start()
+        except JavaNotFoundError:
+            if nodes != 1 or embedded or not docker_answers():
+                raise
+            yield stack.enter_context(ContainerKafka(version, settings))
+        else:
+            # Leaving it with the block's exception, if any, is what keeps the logs.
+            stack.push(kafka)
+            yield kafka
