@@ -28,7 +28,7 @@ from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._core.txn_result import TransactionalRequestResult
-from txnproducer._protocol.messages import API_KEY_OF, ApiKey
+from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import BatchHeader, DecodedRecord, read_batches
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError, KafkaTimeoutError
@@ -297,7 +297,10 @@ class CoreHarness:
     def know_topics(self) -> None:
         """Learn all topics of the scripted cluster, so that the next send is not held up."""
         for topic in self.client.topics:
-            self.run_until(lambda topic=topic: self.core.partitions_for(topic, self.now_ms))
+            self.run_until(partial(self._are_partitions_known, topic))
+
+    def _are_partitions_known(self, topic: str) -> bool:
+        return self.core.partitions_for(topic, self.now_ms) is not None
 
     def try_send(
         self,
@@ -364,7 +367,7 @@ class CoreHarness:
         """Return every batch that went on the wire, in order, decoded from its bytes."""
         sent = []
         for request in self.client.requests:
-            if API_KEY_OF[type(request.body)] is not ApiKey.PRODUCE:
+            if not isinstance(request.body, ProduceRequest):
                 continue
             for partition in request.body.partitions:
                 for batch in read_batches(partition.records):

@@ -85,7 +85,7 @@ def make_accumulator(**options: Any) -> RecordAccumulator:
 def append(
     accumulator: RecordAccumulator,
     place: TopicPartition = TP0,
-    value: bytes = b"value",
+    value: Any = b"value",
     *,
     now_ms: int = 0,
     on_delivery: Any = None,

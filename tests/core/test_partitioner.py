@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import groupby
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ def test_records_stay_with_a_partition_for_about_one_batch():
     queues = accumulator.topic_queues("topic")
     partitions = []
     for _ in range(60):  # of about 110 bytes: nine fill a batch
-        queue = queues.sticky_queue
+        queue: Any = queues.sticky_queue
         batch = None if queue is None else queue.open_batch
         if batch is None or not batch.builder.has_room_for(100, None, b"x" * 100):
             if queue is not None:
@@ -126,7 +127,7 @@ def test_adaptive_choice_begins_once_every_partition_has_a_queue():
     for _ in range(20):
         append(accumulator, TopicPartition("topic", 1), b"x" * 990)
         queues.queue(1).close_open_batch()
-    drawn = Counter()
+    drawn: Counter[int] = Counter()
     for _ in range(300):
         queues.sticky_queue = None
         drawn[accumulator.sticky_queue(queues, snapshot([0, 0])).topic_partition.partition] += 1

@@ -6,6 +6,7 @@ import pytest
 
 from tests.core.support import TP0, make_batch
 from txnproducer._core.producer_batch import FinalState
+from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._record import RecordBatchBuilder, read_batches
 from txnproducer.errors import (
     IllegalStateError,
@@ -93,9 +94,11 @@ def test_each_record_can_fail_with_an_error_of_its_own():
 @pytest.mark.conformance("5.28")
 def test_callbacks_run_in_append_order_with_results_readable_before_futures_are_done():
     seen: list[tuple[int, bool]] = []
-    batch, futures = make_batch(
+    futures: list[FutureRecordMetadata] = []
+    batch, made = make_batch(
         3, on_delivery=lambda metadata, _: seen.append((metadata.offset, futures[0].done()))
     )
+    futures += made
     batch.complete(10, -1)
     callbacks = batch.take_callbacks(batch.result.done)
     assert callbacks is not None

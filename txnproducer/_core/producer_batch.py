@@ -169,7 +169,7 @@ class ProducerBatch:
         """Have a callback run when the record of this index has ended."""
         self._callbacks.append((index, future, on_delivery))
 
-    def close(self) -> bytes:
+    def close(self) -> bytes | bytearray:
         """Close for appends and return the bytes to send, with the present producer state."""
         self.is_reset = False
         return self.builder.build()
