@@ -21,7 +21,10 @@ def transfer(producer: TransactionalProducer, topic: str, amount: int, limit: in
     transaction = producer.transaction()
     try:
         with transaction:
-            producer.send(topic, f"alice -{amount}".encode(), key=b"alice")
+            first_half = producer.send(topic, f"alice -{amount}".encode(), key=b"alice")
+            # Not needed: the commit waits for all records. Here it lets the broker have the first
+            # half before the second fails, for the comparison at the end.
+            first_half.result(timeout=10)
             if amount > limit:
                 raise TransferRefusedError(f"{amount} is more than {limit}")
             producer.send(topic, f"bob +{amount}".encode(), key=b"bob")

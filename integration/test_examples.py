@@ -20,6 +20,7 @@ SHOWS = {
         "transfer of 10: committed",
         "transfer of 500: aborted",
         "read_committed sees:  ['alice -10', 'bob +10']",
+        "read_uncommitted sees: ['alice -10', 'bob +10', 'alice -500']",
     ],
     "fencing.py": [
         "older: fenced, as it must be (what to do: restart)",
