@@ -1,8 +1,8 @@
-"""What travels between a client core and whatever carries its requests: envelopes and connection news.
+"""What travels between a client core and what carries its requests: envelopes, connection news.
 
-Owns: `ClientRequest`, `ClientResponse`, `ConnectionEvent`. Must not know: sockets or policy. The carrier (the
-wire adapter, the simulator's network, a test's script) answers every `ClientRequest` with exactly one
-`ClientResponse`: a body, or the reason why there is none.
+Owns: `ClientRequest`, `ClientResponse`, `ConnectionEvent`. Must not know: sockets or policy. The
+carrier (the wire adapter, the simulator's network, a test's script) answers every `ClientRequest`
+with exactly one `ClientResponse`: a body, or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txnproducer.errors import KafkaError
 
 
 class Channel(Enum):
-    """Which of a broker's connections: a slow Produce must not delay EndTxn, so coordinators have their own."""
+    """Which of a broker's connections: coordinators have their own, not to wait behind Produce."""
 
     DATA = auto()
     COORDINATOR = auto()
@@ -31,7 +31,7 @@ class ConnectionId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """A request on its way. `correlation_id` is the core's own token, unique per core, not the wire's number."""
+    """A request on its way. `correlation_id` is the core's own token, not the wire's number."""
 
     correlation_id: int
     connection: ConnectionId

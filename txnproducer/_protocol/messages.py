@@ -1,7 +1,8 @@
 """Requests and responses of the APIs that the producer uses, independent of any version.
 
-Owns: the field names. Must not know: versions, byte layouts, retries. Every class is frozen; a tuple stands
-for an array; an error is the protocol's code (an int), never an exception: judging it is the core's work.
+Owns: the field names. Must not know: versions, byte layouts, retries. Every class is frozen; a
+tuple stands for an array; an error is the protocol's code (an int), never an exception: judging it
+is the core's work.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class BrokerNode:
     rack: str | None = None
 
 
-# --- Metadata (3) ---------------------------------------------------------------------------------
+# --- Metadata (3) ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
-    """Ask for the cluster's brokers and the leaders of some topics (an empty tuple: brokers only)."""
+    """Ask for the brokers and the leaders of some topics (an empty tuple: brokers only)."""
 
     topics: tuple[str, ...]
     allow_auto_topic_creation: bool = True
@@ -91,7 +92,7 @@ class MetadataResponse:
     throttle_time_ms: int = 0
 
 
-# --- FindCoordinator (10) -------------------------------------------------------------------------
+# --- FindCoordinator (10) ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class FindCoordinatorResponse:
     throttle_time_ms: int = 0
 
 
-# --- InitProducerId (22) --------------------------------------------------------------------------
+# --- InitProducerId (22) -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +144,12 @@ class InitProducerIdResponse:
     throttle_time_ms: int = 0
 
 
-# --- AddPartitionsToTxn (24), AddOffsetsToTxn (25): transactions v1 only ------------------------------
+# --- AddPartitionsToTxn (24), AddOffsetsToTxn (25): transactions v1 only -----------------------
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnRequest:
-    """Add partitions to the ongoing transaction. Clients cap the version at 3 (v4+ is between brokers)."""
+    """Add partitions to the transaction. Clients cap the version at 3 (v4+ is between brokers)."""
 
     transactional_id: str
     producer_id: int
@@ -190,12 +191,12 @@ class AddOffsetsToTxnResponse:
     throttle_time_ms: int = 0
 
 
-# --- TxnOffsetCommit (28) ---------------------------------------------------------------------------
+# --- TxnOffsetCommit (28) ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitRequest:
-    """Write offsets of a consumer group inside the transaction; group metadata needs v3 (KIP-447)."""
+    """Write a consumer group's offsets in the transaction; group metadata needs v3 (KIP-447)."""
 
     transactional_id: str
     group_id: str
@@ -221,7 +222,7 @@ class TxnOffsetCommitResponse:
     throttle_time_ms: int = 0
 
 
-# --- EndTxn (26) ------------------------------------------------------------------------------------
+# --- EndTxn (26) -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ class EndTxnResponse:
     throttle_time_ms: int = 0
 
 
-# --- DescribeTransactions (65) ----------------------------------------------------------------------
+# --- DescribeTransactions (65) -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,7 @@ class DescribeTransactionsRequest:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """One transactional id's state as the coordinator has it (`Empty`, `Ongoing`, `CompleteCommit`, ...)."""
+    """One transactional id's state at its coordinator (`Ongoing`, `CompleteCommit` ...)."""
 
     error_code: int
     transactional_id: str
@@ -277,7 +278,7 @@ class DescribeTransactionsResponse:
     throttle_time_ms: int = 0
 
 
-# --- Produce (0) ------------------------------------------------------------------------------------
+# --- Produce (0) -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +303,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """A record that the broker names as the batch's spoiler, by its index in the batch (KIP-467)."""
+    """A record that the broker blames for its batch, by its index in the batch (KIP-467)."""
 
     batch_index: int
     message: str | None = None

@@ -1,8 +1,8 @@
 """What a broker can speak: negotiated API versions and finalized features, as plain values.
 
-Owns: `ApiVersionRange`, `NodeApiVersions`, `FinalizedFeatures`. Must not know: how they were asked for, or
-what follows from them (that is the core's business: a feature decides the transaction version, never the
-API versions alone; KIP-890).
+Owns: `ApiVersionRange`, `NodeApiVersions`, `FinalizedFeatures`. Must not know: how they were asked
+for, or what follows from them (that is the core's business: a feature decides the transaction
+version, never the API versions alone; KIP-890).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NodeApiVersions:
     ranges: Mapping[ApiKey, ApiVersionRange] = field(default_factory=lambda: MappingProxyType({}))
 
     def max_version(self, api_key: ApiKey) -> int | None:
-        """Return the newest version of an API that the broker offers, or None where it has none."""
+        """Return the newest version of an API that the broker offers, or None."""
         offered = self.ranges.get(api_key)
         return None if offered is None else offered.max_version
 
