@@ -417,9 +417,14 @@ class RecordBatchBuilderTests:
 
         assert builder.build() == before
 
-    def test_an_empty_batch_cannot_be_built(self):
+    def test_an_empty_batch_cannot_be_built_and_can_still_be_filled(self):
+        builder = self.builder(LARGE)
+
         with pytest.raises(IllegalStateError, match="append a record first"):
-            self.builder(LARGE).build()
+            builder.build()
+
+        assert not builder.is_closed
+        assert builder.append(BASE_MS, None, b"v") == 0
 
     def test_an_unknown_codec_is_refused_at_once(self):
         with pytest.raises(InvalidConfigurationError, match="'brotli'"):
@@ -446,7 +451,7 @@ class TestPythonRecordBatchBuilder(RecordBatchBuilderTests):
             calls.append(data)
             return data
 
-        codec = Codec("none", 0, count_and_keep)
+        codec = Codec("lz4", 3, count_and_keep)
         monkeypatch.setattr(batch_builder, "codec_for", lambda _name, _level: codec)
         builder = self.filled([(BASE_MS, None, b"v", ())])
 

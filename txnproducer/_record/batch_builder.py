@@ -8,9 +8,10 @@ Rules:
   primitives.
 * `append` that returns None has changed nothing, and neither has one that raises.
 * Records are encoded when they are appended; the caller may change its objects afterwards.
-* What `build` returns is immutable `bytes`, so a batch on its way to a socket cannot change under
-  it. A new producer state makes a new object: the header is written anew, the body is copied,
-  never compressed again.
+* What `build` has returned is never written to again, so a batch on its way to a socket cannot
+  change under it. A new producer state makes a new buffer: the header is written anew, the body is
+  copied, never compressed again. Callers treat the bytes as read-only.
+* A batch is assembled in one buffer, without another of its size beside it.
 * Not thread-safe: the caller holds a lock from the first `append` to `close`.
 """
 
@@ -27,6 +28,7 @@ from txnproducer.errors import IllegalStateError, RecordTooLargeError
 from .batch_reader import decode_records
 from .compression import codec_for, decompress
 from .format import (
+    ATTRIBUTES_OFFSET,
     BATCH_OVERHEAD_BYTES,
     CONTROL_MASK,
     HEADER_HEAD,
@@ -50,11 +52,15 @@ from .format import (
 # Java's constant: an estimated size errs on the safe side.
 COMPRESSION_RATE_ESTIMATION_FACTOR: Final = 1.05
 
+# Larger values stay as they are until `close`: a copy of each would double a batch's memory, which
+# the allocator then returns to the system and faults in again, batch after batch.
+_JOINED_VALUE_BYTES: Final = 4096
 _MAX_INT16: Final = 0x7FFF
 _NULL: Final = varint(-1)
 _ZERO: Final = varint(0)
 # A record's length and its attributes, which are always zero, as one piece; by the length.
 _LENGTH_AND_ATTRIBUTES: Final = tuple(length + b"\0" for length in SMALL_VARINTS)
+_EMPTY_HEADER: Final = bytes(BATCH_OVERHEAD_BYTES)
 _join: Final = b"".join
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
@@ -78,12 +84,13 @@ class RecordBatchBuilder:
 
     __slots__ = (
         "_attributes",
-        "_body",
-        "_built",
+        "_buffer",
         "_certain_limit_bytes",
         "_chunks",
         "_codec",
         "_compression_ratio",
+        "_is_handed_out",
+        "_is_stamped",
         "_last_timestamp_ms",
         "_producer_state",
         "_size_limit_bytes",
@@ -110,8 +117,10 @@ class RecordBatchBuilder:
         self.max_timestamp_ms = NO_TIMESTAMP
         # Encoded pieces of the records; joined by `close`.
         self._chunks: list[bytes] = []
-        self._body: bytes | memoryview | None = None
-        self._built: bytes | None = None
+        # Header and body of the closed batch; the header is written by `build`.
+        self._buffer: bytearray | None = None
+        self._is_stamped = False
+        self._is_handed_out = False
         self._attributes = self._codec.codec_id | (CONTROL_MASK if is_control else 0)
         if is_transactional:
             self._attributes |= TRANSACTIONAL_MASK
@@ -128,7 +137,7 @@ class RecordBatchBuilder:
     @compression_ratio.setter
     def compression_ratio(self, ratio: float) -> None:
         self._compression_ratio = ratio
-        if self._body is not None:
+        if self._buffer is not None:
             return
         # Below this many bytes any record fits, however badly it compresses; beyond it `_fits`
         # decides.
@@ -139,27 +148,28 @@ class RecordBatchBuilder:
     @property
     def estimated_size_bytes(self) -> int:
         """The finished batch's size: exact once closed or without a codec, else by the ratio."""
-        if self._body is not None:
-            return BATCH_OVERHEAD_BYTES + len(self._body)
+        if self._buffer is not None:
+            return len(self._buffer)
         uncompressed_bytes = self.size_bytes - BATCH_OVERHEAD_BYTES
         return BATCH_OVERHEAD_BYTES + int(uncompressed_bytes * self._estimation_factor())
 
     @property
     def actual_compression_ratio(self) -> float:
         """The ratio of compressed to uncompressed bytes that was reached; 1.0 while open."""
-        if self._body is None or not self.record_count:
+        if self._buffer is None or not self.record_count:
             return 1.0
-        return len(self._body) / (self.size_bytes - BATCH_OVERHEAD_BYTES)
+        body_bytes = len(self._buffer) - BATCH_OVERHEAD_BYTES
+        return body_bytes / (self.size_bytes - BATCH_OVERHEAD_BYTES)
 
     @property
     def is_closed(self) -> bool:
         """Whether no more records can be appended."""
-        return self._body is not None
+        return self._buffer is not None
 
     @property
     def is_full(self) -> bool:
         """Whether the batch is closed, or holds a record and has reached its limit."""
-        if self._body is not None:
+        if self._buffer is not None:
             return True
         return self.record_count > 0 and self._size_limit_bytes <= self.estimated_size_bytes
 
@@ -203,9 +213,9 @@ class RecordBatchBuilder:
         if timestamp_ms != self._last_timestamp_ms:
             stamp = self._encode_timestamp(timestamp_ms)
         tail = _encode_headers(headers) if headers else _ZERO
-        # The ordinary record: bytes, its lengths and index within the tables. Any other goes the
-        # long way.
-        if type(value) is not bytes:
+        # The ordinary record: bytes, small, its lengths and index within the tables. Any other
+        # goes the long way.
+        if type(value) is not bytes or len(value) > _JOINED_VALUE_BYTES:
             return self._append_any(timestamp_ms, stamp, key, value, tail)
         small = SMALL_VARINTS
         try:
@@ -232,11 +242,7 @@ class RecordBatchBuilder:
 
     def close(self) -> None:
         """Take no more records; assemble and compress the body. Closing again does nothing."""
-        if self._body is not None:
-            return
-        self._body = self._codec.compress(_join(self._chunks))
-        self._chunks = []
-        self._certain_limit_bytes = -1
+        self._assemble()
 
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool
@@ -260,9 +266,9 @@ class RecordBatchBuilder:
         self._attributes &= ~TRANSACTIONAL_MASK
         if is_transactional:
             self._attributes |= TRANSACTIONAL_MASK
-        self._built = None
+        self._is_stamped = False
 
-    def build(self) -> bytes:
+    def build(self) -> bytearray:
         """Return the bytes of the batch, and close it.
 
         The same object each time, until the producer state changes.
@@ -270,12 +276,15 @@ class RecordBatchBuilder:
         Raises:
             IllegalStateError: the batch is empty, or transactional without a producer id.
         """
-        if self._built is not None:
-            return self._built
-        self.close()
         self._check_can_build()
-        body = self._body or b""
-        tail = HEADER_TAIL.pack(
+        buffer = self._assemble()
+        if self._is_stamped:
+            return buffer
+        if self._is_handed_out:
+            buffer = self._buffer = bytearray(buffer)
+        HEADER_TAIL.pack_into(
+            buffer,
+            ATTRIBUTES_OFFSET,
             self._attributes,
             self.record_count - 1,
             self.base_timestamp_ms,
@@ -283,14 +292,11 @@ class RecordBatchBuilder:
             *self._producer_state,
             self.record_count,
         )
-        length = HEADER_HEAD.size + len(tail) + len(body) - LOG_OVERHEAD_BYTES
-        crc = crc32c(body, crc32c(tail))
-        head = HEADER_HEAD.pack(0, length, NO_PARTITION_LEADER_EPOCH, MAGIC_V2, crc)
-        self._built = _join((head, tail, body))
-        # One copy of the body is enough: a renumbered batch takes it from the bytes that were
-        # built.
-        self._body = memoryview(self._built)[BATCH_OVERHEAD_BYTES:]
-        return self._built
+        crc = crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET:])
+        length = len(buffer) - LOG_OVERHEAD_BYTES
+        HEADER_HEAD.pack_into(buffer, 0, 0, length, NO_PARTITION_LEADER_EPOCH, MAGIC_V2, crc)
+        self._is_stamped = self._is_handed_out = True
+        return buffer
 
     def records(self) -> Iterator[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]]:
         """Iterate over what was appended, closed or not, for a split of the batch.
@@ -298,10 +304,11 @@ class RecordBatchBuilder:
         Yields:
             Timestamp, key, value and headers of each record.
         """
-        if self._body is None:
+        if self._buffer is None:
             data = _join(self._chunks)
         else:
-            data = decompress(self._codec.codec_id, self._body)
+            body = memoryview(self._buffer)[BATCH_OVERHEAD_BYTES:]
+            data = decompress(self._codec.codec_id, body)
         for record in decode_records(data, self.record_count, self.base_timestamp_ms):
             yield record.timestamp_ms, record.key, record.value, record.headers
 
@@ -310,7 +317,7 @@ class RecordBatchBuilder:
     ) -> int | None:
         """Append a record that `append` has no short way for, with every check."""
         count = self.record_count
-        # Left in pieces: large values are copied by `close` only.
+        # Left in pieces, see _JOINED_VALUE_BYTES.
         pieces = [stamp, varint(count)]
         pieces += _encode_nullable("key", key)
         pieces += _encode_nullable("value", value)
@@ -355,7 +362,7 @@ class RecordBatchBuilder:
 
     def _fits(self, record_bytes: int) -> bool:
         # The new record counts uncompressed: how well it compresses is not known yet.
-        if self._body is not None:
+        if self._buffer is not None:
             return False
         if self.record_count == 0:
             return True
@@ -365,6 +372,17 @@ class RecordBatchBuilder:
         if self._codec.codec_id == 0:
             return 1.0
         return self._compression_ratio * COMPRESSION_RATE_ESTIMATION_FACTOR
+
+    def _assemble(self) -> bytearray:
+        """Return the buffer of the closed batch, its body written."""
+        if self._buffer is None:
+            chunks = self._chunks
+            if self._codec.codec_id:
+                chunks = [self._codec.compress(_join(chunks))]
+            self._buffer = bytearray().join((_EMPTY_HEADER, *chunks))
+            self._chunks = []
+            self._certain_limit_bytes = -1
+        return self._buffer
 
     def _check_can_build(self) -> None:
         if not self.record_count:
