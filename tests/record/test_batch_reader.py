@@ -1,3 +1,5 @@
+"""Damaged, cut or forged batches are refused; what other clients may change is accepted."""
+
 from __future__ import annotations
 
 import struct

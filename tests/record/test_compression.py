@@ -1,3 +1,5 @@
+"""Codecs write what other clients read, and read what they write, at every level of Java's."""
+
 from __future__ import annotations
 
 import gzip

@@ -1,3 +1,5 @@
+"""Markers at the end of a transaction are read as the Java client writes them."""
+
 from __future__ import annotations
 
 import pytest

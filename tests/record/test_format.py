@@ -1,3 +1,5 @@
+"""Varints, size bounds and sequence numbers, held against another client."""
+
 from __future__ import annotations
 
 import pytest

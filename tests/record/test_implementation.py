@@ -1,3 +1,5 @@
+"""Which implementation of the batch builder runs, and who decides it."""
+
 from __future__ import annotations
 
 import importlib
