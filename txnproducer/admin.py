@@ -11,7 +11,7 @@ connection, so that nothing is left behind; `security` takes kafka-python's own 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import kafka.errors
@@ -36,6 +36,7 @@ from .errors import (
     UnknownTopicOrPartitionError,
     error_for_code,
 )
+from .records import OffsetAndMetadata, TopicPartition
 
 DEFAULT_TIMEOUT = 30.0
 TRANSACTION_TOPIC = "__transaction_state"
@@ -397,3 +398,60 @@ def coordinator_of(
     leaders = _leaders(bootstrap_servers, topic, timeout, security)
     # `Utils.abs` of the Java code clears the sign bit.
     return leaders[(java_hash(key) & 0x7FFFFFFF) % len(leaders)]
+
+
+def committed_offsets(
+    bootstrap_servers: str,
+    groups: Iterable[str],
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+    """Return what consumer groups have committed, once nothing of it is undecided.
+
+    Offsets that an open transaction has written, and not yet committed or aborted, make a group
+    undecided (UNSTABLE_OFFSET_COMMIT, with offset -1): that is waited for, never taken for absent
+    (KIP-447, OffsetFetch with RequireStable).
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        groups: Group ids.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Returns:
+        For each group its partitions' offsets; a partition without one is left out.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        UnstableOffsetCommitError: A transaction stayed undecided all that time.
+        KafkaError: The cluster refused.
+    """
+    names = list(groups)
+    if not names:
+        return {}
+
+    def question(client: KafkaAdminClient) -> dict[str, dict[Any, Any]]:
+        usual = client._list_group_offsets_requests  # noqa: SLF001 - it has no such option
+
+        def stable(specs: Any) -> Iterator[Any]:
+            for group, request in usual(specs):
+                request.require_stable = True
+                yield group, request
+
+        client._list_group_offsets_requests = stable  # noqa: SLF001
+        found: dict[str, dict[Any, Any]] = client.list_group_offsets(names)
+        return found
+
+    answer = ask(bootstrap_servers, question, timeout, **security)
+    return {
+        group: {
+            TopicPartition(place.topic, place.partition): OffsetAndMetadata(
+                one.offset,
+                one.metadata or "",
+                -1 if one.leader_epoch is None else one.leader_epoch,
+            )
+            for place, one in offsets.items()
+            if one.offset >= 0
+        }
+        for group, offsets in answer.items()
+    }

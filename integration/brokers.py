@@ -1,0 +1,41 @@
+"""The brokers that the integration tests run against: one per mode, started when first needed.
+
+A mode is a version of Kafka and of its transactions. Tests that take the fixture `kafka` run once
+per mode; pytest groups them by mode, so that one broker runs at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from txnproducer.testing import EmbeddedKafka
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A version of Kafka, and of transactions on it."""
+
+    name: str
+    version: str
+    transaction_version: int
+    features: tuple[tuple[str, int], ...] = ()
+
+    def start(self) -> EmbeddedKafka:
+        """Make a broker of this mode, with time-outs as short as tests want them."""
+        return EmbeddedKafka(
+            version=self.version,
+            features=dict(self.features),
+            settings={
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+                "group.initial.rebalance.delay.ms": 0,
+            },
+        )
+
+
+MODES = (
+    Mode("4.3.1-v2", "4.3.1", 2),
+    Mode("4.3.1-v1", "4.3.1", 1, (("transaction.version", 1),)),
+    Mode("3.9.1", "3.9.1", 1),
+)
+EXISTING = os.environ.get("TXNPRODUCER_BOOTSTRAP")

@@ -1,0 +1,91 @@
+"""Readers of other makes: what our transactions look like to them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from dataclasses import dataclass
+
+import confluent_kafka
+import kafka
+
+_GROUPS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Read:
+    """A record as a reader saw it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def read_with_confluent(
+    servers: str, topic: str, isolation: str = "read_committed", timeout: float = 20
+) -> list[Read]:
+    """Read a whole topic with confluent-kafka (librdkafka), in order of partition and offset."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"reader-{os.getpid()}-{next(_GROUPS)}",
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=timeout).topics[topic].partitions
+        consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
+        return _drain(consumer, set(partitions), time.monotonic() + timeout)
+    finally:
+        consumer.close()
+
+
+def _drain(consumer, left: set[int], deadline: float) -> list[Read]:
+    found: list[Read] = []
+    while left:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no end of partitions {left} in time")
+        message = consumer.poll(0.5)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            place = message.partition(), message.offset()
+            found.append(Read(*place, message.key(), message.value()))
+        elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+            left.discard(message.partition())
+        else:
+            raise confluent_kafka.KafkaException(error)
+    return sorted(found, key=lambda read: (read.partition, read.offset))
+
+
+def read_with_kafka_python(servers: str, topic: str, timeout: float = 20) -> list[Read]:
+    """Read a whole topic with kafka-python at read_committed."""
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False
+    )
+    try:
+        numbers = consumer.partitions_for_topic(topic)
+        places = [kafka.TopicPartition(topic, number) for number in sorted(numbers)]
+        consumer.assign(places)
+        ends = consumer.end_offsets(places)
+        consumer.seek_to_beginning(*places)
+        found: list[Read] = []
+        deadline = time.monotonic() + timeout
+        while any(consumer.position(place) < ends[place] for place in places):
+            if time.monotonic() > deadline:
+                raise TimeoutError("no end in time")
+            for records in consumer.poll(timeout_ms=300).values():
+                found += [Read(r.partition, r.offset, r.key, r.value) for r in records]
+        return sorted(found, key=lambda read: (read.partition, read.offset))
+    finally:
+        consumer.close()
+
+
+def values(reads: list[Read]) -> list[bytes | None]:
+    return [read.value for read in reads]
