@@ -39,6 +39,7 @@ from txnproducer._protocol.messages import (
     BrokerNode,
     Coordinator,
     CoordinatorType,
+    DescribeTransactionsResponse,
     EndTxnResponse,
     FindCoordinatorResponse,
     InitProducerIdResponse,
@@ -51,6 +52,7 @@ from txnproducer._protocol.messages import (
     Request,
     Response,
     TopicMetadata,
+    TransactionDescription,
     TxnOffsetCommitResponse,
 )
 from txnproducer._protocol.versions import (
@@ -78,8 +80,10 @@ MODERN_VERSIONS: dict[ApiKey, ApiVersionRange] = {
     ApiKey.ADD_OFFSETS_TO_TXN: ApiVersionRange(0, 4),
     ApiKey.END_TXN: ApiVersionRange(0, 5),
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 5),
-    ApiKey.DESCRIBE_TRANSACTIONS: ApiVersionRange(0, 0),
 }
+# With this one the producer asks whether a transaction is complete before it goes on; most tests
+# count requests, and want to do without.
+DESCRIBE_VERSIONS = MODERN_VERSIONS | {ApiKey.DESCRIBE_TRANSACTIONS: ApiVersionRange(0, 0)}
 # An InitProducerId below v3 can't bump an epoch (before KIP-360).
 NO_BUMP_VERSIONS = MODERN_VERSIONS | {ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, 1)}
 
@@ -420,6 +424,20 @@ class ScriptedClient:
             delay_ms=delay_ms,
         )
 
+    def prepare_describe_transactions(
+        self, state: str = "CompleteCommit", error_code: int = 0, *, delay_ms: int = 0
+    ) -> None:
+        self.prepare(
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            lambda request: describe_response(request, state, error_code),
+            delay_ms=delay_ms,
+        )
+
+    @staticmethod
+    def described(request: ClientRequest, state: str) -> DescribeTransactionsResponse:
+        """Return an answer to DescribeTransactions."""
+        return describe_response(request.body, state, 0)
+
     def answer(self, request: ClientRequest, body: Response) -> None:
         """Answer an outstanding request now, in whatever order the test likes."""
         self._schedule(ClientResponse(request, body), 0)
@@ -508,6 +526,14 @@ def end_txn_response(
         0,
         request.producer_id if producer_id is None else producer_id,
         request.producer_epoch + 1 if producer_epoch is None else producer_epoch,
+    )
+
+
+def describe_response(request: Any, state: str, error_code: int) -> DescribeTransactionsResponse:
+    """Describe the one transaction asked for."""
+    (transactional_id,) = request.transactional_ids
+    return DescribeTransactionsResponse(
+        (TransactionDescription(error_code, transactional_id, state),)
     )
 
 

@@ -9,6 +9,8 @@ Rules:
   look again.
 * Backoff counts from the end of the request's previous attempt; a first attempt has none.
 * A coordinator that can't be reached, or that the cluster no longer has, is looked up again.
+* Data and new partitions wait until the previous transaction's markers are written
+  (`marker_gate`).
 * Coordinators have connections of their own, so that a large Produce request does not delay an
   EndTxn.
 """
@@ -17,12 +19,13 @@ from __future__ import annotations
 
 import logging
 
+from txnproducer._core.marker_gate import MarkerGate
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.record_accumulator import RecordAccumulator
 from txnproducer._core.request_tracker import RequestTracker
 from txnproducer._core.transaction_manager import TransactionManager
-from txnproducer._core.txn_requests import TxnRequestHandler
+from txnproducer._core.txn_handler import Priority, TxnRequestHandler
 from txnproducer._protocol.events import (
     Channel,
     ClientResponse,
@@ -31,7 +34,12 @@ from txnproducer._protocol.events import (
     ConnectionState,
     ResponseFailure,
 )
-from txnproducer._protocol.messages import CoordinatorType, FindCoordinatorResponse
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    CoordinatorType,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+)
 from txnproducer.errors import AuthenticationError, KafkaError, TransactionAbortedError
 
 _LOG = logging.getLogger(__name__)
@@ -68,6 +76,7 @@ class CoordinatorSender:
         self._accumulator = accumulator
         self._request_timeout_ms = request_timeout_ms
         self._retry_backoff_ms = retry_backoff_ms
+        self._gate = MarkerGate(client, requests, transactions.transactional_id)
         self._in_hand: TxnRequestHandler | None = None
         self._taken_ms = 0
         self._not_before_ms: dict[TxnRequestHandler, int] = {}
@@ -94,8 +103,18 @@ class CoordinatorSender:
         if self._in_hand is None:
             if not transactions.has_pending_requests:
                 self._not_before_ms.clear()
-            return None
+            return self._hold_data(now_ms)
         return self._send(self._in_hand, now_ms)
+
+    def _hold_data(self, now_ms: int) -> int | None:
+        """Return how long data must wait for the previous transaction's markers, None if not."""
+        if not self._accumulator.has_undrained:
+            return None
+        return self._gate.wait_ms(self._transaction_coordinator, now_ms)
+
+    @property
+    def _transaction_coordinator(self) -> BrokerNode | None:
+        return self._transactions.coordinator(CoordinatorType.TRANSACTION)
 
     def _drop_unsent_batches(self) -> None:
         transactions = self._transactions
@@ -110,6 +129,10 @@ class CoordinatorSender:
         wait_ms = self._not_before_ms.get(handler, now_ms) - now_ms
         if wait_ms > 0:
             return wait_ms
+        if handler.priority is Priority.ADD_PARTITIONS_OR_OFFSETS:
+            held_ms = self._gate.wait_ms(self._transaction_coordinator, now_ms)
+            if held_ms is not None:
+                return held_ms
         connection = self._connection_for(handler, now_ms)
         if connection is None:
             return self._look_up_or_back_off(handler, now_ms)
@@ -167,6 +190,8 @@ class CoordinatorSender:
         body = response.body
         if isinstance(body, FindCoordinatorResponse):
             self._client.update_nodes(c.node for c in body.coordinators if not c.error_code)
+        if isinstance(body, EndTxnResponse) and not body.error_code:
+            self._gate.transaction_ended(now_ms)
         if body is not None:
             handler.on_response(body)
         else:

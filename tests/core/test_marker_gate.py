@@ -1,0 +1,142 @@
+"""A transaction's first request waits for the markers of the one before, but never for long."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness import TP0, CoreHarness
+from tests.scripted_client import DESCRIBE_VERSIONS
+from txnproducer._core.marker_gate import FRESH_MS, GIVE_UP_MS
+from txnproducer._protocol.events import Channel, ConnectionId
+from txnproducer._protocol.messages import ApiKey
+from txnproducer.errors import ErrorCode
+
+DESCRIBE, PRODUCE = ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.PRODUCE
+
+
+def after_a_transaction(version=2, **settings):
+    """Return a harness that has just committed, in the next transaction."""
+    harness = CoreHarness(transaction_version=version, **settings)
+    harness.client.default_versions = dict(DESCRIBE_VERSIONS)
+    harness.start_transaction()
+    harness.know_topics()
+    if version == 1:
+        harness.client.prepare_add_partitions()
+    harness.client.prepare_produce()
+    harness.send()
+    harness.commit()
+    assert harness.client.sent(DESCRIBE) == []  # nothing waited: nobody was asked
+    harness.begin_transaction()
+    return harness
+
+
+@pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort"])
+def test_data_wait_while_the_markers_are_being_written(state):
+    harness = after_a_transaction()
+    future = harness.send()
+    harness.client.prepare_describe_transactions(state)
+    harness.client.prepare_describe_transactions(state)
+    harness.settle()
+    assert len(harness.client.sent(DESCRIBE)) == 3
+    assert len(harness.client.sent(PRODUCE)) == 1
+    (request,) = harness.client.waiting(DESCRIBE)
+    assert request.connection == ConnectionId(0, Channel.COORDINATOR)
+    assert request.body.transactional_ids == ("txn",)
+    harness.client.prepare_describe_transactions("CompleteCommit")
+    harness.client.prepare_produce()
+    harness.client.answer(request, harness.client.described(request, "CompleteCommit"))
+    harness.run_until(future.done)
+    assert harness.now_ms == 0
+    assert len(harness.client.sent(DESCRIBE)) == 3
+
+
+def test_once_complete_nobody_is_asked_again():
+    harness = after_a_transaction()
+    harness.client.prepare_describe_transactions()
+    harness.send()
+    harness.settle()
+    harness.send(partition=1)
+    harness.settle()
+    assert len(harness.client.sent(DESCRIBE)) == 1
+    assert len(harness.client.sent(PRODUCE)) == 3
+
+
+def test_with_transactions_v1_a_new_partition_waits():
+    harness = after_a_transaction(version=1)
+    harness.send()
+    harness.client.prepare_describe_transactions("PrepareCommit")
+    harness.settle()
+    assert len(harness.client.sent(ApiKey.ADD_PARTITIONS_TO_TXN)) == 1
+    (request,) = harness.client.waiting(DESCRIBE)
+    harness.client.answer(request, harness.client.described(request, "CompleteCommit"))
+    harness.settle()
+    assert len(harness.client.sent(ApiKey.ADD_PARTITIONS_TO_TXN)) == 2
+
+
+def test_offsets_wait_too():
+    harness = after_a_transaction()
+    harness.send_offsets()
+    harness.settle()
+    assert len(harness.client.waiting(DESCRIBE)) == 1
+    assert harness.client.sent(ApiKey.TXN_OFFSET_COMMIT) == []
+
+
+def test_the_gate_gives_up_when_the_answer_does_not_come():
+    harness = after_a_transaction()
+    harness.send()
+    harness.run_for(GIVE_UP_MS - 1)
+    assert len(harness.client.sent(PRODUCE)) == 1
+    harness.run_for(1)
+    assert len(harness.client.sent(PRODUCE)) == 2
+    assert len(harness.client.sent(DESCRIBE)) == 1
+
+
+def test_the_gate_gives_up_when_the_markers_take_too_long():
+    harness = after_a_transaction()
+    for _ in range(200):
+        harness.client.prepare_describe_transactions("PrepareCommit")
+    harness.send()
+    harness.run_for(GIVE_UP_MS)
+    assert len(harness.client.sent(PRODUCE)) == 2
+    assert len(harness.client.sent(DESCRIBE)) <= GIVE_UP_MS + 10
+
+
+def test_who_comes_late_need_not_ask():
+    harness = after_a_transaction()
+    harness.run_for(FRESH_MS)
+    harness.send()
+    harness.settle()
+    assert harness.client.sent(DESCRIBE) == []
+    assert len(harness.client.sent(PRODUCE)) == 2
+
+
+@pytest.mark.parametrize("trouble", ["error", "lost", "not offered"])
+def test_on_any_doubt_the_gate_opens(trouble):
+    harness = after_a_transaction()
+    if trouble == "error":
+        harness.client.prepare_describe_transactions(
+            error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        )
+    elif trouble == "lost":
+        harness.client.prepare_failure(DESCRIBE)
+    else:
+        harness.client._offered.clear()
+    harness.send()
+    harness.settle()
+    assert len(harness.sent_batches(TP0)) == 2
+
+
+def test_an_answer_about_an_earlier_end_says_nothing_about_this_one():
+    harness = after_a_transaction()
+    harness.send()
+    harness.settle()
+    (late,) = harness.client.waiting(DESCRIBE)
+    harness.run_for(GIVE_UP_MS)
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0])
+    harness.commit()
+    harness.begin_transaction()
+    harness.send()
+    harness.settle()
+    harness.client.answer(late, harness.client.described(late, "CompleteCommit"))
+    harness.settle()
+    assert len(harness.client.sent(PRODUCE)) == 2  # the question about this end is still open
