@@ -25,6 +25,7 @@ from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._io_thread import IoThread, monotonic_ms, wall_clock_ms
+from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
@@ -112,6 +113,7 @@ class TransactionalProducer:
     def _open(self, config: ProducerConfig) -> None:
         self._refusal = _not_open
         self._transaction: Transaction | None = None
+        self._commit: TransactionalRequestResult | None = None
         self._config = config
         self._value_serializer = config.value_serializer
         self._key_serializer = config.key_serializer
@@ -160,7 +162,7 @@ class TransactionalProducer:
         with self._lock:
             self._core.begin_transaction()
             self._transaction = transaction
-            self._io.poke()
+            self._commit = None
 
     def transaction(self) -> Transaction:
         """Return a transaction to be used as a `with` block: commits at its end, or aborts."""
@@ -203,21 +205,26 @@ class TransactionalProducer:
             IllegalStateError: no transaction is open.
             KafkaError: not committed; with `recovery == "abort"` call `abort_transaction()`.
         """
-        self._end("commit_transaction", self._core.begin_commit, "committed")
+        self._end("commit_transaction", self._begin_commit)
+
+    def _begin_commit(self) -> TransactionalRequestResult:
+        self._commit = self._core.begin_commit()
+        return self._commit
 
     def abort_transaction(self) -> None:
         """Abort: none of the transaction's records and offsets will be visible.
 
-        Allowed after a commit that timed out, too. Records not sent yet are dropped, their
-        futures fail with `TransactionAbortedError`.
+        Allowed after a commit that timed out, too: where the commit was sent already, the
+        coordinator's answer to the abort tells what became of it. Records not sent yet are
+        dropped, their futures fail with `TransactionAbortedError`.
 
         Raises:
             KafkaTimeoutError: not done in time; call again to go on waiting.
             CommitOutcomeUnknownError: a commit was under way; which of the two happened is open.
-            IllegalStateError: no transaction is open.
+            IllegalStateError: no transaction is open, or the commit was carried out meanwhile.
             KafkaError: refused; `recovery` says what to do.
         """
-        self._end("abort_transaction", self._core.begin_abort, "aborted")
+        self._end("abort_transaction", self._core.begin_abort)
 
     @property
     def transaction_state(self) -> str:
@@ -298,13 +305,18 @@ class TransactionalProducer:
         with self._lock:
             ticket = self._core.begin_flush(monotonic_ms())
             self._io.poke()
-        if not self._io.wait_until(ticket.is_done, limit_s):
+        try:
+            is_done = self._io.wait_until(ticket.is_done, limit_s)
+        finally:
+            with self._lock:
+                self._core.end_flush(ticket)
+        if not is_done:
             raise KafkaTimeoutError(
                 f"flush did not finish within {limit_s:g} s: some records are still on their way."
                 " They go on; call flush() again to wait for them."
             )
 
-    def partitions_for(self, topic: str) -> tuple[Any, ...]:
+    def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
         """Return a topic's partitions and their leaders; asks the cluster if it must.
 
         Raises:
@@ -313,24 +325,18 @@ class TransactionalProducer:
         """
         self._check_usable("partitions_for")
         check_place(topic, None, None)
-
-        def look() -> Any:
-            found = self._core.partitions_for(topic, monotonic_ms())
-            if found is None:
-                self._io.poke()
-            return found
-
-        with self._lock:
-            partitions = look()
-        if partitions is None and self._io.wait_until(
-            lambda: self._core.partitions_for(topic, monotonic_ms()) is not None,
-            self._max_block_s,
-        ):
+        deadline_ms = monotonic_ms() + self._config.max_block_ms
+        while True:
             with self._lock:
-                partitions = look()
-        if partitions is None:
-            raise self._timed_out("partitions_for", _UNKNOWN_TOPIC.format(topic=topic))
-        return tuple(partitions)
+                now_ms = monotonic_ms()
+                partitions = self._core.partitions_for(topic, now_ms)
+                self._io.poke()
+            if partitions is not None:
+                return partitions
+            if now_ms >= deadline_ms:
+                raise self._timed_out("partitions_for", _UNKNOWN_TOPIC.format(topic=topic))
+            left_s = (deadline_ms - now_ms) / 1000
+            self._io.wait_until(lambda: self._core.is_topic_decided(topic), left_s)
 
     def metrics(self) -> dict[str, float]:
         """Return the counters and rates, under the Java client's names."""
@@ -356,7 +362,10 @@ class TransactionalProducer:
             return
         self._refusal = _closed
         _live_producers.forget(self)
-        self._io.close(limit_s)
+        try:
+            self._io.close(limit_s)
+        finally:
+            self._settle()
 
     def __enter__(self) -> Self:
         self._check_usable("with")
@@ -410,20 +419,34 @@ class TransactionalProducer:
         if result.error is not None:
             raise result.error
 
-    def _end(
-        self, call: str, begin: Callable[[], TransactionalRequestResult], outcome: Outcome
-    ) -> None:
+    def _end(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
         try:
             self._await(call, begin)
-        except CommitOutcomeUnknownError:
-            self._settle("unknown")
+        except KafkaError as error:
+            self._settle()
+            lost = None if self._commit is None else self._commit.error
+            if isinstance(lost, CommitOutcomeUnknownError) and lost is not error:
+                # The abort says that the producer has failed; that the commit before it may have
+                # been carried out must not be lost on the way.
+                raise lost from error
             raise
-        self._settle(outcome)
+        self._settle()
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self) -> None:
+        """Bring the current transaction's `outcome` up to date."""
         if self._transaction is not None:
-            self._transaction.outcome = outcome
-            self._transaction = None
+            self._transaction.outcome = self._outcome()
+
+    def _outcome(self) -> Outcome:
+        manager = self._core.transaction_manager
+        if manager is None or manager.outcome is None:
+            return "open"
+        if self._commit is not None and isinstance(self._commit.error, CommitOutcomeUnknownError):
+            return "unknown"
+        if manager.has_fatal_error and manager.outcome == "open":
+            # No commit is under way that could still succeed, and none can follow.
+            return "aborted"
+        return manager.outcome
 
     def _timed_out(self, call: str, advice: str) -> KafkaTimeoutError:
         return KafkaTimeoutError(

@@ -16,10 +16,10 @@ alone, with one look into the table of topics, one call of the builder and one f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
 
+from txnproducer._core.append_blocked import AppendBlocked, BlockReason, time_out_error
 from txnproducer._core.buffer_pool import MemoryTicket
 from txnproducer._core.metadata import Metadata, TopicSnapshot
 from txnproducer._core.metrics import Metrics
@@ -38,10 +38,8 @@ from txnproducer._core.transaction_state import TransactionState
 from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
 from txnproducer.errors import (
-    BufferExhaustedError,
     InvalidProducerEpochError,
     KafkaError,
-    KafkaTimeoutError,
     ProducerFencedError,
     RecordTooLargeError,
 )
@@ -53,28 +51,6 @@ _RECORD_OVERHEAD_BYTES: Final = 128
 # Keys repeat; hashing one costs more than all else that an append does.
 _cached_murmur2 = lru_cache(maxsize=8192)(murmur2)
 _LONGEST_CACHED_KEY_BYTES: Final = 64
-
-
-class BlockReason(Enum):
-    """What an append waits for."""
-
-    METADATA = auto()
-    MEMORY = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class AppendBlocked:
-    """Nothing was appended; wait until `append_can_proceed`, then call `append` again with this.
-
-    Attributes:
-        reason: what is missing.
-        metadata_version: what was known when the wait began.
-        ticket: the place in the queue for memory.
-    """
-
-    reason: BlockReason
-    metadata_version: int = 0
-    ticket: MemoryTicket | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,29 +314,9 @@ class Appender:
     ) -> FutureRecordMetadata:
         """Fail a record that waited in vain; returns its failed future, as `fail_append` does."""
         self.give_up_append(blocked)
-        error = self._time_out_error(blocked, topic, partition, waited_ms)
+        place = (topic, partition)
+        error = time_out_error(blocked, place, waited_ms, self._accumulator.pool, self._metadata)
         return self.fail_append(error, topic, partition, on_delivery, now_ms)
-
-    def _time_out_error(
-        self, blocked: AppendBlocked, topic: str, partition: int | None, waited_ms: int
-    ) -> KafkaError:
-        if blocked.reason is BlockReason.MEMORY:
-            pool = self._accumulator.pool
-            return BufferExhaustedError(
-                f"no buffer memory for the record within {waited_ms} ms (max_block_ms): "
-                f"{pool.available_bytes} of buffer_memory={pool.total_bytes} bytes are free, and "
-                f"{len(pool.waiting)} others wait; the brokers take records slower than they come"
-            )
-        snapshot = self._metadata.topics.get(topic)
-        if snapshot is not None and partition is not None:
-            return KafkaTimeoutError(
-                f"partition {partition} of topic {topic!r} does not exist: it has "
-                f"{snapshot.partition_count} partitions, still after {waited_ms} ms (max_block_ms)"
-            )
-        return KafkaTimeoutError(
-            f"the cluster does not know topic {topic!r} after {waited_ms} ms (max_block_ms): "
-            "create it, check its name, or check that a broker can be reached"
-        )
 
     def fail_append(
         self,

@@ -14,29 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from txnproducer._core.appender import (
-    AppendBlocked as AppendBlocked,
-)
-from txnproducer._core.appender import (
-    Appender,
-    AppendOptions,
-)
-from txnproducer._core.appender import (
-    BlockReason as BlockReason,
-)
+from txnproducer._core.append_blocked import AppendBlocked as AppendBlocked
+from txnproducer._core.append_blocked import BlockReason as BlockReason
+from txnproducer._core.appender import Appender, AppendOptions
 from txnproducer._core.coordinator_sender import CoordinatorSender
 from txnproducer._core.metadata import Metadata
 from txnproducer._core.metadata_refresher import MetadataRefresher
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import Dice, KafkaClient, Waiter
 from txnproducer._core.produce_sender import ProduceOptions, ProduceSender
-from txnproducer._core.record_accumulator import (
-    AccumulatorOptions,
-    FlushTicket,
-    RecordAccumulator,
-)
+from txnproducer._core.record_accumulator import AccumulatorOptions, RecordAccumulator
 from txnproducer._core.request_tracker import RequestTracker
-from txnproducer._core.results import CallbackBatch
+from txnproducer._core.results import CallbackBatch, FlushTicket
 from txnproducer._core.sender import Sender
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._core.transaction_state import Role

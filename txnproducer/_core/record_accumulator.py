@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,8 +27,8 @@ from txnproducer._core.producer_batch import ProducerBatch
 from txnproducer._core.results import (
     CallbackBatch,
     DeliveryCallback,
+    FlushTicket,
     FutureRecordMetadata,
-    ProduceRequestResult,
 )
 from txnproducer._record import RecordBatchBuilder, batch_size_upper_bound
 from txnproducer._record.format import Header
@@ -57,22 +56,6 @@ class AccumulatorOptions:
     is_adaptive_partitioning: bool
     partition_availability_timeout_ms: int
     is_idempotent: bool
-
-
-class FlushTicket:
-    """What a flush waits for: the batches incomplete when it began, and what they split into."""
-
-    __slots__ = ("_results",)
-
-    def __init__(self, results: Iterable[ProduceRequestResult]) -> None:
-        self._results = list(results)
-
-    def is_done(self) -> bool:
-        """Return whether every one of them is done; it does not say how they ended."""
-        results = self._results
-        while results and results[-1].are_all_done():
-            results.pop()
-        return not results
 
 
 class RecordAccumulator:
@@ -419,3 +402,5 @@ class RecordAccumulator:
         """Refuse further appends, and wake those who wait for memory."""
         self.is_closed = True
         self.pool.is_closed = True
+        for queue in self.active.values():
+            queue.close_open_batch()

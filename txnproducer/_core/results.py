@@ -1,7 +1,7 @@
 """What the user holds of a record on its way: one result per batch, one thin future per record.
 
-Owns: `ProduceRequestResult`, `FutureRecordMetadata`, `CallbackBatch`. Must not know: batches'
-bytes, queues, the sender. It waits only through the `Waiter` that it was given.
+Owns: `ProduceRequestResult`, `FutureRecordMetadata`, `FlushTicket`, `CallbackBatch`. Must not
+know: batches' bytes, queues, the sender. It waits only through the `Waiter` that it was given.
 
 Rules:
 * A result is set (readable) before the delivery callbacks run, and done (waiters go on) after
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from txnproducer._core.ports import Waiter
@@ -203,6 +203,22 @@ class FutureRecordMetadata:
         if self.done():
             state = "delivered" if self.error is None else f"failed: {self.error}"
         return f"<FutureRecordMetadata {topic}-{partition} {state}>"
+
+
+class FlushTicket:
+    """What a flush waits for: the batches incomplete when it began, and what they split into."""
+
+    __slots__ = ("_results",)
+
+    def __init__(self, results: Iterable[ProduceRequestResult]) -> None:
+        self._results = list(results)
+
+    def is_done(self) -> bool:
+        """Return whether every one of them is done; it does not say how they ended."""
+        results = self._results
+        while results and results[-1].are_all_done():
+            results.pop()
+        return not results
 
 
 class CallbackBatch:
