@@ -42,13 +42,19 @@ def test_an_abort_leaves_nothing_for_readers_at_read_committed(broker, transacti
 def test_an_exception_in_the_block_aborts_and_reaches_the_caller(broker, transactional_id):
     topic = broker.topic()
     with broker.ready(transactional_id) as producer:
-        with pytest.raises(KeyboardInterrupt), producer.transaction() as txn:
-            producer.send(topic, b"never")
-            raise KeyboardInterrupt
+        txn = producer.transaction()
+        with pytest.raises(KeyboardInterrupt):
+            _interrupted(txn, topic)
         assert txn.outcome == "aborted"
         with producer.transaction():
             producer.send(topic, b"after")
     assert values(read_with_confluent(broker.servers, topic)) == [b"after"]
+
+
+def _interrupted(txn, topic):
+    with txn:
+        txn.send(topic, b"never")
+        raise KeyboardInterrupt
 
 
 def test_transactions_without_records_commit_and_abort(broker, transactional_id):

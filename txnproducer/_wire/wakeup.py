@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import socket
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -24,15 +25,15 @@ class Wakeup:
         self._pair: tuple[socket.socket, socket.socket] | None = None
         if hasattr(os, "eventfd"):
             self._read_fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            weakref.finalize(self, os.close, self._read_fd)
+            _finalize(self, os.close, self._read_fd)
         else:
             reader, writer = socket.socketpair()
             reader.setblocking(False)
             writer.setblocking(False)
             self._pair = reader, writer
             self._read_fd, self._write_fd = reader.fileno(), writer.fileno()
-            weakref.finalize(self, reader.close)
-            weakref.finalize(self, writer.close)
+            _finalize(self, reader.close)
+            _finalize(self, writer.close)
 
     def fileno(self) -> int:
         """Return the descriptor to select for reading."""
@@ -51,3 +52,9 @@ class Wakeup:
         with suppress(BlockingIOError):
             os.read(self._read_fd, 4096)
         self._is_set = False
+
+
+def _finalize(owner: Wakeup, close: Callable[..., None], *arguments: int) -> None:
+    # Not at the interpreter's exit: that would come before the producers are closed there, and
+    # take the descriptor from under a loop that still has a transaction to abort.
+    weakref.finalize(owner, close, *arguments).atexit = False
