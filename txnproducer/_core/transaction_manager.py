@@ -223,7 +223,7 @@ class TransactionManager(TransactionCourse):
         if not self.is_transactional:
             return
         self._refuse_if_pending("send")
-        if not self.has_producer_id:
+        if not self._has_identity:
             raise IllegalStateError(f"{self.name}: call init_transactions() before send()")
         self._ensure_in_transaction("records cannot be sent")
 

@@ -81,6 +81,7 @@ class TransactionCourse(TxnRequestFlow):
         self._is_v2_enabled_next = False
         self._features_epoch = -1
         self._is_bump_required = False
+        self._is_identity_due = True
         self._lost_identity: KafkaError | None = None
         self._is_started = False
         self._end_txn: EndTxnHandler | None = None
@@ -102,7 +103,7 @@ class TransactionCourse(TxnRequestFlow):
 
     @property
     def _has_identity(self) -> bool:
-        return self.has_producer_id
+        return not self._is_identity_due
 
     @property
     def is_ready(self) -> bool:
@@ -189,6 +190,7 @@ class TransactionCourse(TxnRequestFlow):
             self.sequences.reset_sequence_numbers()
         self.sequences.adopt(producer)
         self._is_bump_required = False
+        self._is_identity_due = False
         self.transition_to(_S.READY)
         if self.is_transactional and not is_epoch_bump:
             self.maybe_update_transaction_v2_enabled(on_initialization=True)
@@ -266,11 +268,11 @@ class TransactionCourse(TxnRequestFlow):
         self.transition_to(_S.UNINITIALIZED)
         self._fail_all(error)
         self._out = None
-        if self.is_transactional and self.has_producer_id:
+        if self._has_identity:
             self._lost_identity = error
+        self._is_identity_due = True
         self._is_bump_required = False
         self.sequences.reset_sequence_numbers()
-        self.sequences.producer_id_and_epoch = ProducerIdAndEpoch.NONE
 
     # --- batches --------------------------------------------------------------------------------
 

@@ -1,0 +1,136 @@
+"""The state machine alone: every pair of states, and who asks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from txnproducer._core.transaction_state import (
+    ERROR_STATES,
+    TRANSITIONS,
+    Role,
+    TransactionState,
+    TransactionStateMachine,
+    recovery_when_fatal,
+)
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    IllegalStateError,
+    KafkaError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    TopicAuthorizationError,
+    TransactionAbortableError,
+)
+
+S = TransactionState
+
+# Written out once more, target by target, so that a slip in the table does not pass unseen.
+SOURCES_OF = {
+    S.UNINITIALIZED: {S.READY, S.ABORTABLE_ERROR},
+    S.INITIALIZING: {S.UNINITIALIZED, S.COMMITTING_TRANSACTION, S.ABORTING_TRANSACTION},
+    S.READY: {S.INITIALIZING, S.COMMITTING_TRANSACTION, S.ABORTING_TRANSACTION},
+    S.IN_TRANSACTION: {S.READY},
+    S.PREPARED_TRANSACTION: {S.IN_TRANSACTION, S.INITIALIZING},
+    S.COMMITTING_TRANSACTION: {S.IN_TRANSACTION, S.PREPARED_TRANSACTION},
+    S.ABORTING_TRANSACTION: {S.IN_TRANSACTION, S.PREPARED_TRANSACTION, S.ABORTABLE_ERROR},
+    S.ABORTABLE_ERROR: {
+        S.IN_TRANSACTION,
+        S.COMMITTING_TRANSACTION,
+        S.ABORTABLE_ERROR,
+        S.INITIALIZING,
+    },
+    S.FATAL_ERROR: set(S),
+}
+PAIRS = list(itertools.product(S, S))
+
+
+def machine_in(state, error=None, role=Role.APPLICATION):
+    machine = TransactionStateMachine("transactional id 't'")
+    machine.state, machine.last_error, machine.role = state, error, role
+    return machine
+
+
+def named(value):
+    return value.name
+
+
+def test_there_are_nine_states_and_every_one_has_its_row():
+    assert len(S) == 9
+    assert set(TRANSITIONS) == set(S)
+    assert sum(len(targets) for targets in TRANSITIONS.values()) == 29
+
+
+@pytest.mark.conformance("1.19")
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=named)
+def test_each_pair_of_states_is_legal_or_changes_nothing(source, target):
+    earlier = KafkaError("earlier")
+    machine = machine_in(source, earlier)
+    error = KafkaError("new") if target in ERROR_STATES else None
+    if source in SOURCES_OF[target]:
+        machine.transition_to(target, error)
+        assert (machine.state, machine.last_error) == (target, error)
+        return
+    with pytest.raises(IllegalStateError, match=f"{source.name} to {target.name}"):
+        machine.transition_to(target, error)
+    assert (machine.state, machine.last_error) == (source, earlier)
+
+
+@pytest.mark.conformance("1.03", "1.04")
+@pytest.mark.trap(6)
+@pytest.mark.parametrize(
+    ("source", "target"), [p for p in PAIRS if p[0] not in SOURCES_OF[p[1]]], ids=named
+)
+def test_an_illegal_transition_by_the_sender_poisons(source, target):
+    machine = machine_in(source, role=Role.SENDER)
+    with pytest.raises(IllegalStateError) as caught:
+        machine.transition_to(target, KafkaError("why"))
+    assert machine.state is S.FATAL_ERROR
+    assert machine.last_error is caught.value
+    assert caught.value.recovery == "restart"
+
+
+@pytest.mark.conformance("1.19")
+@pytest.mark.parametrize("target", sorted(ERROR_STATES, key=named), ids=named)
+def test_an_error_state_needs_its_error(target):
+    machine = machine_in(S.IN_TRANSACTION)
+    with pytest.raises(ValueError, match=target.name):
+        machine.transition_to(target)
+    assert (machine.state, machine.last_error) == (S.IN_TRANSACTION, None)
+
+
+@pytest.mark.conformance("1.06")
+@pytest.mark.parametrize("state", S, ids=named)
+def test_the_questions_about_the_state_agree_with_it(state):
+    machine = machine_in(state)
+    assert machine.has_error == (state in {S.ABORTABLE_ERROR, S.FATAL_ERROR})
+    assert machine.has_fatal_error == (state is S.FATAL_ERROR)
+    assert machine.has_abortable_error == (state is S.ABORTABLE_ERROR)
+    assert machine.is_aborting == (state is S.ABORTING_TRANSACTION)
+    assert machine.is_completing == (state in {S.COMMITTING_TRANSACTION, S.ABORTING_TRANSACTION})
+    assert machine.has_ongoing_transaction == (
+        state
+        in {
+            S.IN_TRANSACTION,
+            S.COMMITTING_TRANSACTION,
+            S.ABORTING_TRANSACTION,
+            S.ABORTABLE_ERROR,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "recovery"),
+    [
+        (ProducerFencedError(), "restart"),
+        (TransactionAbortableError(), "restart"),
+        (TopicAuthorizationError(), "fix"),
+        (RecordTooLargeError(), "fix"),
+        (TopicAuthorizationError(recovery="abort"), "fix"),
+        (CommitOutcomeUnknownError(), "unknown"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_fatal_error_asks_for_a_new_producer_or_for_a_person(error, recovery):
+    assert recovery_when_fatal(error) == recovery

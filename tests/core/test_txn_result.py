@@ -1,0 +1,38 @@
+"""The end of an operation: it comes once, and is seen or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer.errors import KafkaError, ProducerFencedError
+
+
+@pytest.mark.conformance("2.13")
+def test_a_success_is_never_overwritten_by_a_later_error():
+    result = TransactionalRequestResult("commit_transaction")
+    result.done()
+    result.fail(ProducerFencedError())
+    assert result.is_successful
+    assert result.error is None
+
+
+def test_the_first_error_stays():
+    result = TransactionalRequestResult("commit_transaction")
+    first = KafkaError("first")
+    result.fail(first)
+    result.fail(KafkaError("second"))
+    result.done()
+    assert result.is_completed
+    assert not result.is_successful
+    assert result.error is first
+
+
+@pytest.mark.conformance("2.08")
+@pytest.mark.trap(2)
+def test_an_end_is_not_seen_before_somebody_says_so():
+    result = TransactionalRequestResult("commit_transaction")
+    result.done()
+    assert not result.is_acked
+    result.acknowledge()
+    assert result.is_acked
