@@ -220,7 +220,9 @@ class Appender:
                 return future
             queue.close_open_batch()
         queue = self._accumulator.sticky_queue(queues, snapshot)
-        return self._append_to(record, queues, queue, ticket, now_ms)
+        outcome = self._append_to(record, queues, queue, ticket, now_ms)
+        queues.note_sticky_batch()
+        return outcome
 
     def _append_to(
         self,

@@ -143,6 +143,12 @@ class TopicQueues:
         batch = self.sticky_batch = queue.open_batch
         self.sticky_start_bytes = 0 if batch is None else batch.estimated_size_bytes
 
+    def note_sticky_batch(self) -> None:
+        """Count the sticky queue's new batch from its beginning."""
+        if self.sticky_batch is None and self.sticky_queue is not None:
+            self.sticky_batch = self.sticky_queue.open_batch
+            self.sticky_start_bytes = 0
+
     def count_sticky_bytes(self) -> int:
         """Return how much went to the sticky queue since this was last asked, batch by batch.
 

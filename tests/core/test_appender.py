@@ -1,0 +1,230 @@
+"""From a record to its place in a batch: the choice of the partition, and what may go wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.harness import TP0, TP1, CoreHarness
+from txnproducer._core.partitioner import partition_for_key
+from txnproducer._core.producer_core import AppendBlocked
+from txnproducer._core.transaction_state import TransactionState
+from txnproducer._protocol.messages import ApiKey
+from txnproducer.errors import (
+    AuthenticationError,
+    InvalidProducerEpochError,
+    KafkaError,
+    ProducerFencedError,
+    SaslAuthenticationError,
+)
+from txnproducer.records import TopicPartition
+
+
+def in_transaction(**settings):
+    """Return a harness in a transaction, with known topics."""
+    settings.setdefault("topics", {"topic": 3})
+    harness = CoreHarness(**settings)
+    harness.start_transaction()
+    harness.know_topics()
+    return harness
+
+
+def partition_of(future) -> int:
+    partition: int = future.metadata().partition
+    return partition
+
+
+@pytest.mark.conformance("5.39")
+def test_a_key_decides_the_partition_on_both_the_long_and_the_short_way():
+    harness = in_transaction(linger_ms=1_000)
+    keys = [b"key-%d" % number for number in range(50)] * 2
+    keys += [b"k" * 200] * 2  # longer than what the cache of hashes takes
+    for key in keys:
+        future = harness.send(key=key, partition=None)
+        assert partition_of(future) == partition_for_key(key, 3)
+
+
+def test_keys_can_be_ignored():
+    harness = in_transaction(linger_ms=1_000, partitioner_ignore_keys=True)
+    keys = [b"key-%d" % number for number in range(50)]
+    assert len({partition_of(harness.send(key=key, partition=None)) for key in keys}) == 1
+
+
+def test_a_key_follows_a_growing_topic():
+    harness = in_transaction(linger_ms=1_000)
+    harness.send(key=b"key", partition=None)
+    harness.client.topics["topic"] = 50
+    harness.core._metadata.request_update()
+    harness.run_for(500)
+    for key in [b"key-%d" % number for number in range(40)]:
+        future = harness.send(key=key, partition=None)
+        assert partition_of(future) == partition_for_key(key, 50)
+
+
+@pytest.mark.conformance("5.40", "5.39")
+def test_records_without_key_fill_a_batch_and_move_on():
+    harness = in_transaction(linger_ms=1_000, batch_size=1_000, topics={"topic": 4})
+    counts: Counter[int] = Counter()
+    for _ in range(400):
+        counts[partition_of(harness.send(value=b"x" * 100, partition=None))] += 1
+    assert set(counts) == {0, 1, 2, 3}
+    # Eight records fill a batch, and a partition keeps one batch or two at a time.
+    assert all(count % 8 == 0 for count in counts.values())
+
+
+@pytest.mark.conformance("5.40")
+def test_a_new_record_after_the_drain_stays_with_its_partition_until_the_size_is_reached():
+    harness = in_transaction(batch_size=10_000)
+    partitions = []
+    for _ in range(60):
+        harness.client.prepare_produce()
+        partitions.append(partition_of(harness.send(value=b"x" * 1_000, partition=None)))
+        harness.settle()
+    runs = [n for n in range(1, 60) if partitions[n] != partitions[n - 1]]
+    assert 2 <= len(runs) <= 6
+
+
+def test_a_batch_with_headers_and_callbacks_goes_on_the_wire_as_given():
+    harness = in_transaction(linger_ms=5)
+    harness.client.prepare_produce(base_offset=9)
+    headers = (("trace", b"1"), ("empty", None))
+    harness.send(value=b"first", partition=None, is_watched=True)
+    harness.send(value=None, key=b"k", partition=None, headers=headers, is_watched=True)
+    harness.client.prepare_produce(base_offset=9)
+    harness.commit()
+    sent = {r.value: r for b in harness.sent_batches() for r in b.records}
+    assert sent[None].headers == headers
+    assert sent[None].key == b"k"
+    assert len(harness.deliveries) == 2
+    assert all(error is None and metadata.offset >= 9 for metadata, error in harness.deliveries)
+
+
+def test_a_watched_record_on_the_short_way_is_called_back_too():
+    harness = in_transaction(linger_ms=5)
+    harness.client.prepare_produce()
+    for _ in range(3):
+        harness.send(is_watched=True)
+    harness.commit()
+    assert [metadata.offset for metadata, _ in harness.deliveries] == [0, 1, 2]
+
+
+@pytest.mark.conformance("2.27")
+@pytest.mark.trap(5)
+@pytest.mark.parametrize(
+    "error", [ProducerFencedError("fenced"), InvalidProducerEpochError("old")]
+)
+def test_a_fenced_producers_record_gets_a_failed_future(error):
+    harness = in_transaction()
+    harness.manager.transition_to_fatal_error(error)
+    future = harness.send(is_watched=True)
+    assert type(future.exception()) is type(error)
+    harness.settle()
+    assert len(harness.deliveries) == 1
+
+
+@pytest.mark.conformance("2.27")
+def test_in_any_other_error_state_send_raises():
+    harness = in_transaction()
+    harness.manager.transition_to_abortable_error(KafkaError("a reason"))
+    with pytest.raises(KafkaError):
+        harness.send()
+    with pytest.raises(KafkaError):
+        harness.send("not yet known")
+
+
+def test_a_refused_login_fails_the_records_that_wait_for_metadata():
+    harness = CoreHarness(transactional_id=None)
+    harness.client.refusing_logins[-1] = SaslAuthenticationError("wrong password")
+    future = harness.send()
+    assert isinstance(future.exception(), AuthenticationError)
+    assert harness.now_ms < 1_000
+
+
+def test_a_refused_login_that_is_mended_is_forgotten():
+    """Without idempotence; with it the producer must be made anew, its requests have failed."""
+    harness = CoreHarness(transactional_id=None, enable_idempotence=False)
+    harness.client.refusing_logins[-1] = SaslAuthenticationError("wrong password")
+    assert harness.send().exception() is not None
+    harness.client.refusing_logins.clear()
+    harness.run_for(2_000)
+    harness.client.prepare_produce()
+    future = harness.send()
+    harness.run_until(future.done)
+    assert future.exception() is None
+
+
+@pytest.mark.conformance("5.04", "5.31")
+def test_memory_asked_for_goes_to_the_next_one_when_the_record_found_a_place_without_it():
+    harness = in_transaction(buffer_memory=100_000, batch_size=65_536, linger_ms=60_000)
+    harness.send(partition=0)
+    blocked = harness.try_send(partition=1)
+    assert isinstance(blocked, AppendBlocked)
+    harness.settle()
+    harness.client.answer_produce(harness.client.waiting(ApiKey.PRODUCE)[0])
+    harness.settle()
+    first = harness.try_send(partition=1, blocked=blocked)
+    assert not isinstance(first, AppendBlocked)
+    assert not harness.core._accumulator.pool.waiting
+    # Two wait; one of them makes the batch, and the other finds it.
+    waits = [harness.try_send(partition=0), harness.try_send(partition=0)]
+    assert all(isinstance(wait, AppendBlocked) for wait in waits)
+    harness.settle()
+    harness.client.answer_produce(harness.client.waiting(ApiKey.PRODUCE)[0])
+    harness.settle()
+    for wait in waits:
+        assert not isinstance(harness.try_send(partition=0, blocked=wait), AppendBlocked)
+    assert not harness.core._accumulator.pool.waiting
+
+
+def test_an_interrupted_wait_leaves_the_queue_for_memory():
+    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness.send(partition=0)
+    blocked = harness.try_send(partition=1)
+    assert isinstance(blocked, AppendBlocked)
+    harness.core.give_up_append(blocked)
+    assert not harness.core._accumulator.pool.waiting
+
+
+@pytest.mark.conformance("1.05", "2.25")
+def test_a_send_that_fails_while_a_transaction_is_being_aborted_changes_nothing():
+    harness = in_transaction(max_block_ms=1_000)
+    harness.send()
+    harness.settle()
+    blocked = harness.try_send("missing")
+    assert isinstance(blocked, AppendBlocked)
+    harness.core.begin_abort()
+    future = harness.core.time_out_append(blocked, "missing", None, None, 1_000, harness.now_ms)
+    assert future.exception() is not None
+    assert harness.state is TransactionState.ABORTING_TRANSACTION
+
+
+def test_partitions_and_their_leaders_are_told():
+    harness = CoreHarness(node_count=2)
+    assert harness.core.partitions_for("topic", 0) is None
+    assert not harness.core.is_topic_decided("topic")
+    harness.run_until(lambda: harness.core.is_topic_decided("topic"))
+    partitions = harness.core.partitions_for("topic", 0)
+    assert partitions is not None
+    assert [p.leader_id for p in partitions] == [0, 1]
+
+
+def test_a_refused_topics_partitions_raise():
+    harness = CoreHarness()
+    harness.client.topic_errors["secret"] = 29
+    assert harness.core.partitions_for("secret", 0) is None
+    harness.run_until(lambda: harness.core.is_topic_decided("secret"))
+    with pytest.raises(KafkaError, match="secret"):
+        harness.core.partitions_for("secret", 0)
+
+
+def test_the_places_of_records_sent_to_two_partitions_do_not_mix():
+    harness = in_transaction(linger_ms=5)
+    first = [harness.send(partition=0) for _ in range(2)]
+    second = [harness.send(partition=1) for _ in range(2)]
+    harness.client.prepare_produce(base_offset=10)
+    harness.commit()
+    assert [f.result().offset for f in first] == [10, 11]
+    assert [f.result().topic_partition for f in second] == [TP1, TP1]
+    assert [f.result().topic_partition for f in first] == [TP0, TP0]
+    assert TopicPartition("topic", 2) not in {b.topic_partition for b in harness.sent_batches()}
