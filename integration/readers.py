@@ -89,3 +89,13 @@ def read_with_kafka_python(servers: str, topic: str, timeout: float = 20) -> lis
 
 def values(reads: list[Read]) -> list[bytes | None]:
     return [read.value for read in reads]
+
+
+def end_offset(servers: str, topic: str, partition: int = 0) -> int:
+    """Return the end of a partition, open transactions included."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "nobody"})
+    try:
+        place = confluent_kafka.TopicPartition(topic, partition)
+        return consumer.get_watermark_offsets(place, timeout=10)[1]
+    finally:
+        consumer.close()

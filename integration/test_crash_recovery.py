@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from integration.readers import read_with_confluent, values
+from integration.readers import end_offset, read_with_confluent, values
 
 pytestmark = pytest.mark.integration
 
@@ -114,9 +114,9 @@ def test_ctrl_c_in_the_command_line_aborts_and_says_so(broker):
         text=True,
     )
     deadline = time.monotonic() + 15
-    while time.monotonic() < deadline:  # until records are on the broker
-        if len(read_with_confluent(broker.servers, topic, "read_uncommitted")) > 10:
-            break
+    while end_offset(broker.servers, topic) < 10:  # until records are on the broker
+        assert time.monotonic() < deadline, "nothing was sent"
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     out, told = process.communicate(timeout=20)
     assert process.returncode == 130
