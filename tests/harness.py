@@ -297,10 +297,8 @@ class CoreHarness:
     def know_topics(self) -> None:
         """Learn all topics of the scripted cluster, so that the next send is not held up."""
         for topic in self.client.topics:
-            self.run_until(partial(self._are_partitions_known, topic))
-
-    def _are_partitions_known(self, topic: str) -> bool:
-        return self.core.partitions_for(topic, self.now_ms) is not None
+            self.core.partitions_for(topic, self.now_ms)
+            self.run_until(partial(self.core.is_topic_decided, topic))
 
     def try_send(
         self,

@@ -5,11 +5,14 @@ Idempotent producers here; transactions in `test_sender_transactions.py`.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.harness import TP0, TP1, CoreHarness
 from txnproducer._core.metadata import NEVER_MS
-from txnproducer._protocol.events import ConnectionId, ResponseFailure
+from txnproducer._core.metrics import Metrics
+from txnproducer._protocol.events import ClientResponse, ConnectionId, ResponseFailure
 from txnproducer._protocol.messages import (
     ApiKey,
     BrokerNode,
@@ -20,6 +23,7 @@ from txnproducer._protocol.messages import (
 from txnproducer.errors import (
     ClusterAuthorizationError,
     ErrorCode,
+    IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
     RecordTooLargeError,
@@ -635,3 +639,132 @@ def test_a_step_with_nothing_left_never_spins():
 def test_the_identity_is_one_value():
     harness = idempotent()
     assert harness.manager.producer_id_and_epoch == ProducerIdAndEpoch(13131, 0)
+
+
+# --- edges ---------------------------------------------------------------------------------
+
+
+def test_metadata_that_are_not_answered_are_asked_for_again():
+    harness = CoreHarness(transactional_id=None)
+    harness.client.prepare_failure(ApiKey.METADATA)
+    harness.client.prepare_failure(ApiKey.METADATA, ResponseFailure.TIMED_OUT, delay_ms=500)
+    harness.know_topics()
+    assert len(harness.client.sent(ApiKey.METADATA)) >= 3
+
+
+def test_only_one_metadata_request_is_under_way():
+    harness = idempotent()
+    harness.settle()
+    harness.client.is_answering_metadata = False
+    asked = len(harness.client.sent(ApiKey.METADATA))
+    harness.core.partitions_for("other", harness.now_ms)
+    harness.run_for(5_000)
+    harness.core.partitions_for("another", harness.now_ms)
+    harness.run_for(5_000)
+    assert len(harness.client.sent(ApiKey.METADATA)) == asked + 1
+
+
+def test_a_request_that_cannot_be_put_on_the_wire_is_tried_again():
+    harness = idempotent()
+    harness.settle()
+    send, harness.client.send = harness.client.send, refuse
+    future = harness.send()
+    harness.step()
+    harness.client.send = send
+    harness.client.prepare_produce()
+    harness.run_until(future.done)
+    assert future.exception() is None
+    assert harness.sequences_sent() == [0]
+
+
+def refuse(request, now_ms):
+    raise IllegalStateError("not ready")
+
+
+def test_an_end_that_nobody_awaits_is_dropped():
+    harness = idempotent()
+    _, (request,) = send_each(harness, 1)
+    harness.core.handle(ClientResponse(request, ProduceResponse(())), 0)
+    harness.core.handle(ClientResponse(request, ProduceResponse(())), 0)
+
+
+def test_a_batch_whose_answer_cannot_be_handled_still_ends_at_its_deadline():
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    (future,), (request,) = send_each(harness, 1)
+    manager = harness.manager
+    completed, manager.handle_completed_batch = manager.handle_completed_batch, refuse
+    harness.client.answer_produce(request)
+    harness.settle()
+    manager.handle_completed_batch = completed
+    assert not future.done()
+    harness.run_until(future.done)
+    assert harness.now_ms == 20_000
+    assert memory_taken(harness) == 0
+
+
+def test_without_idempotence_retriable_errors_are_retried_and_others_fail():
+    harness = CoreHarness(transactional_id=None, enable_idempotence=False)
+    harness.know_topics()
+    harness.client.prepare_produce(ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.client.prepare_produce(base_offset=4)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert future.result().offset == 4
+    harness.client.prepare_produce(ErrorCode.INVALID_RECORD)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert future.exception().code == ErrorCode.INVALID_RECORD
+    harness.client.prepare_produce(ErrorCode.MESSAGE_TOO_LARGE)
+    for offset in range(3):
+        harness.client.prepare_produce(base_offset=offset)
+    ticket = harness.core.begin_flush(harness.now_ms)
+    assert ticket.is_done()
+    harness.core.end_flush(ticket)
+    harness.core.initiate_close(harness.now_ms)
+    harness.run_until(lambda: harness.core.is_closed)
+    assert harness.step() == NEVER_MS
+    harness.core.initiate_close(harness.now_ms)
+
+
+def test_a_split_without_idempotence_keeps_the_order():
+    harness = CoreHarness(transactional_id=None, enable_idempotence=False, linger_ms=5)
+    harness.know_topics()
+    futures = [harness.send(value=b"%d" % n) for n in range(4)]
+    for _ in range(2):
+        harness.client.prepare_produce(ErrorCode.MESSAGE_TOO_LARGE)
+    harness.run_until(lambda: len(harness.client.sent(PRODUCE)) >= 3)
+    for _ in range(4):
+        harness.settle()
+        for request in harness.client.waiting(PRODUCE):
+            harness.client.answer_produce(request)
+    harness.settle()
+    assert all(future.done() for future in futures)
+    sent = [v for b in harness.sent_batches()[2:] for v in b.values]
+    assert sent == [b"0", b"1", b"2", b"3"]
+
+
+def test_time_spent_waiting_is_added_up():
+    harness = idempotent()
+    harness.core.add_time("flush", 5)
+    harness.core.add_time("flush", 6)
+    assert harness.core.metrics()["flush-time-ns-total"] == 11
+
+
+def test_rates_and_averages_forget_what_is_long_ago():
+    metrics = Metrics(0)
+    metrics.count("record-send", 30, 0)
+    metrics.observe("request-latency", 8, 0)
+    assert metrics.snapshot(10_000)["record-send-rate"] == 3
+    metrics.observe("request-latency", 2, 31_000)
+    now = metrics.snapshot(31_000)
+    assert (now["request-latency-avg"], now["request-latency-max"]) == (5, 8)
+    later = metrics.snapshot(95_000)
+    assert later["record-send-rate"] == 0
+    assert later["record-send-total"] == 30
+    assert math.isnan(later["request-latency-avg"])
+
+
+def test_a_plain_producer_has_no_transactions():
+    for harness in (idempotent(), CoreHarness(transactional_id=None, enable_idempotence=False)):
+        with pytest.raises(IllegalStateError, match="transactional_id"):
+            harness.core.init_transactions()

@@ -484,3 +484,49 @@ def test_a_partition_joins_every_transaction_anew():
     assert epochs == [1, 2, 3]
     assert harness.sequences_sent(TP0) == [0, 0, 0]
     assert harness.sent_batches(TP1) == []
+
+
+def test_a_request_waits_for_its_brokers_connection_no_longer_than_the_request_timeout():
+    harness = CoreHarness(request_timeout_ms=5_000)
+    harness.client.prepare_find_coordinator()
+    harness.core.init_transactions()
+    ready = harness.client.is_ready
+    harness.client.is_ready = lambda c, now: c != COORDINATOR and ready(c, now)
+    harness.run_for(4_999)
+    assert len(harness.client.sent(ApiKey.FIND_COORDINATOR)) == 1
+    harness.run_for(1)
+    assert len(harness.client.sent(ApiKey.FIND_COORDINATOR)) == 2
+
+
+def test_a_close_whose_abort_is_refused_ends_and_says_so(monkeypatch):
+    harness = in_transaction()
+    harness.settle()
+
+    def refuse():
+        raise KafkaError("no")
+
+    monkeypatch.setattr(harness.manager, "begin_abort", refuse)
+    close(harness)
+    assert harness.core.is_closed
+
+
+def test_a_local_failure_is_told_by_the_next_call_too():
+    harness = in_transaction()
+    harness.send(value=b"x" * 2_000_000)
+    with pytest.raises(KafkaError):
+        harness.send()
+
+
+def test_an_illegal_step_while_a_batch_fails_still_ends_the_batch():
+    harness = in_transaction()
+    future = harness.send()
+    harness.settle()
+    (request,) = harness.client.waiting(PRODUCE)
+    # What no scripted answer can bring about: the failure of a batch outside a transaction.
+    harness.manager.state = TransactionState.READY
+    harness.client.answer_produce(request, ErrorCode.INVALID_RECORD)
+    harness.settle()
+    assert future.done()
+    assert harness.manager.has_fatal_error
+    metrics = harness.core.metrics()
+    assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
