@@ -106,7 +106,8 @@ def test_ctrl_c_aborts_the_open_transaction_on_the_way_out(broker, transactional
 
 def test_ctrl_c_in_the_command_line_aborts_and_says_so(broker):
     topic = broker.topic()
-    command = ["send", "-b", broker.servers, "-t", topic, "--generate", "100000", "--rate", "200"]
+    command = ["send", "-b", broker.servers, "-t", topic, "--generate", "100000"]
+    command += ["--rate", "200", "--transaction-size", "100000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "txnproducer", *command],
         stdout=subprocess.PIPE,

@@ -337,4 +337,6 @@ def _told(report: Report) -> str:
         return "whether the open transaction was committed is not known; run `txnproducer verify`."
     if ended["open"]:
         return "the open transaction could not be aborted; the broker does it at its time-out."
-    return "the open transaction was aborted; what was committed before stays."
+    if ended["aborted"]:
+        return "the open transaction was aborted; what was committed before stays."
+    return "no transaction was open; what was committed before stays."
