@@ -160,7 +160,7 @@ def create_topic(
         **security: kafka-python's security settings.
 
     Raises:
-        TopicAlreadyExistsError: There is one of this name.
+        TopicExistsError: There is one of this name.
         KafkaTimeoutError: The cluster did not answer, or no leader was known in time.
         KafkaError: The cluster refused.
     """

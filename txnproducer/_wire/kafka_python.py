@@ -9,42 +9,49 @@ Rules: nobody else in `_wire` imports `kafka`; each name here has a test of the 
 
 from __future__ import annotations
 
-import kafka.net.http_connect
-import kafka.net.socks5  # noqa: F401  (both register their proxy's scheme with KafkaNetSocket)
-from kafka.net.inet import KafkaNetSocket
-from kafka.net.sasl import SASL_MECHANISMS, get_sasl_mechanism
-from kafka.protocol.admin.transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
-from kafka.protocol.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from kafka.protocol.producer import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-)
-from kafka.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
+import warnings
+
+with warnings.catch_warnings():
+    # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12 call deprecated; a
+    # user's tests may turn warnings into errors, and importing us must not fail there.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka.net.http_connect
+    import kafka.net.socks5  # noqa: F401  (both register their proxy's scheme with KafkaNetSocket)
+    from kafka.net.inet import KafkaNetSocket
+    from kafka.net.sasl import SASL_MECHANISMS, get_sasl_mechanism
+    from kafka.protocol.admin.transactions import (
+        DescribeTransactionsRequest,
+        DescribeTransactionsResponse,
+    )
+    from kafka.protocol.metadata import (
+        ApiVersionsRequest,
+        ApiVersionsResponse,
+        FindCoordinatorRequest,
+        FindCoordinatorResponse,
+        MetadataRequest,
+        MetadataResponse,
+    )
+    from kafka.protocol.producer import (
+        AddOffsetsToTxnRequest,
+        AddOffsetsToTxnResponse,
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnResponse,
+        EndTxnRequest,
+        EndTxnResponse,
+        InitProducerIdRequest,
+        InitProducerIdResponse,
+        ProduceRequest,
+        ProduceResponse,
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitResponse,
+    )
+    from kafka.protocol.sasl import (
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+        SaslHandshakeRequest,
+        SaslHandshakeResponse,
+    )
+
 
 __all__ = [
     # messages

@@ -66,7 +66,7 @@ class Watcher:
             self._process.wait()
 
     def _tell(self, line: str) -> None:
-        if self._process.stdin:
+        if self._process.stdin and not self._process.stdin.closed:
             # A watcher that somebody killed cannot watch; that must not break the brokers.
             with contextlib.suppress(OSError):
                 self._process.stdin.write(os.fsencode(line + "\n"))

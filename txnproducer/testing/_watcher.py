@@ -52,36 +52,61 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def main() -> None:
-    """Watch until the parent says `bye` or is gone."""
-    parent = int(sys.argv[1])
-    processes: dict[int, str] = {}
-    folders: list[str] = []
+class Charge:
+    """What is to be killed and removed when the parent is gone."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, str] = {}
+        self.folders: list[str] = []
+
+    def apply(self, line: str) -> None:
+        """Take a line of the parent's to heart."""
+        word, _, rest = line.partition(" ")
+        if word == "add":
+            pid, _, started = rest.partition(" ")
+            self.processes[int(pid)] = started
+        elif word == "del":
+            self.processes.pop(int(rest), None)
+        elif word == "rmtree":
+            self.folders.append(rest)
+
+    def end(self) -> None:
+        """Kill and remove."""
+        _kill(self.processes)
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def watch(parent: int, charge: Charge) -> bool:
+    """Read what the parent says until it says `bye` or is gone.
+
+    Returns:
+        True when it is gone without a `bye`.
+    """
     pending = b""
-    # A child that the parent forked may hold the pipe open after the parent's death, so the
-    # parent itself is looked at as well.
-    while os.getppid() == parent:
+    while True:
         readable, _, _ = select.select([0], [], [], _POLL_SECONDS)
         if not readable:
+            # A child that the parent forked may hold the pipe open after the parent's death, so
+            # the parent itself is looked at as well; only now, when all it said has been read.
+            if os.getppid() != parent:
+                return True
             continue
         chunk = os.read(0, 65536)
         if not chunk:
-            break
+            return True
         *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
-            word, _, rest = os.fsdecode(line).partition(" ")
-            if word == "bye":
-                return
-            if word == "rmtree":
-                folders.append(rest)
-            elif word == "add":
-                pid, _, started = rest.partition(" ")
-                processes[int(pid)] = started
-            elif word == "del":
-                processes.pop(int(rest), None)
-    _kill(processes)
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+            if line == b"bye":
+                return False
+            charge.apply(os.fsdecode(line))
+
+
+def main() -> None:
+    """Watch until the parent says `bye` or is gone."""
+    charge = Charge()
+    if watch(int(sys.argv[1]), charge):
+        charge.end()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,137 @@
+"""`txnproducer broker`: its options, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from txnproducer.cli import broker, main
+from txnproducer.testing import PortInUseError
+
+
+class FakeKafka:
+    """Stands for `EmbeddedKafka`: remembers its arguments, and runs until it is interrupted."""
+
+    made: dict
+    stopped_by: type[BaseException] | None
+    bootstrap_servers = "127.0.0.1:9092"
+
+    def __init__(self, nodes, version, **arguments):
+        FakeKafka.made = {"nodes": nodes, "version": version, **arguments}
+        FakeKafka.stopped_by = None
+        self.nodes = nodes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, exc_type, exc, traceback):
+        FakeKafka.stopped_by = exc_type
+
+    def security_config(self):
+        protocol = self.made["listeners"][0]
+        return {"security_protocol": protocol, "ssl_cafile": "ca.pem"}
+
+    def is_node_running(self, index):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def fake_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "EmbeddedKafka", FakeKafka)
+    monkeypatch.setattr(broker, "is_port_free", lambda port, host: True)
+    monkeypatch.setattr(time, "sleep", interrupt)
+
+
+def interrupt(seconds):
+    raise KeyboardInterrupt
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(main, ["broker", *arguments])
+
+
+def test_the_address_alone_is_on_the_standard_output_for_scripts():
+    assert run().stdout == "127.0.0.1:9092\n"
+
+
+def test_ctrl_c_stops_the_brokers_and_ends_with_130():
+    result = run()
+    assert result.exit_code == 130
+    assert "Stopping" in result.stderr
+    assert FakeKafka.stopped_by is KeyboardInterrupt
+
+
+def test_sigterm_stops_the_brokers_too(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    assert run().exit_code == 128 + signal.SIGTERM
+    assert FakeKafka.stopped_by is SystemExit
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_broker_that_ends_by_itself_ends_the_command(monkeypatch):
+    monkeypatch.setattr(FakeKafka, "is_node_running", lambda self, index: False)
+    result = run()
+    assert result.exit_code == 4
+    assert "ended by itself" in result.stderr
+
+
+def test_a_failure_to_start_is_one_line(monkeypatch):
+    def refuse(self):
+        raise PortInUseError("Port 9092 is in use.")
+
+    monkeypatch.setattr(FakeKafka, "__enter__", refuse)
+    result = run("--port", "9092")
+    assert result.exit_code == 4
+    assert result.stderr.endswith("Error: Port 9092 is in use.\n")
+
+
+def test_options_reach_the_cluster():
+    run(
+        *("--nodes", "3", "--kafka-version", "3.9.1", "--transaction-version", "1"),
+        *("--port", "21000", "--data-dir", "data"),
+        *("--setting", "num.partitions=3", "--setting", "a.b = c=d"),
+    )
+    made = FakeKafka.made
+    assert (made["nodes"], made["version"], made["port"]) == (3, "3.9.1", 21000)
+    assert made["features"] == {"transaction.version": 1}
+    assert made["settings"] == {"num.partitions": "3", "a.b": "c=d"}
+    assert made["data_dir"] == "data"
+
+
+def test_the_feature_is_left_to_kafka_when_it_is_not_given():
+    run()
+    assert FakeKafka.made["features"] == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "listener"),
+    [
+        ([], "PLAINTEXT"),
+        (["--tls"], "SSL"),
+        (["--sasl"], "SASL_PLAINTEXT"),
+        (["--tls", "--sasl"], "SASL_SSL"),
+    ],
+)
+def test_the_listener_follows_tls_and_sasl_and_its_settings_are_printed(options, listener):
+    result = run(*options)
+    assert FakeKafka.made["listeners"] == (listener,)
+    assert ("security_protocol=" + listener in result.stderr) == bool(options)
+
+
+@pytest.mark.parametrize("value", ["nothing", "=x"])
+def test_a_setting_that_is_no_pair_is_refused_as_usage(value):
+    result = run("--setting", value)
+    assert result.exit_code == 2
+    assert "not of the form name=value" in result.stderr
+
+
+def test_the_usual_port_is_taken_where_it_is_free_and_any_other_where_not(monkeypatch):
+    run("--nodes", "3")
+    assert FakeKafka.made["port"] == 9092
+    monkeypatch.setattr(broker, "is_port_free", lambda port, host: port != 9094)
+    run("--nodes", "3")
+    assert FakeKafka.made["port"] is None

@@ -1,0 +1,126 @@
+"""The command line as a whole: loading of subcommands, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from txnproducer import errors
+from txnproducer.cli import broker, main
+from txnproducer.cli.main import SUBCOMMANDS, Subcommand, exit_code_for
+
+FILES = sorted(Path(broker.__file__).parent.glob("*.py"))
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch):
+    """Make a subcommand `fail` that raises what it is given."""
+
+    def make(error: BaseException) -> None:
+        @click.command()
+        def command() -> None:
+            raise error
+
+        module = type(sys)("txnproducer.cli.fail")
+        module.command = command  # type: ignore[attr-defined]
+        monkeypatch.setitem(SUBCOMMANDS, "fail", Subcommand("fail", "Fails."))
+        monkeypatch.setitem(sys.modules, "txnproducer.cli.fail", module)
+
+    return make
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.TransactionAbortableError("x"), 3),
+        (errors.KafkaTimeoutError("x"), 3),
+        (errors.ProducerFencedError("x"), 4),
+        (errors.TopicAuthorizationError("x"), 4),
+        (errors.CommitOutcomeUnknownError("x"), 5),
+        (errors.KafkaError("x", recovery="abort"), 3),
+        (errors.UnknownConfigError("x"), 2),
+    ],
+)
+def test_the_exit_code_follows_what_can_be_done_about_an_error(failing, error, code):
+    failing(error)
+    assert run("fail").exit_code == code
+    assert exit_code_for(error) == code
+
+
+def test_an_error_of_kafka_is_a_line_and_no_stack_trace(failing):
+    error = errors.ProducerFencedError("another producer took over")
+    error.add_note("The logs were kept.")
+    failing(error)
+    result = run("fail")
+    assert result.stderr == "Error: another producer took over\nThe logs were kept.\n"
+    assert result.stdout == ""
+
+
+def test_ctrl_c_ends_with_130(failing):
+    failing(KeyboardInterrupt())
+    assert run("fail").exit_code == 130
+
+
+def test_a_bug_keeps_its_stack_trace(failing):
+    failing(ZeroDivisionError("a bug"))
+    assert isinstance(run("fail").exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["broker", "--nodes", "0"], ["--nope"]])
+def test_wrong_usage_ends_with_2(arguments):
+    assert run(*arguments).exit_code == 2
+
+
+def test_help_names_every_subcommand_without_importing_any(monkeypatch):
+    def refuse(name, *_):
+        raise AssertionError(f"imported {name}")
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    result = run("--help")
+    assert result.exit_code == 0
+    for name, entry in SUBCOMMANDS.items():
+        assert name in result.stdout
+        assert entry.help in result.stdout
+
+
+@pytest.mark.parametrize("name", [each.stem for each in FILES if each.stem in SUBCOMMANDS])
+def test_every_subcommand_that_is_listed_can_be_loaded(name):
+    result = run(name, "--help")
+    assert result.exit_code == 0, result.output
+    assert "Usage:" in result.stdout
+
+
+def test_a_subcommand_whose_packages_are_missing_says_what_to_install(monkeypatch):
+    def missing(name, *_):
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    result = run("demo")
+    assert result.exit_code == 1
+    assert 'pip install "txnproducer[demo]"' in result.stderr
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug_and_not_an_extra(monkeypatch):
+    def missing(name, *_):
+        raise ModuleNotFoundError("No module", name="txnproducer.cli.demo")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    assert isinstance(run("demo").exception, ModuleNotFoundError)
+
+
+def test_it_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "txnproducer", "--version"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("txnproducer, version ")

@@ -1,0 +1,198 @@
+"""What is asked of a cluster: bounded, once more while it can be answered later, in our errors."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from kafka import errors as wire_errors
+
+from txnproducer import admin
+from txnproducer.errors import (
+    DisconnectError,
+    KafkaTimeoutError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+
+class FakeClient:
+    """Answers from a script: a value, or an error to raise; the last entry is repeated."""
+
+    script: ClassVar[dict[str, list]] = {}
+    calls: ClassVar[list[tuple]] = []
+
+    def __init__(self, **config):
+        self._say("connect", config)
+
+    def _say(self, name, *arguments):
+        self.calls.append((name, *arguments))
+        entries = self.script.get(name, [None])
+        answer = entries.pop(0) if len(entries) > 1 else entries[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def describe_cluster(self):
+        return {"brokers": self._say("describe_cluster")}
+
+    def describe_topics(self, topics=None):
+        return self._say("describe_topics")
+
+    def create_topics(self, topics, timeout_ms):
+        return self._say("create_topics", topics)
+
+    def wait_for_topics(self, topics, timeout_ms):
+        return self._say("wait_for_topics")
+
+    def delete_topics(self, topics, timeout_ms):
+        return self._say("delete_topics", topics)
+
+    def close(self):
+        self._say("close")
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
+    monkeypatch.setattr(FakeClient, "script", {})
+    monkeypatch.setattr(FakeClient, "calls", [])
+    monkeypatch.setattr(admin, "KafkaAdminClient", FakeClient)
+    monkeypatch.setattr(admin, "_POLL_SECONDS", 0.0)
+    return FakeClient
+
+
+def called(client: type[FakeClient], name: str) -> int:
+    return sum(1 for call in client.calls if call[0] == name)
+
+
+def topic(leaders: dict[int, int], error_code: int = 0, **rest) -> dict:
+    partitions = [
+        {
+            "partition_index": partition,
+            "leader_id": leader,
+            "replica_nodes": [1, 2, 3],
+            "isr_nodes": rest.get("isr", [1, 2, 3]),
+        }
+        for partition, leader in leaders.items()
+    ]
+    return {"name": "orders", "error_code": error_code, "partitions": partitions}
+
+
+def test_a_topic_is_created_with_the_clusters_own_replication_and_waited_for(client):
+    admin.create_topic("a:1,b:2", "orders", partitions=3, config={"retention.ms": "1"})
+    wanted = {"num_partitions": 3, "replication_factor": -1, "configs": {"retention.ms": "1"}}
+    assert ("create_topics", {"orders": wanted}) in client.calls
+    assert called(client, "wait_for_topics") == 1
+    assert client.calls[0][1]["bootstrap_servers"] == ["a:1", "b:2"]
+    assert client.calls[-1] == ("close",)
+
+
+def test_security_settings_and_the_time_reach_the_connection(client):
+    admin.create_topic("a:1", "orders", timeout=2.5, security_protocol="SSL")
+    config = client.calls[0][1]
+    assert config["security_protocol"] == "SSL"
+    assert config["bootstrap_timeout_ms"] == config["request_timeout_ms"] == 2500
+
+
+def test_a_refusal_is_ours_and_the_connection_is_closed(client):
+    client.script["create_topics"] = [wire_errors.TopicAlreadyExistsError("orders")]
+    with pytest.raises(TopicExistsError):
+        admin.create_topic("a:1", "orders")
+    assert called(client, "create_topics") == 1
+    assert called(client, "close") == 1
+
+
+def test_a_topic_that_was_agreed_to_is_not_created_twice_when_the_connection_breaks(client):
+    client.script["wait_for_topics"] = [wire_errors.KafkaConnectionError("gone"), None]
+    admin.create_topic("a:1", "orders")
+    assert called(client, "create_topics") == 1
+    assert called(client, "wait_for_topics") == 2
+
+
+def test_another_broker_is_asked_when_the_first_is_gone(client):
+    client.script["describe_cluster"] = [
+        wire_errors.KafkaConnectionError("refused"),
+        [{"broker_id": 2}, {"broker_id": 1}],
+    ]
+    assert admin.broker_ids("a:1") == [1, 2]
+    assert called(client, "connect") == 2
+
+
+def test_a_cluster_that_is_gone_is_given_up_in_time(client):
+    client.script["describe_cluster"] = [wire_errors.KafkaConnectionError("refused")]
+    with pytest.raises(DisconnectError):
+        admin.broker_ids("a:1", timeout=0.02)
+
+
+def test_a_cluster_that_does_not_answer_is_asked_once(client):
+    client.script["connect"] = [wire_errors.KafkaTimeoutError("no broker")]
+    with pytest.raises(KafkaTimeoutError, match="a:1 did not answer in time"):
+        admin.broker_ids("a:1", timeout=30)
+    assert called(client, "connect") == 1
+
+
+def test_a_fenced_broker_does_not_count(client):
+    client.script["describe_cluster"] = [
+        [{"broker_id": 1, "is_fenced": False}, {"broker_id": 2, "is_fenced": True}]
+    ]
+    assert admin.broker_ids("a:1") == [1]
+
+
+def test_brokers_are_waited_for_until_they_are_as_expected(client):
+    one, two = [{"broker_id": 1}], [{"broker_id": 1}, {"broker_id": 2}]
+    client.script["describe_cluster"] = [one, one, two]
+    assert admin.wait_for_brokers("a:1", {1, 2}.issubset) == [1, 2]
+    assert called(client, "connect") == 1
+
+
+def test_brokers_that_do_not_come_are_told_with_those_that_are_there(client):
+    client.script["describe_cluster"] = [[{"broker_id": 1}]]
+    with pytest.raises(KafkaTimeoutError, match=r"brokers are \[1\]"):
+        admin.wait_for_brokers("a:1", {1, 2}.issubset, timeout=0.02)
+
+
+def test_the_leader_of_a_partition_is_found(client):
+    client.script["describe_topics"] = [[topic({0: 2, 1: 3})]]
+    assert admin.leader_of("a:1", "orders", 1) == 3
+
+
+def test_a_topic_that_one_broker_has_not_heard_of_yet_is_asked_for_again(client):
+    client.script["describe_topics"] = [[topic({}, error_code=3)], [topic({0: 2})]]
+    assert admin.leader_of("a:1", "orders") == 2
+
+
+@pytest.mark.parametrize("answer", [topic({}, error_code=3), topic({0: 1})])
+def test_a_partition_that_is_not_there_is_refused(client, answer):
+    client.script["describe_topics"] = [[answer]]
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.leader_of("a:1", "orders", 5, timeout=0.02)
+
+
+def test_replicas_are_waited_for_until_all_are_in_sync(client):
+    client.script["describe_cluster"] = [[{"broker_id": each} for each in (1, 2, 3)]]
+    client.script["describe_topics"] = [[topic({0: 1}, isr=[1, 2])], [topic({0: 1})]]
+    admin.wait_for_replicas("a:1", 3)
+    assert called(client, "describe_topics") == 2
+
+
+def test_a_replica_that_stays_behind_is_named(client):
+    client.script["describe_cluster"] = [[{"broker_id": each} for each in (1, 2, 3)]]
+    client.script["describe_topics"] = [[topic({0: 1}, isr=[1, 2])]]
+    with pytest.raises(KafkaTimeoutError, match="orders-0"):
+        admin.wait_for_replicas("a:1", 3, timeout=0.02)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    # Values of Java's String.hashCode, by its definition worked out by hand or well known.
+    [("", 0), ("a", 97), ("ab", 97 * 31 + 98), ("polygenelubricants", -(2**31)), ("😀", 1772899)],
+)
+def test_the_hash_is_javas(text, value):
+    assert admin.java_hash(text) == value
+
+
+def test_the_coordinator_of_an_id_leads_the_partition_that_its_hash_names(client):
+    client.script["describe_topics"] = [[topic({0: 1, 1: 2, 2: 3, 3: 4})]]
+    assert admin.coordinator_of("a:1", "a") == 97 % 4 + 1
+    # The one hash whose absolute value does not fit: Kafka takes 0.
+    assert admin.coordinator_of("a:1", "polygenelubricants") == 1

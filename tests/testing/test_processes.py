@@ -1,0 +1,191 @@
+"""Processes end with their owner, however it ends; ports are free when we say so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from txnproducer.testing import BrokerStartError, PortInUseError, _process
+from txnproducer.testing._watcher import start_time
+
+HOST = "127.0.0.1"
+SLEEPER = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+STUBBORN = [*SLEEPER[:4], f"{DEAF}; print('ready', flush=True); time.sleep(60)"]
+
+
+@pytest.fixture
+def watcher():
+    made = _process.Watcher()
+    yield made
+    made.close()
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process ended; one that nobody has reaped yet has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
+
+
+def wait_until(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_a_process_is_killed_by_its_id(tmp_path, watcher):
+    process = _process.ManagedProcess(SLEEPER, tmp_path / "log", watcher)
+    assert process.is_running()
+    process.kill()
+    assert process.exit_code() == -signal.SIGKILL
+
+
+def test_a_process_that_is_asked_ends_by_itself(tmp_path, watcher):
+    process = _process.ManagedProcess(SLEEPER, tmp_path / "log", watcher)
+    process.ask_to_end()
+    assert process.wait_or_kill(10.0)
+    assert process.exit_code() == -signal.SIGTERM
+
+
+def test_a_process_that_does_not_listen_is_killed_after_its_time(tmp_path, watcher):
+    process = _process.ManagedProcess(STUBBORN, tmp_path / "log", watcher)
+    assert wait_until(lambda: "ready" in process.log_tail())
+    process.ask_to_end()
+    assert not process.wait_or_kill(0.05)
+    assert process.exit_code() == -signal.SIGKILL
+
+
+def test_a_frozen_process_can_be_stopped(tmp_path, watcher):
+    process = _process.ManagedProcess(SLEEPER, tmp_path / "log", watcher)
+    process.pause()
+    process.ask_to_end()
+    assert process.wait_or_kill(10.0)
+
+
+def test_a_signal_to_a_process_that_ended_hits_nobody(tmp_path, watcher):
+    process = _process.ManagedProcess(SLEEPER, tmp_path / "log", watcher)
+    process.kill()
+    process.kill()
+    process.pause()
+
+
+OWNER = """
+    import os, signal, sys, time
+    from pathlib import Path
+    from txnproducer.testing import _process
+
+    folder = Path(sys.argv[1])
+    watcher = _process.Watcher()
+    watcher.remove_folder(folder)
+    child = _process.ManagedProcess(eval(sys.argv[2]), folder / "log", watcher)
+    if sys.argv[3] == "fork" and os.fork() == 0:
+        time.sleep(30)
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("variant", ["alone", "fork"])
+def test_an_owner_killed_with_9_leaves_no_process_and_no_folder(tmp_path, variant):
+    """The second variant has a forked child of the owner that holds the watcher's pipe open."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    owner = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(OWNER), str(folder), repr(SLEEPER), variant],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert owner.stdout
+    try:
+        child = int(owner.stdout.readline())
+        assert not is_gone(child)
+        owner.kill()
+        owner.wait()
+        assert wait_until(lambda: is_gone(child))
+        assert wait_until(lambda: not folder.exists())
+    finally:
+        # The owner's forked child, in the owner's own process group.
+        if variant == "fork":
+            os.killpg(owner.pid, signal.SIGKILL)
+        owner.stdout.close()
+
+
+def test_a_watcher_that_is_told_goodbye_touches_nothing(tmp_path):
+    watcher = _process.Watcher()
+    watcher.remove_folder(tmp_path)
+    process = _process.ManagedProcess(SLEEPER, tmp_path / "log", watcher)
+    watcher.close()
+    assert process.is_running()
+    assert tmp_path.exists()
+    process.kill()
+
+
+def test_a_process_id_that_was_given_out_anew_is_left_alone(tmp_path, watcher):
+    bystander = subprocess.Popen(SLEEPER)
+    try:
+        watcher._tell(f"add {bystander.pid} {int(start_time(bystander.pid)) - 1}")
+        # The pipe breaks as if the owner had died.
+        watcher._process.stdin.close()
+        watcher._process.wait(10)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_watcher_that_somebody_killed_does_not_break_its_owner(tmp_path, watcher):
+    watcher._process.kill()
+    watcher._process.wait()
+    watcher.add(os.getpid())
+    watcher.forget(os.getpid())
+
+
+def test_a_port_that_somebody_listens_on_is_not_free():
+    with socket.socket() as server:
+        server.bind((HOST, 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert not _process.is_port_free(port, HOST)
+    assert _process.is_port_free(port, HOST)
+
+
+def test_free_ports_are_distinct_and_outside_the_kernels_range_for_clients():
+    ports = _process.free_ports(20, HOST)
+    assert len(set(ports)) == 20
+    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert max(ports) < first
+
+
+def test_too_many_ports_are_refused(monkeypatch):
+    monkeypatch.setattr(_process, "_PORT_RANGE", range(20000, 20003))
+    monkeypatch.setattr(_process, "is_port_free", lambda port, host: port != 20001)
+    assert sorted(_process.free_ports(2, HOST)) == [20000, 20002]
+    with pytest.raises(PortInUseError, match="no 3 free ports"):
+        _process.free_ports(3, HOST)
+
+
+def test_a_tool_that_fails_says_its_last_lines_and_keeps_its_log(tmp_path):
+    command = [sys.executable, "-c", "print('Unsupported feature'); raise SystemExit(1)"]
+    with pytest.raises(BrokerStartError, match="formatting a node failed") as refused:
+        _process.run_tool("formatting a node", command, tmp_path / "log", 30.0)
+    assert "Unsupported feature" in str(refused.value)
+    assert "Unsupported feature" in (tmp_path / "log").read_text()
+
+
+def test_a_tool_that_hangs_is_ended(tmp_path):
+    with pytest.raises(BrokerStartError, match=r"took more than 0\.1 s"):
+        _process.run_tool("formatting a node", SLEEPER, tmp_path / "log", 0.1)
