@@ -48,6 +48,11 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def monotonic_ns() -> int:
+    """Return the same time in nanoseconds, to measure how long something took."""
+    return time.monotonic_ns()
+
+
 def wall_clock_ms() -> int:
     """Return the time for records' timestamps: milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

@@ -19,22 +19,19 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeAlias
 
-from txnproducer import _live_producers
+from txnproducer import _advice, _live_producers
 from txnproducer._arguments import Headers, check_headers, check_place, to_bytes
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.txn_result import TransactionalRequestResult
-from txnproducer._io_thread import IoThread, monotonic_ms, wall_clock_ms
+from txnproducer._io_thread import IoThread, monotonic_ms, monotonic_ns, wall_clock_ms
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
-    ForkedProducerError,
-    IllegalStateError,
     KafkaError,
-    KafkaTimeoutError,
 )
 from txnproducer.records import as_consumer_group_metadata, as_offsets
 from txnproducer.transaction import Outcome, Transaction
@@ -43,27 +40,12 @@ __all__ = ["OnDelivery", "TransactionalProducer"]
 
 OnDelivery = DeliveryCallback
 
-_NOTHING_YET = "It goes on in the background: call {call}() again to wait for it, or close()."
-# What a time-out most often means, by the call that timed out.
-_HINTS = {
-    "init_transactions": (
-        "Check that a broker of bootstrap_servers can be reached, and that the cluster can hold"
-        " __transaction_state: its replication factor (transaction.state.log.replication.factor)"
-        " must not be above the number of brokers, nor its min.isr above those alive."
-    ),
-    "commit_transaction": (
-        "A commit waits for every record and its callback first, then for the coordinator: look"
-        " for partitions without a leader or with too few replicas in sync. abort_transaction()"
-        " gives up instead; if the commit was sent already, its outcome may stay unknown."
-    ),
-    "abort_transaction": (
-        "An abort waits for the requests in flight, then for the coordinator: look for brokers"
-        " that cannot be reached."
-    ),
-    "send_offsets_to_transaction": (
-        "Check that the group's coordinator can be reached, and that the cluster can hold"
-        " __consumer_offsets."
-    ),
+# Names of the totals of time spent in the calls that wait.
+_TIMES = {
+    "init_transactions": "txn-init",
+    "send_offsets_to_transaction": "txn-send-offsets",
+    "commit_transaction": "txn-commit",
+    "abort_transaction": "txn-abort",
 }
 # After an exception in its block a producer is not worth waiting minutes for.
 _CLOSE_AFTER_ERROR_S = 30.0
@@ -111,7 +93,7 @@ class TransactionalProducer:
     _refusal: Callable[[str], KafkaError] | None
 
     def _open(self, config: ProducerConfig) -> None:
-        self._refusal = _not_open
+        self._refusal = _advice.not_open
         self._transaction: Transaction | None = None
         self._commit: TransactionalRequestResult | None = None
         self._config = config
@@ -302,6 +284,7 @@ class TransactionalProducer:
         """
         self._check_usable("flush")
         limit_s = self._delivery_s if timeout is None else _seconds(timeout)
+        began_ns = monotonic_ns()
         with self._lock:
             ticket = self._core.begin_flush(monotonic_ms())
             self._io.poke()
@@ -310,11 +293,9 @@ class TransactionalProducer:
         finally:
             with self._lock:
                 self._core.end_flush(ticket)
+                self._core.add_time("flush", monotonic_ns() - began_ns)
         if not is_done:
-            raise KafkaTimeoutError(
-                f"flush did not finish within {limit_s:g} s: some records are still on their way."
-                " They go on; call flush() again to wait for them."
-            )
+            raise _advice.flush_timed_out(limit_s)
 
     def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
         """Return a topic's partitions and their leaders; asks the cluster if it must.
@@ -334,7 +315,7 @@ class TransactionalProducer:
             if partitions is not None:
                 return partitions
             if now_ms >= deadline_ms:
-                raise self._timed_out("partitions_for", _UNKNOWN_TOPIC.format(topic=topic))
+                raise _advice.topic_unknown(topic, self._config.max_block_ms)
             left_s = (deadline_ms - now_ms) / 1000
             self._io.wait_until(lambda: self._core.is_topic_decided(topic), left_s)
 
@@ -360,7 +341,7 @@ class TransactionalProducer:
         limit_s = self._delivery_s if timeout is None else _seconds(timeout)
         if self._refusal is not None:
             return
-        self._refusal = _closed
+        self._refusal = _advice.closed
         _live_producers.forget(self)
         try:
             self._io.close(limit_s)
@@ -381,10 +362,10 @@ class TransactionalProducer:
 
     def disown(self) -> None:
         """Refuse every call from now on: this process is a fork of the one that made it."""
-        self._refusal = _forked
+        self._refusal = _advice.forked
 
     def __del__(self) -> None:
-        if getattr(self, "_refusal", _closed) is None:
+        if getattr(self, "_refusal", _advice.closed) is None:
             warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 2)
             self._io.orphan()
 
@@ -408,14 +389,16 @@ class TransactionalProducer:
     def _await(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
         """Begin an operation and wait for its end; raise what it ended with."""
         self._check_usable(call)
+        began_ns = monotonic_ns()
         with self._lock:
             result = begin()
             self._io.poke()
             self._io.notify()
         if not self._io.wait_until(lambda: result.is_completed, self._max_block_s):
-            raise self._timed_out(call, _NOTHING_YET.format(call=call) + " " + _HINTS[call])
+            raise _advice.timed_out(call, self._config.max_block_ms)
         with self._lock:
             result.acknowledge()
+            self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
         if result.error is not None:
             raise result.error
 
@@ -447,11 +430,6 @@ class TransactionalProducer:
             # No commit is under way that could still succeed, and none can follow.
             return "aborted"
         return manager.outcome
-
-    def _timed_out(self, call: str, advice: str) -> KafkaTimeoutError:
-        return KafkaTimeoutError(
-            f"{call} did not finish within max_block_ms={self._config.max_block_ms}. {advice}"
-        )
 
     def _send_later(self, record: _Record, blocked: AppendBlocked) -> FutureRecordMetadata:
         """Wait for metadata or memory, then append; one `max_block_ms` for all of it."""
@@ -493,10 +471,6 @@ class TransactionalProducer:
 _Record: TypeAlias = tuple[
     str, bytes | None, bytes | None, tuple[Header, ...], int | None, int, DeliveryCallback | None
 ]
-_UNKNOWN_TOPIC = (
-    "The cluster does not know topic {topic!r}: create it, check its name, or check that a broker"
-    " can be reached."
-)
 
 
 def _seconds(timeout: float) -> float:
@@ -505,19 +479,3 @@ def _seconds(timeout: float) -> float:
             f"timeout must not be negative: {timeout} (seconds; None for the default)"
         )
     return float(timeout)
-
-
-def _not_open(call: str) -> KafkaError:
-    return IllegalStateError(f"cannot {call}: the producer could not be opened")
-
-
-def _closed(call: str) -> KafkaError:
-    return IllegalStateError(f"cannot {call}: the producer is closed")
-
-
-def _forked(call: str) -> KafkaError:
-    return ForkedProducerError(
-        f"cannot {call}: the producer was made in the parent process; its thread and connections"
-        " did not come along. Make a producer in this process (in gunicorn or Celery: in the"
-        " hook that runs after the fork)."
-    )

@@ -99,6 +99,17 @@ COMPLETING_STATES: Final = frozenset({_S.COMMITTING_TRANSACTION, _S.ABORTING_TRA
 ONGOING_STATES: Final = COMPLETING_STATES | {_S.IN_TRANSACTION, _S.ABORTABLE_ERROR}
 
 
+# What a caller who came at the wrong moment can do instead.
+_ADVICE = {
+    _S.UNINITIALIZED: "call init_transactions() first",
+    _S.INITIALIZING: "init_transactions() has not ended yet",
+    _S.READY: "it is initialized, and no transaction is open: call begin_transaction()",
+    _S.IN_TRANSACTION: "a transaction is open: commit or abort it first",
+    _S.COMMITTING_TRANSACTION: "a commit is under way",
+    _S.ABORTING_TRANSACTION: "an abort is under way",
+}
+
+
 class TransactionStateMachine:
     """Hold the state, and change it only along `TRANSITIONS`.
 
@@ -168,8 +179,10 @@ class TransactionStateMachine:
         self.last_error = error
 
     def _refuse(self, target: TransactionState) -> None:
+        advice = f" ({_ADVICE[self.state]})" if self.state in _ADVICE else ""
         refusal = IllegalStateError(
             f"{self.name}: invalid transition from state {self.state.name} to {target.name}"
+            f"{advice}"
         )
         if self.role is Role.SENDER:
             _LOG.error("%s; the producer cannot go on", refusal)

@@ -1,0 +1,85 @@
+"""The scripted client on a real thread: what `TransactionalProducer` runs on in unit tests.
+
+It accepts whatever a test neither prepared nor holds back. The clock is the real one, but nothing
+waits for it: answers are due at once, and `poll` sleeps only until there is something to do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tests.scripted_client import ScriptedClient
+from txnproducer._protocol.events import ClientEvent, ClientRequest
+from txnproducer._protocol.messages import API_KEY_OF, ApiKey
+
+
+class LiveClient(ScriptedClient):
+    """See the module; the core calls it with the I/O thread's lock held.
+
+    Attributes:
+        held: kinds of requests that are left unanswered until `release`.
+        is_closed: whether the I/O thread closed it.
+        failure: raised by every `poll`, if set.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.held: set[ApiKey] = set()
+        self.is_closed = False
+        self.failure: Exception | None = None
+        self._is_woken = threading.Event()
+        self._next_offset = 0
+        self.set_transaction_version(2)
+
+    def poll(self, timeout_ms: int, now_ms: int) -> list[ClientEvent]:
+        if self.failure is not None:
+            raise self.failure
+        self.now_ms = now_ms
+        if not self._due and timeout_ms:
+            self._is_woken.wait(timeout_ms / 1000)
+        self._is_woken.clear()
+        return self.take_due_events()
+
+    def wakeup(self) -> None:
+        self._is_woken.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def send(self, request: ClientRequest, now_ms: int) -> None:
+        kind = API_KEY_OF[type(request.body)]
+        if kind in self.held:
+            self.requests.append(request)
+            self.outstanding[request.correlation_id] = request
+            return
+        self._prepare_success(kind)
+        super().send(request, now_ms)
+
+    def release(self, *kinds: ApiKey) -> None:
+        """Answer what was held back, well, and hold it back no longer."""
+        self.held.difference_update(kinds)
+        for request in list(self.outstanding.values()):
+            kind = API_KEY_OF[type(request.body)]
+            if kind in kinds:
+                self._prepare_success(kind)
+                self._end(request, self._prepared[kind].popleft())
+        self.wakeup()
+
+    def _prepare_success(self, kind: ApiKey) -> None:
+        if self._prepared[kind] or kind is ApiKey.METADATA:
+            return
+        if kind is ApiKey.PRODUCE:
+            self.prepare_produce(base_offset=self._next_offset)
+            self._next_offset += 1000
+            return
+        prepare: dict[ApiKey, Callable[[], None]] = {
+            ApiKey.FIND_COORDINATOR: self.prepare_find_coordinator,
+            ApiKey.INIT_PRODUCER_ID: self.prepare_init_producer_id,
+            ApiKey.ADD_PARTITIONS_TO_TXN: self.prepare_add_partitions,
+            ApiKey.ADD_OFFSETS_TO_TXN: self.prepare_add_offsets,
+            ApiKey.TXN_OFFSET_COMMIT: self.prepare_txn_offset_commit,
+            ApiKey.END_TXN: self.prepare_end_txn,
+        }
+        prepare[kind]()

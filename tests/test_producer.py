@@ -1,0 +1,629 @@
+"""The producer's calls over the real core, loop and lock; only the brokers are a script."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.live_client import LiveClient
+from txnproducer import TransactionalProducer, _live_producers, producer
+from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.messages import ApiKey
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import (
+    BufferExhaustedError,
+    CommitOutcomeUnknownError,
+    ErrorCode,
+    ForkedProducerError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    SerializationError,
+    TopicAuthorizationError,
+    UnknownConfigError,
+)
+from txnproducer.records import ConsumerGroupMetadata, TopicPartition
+
+PATIENCE_S = 10.0
+# Long enough for a loop of three threads on a busy machine, short enough to wait for in tests of
+# time-outs.
+SHORT_MS = 60
+
+
+@pytest.fixture
+def client(monkeypatch):
+    client = LiveClient()
+    monkeypatch.setattr(producer, "NetworkClient", lambda config, clock_ms: client)
+    return client
+
+
+@pytest.fixture
+def make(client):
+    made = []
+
+    def make_producer(transactional_id: str | None = "txn", **settings: Any):
+        settings = {"max_block_ms": 10_000, "linger_ms": 0, **settings}
+        made.append(TransactionalProducer("boot:9092", transactional_id, **settings))
+        return made[-1]
+
+    yield make_producer
+    for one in made:
+        one.close(0)
+
+
+@pytest.fixture
+def ready(make):
+    one = make()
+    one.init_transactions()
+    return one
+
+
+def impatient(one):
+    """Make a producer's calls time out soon."""
+    one._max_block_s = SHORT_MS / 1000
+    return one
+
+
+def commits_sent(client):
+    return [request.is_commit for request in client.sent(ApiKey.END_TXN)]
+
+
+# --- transactions
+
+
+def test_a_transaction_is_committed(ready, client):
+    ready.begin_transaction()
+    future = ready.send("topic", b"value", key=b"key", headers=[("h", b"1")])
+    ready.commit_transaction()
+    assert future.done()
+    assert future.result(0).topic == "topic"
+    assert commits_sent(client) == [True]
+    assert ready.transaction_state == "READY"
+
+
+def test_a_transaction_is_aborted(ready, client):
+    ready.begin_transaction()
+    ready.send("topic", b"value").result(PATIENCE_S)
+    ready.abort_transaction()
+    assert commits_sent(client) == [False]
+
+
+def test_a_block_commits_and_offsets_go_with_it(ready, client):
+    with ready.transaction() as txn:
+        txn.send("topic", b"value")
+        txn.send_offsets({TopicPartition("in", 0): 5}, ConsumerGroupMetadata("group"))
+    assert txn.outcome == "committed"
+    [request] = client.sent(ApiKey.TXN_OFFSET_COMMIT)
+    assert request.group_id == "group"
+
+
+def test_an_exception_in_the_block_aborts(ready, client):
+    txn = ready.transaction()
+
+    def body():
+        ready.send("topic", b"value").result(PATIENCE_S)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        with txn:
+            body()
+    assert txn.outcome == "aborted"
+    assert commits_sent(client) == [False]
+
+
+def test_transactions_follow_each_other(ready, client):
+    for number in range(5):
+        with ready.transaction():
+            ready.send("topic", b"%d" % number)
+    assert commits_sent(client) == [True] * 5
+
+
+def test_calls_before_init_are_refused_with_what_to_call(make):
+    one = make()
+    with pytest.raises(IllegalStateError, match="init_transactions"):
+        one.begin_transaction()
+    with pytest.raises(IllegalStateError):
+        one.send("topic", b"value")
+
+
+@pytest.mark.conformance("2.18")
+def test_transactional_calls_need_a_transactional_id(make):
+    one = make(None)
+    for call in (one.init_transactions, one.begin_transaction, one.commit_transaction):
+        with pytest.raises(IllegalStateError, match="transactional_id"):
+            call()
+
+
+@pytest.mark.conformance("2.16")
+def test_malformed_offsets_are_refused_before_anything_else(ready):
+    with pytest.raises(ValueError, match="group_metadata"):
+        ready.send_offsets_to_transaction({}, None)
+    with pytest.raises(ValueError, match="offsets"):
+        ready.send_offsets_to_transaction({"topic": 1}, ConsumerGroupMetadata("g"))
+
+
+@pytest.mark.conformance("2.15")
+def test_no_offsets_are_no_request_and_need_no_transaction(ready, client):
+    ready.send_offsets_to_transaction({}, ConsumerGroupMetadata("g"))
+    assert client.sent(ApiKey.TXN_OFFSET_COMMIT) == []
+
+
+# --- time-outs, and going on after them
+
+
+@pytest.mark.conformance("2.02")
+@pytest.mark.conformance("2.03")
+def test_init_that_timed_out_is_waited_for_again(make, client):
+    client.held.add(ApiKey.INIT_PRODUCER_ID)
+    one = impatient(make())
+    with pytest.raises(
+        KafkaTimeoutError, match=r"init_transactions.*again.*replication"
+    ) as caught:
+        one.init_transactions()
+    assert caught.value.recovery == "resume"
+    client.release(ApiKey.INIT_PRODUCER_ID)
+    one._max_block_s = PATIENCE_S
+    one.init_transactions()
+    assert len(client.sent(ApiKey.INIT_PRODUCER_ID)) == 1
+
+
+@pytest.mark.conformance("2.06")
+def test_a_commit_that_timed_out_is_waited_for_again_and_its_outcome_kept(ready, client):
+    client.held.add(ApiKey.END_TXN)
+    impatient(ready)
+    txn = ready.transaction()
+    with pytest.raises(KafkaTimeoutError, match="commit_transaction"):
+        with txn:
+            ready.send("topic", b"value")
+    assert txn.outcome == "open"
+    with pytest.raises(IllegalStateError, match="commit_transaction"):
+        ready.begin_transaction()
+    client.release(ApiKey.END_TXN)
+    ready._max_block_s = PATIENCE_S
+    ready.commit_transaction()
+    assert txn.outcome == "committed"
+    assert commits_sent(client) == [True]
+
+
+def test_a_commit_that_timed_out_before_it_was_sent_can_be_aborted(ready, client):
+    client.held.add(ApiKey.PRODUCE)
+    impatient(ready)
+    txn = ready.transaction()
+    with pytest.raises(KafkaTimeoutError):
+        with txn:
+            ready.send("topic", b"value")
+    client.release(ApiKey.PRODUCE)
+    ready._max_block_s = PATIENCE_S
+    ready.abort_transaction()
+    assert txn.outcome == "aborted"
+    assert commits_sent(client) == [False]
+
+
+def test_a_commit_whose_answer_is_lost_with_the_producer_is_unknown_not_failed(ready, client):
+    client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
+    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    txn = ready.transaction()
+    with pytest.raises(CommitOutcomeUnknownError) as caught:
+        with txn:
+            ready.send("topic", b"value")
+    assert caught.value.recovery == "unknown"
+    assert txn.outcome == "unknown"
+
+
+def test_an_abort_does_not_hide_that_the_commit_before_it_may_have_been_carried_out(ready, client):
+    client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
+    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED, delay_ms=2 * SHORT_MS)
+    impatient(ready)
+    txn = ready.transaction()
+    with pytest.raises(KafkaTimeoutError):
+        with txn:
+            ready.send("topic", b"value")
+    assert ready._io.wait_until(lambda: ready.transaction_state == "FATAL_ERROR", PATIENCE_S)
+    with pytest.raises(CommitOutcomeUnknownError):
+        ready.abort_transaction()
+    assert txn.outcome == "unknown"
+
+
+def test_a_producer_that_failed_before_the_commit_has_committed_nothing(ready, client):
+    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    txn = ready.transaction()
+    with pytest.raises(ProducerFencedError) as caught:
+        with txn:
+            ready.send("topic", b"value")
+    assert caught.value.recovery == "restart"
+    assert txn.outcome == "aborted"
+
+
+def test_a_failed_record_fails_the_commit_and_the_block_aborts(ready, client):
+    client.prepare_produce(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    txn = ready.transaction()
+    with pytest.raises(KafkaError) as caught:
+        with txn:
+            future = ready.send("topic", b"value")
+    assert caught.value.recovery == "abort"
+    assert isinstance(future.exception(0), TopicAuthorizationError)
+    assert txn.outcome == "aborted"
+    with ready.transaction():
+        ready.send("topic", b"value")
+
+
+def test_an_interrupt_while_waiting_gets_through_and_the_call_can_be_made_again(
+    ready, client, monkeypatch
+):
+    def interrupt(is_done, timeout_s):
+        raise KeyboardInterrupt
+
+    ready.begin_transaction()
+    ready.send("topic", b"value")
+    with monkeypatch.context() as patch:
+        patch.setattr(ready._io, "wait_until", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ready.commit_transaction()
+    ready.commit_transaction()
+    assert commits_sent(client) == [True]
+
+
+# --- send
+
+
+def test_callbacks_run_on_the_io_thread_before_the_commit_returns(ready):
+    seen = []
+    with ready.transaction():
+        ready.send(
+            "topic",
+            b"value",
+            on_delivery=lambda metadata, error: seen.append(
+                (metadata.offset, error, threading.current_thread().name)
+            ),
+        )
+    assert seen == [(0, None, "txnproducer-producer-txn")]
+
+
+def test_serializers_make_bytes_of_keys_and_values(make, client):
+    one = make(None, key_serializer=str.encode, value_serializer=lambda v: repr(v).encode())
+    future = one.send("topic", [1], key="k")
+    assert future.result(PATIENCE_S).serialized_value_size == 3
+
+
+@pytest.mark.conformance("2.24")
+def test_a_wrong_argument_raises_and_leaves_the_transaction_as_it_was(make, client):
+    one = make(value_serializer=lambda v: 1 / 0 if v == b"bad" else v)
+    one.init_transactions()
+    with one.transaction() as txn:
+        with pytest.raises(TypeError, match="topic must be a str"):
+            one.send(b"topic", b"v")
+        with pytest.raises(TypeError, match=r"key\.encode"):
+            one.send("topic", b"v", key="text")
+        with pytest.raises(TypeError, match=r"headers\[0\]"):
+            one.send("topic", b"v", headers=[("h", 1)])
+        with pytest.raises(ValueError, match="partition must not be negative"):
+            one.send("topic", b"v", partition=-1)
+        with pytest.raises(SerializationError, match="ZeroDivisionError"):
+            one.send("topic", b"bad")
+        one.send("topic", b"good")
+    assert txn.outcome == "committed"
+
+
+@pytest.mark.conformance("2.21")
+def test_a_record_too_large_fails_its_future_and_its_callback(make):
+    one = make(None, max_request_size=1000)
+    seen = []
+    future = one.send("topic", b"x" * 2000, on_delivery=lambda m, e: seen.append((m, e)))
+    assert isinstance(future.exception(0), RecordTooLargeError)
+    one.flush(PATIENCE_S)
+    assert one._io.wait_until(lambda: bool(seen), PATIENCE_S)
+    [(metadata, error)] = seen
+    assert metadata.offset == -1
+    assert isinstance(error, RecordTooLargeError)
+
+
+@pytest.mark.conformance("2.22")
+def test_an_unknown_topic_fails_the_future_after_max_block_ms_and_then_the_commit(make):
+    one = make(max_block_ms=SHORT_MS)
+    one._max_block_s = PATIENCE_S
+    one.init_transactions()
+    txn = one.transaction()
+    with pytest.raises(KafkaError) as caught:
+        with txn:
+            future = one.send("no-such-topic", b"v")
+    assert isinstance(future.exception(0), KafkaTimeoutError)
+    assert "no-such-topic" in str(future.exception(0))
+    assert caught.value.recovery == "abort"
+    assert txn.outcome == "aborted"
+
+
+def test_a_full_buffer_makes_send_wait_and_goes_on_when_there_is_room(make, client):
+    one = make(None, buffer_memory=40_000, batch_size=16_384)
+    client.held.add(ApiKey.PRODUCE)
+    for _ in range(2):
+        one.send("topic", b"x" * 16_000, partition=0)
+    waiting = threading.Thread(target=one.send, args=("topic", b"x" * 16_000, None, None, 0))
+    waiting.start()
+    assert one._io.wait_until(lambda: one._core.metrics()["waiting-threads"] == 1, PATIENCE_S)
+    with one._lock:
+        client.release(ApiKey.PRODUCE)
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+
+
+def test_a_buffer_that_stays_full_fails_the_future(make, client):
+    one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=SHORT_MS)
+    client.held.update((ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID))
+    one.partitions_for("topic")
+    futures = [one.send("topic", b"x" * 16_000, partition=0) for _ in range(3)]
+    assert isinstance(futures[-1].exception(0), BufferExhaustedError)
+    assert one.metrics()["waiting-threads"] == 0
+
+
+def test_several_threads_send_at_once(ready, client):
+    def work():
+        futures.extend([ready.send("topic", b"value", partition=0) for _ in range(200)])
+
+    futures: list[Any] = []
+    with ready.transaction():
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    assert len(futures) == 800
+    assert all(future.done() and future.error is None for future in futures)
+
+
+def test_a_callback_may_send_but_not_wait(ready):
+    seen: list[Any] = []
+
+    def callback(metadata, error):
+        if len(seen) < 1:
+            seen.append(ready.send("topic", b"from the callback"))
+            for call in (ready.flush, ready.commit_transaction, seen[0].result):
+                with pytest.raises(IllegalStateError, match="delivery callback"):
+                    call()
+            seen.append("done")
+
+    ready.begin_transaction()
+    ready.send("topic", b"value", on_delivery=callback)
+    assert ready._io.wait_until(lambda: "done" in seen, PATIENCE_S)
+
+
+# --- flush, partitions, metrics
+
+
+def test_flush_waits_for_what_was_sent(make):
+    one = make(None, linger_ms=60_000, delivery_timeout_ms=200_000)
+    futures = [one.send("topic", b"value") for _ in range(10)]
+    one.flush()
+    assert all(future.done() for future in futures)
+
+
+def test_flush_that_times_out_says_so_and_leaves_nothing_behind(make, client):
+    one = make(None)
+    client.held.add(ApiKey.PRODUCE)
+    future = one.send("topic", b"value")
+    with pytest.raises(KafkaTimeoutError, match=r"flush did not finish within 0\.01 s"):
+        one.flush(0.01)
+    assert not one._core._accumulator.is_flush_in_progress
+    with one._lock:
+        client.release(ApiKey.PRODUCE)
+    assert future.result(PATIENCE_S).offset == 0
+
+
+def test_partitions_of_a_topic_are_asked_for(make):
+    one = make(None)
+    assert [info.partition for info in one.partitions_for("topic")] == [0, 1]
+
+
+def test_partitions_of_an_unknown_topic_time_out_with_advice(make):
+    one = make(None, max_block_ms=SHORT_MS)
+    with pytest.raises(KafkaTimeoutError, match="does not know topic 'nowhere'"):
+        one.partitions_for("nowhere")
+
+
+def test_partitions_that_may_not_be_seen_raise_the_refusal(make, client):
+    client.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    one = make(None)
+    with pytest.raises(TopicAuthorizationError):
+        one.partitions_for("secret")
+    one.send("topic", b"still alive").result(PATIENCE_S)
+
+
+def test_the_time_of_each_kind_of_call_is_counted(ready):
+    with ready.transaction():
+        ready.send("topic", b"value")
+    ready.flush()
+    metrics = ready.metrics()
+    for name in ("txn-init", "txn-commit", "flush"):
+        assert metrics[f"{name}-time-ns-total"] > 0
+
+
+# --- the end
+
+
+def test_closing_aborts_the_open_transaction_and_settles_its_outcome(ready, client):
+    txn = ready.transaction()
+    txn.__enter__()
+    ready.send("topic", b"value").result(PATIENCE_S)
+    ready.close()
+    assert commits_sent(client) == [False]
+    assert txn.outcome == "aborted"
+    assert client.is_closed
+
+
+def test_closing_finishes_a_commit_under_way(ready, client):
+    client.held.add(ApiKey.END_TXN)
+    impatient(ready)
+    txn = ready.transaction()
+    with pytest.raises(KafkaTimeoutError):
+        with txn:
+            ready.send("topic", b"value")
+    with ready._lock:
+        client.release(ApiKey.END_TXN)
+    ready.close(PATIENCE_S)
+    assert txn.outcome == "committed"
+
+
+def test_closing_by_force_under_a_commit_leaves_its_outcome_unknown(ready, client):
+    client.held.add(ApiKey.END_TXN)
+    impatient(ready)
+    txn = ready.transaction()
+    with pytest.raises(KafkaTimeoutError):
+        with txn:
+            ready.send("topic", b"value")
+    ready.close(0)
+    assert txn.outcome == "unknown"
+
+
+@pytest.mark.conformance("2.35")
+def test_closing_again_does_nothing_and_a_negative_time_out_is_refused(ready):
+    with pytest.raises(ValueError, match="negative"):
+        ready.close(-1)
+    ready.close()
+    ready.close()
+
+
+def test_a_closed_producer_refuses_every_call(ready):
+    ready.close()
+    calls = [
+        ready.init_transactions,
+        ready.begin_transaction,
+        ready.commit_transaction,
+        ready.abort_transaction,
+        ready.flush,
+        lambda: ready.send("topic", b"v"),
+        lambda: ready.partitions_for("topic"),
+    ]
+    for call in calls:
+        with pytest.raises(IllegalStateError, match="the producer is closed"):
+            call()
+
+
+@pytest.mark.conformance("6.24")
+def test_closing_wakes_whoever_waits_for_init(make, client):
+    client.held.add(ApiKey.FIND_COORDINATOR)
+    one = make()
+    errors = []
+
+    def wait():
+        try:
+            one.init_transactions()
+        except KafkaError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert one._io.wait_until(lambda: bool(client.sent(ApiKey.FIND_COORDINATOR)), PATIENCE_S)
+    one.close(0)
+    thread.join(PATIENCE_S)
+    assert len(errors) == 1
+
+
+@pytest.mark.conformance("2.34")
+def test_closing_wakes_whoever_waits_to_send(make, client):
+    client.is_answering_metadata = False
+    one = make(None)
+    errors = []
+
+    def wait():
+        try:
+            one.send("topic", b"v")
+        except KafkaError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert one._io.wait_until(lambda: bool(client.sent(ApiKey.METADATA)), PATIENCE_S)
+    one.close(0)
+    thread.join(PATIENCE_S)
+    assert len(errors) == 1
+    assert "closed" in str(errors[0])
+
+
+def test_a_with_block_closes_the_producer(make, client):
+    with make() as one:
+        one.init_transactions()
+    assert client.is_closed
+    with pytest.raises(IllegalStateError, match="closed"):
+        one.__enter__()
+
+
+def test_a_client_that_always_fails_does_not_hang_the_close(make, client):
+    one = make()
+    client.failure = OSError("broken")
+    client.wakeup()
+    began = time.monotonic()
+    one.close(0.05)
+    assert time.monotonic() - began < PATIENCE_S
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
+    made = [TransactionalProducer("boot:9092", None, linger_ms=0)]
+    thread = made[0]._io._thread
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        made.clear()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert client.is_closed
+
+
+def test_at_exit_what_is_open_is_closed(ready, client):
+    ready.begin_transaction()
+    ready.send("topic", b"value").result(PATIENCE_S)
+    _live_producers._close_all()
+    assert commits_sent(client) == [False]
+    assert client.is_closed
+
+
+# --- processes, settings
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads is the point
+def test_a_forked_process_is_told_to_make_its_own_producer(ready):
+    def child(pipe):
+        answers = []
+        for call in (ready.begin_transaction, lambda: ready.send("topic", b"v"), ready.flush):
+            try:
+                call()
+            except ForkedProducerError as error:
+                answers.append(str(error))
+        ready.close()
+        pipe.send(answers)
+
+    context: Any = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=child, args=(there,))
+    process.start()
+    assert here.poll(PATIENCE_S)
+    answers = here.recv()
+    process.join(PATIENCE_S)
+    assert len(answers) == 3
+    assert "Make a producer in this process" in answers[0]
+    with ready.transaction():
+        ready.send("topic", b"the parent goes on")
+
+
+def test_a_producer_cannot_be_pickled_and_says_what_can(ready):
+    with pytest.raises(TypeError, match="Send its settings instead"):
+        pickle.dumps(ready)
+
+
+def test_a_wrong_setting_is_refused_before_a_thread_is_started(client):
+    threads = threading.active_count()
+    with pytest.raises(UnknownConfigError, match="linger_ms"):
+        TransactionalProducer("boot:9092", "txn", linger_m=5)
+    assert threading.active_count() == threads
+
+
+def test_a_configuration_made_before_is_taken_as_it_is(client):
+    config = ProducerConfig.build(bootstrap_servers="boot:9092", transactional_id="mine")
+    with TransactionalProducer.from_config(config) as one:
+        assert repr(one) == "<TransactionalProducer 'mine' UNINITIALIZED>"

@@ -1,0 +1,84 @@
+"""What a producer's calls say when they cannot go on: what happened, and what to do about it.
+
+Why it exists: most people meet these texts before any documentation, so they are kept together,
+where they can be read and held to one standard.
+Owns: the texts of time-outs and refusals. Must not know: a producer, its state, its connections.
+Rules: each names the call, says whether it goes on by itself, and what usually helps.
+"""
+
+from __future__ import annotations
+
+from txnproducer.errors import (
+    ForkedProducerError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+)
+
+__all__ = ["closed", "flush_timed_out", "forked", "not_open", "timed_out", "topic_unknown"]
+
+_GOES_ON = "It goes on in the background: call {call}() again to wait for it, or close()."
+# What a time-out most often means, by the call that timed out.
+_HINTS = {
+    "init_transactions": (
+        "Check that a broker of bootstrap_servers can be reached, and that the cluster can hold"
+        " __transaction_state: its replication factor (transaction.state.log.replication.factor)"
+        " must not be above the number of brokers, nor its min.isr above those alive."
+    ),
+    "commit_transaction": (
+        "A commit waits for every record and its callback first, then for the coordinator: look"
+        " for partitions without a leader or with too few replicas in sync. abort_transaction()"
+        " gives up instead; if the commit was sent already, its outcome may stay unknown."
+    ),
+    "abort_transaction": (
+        "An abort waits for the requests in flight, then for the coordinator: look for brokers"
+        " that cannot be reached."
+    ),
+    "send_offsets_to_transaction": (
+        "Check that the group's coordinator can be reached, and that the cluster can hold"
+        " __consumer_offsets."
+    ),
+}
+
+
+def timed_out(call: str, max_block_ms: int) -> KafkaTimeoutError:
+    """Return the error of a transactional call that took longer than `max_block_ms`."""
+    return KafkaTimeoutError(
+        f"{call} did not finish within max_block_ms={max_block_ms}."
+        f" {_GOES_ON.format(call=call)} {_HINTS[call]}"
+    )
+
+
+def topic_unknown(topic: str, max_block_ms: int) -> KafkaTimeoutError:
+    """Return the error of a question for a topic that the cluster does not know."""
+    return KafkaTimeoutError(
+        f"partitions_for got no answer within max_block_ms={max_block_ms}: the cluster does not"
+        f" know topic {topic!r}. Create it, check its name, or check that a broker can be reached."
+    )
+
+
+def flush_timed_out(limit_s: float) -> KafkaTimeoutError:
+    """Return the error of a flush that took too long."""
+    return KafkaTimeoutError(
+        f"flush did not finish within {limit_s:g} s: some records are still on their way."
+        " They go on; call flush() again to wait for them."
+    )
+
+
+def not_open(call: str) -> KafkaError:
+    """Refuse a call on a producer whose making has failed."""
+    return IllegalStateError(f"cannot {call}: the producer could not be opened")
+
+
+def closed(call: str) -> KafkaError:
+    """Refuse a call on a closed producer."""
+    return IllegalStateError(f"cannot {call}: the producer is closed")
+
+
+def forked(call: str) -> KafkaError:
+    """Refuse a call in a forked process."""
+    return ForkedProducerError(
+        f"cannot {call}: the producer was made in the parent process; its thread and connections"
+        " did not come along. Make a producer in this process (in gunicorn or Celery: in the"
+        " hook that runs after the fork)."
+    )
