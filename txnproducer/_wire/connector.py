@@ -35,6 +35,7 @@ from .handshake import (
     SaslLogin,
     exchange_api_versions,
     exchange_login,
+    exchange_sasl_question,
     make_mechanism,
 )
 from .tcp import TcpSettings, open_tcp
@@ -117,6 +118,7 @@ class Connector:
         clock_ms: the caller's clock.
         deadline_ms: when to give up, on that clock.
         on_done: called on the connector's thread once there is an outcome to `collect`.
+        must_ask_for_sasl: find out whether the listener wants a login that is not configured.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class Connector:
         clock_ms: Callable[[], int],
         deadline_ms: int,
         on_done: Callable[[], None],
+        must_ask_for_sasl: bool = False,
     ) -> None:
         self.deadline_ms = deadline_ms
         self._node = node
@@ -136,6 +139,7 @@ class Connector:
         )
         self._clock_ms = clock_ms
         self._on_done = on_done
+        self._must_ask_for_sasl = must_ask_for_sasl
         self._lock = threading.Lock()
         self._is_abandoned = False
         self._sock: AnySocket | None = None
@@ -198,6 +202,8 @@ class Connector:
                 versions.sasl_authenticate_version,
             )
             session_lifetime_ms = self._drive(exchange_login(login, correlation_ids))
+        elif self._must_ask_for_sasl:
+            self._drive(exchange_sasl_question(settings.client_id, correlation_ids))
         sock = self._connected_sock
         sock.setblocking(False)
         return Connected(sock, versions, correlation_ids, login, session_lifetime_ms)

@@ -178,6 +178,33 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
     return lifetime_ms
 
 
+def exchange_sasl_question(client_id: str, correlation_ids: Iterator[int]) -> Exchange[None]:
+    """Ask a listener whether it wants a SASL login; for a client that has none configured.
+
+    Such a listener answers ApiVersions and hangs up on the first real request, without a word.
+
+    Args:
+        client_id: the name in the requests' headers.
+        correlation_ids: the connection's numbers.
+
+    Raises:
+        IllegalSaslStateError: it does; the message names what it offers.
+    """
+    answer = yield from _exchange(
+        kp.SaslHandshakeRequest(version=_SASL_HANDSHAKE_VERSION, mechanism="?"),
+        kp.SaslHandshakeResponse,
+        _SASL_HANDSHAKE_VERSION,
+        client_id,
+        correlation_ids,
+    )
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(answer.mechanisms or ()) or "none"
+        raise IllegalSaslStateError(
+            "the listener wants a SASL login: set security_protocol to SASL_SSL or "
+            f"SASL_PLAINTEXT, and sasl_mechanism to one that it offers: {offered}"
+        )
+
+
 def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
     """Make kafka-python's implementation of a SASL mechanism.
 

@@ -16,7 +16,6 @@ import logging
 import random
 import selectors
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from txnproducer._protocol.events import (
     Channel,
@@ -42,26 +41,13 @@ from txnproducer.errors import (
 from .codec import Codec
 from .connection import NEVER_MS, Connection
 from .connector import Connected, Connector, ConnectSettings, is_refusal
+from .links import UNTIL_NEWS_MS, Backoff, Link, hopeless_at_ms
 from .version_choice import choose_version
 from .wakeup import Wakeup
 
 _LOG = logging.getLogger(__name__)
 
-UNTIL_NEWS_MS = 2**31 - 1  # "no time is worth waiting for: an event will come"
 _LONGEST_WAIT_MS = 600_000
-_JITTER = 0.2
-_SETUP_TIMEOUT_GRACE_MS = 50  # for the connector to tell itself why it is late
-
-
-@dataclass(slots=True)
-class _Link:
-    """What is known of one connection, whether it exists or not."""
-
-    connection: Connection | None = None
-    connector: Connector | None = None
-    failures: int = 0
-    retry_at_ms: int = 0
-    last_attempt_ms: int = -1
 
 
 class NetworkClient:
@@ -92,11 +78,19 @@ class NetworkClient:
             config.receive_buffer_bytes,
         )
         self._codec = Codec(config.client_id)
+        self._reconnects = Backoff(
+            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._rng
+        )
+        self._setup_timeouts = Backoff(
+            config.socket_connection_setup_timeout_ms,
+            config.socket_connection_setup_timeout_max_ms,
+            self._rng,
+        )
         self._nodes = {
             -1 - number: BrokerNode(-1 - number, host, port)
             for number, (host, port) in enumerate(config.bootstrap_addresses)
         }
-        self._links: dict[ConnectionId, _Link] = {}
+        self._links: dict[ConnectionId, Link] = {}
         self._api_versions: dict[int, NodeApiVersions] = {}
         self._features = FinalizedFeatures()
         self._events: list[ClientEvent] = []
@@ -142,12 +136,7 @@ class NetworkClient:
         link = self._links.get(connection)
         if link is None:
             return 0 if connection.node_id in self._nodes else UNTIL_NEWS_MS
-        if link.connection is None:
-            connecting = link.connector is not None
-            return UNTIL_NEWS_MS if connecting else max(0, link.retry_at_ms - now_ms)
-        if link.connection.can_send(now_ms):
-            return 0
-        return max(0, link.connection.muted_until_ms - now_ms) or UNTIL_NEWS_MS
+        return link.ready_delay_ms(now_ms)
 
     def throttle_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
         """Return for how long the broker has asked not to be sent to (KIP-219)."""
@@ -181,31 +170,16 @@ class NetworkClient:
 
     def least_loaded_node(self, now_ms: int) -> int | None:
         """Return the best broker for a request that any can answer; None when all back off."""
-        best: tuple[int, int, float] | None = None
+        best: tuple[int, int, int] | None = None
         best_id: int | None = None
-        for node_id in self._nodes:
-            rank = self._rank(node_id, now_ms)
+        unknown = Link()
+        # In random order, so that many clients do not all choose the same of equals.
+        for node_id in self._rng.sample(list(self._nodes), len(self._nodes)):
+            link = self._links.get(ConnectionId(node_id)) or unknown
+            rank = link.rank(now_ms, is_bootstrap=node_id < 0)
             if rank is not None and (best is None or rank < best):
                 best, best_id = rank, node_id
         return best_id
-
-    def _rank(self, node_id: int, now_ms: int) -> tuple[int, int, float] | None:
-        """Return how good a node is (less is better), or None while it backs off.
-
-        Ready ones first, by load; then those being connected; then those that could be: known
-        brokers before bootstrap addresses (which may be a load balancer), the one tried longest
-        ago first.
-        """
-        link = self._links.get(ConnectionId(node_id)) or _Link()
-        if link.connection is not None:
-            if link.connection.can_send(now_ms):
-                return 0, link.connection.in_flight_count, self._rng.random()
-            return 3, link.connection.in_flight_count, self._rng.random()
-        if link.connector is not None:
-            return 1, 0, self._rng.random()
-        if now_ms < link.retry_at_ms:
-            return None
-        return 2, int(node_id < 0), link.last_attempt_ms + self._rng.random()
 
     def in_flight_count(self, connection: ConnectionId | None = None) -> int:
         """Return how many requests await their answer, on one connection or on all."""
@@ -318,9 +292,9 @@ class NetworkClient:
                 except KafkaError as error:
                     self._disconnect(connection, error, now_ms)
                     continue
-                if now_ms >= self._idle_at_ms(connection):
+                if now_ms >= link.idle_at_ms(self._config.connections_max_idle_ms):
                     self._forget(connection_id, None)
-            elif connector is not None and now_ms >= self._hopeless_at_ms(connector):
+            elif connector is not None and now_ms >= hopeless_at_ms(connector):
                 self._attempt_failed(
                     connection_id,
                     link,
@@ -333,20 +307,8 @@ class NetworkClient:
 
         self._due_ms = min((self._due_of(link) for link in self._links.values()), default=NEVER_MS)
 
-    def _due_of(self, link: _Link) -> int:
-        if link.connection is not None:
-            return min(link.connection.next_deadline_ms(), self._idle_at_ms(link.connection))
-        return NEVER_MS if link.connector is None else self._hopeless_at_ms(link.connector)
-
-    def _idle_at_ms(self, connection: Connection) -> int:
-        max_idle_ms = self._config.connections_max_idle_ms
-        if max_idle_ms < 0 or connection.in_flight_count or connection.has_output:
-            return NEVER_MS
-        return connection.last_used_ms + max_idle_ms
-
-    @staticmethod
-    def _hopeless_at_ms(connector: Connector) -> int:
-        return connector.deadline_ms + _SETUP_TIMEOUT_GRACE_MS
+    def _due_of(self, link: Link) -> int:
+        return link.due_ms(self._config.connections_max_idle_ms)
 
     # --- connecting and disconnecting -----------------------------------------------------------
 
@@ -354,16 +316,15 @@ class NetworkClient:
         node = self._nodes.get(connection_id.node_id)
         if node is None or self._is_closed:
             return
-        link = self._links.setdefault(connection_id, _Link())
+        link = self._links.setdefault(connection_id, Link())
         link.last_attempt_ms = now_ms
-        config = self._config
-        timeout_ms = self._spread(
-            config.socket_connection_setup_timeout_ms,
-            config.socket_connection_setup_timeout_max_ms,
-            link.failures,
-        )
         connector = Connector(
-            node, self._settings, self._clock_ms, now_ms + timeout_ms, self._wakeup.set
+            node,
+            self._settings,
+            self._clock_ms,
+            now_ms + self._setup_timeouts.after(link.failures),
+            self._wakeup.set,
+            link.is_sasl_suspected,
         )
         try:
             connector.start()
@@ -373,7 +334,7 @@ class NetworkClient:
             )
         else:
             link.connector = connector
-            self._due_ms = min(self._due_ms, self._hopeless_at_ms(connector))
+            self._due_ms = min(self._due_ms, hopeless_at_ms(connector))
 
     def _collect(self, now_ms: int) -> None:
         """Take over what the connectors have finished."""
@@ -386,7 +347,7 @@ class NetworkClient:
                 self._attempt_failed(connection_id, link, outcome, now_ms)
 
     def _take_over(
-        self, connection_id: ConnectionId, link: _Link, connected: Connected, now_ms: int
+        self, connection_id: ConnectionId, link: Link, connected: Connected, now_ms: int
     ) -> None:
         connection = Connection(
             connection_id,
@@ -406,12 +367,12 @@ class NetworkClient:
         self._events.append(ConnectionEvent(connection_id, ConnectionState.READY))
 
     def _attempt_failed(
-        self, connection_id: ConnectionId, link: _Link, error: KafkaError, now_ms: int
+        self, connection_id: ConnectionId, link: Link, error: KafkaError, now_ms: int
     ) -> None:
         if link.connector is not None:
             link.connector.abandon()
             link.connector = None
-        self._back_off(link, now_ms)
+        link.back_off(self._reconnects, now_ms)
         self._tell_end(connection_id, error)
 
     def _disconnect(self, connection: Connection, error: KafkaError, now_ms: int) -> None:
@@ -420,13 +381,10 @@ class NetworkClient:
         if link is None or link.connection is not connection:
             return
         if connection.has_answered:
-            link.failures = 0
-        elif isinstance(error, DisconnectError):
-            error = DisconnectError(
-                f"{error}, before its first answer on a new connection (does the listener want "
-                "another security_protocol?)"
-            )
-        self._back_off(link, now_ms)
+            link.failures, link.is_sasl_suspected = 0, False
+        elif connection.in_flight_count and isinstance(error, DisconnectError):
+            link.is_sasl_suspected = True  # the next attempt asks
+        link.back_off(self._reconnects, now_ms)
         self._end(link, connection, error, now_ms)
 
     def _forget(self, connection_id: ConnectionId, error: KafkaError | None) -> None:
@@ -441,7 +399,7 @@ class NetworkClient:
             self._end(link, link.connection, error, self._clock_ms())
 
     def _end(
-        self, link: _Link, connection: Connection, error: KafkaError | None, now_ms: int
+        self, link: Link, connection: Connection, error: KafkaError | None, now_ms: int
     ) -> None:
         link.connection = None
         self._selector.unregister(connection.sock)
@@ -456,18 +414,6 @@ class NetworkClient:
             state = ConnectionState.AUTHENTICATION_FAILED
         _LOG.debug("%s to %s: %s", state.name, self._address(connection_id), error)
         self._events.append(ConnectionEvent(connection_id, state, error))
-
-    def _back_off(self, link: _Link, now_ms: int) -> None:
-        config = self._config
-        link.retry_at_ms = now_ms + self._spread(
-            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, link.failures
-        )
-        link.failures += 1
-
-    def _spread(self, first_ms: int, max_ms: int, failures: int) -> int:
-        """Return a time that doubles with each failure up to a maximum, give or take a fifth."""
-        base_ms = min(max(first_ms, max_ms), first_ms << min(failures, 30))
-        return round(base_ms * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
 
     def _address(self, connection_id: ConnectionId) -> str:
         node = self._nodes.get(connection_id.node_id)

@@ -1,0 +1,102 @@
+"""What the client keeps of each connection between its lives: attempts, failures, when to retry.
+
+Why it exists: the loop in `network_client` moves bytes; this answers its questions of "when" and
+"which" from plain values.
+Owns: `Link`, `Backoff`. Must not know: selectors, events, threads.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from .connection import NEVER_MS, Connection
+from .connector import Connector
+
+UNTIL_NEWS_MS = 2**31 - 1  # "no time is worth waiting for: an event will come"
+_JITTER = 0.2
+_GRACE_MS = 50  # for a connector to tell itself why it is late
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """A time that doubles with each failure up to a maximum, give or take a fifth (KIP-144)."""
+
+    first_ms: int
+    max_ms: int
+    rng: random.Random
+
+    def after(self, failures: int) -> int:
+        """Return the time after so many failures in a row, in milliseconds."""
+        base_ms = min(max(self.first_ms, self.max_ms), self.first_ms << min(failures, 30))
+        return round(base_ms * self.rng.uniform(1 - _JITTER, 1 + _JITTER))
+
+
+@dataclass(slots=True)
+class Link:
+    """What is known of one connection, whether it exists or not.
+
+    Attributes:
+        connection: the established connection, if there is one.
+        connector: the attempt to make one, if it is under way.
+        failures: attempts and connections in a row that ended without a single answer.
+        retry_at_ms: not to be tried again before.
+        last_attempt_ms: when it was last tried; -1 if never.
+        is_sasl_suspected: the broker hung up on a first request, as listeners do that want SASL.
+    """
+
+    connection: Connection | None = None
+    connector: Connector | None = None
+    failures: int = 0
+    retry_at_ms: int = 0
+    last_attempt_ms: int = -1
+    is_sasl_suspected: bool = False
+
+    def rank(self, now_ms: int, is_bootstrap: bool) -> tuple[int, int, int] | None:
+        """Return how good the node is for any request (less is better); None while it backs off.
+
+        Ready ones first, by load; then those being connected; then those that could be: known
+        brokers before bootstrap addresses (perhaps a load balancer's), the one tried longest ago
+        first; at last those that take no request just now.
+        """
+        if self.connection is not None:
+            rank = 0 if self.connection.can_send(now_ms) else 3
+            return rank, self.connection.in_flight_count, 0
+        if self.connector is not None:
+            return 1, 0, 0
+        if now_ms < self.retry_at_ms:
+            return None
+        return 2, int(is_bootstrap), self.last_attempt_ms
+
+    def ready_delay_ms(self, now_ms: int) -> int:
+        """Return after how long it is worth asking again whether a request can be sent."""
+        if self.connection is None:
+            return UNTIL_NEWS_MS if self.connector else max(0, self.retry_at_ms - now_ms)
+        if self.connection.can_send(now_ms):
+            return 0
+        return max(0, self.connection.muted_until_ms - now_ms) or UNTIL_NEWS_MS
+
+    def back_off(self, backoff: Backoff, now_ms: int) -> None:
+        """Count a failure and put the next attempt off."""
+        self.retry_at_ms = now_ms + backoff.after(self.failures)
+        self.failures += 1
+
+    def due_ms(self, max_idle_ms: int) -> int:
+        """Return when something has to be done if nothing comes before."""
+        if self.connection is not None:
+            return min(self.connection.next_deadline_ms(), self.idle_at_ms(max_idle_ms))
+        return NEVER_MS if self.connector is None else hopeless_at_ms(self.connector)
+
+    def idle_at_ms(self, max_idle_ms: int) -> int:
+        """Return when the connection has been idle for too long; a negative limit means never."""
+        connection = self.connection
+        if connection is None or max_idle_ms < 0:
+            return NEVER_MS
+        if connection.in_flight_count or connection.has_output:
+            return NEVER_MS
+        return connection.last_used_ms + max_idle_ms
+
+
+def hopeless_at_ms(connector: Connector) -> int:
+    """Return when to stop waiting even for the connector's own report (a look-up may hang)."""
+    return connector.deadline_ms + _GRACE_MS
