@@ -186,6 +186,7 @@ def test_nothing_moves_after_a_failure_that_may_be_a_success(either):
 @pytest.mark.trap(28, 29)
 def test_a_partition_that_the_broker_forgot_begins_at_zero_and_others_go_on(transactional):
     drain(transactional, place=TP1)
+    ack(transactional, drain(transactional, 2))
     forgotten = drain(transactional, 4)
     fail(transactional, forgotten, UNKNOWN)
     assert transactional.sequence_number(TP0) == 0

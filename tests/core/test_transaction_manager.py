@@ -17,6 +17,7 @@ from txnproducer._protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     InitProducerIdRequest,
+    MetadataResponse,
     PartitionErrorCode,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -42,6 +43,7 @@ from txnproducer.errors import (
 from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
 
 S = TransactionState
+Find, AddOffsets = FindCoordinatorRequest, AddOffsetsToTxnRequest
 NEXT = ProducerIdAndEpoch(77, 1)
 
 
@@ -552,6 +554,33 @@ def test_each_group_has_its_own_coordinator():
     driver.expect(TxnOffsetCommitRequest)
     assert driver.expect(FindCoordinatorRequest).key == "other"
     assert driver.expect(TxnOffsetCommitRequest).group_id == "other"
+
+
+@pytest.mark.conformance("3.04")
+def test_after_an_abortable_error_requests_fail_but_a_look_up_still_goes():
+    driver = with_partition(version=1)
+    driver.manager.maybe_add_partition(TP1)
+    driver.take()
+    driver.fail()
+    offsets = driver.send_offsets()
+    error = TopicAuthorizationError()
+    driver.manager.maybe_transition_to_error_state(error)
+    driver.expect(FindCoordinatorRequest)
+    assert driver.take() is None
+    assert offsets.error is error
+    abort = driver.manager.begin_abort()
+    driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(driver, abort)
+
+
+def test_a_request_to_any_broker_has_no_coordinator_to_look_up():
+    driver = TxnDriver(None)
+    driver.as_sender(driver.manager.bump_idempotent_epoch_and_reset_id_if_needed)
+    driver.take()
+    assert driver.handler is not None
+    with pytest.raises(IllegalStateError, match="any broker"):
+        driver.manager.lookup_coordinator(driver.handler)
 
 
 @pytest.mark.conformance("3.38")
@@ -1175,6 +1204,57 @@ def test_an_answer_after_a_fatal_error_changes_nothing():
     driver.reply()
     assert (driver.state, driver.manager.last_error) == (S.FATAL_ERROR, error)
     assert driver.take() is None
+
+
+@pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
+def test_an_end_that_is_answered_after_a_fatal_error_does_not_bring_the_producer_back(call):
+    driver = with_partition()
+    getattr(driver.manager, call)()
+    driver.take()
+    error = ClusterAuthorizationError()
+    driver.manager.transition_to_fatal_error(error)
+    driver.reply(0, NEXT)
+    assert (driver.state, driver.manager.last_error) == (S.FATAL_ERROR, error)
+
+
+def test_no_answer_after_a_fatal_error_is_not_asked_for_again():
+    driver = with_partition()
+    driver.manager.begin_abort()
+    driver.take()
+    driver.manager.transition_to_fatal_error(ClusterAuthorizationError())
+    driver.fail()
+    assert not driver.manager.has_pending_requests
+
+
+def test_an_answer_that_meets_an_impossible_state_fails_whoever_waits():
+    driver = with_partition()
+    commit = driver.manager.begin_commit()
+    driver.take()
+    driver.manager.state = S.IN_TRANSACTION
+    with pytest.raises(IllegalStateError):
+        driver.reply(0, NEXT)
+    assert driver.state is S.FATAL_ERROR
+    assert isinstance(commit.error, IllegalStateError)
+
+
+@pytest.mark.parametrize(
+    "bring",
+    [
+        lambda driver: driver.manager.initialize_transactions(),
+        lambda driver: (driver.manager.initialize_transactions(), driver.expect(Find)),
+        lambda driver: (driver.begin(), driver.manager.maybe_add_partition(TP0)),
+        lambda driver: (driver.begin(), driver.send_offsets()),
+        lambda driver: (driver.begin(), driver.send_offsets(), driver.expect(AddOffsets)),
+        lambda driver: (driver.begin(), driver.add_partition(), driver.manager.begin_commit()),
+    ],
+    ids=["find", "init", "partitions", "offsets", "find-group", "end"],
+)
+def test_an_answer_to_another_request_is_an_error(bring):
+    driver = TxnDriver(version=1)
+    bring(driver)
+    driver.take()
+    with pytest.raises(IllegalStateError, match="not the answer"):
+        driver.answer(MetadataResponse((), ()))
 
 
 def test_the_first_fatal_error_is_kept():

@@ -106,7 +106,6 @@ class TransactionManager(TransactionCourse):
     def _start_commit(self, result: TransactionalRequestResult) -> None:
         self._fail_with_error()
         self.transition_to(_S.COMMITTING_TRANSACTION)
-        self._queue_new_partitions()
         self._queue_end_txn(result, is_commit=True)
 
     def begin_abort(self) -> TransactionalRequestResult:

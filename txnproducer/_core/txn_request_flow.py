@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,7 +56,7 @@ class PendingOperation:
     result: TransactionalRequestResult
 
 
-class TxnRequestFlow(TransactionStateMachine):
+class TxnRequestFlow(TransactionStateMachine, ABC):
     """See the module.
 
     Args:
@@ -148,8 +149,9 @@ class TxnRequestFlow(TransactionStateMachine):
         if not self._queue.any(is_same):
             self._queue.push(self._find_coordinator(key, key_type))
 
+    @abstractmethod
     def _find_coordinator(self, key: str, key_type: CoordinatorType) -> FindCoordinatorHandler:
-        raise NotImplementedError
+        """Return a look-up."""
 
     def coordinator_found(self, key_type: CoordinatorType, key: str, node: BrokerNode) -> None:
         """Take in a coordinator's address."""
@@ -191,8 +193,9 @@ class TxnRequestFlow(TransactionStateMachine):
         )
 
     @property
+    @abstractmethod
     def _has_identity(self) -> bool:
-        raise NotImplementedError
+        """Whether the last initialization has succeeded."""
 
     def transition_to_abortable_error(self, error: KafkaError) -> None:
         """Have the transaction aborted; no news while it is, or after a fatal error."""

@@ -235,7 +235,6 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
     def _handle(self, response: Response) -> None:
         if not isinstance(response, AddPartitionsToTxnResponse):
             raise _wrong_answer(response)
-        self._is_hurried = False
         table = verdicts.ADD_PARTITIONS_TO_TXN
         collected: dict[TopicPartition, int] = {}
         for partition, code in ((r.topic_partition, r.error_code) for r in response.results):
