@@ -347,11 +347,6 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
         """Whose coordinator it needs."""
         return self.group_id
 
-    @property
-    def has_pending_offsets(self) -> bool:
-        """Whether a partition was not accepted yet."""
-        return bool(self._pending)
-
     def _build(self) -> TxnOffsetCommitRequest:
         producer, group = self._actions.producer_id_and_epoch, self._group_metadata
         return TxnOffsetCommitRequest(
