@@ -13,6 +13,7 @@ from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     AuthenticationError,
+    IllegalStateError,
     InvalidProducerEpochError,
     KafkaError,
     ProducerFencedError,
@@ -89,8 +90,8 @@ def test_a_batch_with_headers_and_callbacks_goes_on_the_wire_as_given():
     harness = in_transaction(linger_ms=5)
     harness.client.prepare_produce(base_offset=9)
     headers = (("trace", b"1"), ("empty", None))
-    harness.send(value=b"first", partition=None, is_watched=True)
-    harness.send(value=None, key=b"k", partition=None, headers=headers, is_watched=True)
+    harness.send(value=b"first", partition=1, is_watched=True)
+    harness.send(value=None, key=b"k", partition=1, headers=headers, is_watched=True)
     harness.client.prepare_produce(base_offset=9)
     harness.commit()
     sent = {r.value: r for b in harness.sent_batches() for r in b.records}
@@ -175,6 +176,30 @@ def test_memory_asked_for_goes_to_the_next_one_when_the_record_found_a_place_wit
     for wait in waits:
         assert not isinstance(harness.try_send(partition=0, blocked=wait), AppendBlocked)
     assert not harness.core._accumulator.pool.waiting
+
+
+def test_a_wait_for_memory_that_ends_in_an_error_leaves_the_queue_too():
+    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness.send(partition=0)
+    blocked = harness.try_send(partition=1)
+    assert isinstance(blocked, AppendBlocked)
+    harness.manager.transition_to_fatal_error(ProducerFencedError("fenced"))
+    future = harness.try_send(partition=1, blocked=blocked)
+    assert not isinstance(future, AppendBlocked)
+    assert isinstance(future.exception(), ProducerFencedError)
+    assert not harness.core._accumulator.pool.waiting
+
+
+@pytest.mark.conformance("2.06", "1.22")
+@pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
+def test_a_record_sent_while_the_transaction_ends_is_refused_though_its_batch_is_open(call):
+    harness = in_transaction(linger_ms=1_000)
+    harness.send()
+    getattr(harness.core, call)()
+    with pytest.raises(IllegalStateError):
+        harness.send()
+    with pytest.raises(IllegalStateError):
+        harness.send(partition=2)
 
 
 def test_an_interrupted_wait_leaves_the_queue_for_memory():

@@ -24,8 +24,10 @@ from txnproducer.errors import (
     ClusterAuthorizationError,
     ErrorCode,
     IllegalStateError,
+    InvalidRecordError,
     KafkaError,
     KafkaTimeoutError,
+    NotEnoughReplicasError,
     RecordTooLargeError,
     UnsupportedVersionError,
 )
@@ -416,6 +418,29 @@ def test_a_batch_that_is_overdue_is_failed_and_not_sent():
     assert harness.client.sent(PRODUCE) == []
 
 
+@pytest.mark.conformance("4.25", "4.26")
+def test_a_retriable_answer_at_the_deadline_is_told_and_leaves_doubt():
+    """Java counts it as a certain refusal."""
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    (future,), (request,) = send_each(harness, 1)
+    harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.now_ms = 20_000
+    harness.settle()
+    assert isinstance(future.exception(), NotEnoughReplicasError)
+    assert len(harness.client.sent(PRODUCE)) == 1
+    assert harness.manager.producer_id_and_epoch.producer_epoch == 1
+
+
+def test_a_batch_that_was_retried_and_succeeded_is_not_remembered():
+    harness = idempotent(delivery_timeout_ms=40_000)
+    (future,), (request,) = send_each(harness, 1)
+    harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.client.prepare_produce()
+    harness.run_until(future.done)
+    harness.run_for(100_000)
+    assert future.exception() is None
+
+
 @pytest.mark.conformance("5.26")
 def test_a_callback_of_an_expired_batch_may_send_again():
     harness = idempotent(delivery_timeout_ms=31_000)
@@ -491,6 +516,7 @@ def test_a_batch_that_is_too_large_is_split_and_its_parts_go_one_by_one():
         if not waiting:
             harness.run_for(1)
             continue
+        assert len(waiting) == 1
         count = harness.sent_batches()[-1].header.record_count
         if count > 2:
             harness.client.answer_produce(waiting[0], ErrorCode.MESSAGE_TOO_LARGE)
@@ -713,7 +739,7 @@ def test_without_idempotence_retriable_errors_are_retried_and_others_fail():
     harness.client.prepare_produce(ErrorCode.INVALID_RECORD)
     future = harness.send()
     harness.run_until(future.done)
-    assert future.exception().code == ErrorCode.INVALID_RECORD
+    assert isinstance(future.exception(), InvalidRecordError)
     harness.client.prepare_produce(ErrorCode.MESSAGE_TOO_LARGE)
     for offset in range(3):
         harness.client.prepare_produce(base_offset=offset)

@@ -486,12 +486,14 @@ def test_a_partition_joins_every_transaction_anew():
     assert harness.sent_batches(TP1) == []
 
 
-def test_a_request_waits_for_its_brokers_connection_no_longer_than_the_request_timeout():
+def test_a_request_waits_for_its_brokers_connection_up_to_the_request_timeout(monkeypatch):
     harness = CoreHarness(request_timeout_ms=5_000)
     harness.client.prepare_find_coordinator()
     harness.core.init_transactions()
     ready = harness.client.is_ready
-    harness.client.is_ready = lambda c, now: c != COORDINATOR and ready(c, now)
+    monkeypatch.setattr(
+        harness.client, "is_ready", lambda c, now: c != COORDINATOR and ready(c, now)
+    )
     harness.run_for(4_999)
     assert len(harness.client.sent(ApiKey.FIND_COORDINATOR)) == 1
     harness.run_for(1)

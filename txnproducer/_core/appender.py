@@ -100,7 +100,6 @@ class Appender:
         self._metrics = metrics
         self._waiter = waiter
         self._topics = accumulator.topics
-        self._transaction_number = 0
         self._small_record_bytes = options.max_request_size - _RECORD_OVERHEAD_BYTES
         self._is_ignoring_keys = options.is_ignoring_keys
         self._state_holder = transactions if transactions is not None else _NoTransactions()
@@ -150,7 +149,7 @@ class Appender:
                 queue = queues.sticky_queue
             else:
                 queue = self._queue_for_key(queues, key)
-            if queue is not None and queue.transaction_number == self._transaction_number:
+            if queue is not None:
                 batch = queue.open_batch
                 value_size = -1 if value is None else len(value)
                 key_size = -1 if key is None else len(key)
@@ -253,7 +252,6 @@ class Appender:
         if self.transaction_manager is not None:
             self.transaction_manager.maybe_add_partition(queue.topic_partition)
             self.needs_wakeup = True
-        queue.transaction_number = self._transaction_number
 
     # --- what speaks against a record -----------------------------------------------------------
 

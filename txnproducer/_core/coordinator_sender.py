@@ -175,8 +175,7 @@ class CoordinatorSender:
     def _wait_for(self, connection: ConnectionId, handler: TxnRequestHandler, now_ms: int) -> int:
         throttle_ms = self._client.throttle_delay_ms(connection, now_ms)
         if throttle_ms:
-            self._taken_ms = now_ms  # the broker asked for this wait; it is not a failure
-            return throttle_ms
+            return throttle_ms  # the broker asked for this wait; it is not a failure
         waited_ms = now_ms - self._taken_ms
         if waited_ms >= self._request_timeout_ms:
             return self._look_up_or_back_off(handler, now_ms)

@@ -37,18 +37,17 @@ class PartitionQueue:
     """The batches waiting for one partition.
 
     Attributes:
-        open_batch: takes the next record if it has room; None when a new batch is due.
-        transaction_number: of the transaction that this partition was last added to.
+        open_batch: takes the next record if it has room; None when a new batch is due. It is of
+            the present transaction, since none ends before all its batches have.
         is_muted: whether a batch is on the wire and order forbids another (one in flight only).
     """
 
-    __slots__ = ("batches", "is_muted", "open_batch", "topic_partition", "transaction_number")
+    __slots__ = ("batches", "is_muted", "open_batch", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.batches: deque[ProducerBatch] = deque()
         self.open_batch: ProducerBatch | None = None
-        self.transaction_number = -1
         self.is_muted = False
 
     def add_new(self, batch: ProducerBatch) -> None:

@@ -121,8 +121,6 @@ class ProducerCore(Appender):
     def begin_transaction(self) -> None:
         """Begin a transaction; nothing is sent."""
         self._manager().begin_transaction()
-        # Partitions join each transaction anew.
-        self._transaction_number += 1
 
     def send_offsets_to_transaction(
         self,

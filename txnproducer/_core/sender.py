@@ -158,8 +158,6 @@ class Sender:
         if transactions is None or not transactions.has_ongoing_transaction:
             self._end(KafkaError(_CLOSED))
             return 0
-        if transactions.is_completing:
-            return NEVER_MS
         try:
             _LOG.info("aborting the open transaction, because the producer is being closed")
             transactions.begin_abort()
@@ -176,7 +174,8 @@ class Sender:
         if transactions.has_in_flight_request:
             return True
         has_requests = transactions.has_pending_requests or self._coordinators.has_request
-        return has_requests and transactions.has_ongoing_transaction
+        is_ending = transactions.is_completing
+        return is_ending or (has_requests and transactions.has_ongoing_transaction)
 
     def _end(self, error: KafkaError) -> None:
         self._phase = Phase.CLOSED
