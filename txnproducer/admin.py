@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import kafka.errors
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.net.inet import KafkaNetSocket
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -48,6 +50,24 @@ _UNSETTLED = (UnknownTopicOrPartitionError.code, LeaderNotAvailableError.code)
 T = TypeVar("T")
 
 
+class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is untyped
+    """kafka-python's way to connect, but closing what could not be connected.
+
+    kafka-python 3.0 leaves the socket of a refused connection to the garbage collector, whose
+    ResourceWarning then hits any test of a user's that turns warnings into errors.
+    """
+
+    SCHEMES = ("direct",)
+
+    async def sock_connect(self, net: Any, sock: Any, *args: Any, **kwargs: Any) -> Any:
+        """Connect a socket, or close it."""
+        try:
+            return await super().sock_connect(net, sock, *args, **kwargs)
+        except BaseException:
+            sock.close()
+            raise
+
+
 @contextlib.contextmanager
 def connect(
     bootstrap_servers: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
@@ -74,7 +94,7 @@ def connect(
             request_timeout_ms=_to_ms(timeout),
             # Its first attempt often meets a broker that is just starting.
             reconnect_backoff_max_ms=500,
-            **security,
+            **{"proxy_url": f"{_ClosingSocket.SCHEMES[0]}://", **security},
         )
         try:
             yield client
@@ -87,7 +107,11 @@ def _our_errors(bootstrap_servers: str) -> Iterator[None]:
     try:
         yield
     except kafka.errors.KafkaTimeoutError as error:
-        raise KafkaTimeoutError(f"{bootstrap_servers} did not answer in time: {error}") from error
+        # kafka-python tries again after a refused login or certificate until the time is over.
+        raise KafkaTimeoutError(
+            f"{bootstrap_servers} did not answer in time. A wrong password, or a certificate that "
+            f"is not trusted, shows itself like this as well. ({error})"
+        ) from error
     except kafka.errors.KafkaConnectionError as error:
         raise DisconnectError(f"{bootstrap_servers}: {error}") from error
     except kafka.errors.KafkaError as error:
@@ -455,3 +479,59 @@ def committed_offsets(
         }
         for group, offsets in answer.items()
     }
+
+
+def broker_setting(
+    bootstrap_servers: str, name: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> str | None:
+    """Return a setting of one of the brokers.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        name: Kafka's name of it.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Returns:
+        Its value; None if the broker has no such setting.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused (needs DescribeConfigs on the cluster).
+    """
+
+    def question(client: KafkaAdminClient) -> Any:
+        broker = str(min(_broker_ids(client)))
+        resource = ConfigResource(ConfigResourceType.BROKER, broker, {name: None})
+        return client.describe_configs([resource], config_filter="all")
+
+    answer = ask(bootstrap_servers, question, timeout, **security)
+    for resources in answer.values():
+        for settings in resources.values():
+            if name in settings:
+                found = settings[name]
+                value = found.get("value") if isinstance(found, Mapping) else found
+                return None if value is None else str(value)
+    return None
+
+
+def partition_count(
+    bootstrap_servers: str, topic: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> int | None:
+    """Return how many partitions a topic has; None if there is no such topic.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+
+    def question(client: KafkaAdminClient) -> Any:
+        return client.describe_topics([topic])
+
+    try:
+        described = ask(bootstrap_servers, question, timeout, **security)
+    except UnknownTopicOrPartitionError:
+        return None
+    if not described or described[0].get("error_code"):
+        return None
+    return len(described[0]["partitions"])

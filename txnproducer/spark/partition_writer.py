@@ -1,0 +1,239 @@
+"""What a task does with its partition: one transaction, with the ledger's entry in it.
+
+Owns: the task's side of the protocol. Must not know: the driver, other partitions.
+
+Rules:
+* `InitProducerId` comes first: it fences every earlier attempt of this partition and aborts what
+  it left open. Only then is the ledger read, since until then an older attempt could still commit.
+* A batch that the ledger holds is not written again: its rows are read and compared, by count and
+  digest, with what was committed. Other rows are an error, never silence.
+* An attempt that loses its transaction (fenced, timed out) looks at the ledger before it fails: a
+  twin may have committed the very same rows, and then all is well.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    KafkaError,
+    ProducerFencedError,
+)
+from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.digest import Digest
+from txnproducer.spark.errors import ReplayMismatchError
+from txnproducer.spark.ledger import Ledger, LedgerEntry, LedgerRules
+from txnproducer.spark.schema import to_record
+
+_LOG = logging.getLogger(__name__)
+_CLOSE_S = 30.0
+
+OnEvent: TypeAlias = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """What a task did.
+
+    Attributes:
+        partition: Spark's number of it.
+        rows: how many it wrote, or found written.
+        size_bytes: of keys and values.
+        digest: of the rows.
+        is_replay: whether they were committed before.
+        seconds: by phase: init, ledger, write, commit.
+    """
+
+    partition: int
+    rows: int
+    size_bytes: int
+    digest: str
+    is_replay: bool
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """All that a task must know; goes to the tasks in the closure.
+
+    Attributes:
+        ledger: where the entries are.
+        rules: what to do about one that does not fit.
+        producer: the producer's settings, by Java's names.
+        topic: for all rows, or None.
+        batch_id: the batch.
+        query_id: whose.
+        writers: how many partitions write it.
+        on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
+        on_event: told what happens, in the task's process.
+    """
+
+    ledger: Ledger
+    rules: LedgerRules
+    producer: Mapping[str, str]
+    topic: str | None
+    batch_id: int
+    query_id: str
+    writers: int
+    on_replay_mismatch: str = "stop"
+    on_event: OnEvent | None = None
+
+    def write(self, partition: int, rows: Iterable[Any]) -> PartitionReport:
+        """Write a partition, exactly once.
+
+        Raises:
+            SinkError: refused; nothing was written by this call.
+            KafkaError: failed; nothing of this call will be visible.
+        """
+        return _PartitionWriter(self, partition).write(rows)
+
+    def tell(self, name: str, partition: int, rows: int) -> None:
+        """Tell the hook of an event."""
+        if self.on_event is not None:
+            info = {"batch_id": self.batch_id, "partition": partition, "rows": rows}
+            self.on_event(name, info)
+
+
+@dataclass
+class _PartitionWriter:
+    plan: BatchPlan
+    partition: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def write(self, rows: Iterable[Any]) -> PartitionReport:
+        plan, rows = self.plan, iter(rows)  # one pass, however often it is taken up again
+        name = plan.ledger.transactional_id(self.partition)
+        config = ProducerConfig.from_properties({**plan.producer, "transactional.id": name})
+        producer = TransactionalProducer.from_config(config)
+        try:
+            self._timed("init", producer.init_transactions)
+            entry = self._timed("ledger", self._committed)
+            if entry is not None:
+                return self._compare(entry, self._read(rows))
+            return self._write(producer, rows)
+        finally:
+            producer.close(_CLOSE_S)
+
+    def _timed(self, phase: str, action: Callable[[], Any]) -> Any:
+        began = time.monotonic()
+        try:
+            return action()
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
+
+    def _committed(self) -> LedgerEntry | None:
+        """Return this partition's entry if it is this batch's."""
+        plan = self.plan
+        entries = plan.rules.fitting(
+            plan.ledger.read([self.partition]), plan.batch_id, plan.query_id
+        )
+        entry = entries.get(self.partition)
+        return entry if entry is not None and entry.batch_id == plan.batch_id else None
+
+    def _write(self, producer: TransactionalProducer, rows: Iterable[Any]) -> PartitionReport:
+        plan, digest = self.plan, Digest()
+        try:
+            producer.begin_transaction()
+            self._timed("write", lambda: self._send(producer, rows, digest))
+            entry = LedgerEntry(
+                plan.batch_id, plan.query_id, plan.writers, digest.count, digest.hex()
+            )
+            self._timed("ledger", lambda: plan.ledger.write(producer, self.partition, entry))
+            plan.tell("task_before_commit", self.partition, digest.count)
+            self._timed("commit", producer.commit_transaction)
+        except (ProducerFencedError, InvalidProducerEpochError, InvalidTxnStateError) as error:
+            return self._after_loss(rows, digest, error)
+        except KafkaError as error:
+            if isinstance(error.__cause__, InvalidProducerEpochError | InvalidTxnStateError):
+                return self._after_loss(rows, digest, error)
+            raise
+        plan.tell("task_after_commit", self.partition, digest.count)
+        return self._report(digest, is_replay=False)
+
+    def _send(self, producer: TransactionalProducer, rows: Iterable[Any], digest: Digest) -> None:
+        for topic, partition, key, value, headers in self._records(rows):
+            digest.add(topic, partition, key, value, headers)
+            producer.send(topic, value, key, headers, partition)
+
+    def _records(self, rows: Iterable[Any]) -> Iterator[Any]:
+        names: frozenset[str] | None = None
+        for row in rows:
+            if names is None:
+                names = frozenset(row.__fields__)
+            yield to_record(row, names, self.plan.topic)
+
+    def _read(self, rows: Iterable[Any], digest: Digest | None = None) -> Digest:
+        digest = Digest() if digest is None else digest
+        for topic, partition, key, value, headers in self._records(rows):
+            digest.add(topic, partition, key, value, headers)
+        return digest
+
+    def _after_loss(
+        self, rows: Iterable[Any], digest: Digest, error: KafkaError
+    ) -> PartitionReport:
+        """The transaction was taken from us: by a twin that has committed, or by the broker."""
+        entry = self._timed("ledger", self._committed)
+        if entry is None:
+            raise error
+        _LOG.warning(
+            "batch %d, partition %d: lost the transaction (%s), but another attempt committed it",
+            self.plan.batch_id,
+            self.partition,
+            error,
+        )
+        # Rows of an iterator that broke off half-way are read on to its end.
+        return self._compare(entry, self._read(rows, digest))
+
+    def _compare(self, entry: LedgerEntry, digest: Digest) -> PartitionReport:
+        plan = self.plan
+        is_equal = (entry.rows, entry.digest) == (digest.count, digest.hex())
+        if not is_equal and plan.on_replay_mismatch != "keep":
+            raise ReplayMismatchError(
+                f"batch {plan.batch_id}, partition {self.partition} was committed with "
+                f"{entry.rows} rows (digest {entry.digest}); now it has {digest.count} rows "
+                f"(digest {digest.hex()}). The source or the plan does not give the same rows "
+                "again, so the rest of the batch can't be written exactly once. What was committed "
+                'stays. Ways out: a source that can be read again; on_replay_mismatch="keep" to '
+                "go on with what was committed; another sink id."
+            )
+        plan.tell("task_replayed", self.partition, entry.rows)
+        return self._report(digest, is_replay=True)
+
+    def _report(self, digest: Digest, *, is_replay: bool) -> PartitionReport:
+        return PartitionReport(
+            self.partition, digest.count, digest.size_bytes, digest.hex(), is_replay, self.seconds
+        )
+
+
+@dataclass(frozen=True)
+class PartitionTask:
+    """A `BatchPlan` as Spark's `mapPartitionsWithIndex` calls it."""
+
+    plan: BatchPlan
+
+    def __call__(self, partition: int, rows: Iterable[Any]) -> Iterator[PartitionReport]:
+        """Write a partition, give its report."""
+        yield self.plan.write(partition, rows)
+
+
+@dataclass(frozen=True)
+class PartitionWriter:
+    """A `BatchPlan` as Spark's `foreachPartition` calls it."""
+
+    plan: BatchPlan
+
+    def __call__(self, rows: Iterable[Any]) -> None:
+        """Write the partition of the task that this is called in."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("a partition writer works inside a Spark task only")
+        self.plan.write(context.partitionId(), rows)

@@ -1,0 +1,102 @@
+"""Spark's columns for Kafka, checked on the driver, and rows turned into records.
+
+Owns: which columns and types there may be (those of Spark's own Kafka sink), what a row becomes.
+Must not know: sessions, transactions.
+
+    value      string or binary, required; null is a tombstone
+    key        string or binary
+    topic      string; required unless the option `topic` is given, which wins
+    partition  int
+    headers    array<struct<key:string,value:binary>>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from txnproducer.spark.errors import SchemaError
+
+_TEXT: Final = ("string", "binary")
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_TYPES: Final = {
+    "value": _TEXT,
+    "key": _TEXT,
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": (_HEADERS,),
+}
+
+
+class Record(NamedTuple):
+    """A row, as Kafka takes it."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
+    """Check a frame's columns.
+
+    Args:
+        columns: name and type (Spark's simple string) of each.
+        topic: the option `topic`.
+
+    Raises:
+        SchemaError: naming the column, its type, and what it should be.
+    """
+    found = dict(columns)
+    if "value" not in found:
+        raise SchemaError(
+            f"the column `value` is missing; there are {', '.join(found) or 'no columns'}. Kafka "
+            "records are made of value, and optionally key, topic, partition and headers: select "
+            "and cast them first"
+        )
+    if topic is None and "topic" not in found:
+        raise SchemaError(
+            "no topic: give the sink the option `topic`, or the frame a column `topic`"
+        )
+    for name, kind in found.items():
+        allowed = _TYPES.get(name)
+        if allowed is None:
+            continue  # as Spark's own sink does: other columns are not written
+        if kind not in allowed:
+            raise SchemaError(
+                f"the column `{name}` is {kind}; it must be {' or '.join(allowed)}: cast it first"
+            )
+
+
+def to_record(row: Any, names: frozenset[str], topic: str | None) -> Record:
+    """Turn a row into a record.
+
+    Raises:
+        SchemaError: the row's topic is null, or a header has no name.
+    """
+    place = topic if topic is not None else row["topic"]
+    if place is None:
+        raise SchemaError("a row's topic is null: filter such rows out, or set the option `topic`")
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    if "headers" in names and row["headers"]:
+        headers = tuple(_header(header) for header in row["headers"])
+    return Record(
+        place,
+        row["partition"] if "partition" in names else None,
+        _to_bytes(row["key"]) if "key" in names else None,
+        _to_bytes(row["value"]),
+        headers,
+    )
+
+
+def _header(header: Any) -> tuple[str, bytes | None]:
+    if header is None or header["key"] is None:
+        raise SchemaError("a row has a header without a name (null): filter it out")
+    return header["key"], _to_bytes(header["value"])
+
+
+def _to_bytes(data: Any) -> bytes | None:
+    if data is None or type(data) is bytes:
+        return data
+    return data.encode() if isinstance(data, str) else bytes(data)

@@ -1,0 +1,343 @@
+"""The sink as users hold it: a batch is checked on the driver, then written by its tasks.
+
+Owns: the public class, the driver's side of the protocol, the reports. Must not know: how a task
+writes (`partition_writer.py`), what an entry of the ledger means (`ledger.py`).
+
+Rules:
+* Everything that can be refused is refused on the driver, before a task starts.
+* The number of writers is fixed by the driver and sent along: a task can't learn it.
+* The frame's own RDD is written, so that the partitions that were counted are those that are run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from txnproducer.admin import broker_setting, partition_count
+from txnproducer.errors import AuthorizationError, InvalidConfigurationError
+from txnproducer.spark import options as sink_options
+from txnproducer.spark.errors import SinkError
+from txnproducer.spark.ledger import Ledger, LedgerEntry, LedgerRules
+from txnproducer.spark.partition_writer import (
+    BatchPlan,
+    OnEvent,
+    PartitionReport,
+    PartitionTask,
+    PartitionWriter,
+)
+from txnproducer.spark.schema import check_schema
+
+_LOG = logging.getLogger(__name__)
+
+_QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+_MAX_TIMEOUT_SETTING: Final = "transaction.max.timeout.ms"
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of a batch.
+
+    Attributes:
+        batch_id: which one.
+        rows: written, or found written.
+        size_bytes: of keys and values.
+        transactions: committed by this call.
+        replayed: partitions that had committed before.
+        seconds: from the first check to the last commit.
+        partitions: the tasks' reports.
+    """
+
+    batch_id: int
+    rows: int
+    size_bytes: int
+    transactions: int
+    replayed: int
+    seconds: float
+    partitions: tuple[PartitionReport, ...]
+
+
+class ExactlyOnceKafkaSink:
+    """Write frames to Kafka, each row exactly once for readers at read_committed.
+
+        sink = ExactlyOnceKafkaSink("localhost:9092", "orders-sink", topic="orders")
+        frame.writeStream.foreachBatch(sink).option("checkpointLocation", ...).start()
+
+    Each Spark partition is one transaction, under one transactional id that is the same for ever
+    (`<sink_id>.p<partition>`). A reader may see some partitions of a batch before others.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        sink_id: the sink's stable name; unique to one query on the cluster.
+        topic: for all rows; None to take each row's column `topic`.
+        atomicity: "partition".
+        writers: how many partitions write; None for as many as the frame has.
+        query_id: whose batch ids these are; None to ask Spark (streaming queries only).
+        ledger_topic: the topic whose partition 0 the ledger's offsets name; default `topic`.
+        on_missing_ledger: "stop", or "write" where no ledger is expected.
+        on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
+        on_foreign_ledger: "stop", or "take_over" another query's ledger.
+        on_event: called in the tasks with the name of an event and a dict; must be picklable.
+        options: Spark's options: `kafka.*`, `topic`, `includeHeaders`, `transactionTimeout`.
+
+    Attributes:
+        last_report: of the batch written last, or None.
+
+    Raises:
+        InvalidConfigurationError: an argument does not fit; names it and the way out.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        sink_id: str,
+        topic: str | None = None,
+        atomicity: str = "partition",
+        writers: int | None = None,
+        query_id: str | None = None,
+        ledger_topic: str | None = None,
+        on_missing_ledger: Literal["stop", "write"] = "stop",
+        on_replay_mismatch: Literal["stop", "keep"] = "stop",
+        on_foreign_ledger: Literal["stop", "take_over"] = "stop",
+        on_event: OnEvent | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        sink_options.check_sink_id(sink_id)
+        choose = sink_options.check_choice
+        choose("atomicity", atomicity, sink_options.ATOMICITIES, " (no other is built yet)")
+        choose("on_missing_ledger", on_missing_ledger, ("stop", "write"))
+        choose("on_replay_mismatch", on_replay_mismatch, ("stop", "keep"))
+        choose("on_foreign_ledger", on_foreign_ledger, ("stop", "take_over"))
+        if writers is not None and (type(writers) is not int or writers < 1):
+            raise InvalidConfigurationError(f"writers={writers!r}: must be an integer above 0")
+        settings = sink_options.read_options(bootstrap_servers, topic, options)
+        place = ledger_topic or settings.topic
+        if place is None:
+            raise InvalidConfigurationError(
+                "ledger_topic is needed when rows choose their topic: name a topic that lives as "
+                "long as the query"
+            )
+        self.last_report: BatchReport | None = None
+        self._sink_id = sink_id
+        self._settings = settings
+        self._writers = writers
+        self._query_id = query_id
+        self._ledger = Ledger(bootstrap_servers, sink_id, place, settings.security)
+        self._rules = LedgerRules(on_missing_ledger, on_foreign_ledger)
+        self._on_replay_mismatch = on_replay_mismatch
+        self._on_event = on_event
+        self._timeout_ms: int | None = None
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def __call__(self, df: Any, batch_id: int) -> None:
+        """Write a micro-batch; this is what `foreachBatch` calls."""
+        self.write(df, batch_id)
+
+    def write(self, df: Any, batch_id: int) -> BatchReport:
+        """Write a frame as a batch.
+
+        Args:
+            df: the frame.
+            batch_id: grows from batch to batch; the same id again is a replay of that batch.
+
+        Returns:
+            What became of it.
+
+        Raises:
+            SinkError: refused on the driver; nothing was written.
+            Exception: what Spark raises when a task has failed too often.
+        """
+        began = time.monotonic()
+        _check_batch_id(batch_id)
+        check_schema(df.dtypes, self._settings.topic)
+        query_id = self._query_of(df)
+        self._warn_of_speculation(df)
+        frame = df if self._writers is None else df.repartition(self._writers)
+        rdd = _rdd_of(frame)
+        writers = rdd.getNumPartitions()
+        plan = self._plan(batch_id, query_id, max(1, writers))
+        self._check_ledger(plan)
+        if writers:
+            reports = rdd.mapPartitionsWithIndex(PartitionTask(plan)).collect()
+        else:  # a frame that is empty by its plan runs no task, but the batch must be recorded
+            reports = [plan.write(0, ())]
+        return self._report(batch_id, reports, time.monotonic() - began)
+
+    def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:
+        """Return what writes a partition, for `frame.foreachPartition`; made on the driver.
+
+        Args:
+            batch_id: as in `write`.
+            writers: how many partitions the frame has; `frame.repartition(n)` makes sure.
+
+        Raises:
+            SinkError: refused; nothing was written.
+        """
+        _check_batch_id(batch_id)
+        if type(writers) is not int or writers < 1:
+            raise InvalidConfigurationError(f"writers={writers!r}: must be an integer above 0")
+        plan = self._plan(batch_id, self._query_of(None), writers)
+        self._check_ledger(plan)
+        return PartitionWriter(plan)
+
+    def status(self) -> dict[int, LedgerEntry]:
+        """Return each partition's ledger entry, as far as partitions follow each other."""
+        entries: dict[int, LedgerEntry] = {}
+        step = 32
+        for first in range(0, 1 << 16, step):
+            found = self._ledger.read(range(first, first + step))
+            entries.update(found)
+            if len(found) < step:
+                break
+        return entries
+
+    # --- what is checked before a task starts -------------------------------------------------------
+
+    def _query_of(self, df: Any) -> str:
+        if self._query_id is not None:
+            return self._query_id
+        found: Any = None
+        try:
+            context = _context_of(df)
+            found = None if context is None else context.getLocalProperty(_QUERY_ID_PROPERTY)
+        except Exception:  # noqa: BLE001 - Connect refuses the question in several ways
+            _LOG.debug("Spark does not tell the query's id", exc_info=True)
+        if not found:
+            raise InvalidConfigurationError(
+                "query_id is needed here: Spark tells it only in a streaming query's "
+                "foreachBatch, and not under Spark Connect. Name what the batch ids belong to, "
+                "such as query_id='nightly-load', and keep it"
+            )
+        return str(found)
+
+    def _warn_of_speculation(self, df: Any) -> None:
+        try:
+            value = df.sparkSession.conf.get("spark.speculation", "false")
+        except Exception:  # noqa: BLE001 - the setting is not visible everywhere
+            _LOG.debug("Spark does not tell spark.speculation", exc_info=True)
+            return
+        if str(value).lower() == "true":
+            warnings.warn(
+                "spark.speculation=true: two attempts of a task fence each other; nothing is lost "
+                "or doubled, but it costs time and attempts",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _plan(self, batch_id: int, query_id: str, writers: int) -> BatchPlan:
+        if self._timeout_ms is None:
+            self._check_topic()
+            self._timeout_ms = self._choose_timeout_ms()
+        settings = {
+            "transaction.timeout.ms": str(self._timeout_ms),
+            **self._settings.producer,
+        }
+        return BatchPlan(
+            self._ledger,
+            self._rules,
+            settings,
+            self._settings.topic,
+            batch_id,
+            query_id,
+            writers,
+            self._on_replay_mismatch,
+            self._on_event,
+        )
+
+    def _check_topic(self) -> None:
+        for topic in {self._ledger.topic, self._settings.topic} - {None}:
+            servers, security = self._ledger.bootstrap_servers, self._ledger.security
+            if partition_count(servers, str(topic), **security) is None:
+                raise SinkError(
+                    f"the topic {topic!r} does not exist: create it first, with as many "
+                    "partitions as its readers need"
+                )
+
+    def _choose_timeout_ms(self) -> int:
+        wanted = self._settings.transaction_timeout_ms
+        servers, security = self._ledger.bootstrap_servers, self._ledger.security
+        try:
+            text = broker_setting(servers, _MAX_TIMEOUT_SETTING, **security)
+        except AuthorizationError as error:
+            _LOG.warning("can't ask the broker for %s: %s", _MAX_TIMEOUT_SETTING, error)
+            text = None
+        maximum = int(text) if text is not None else None
+        if wanted is None:
+            default = sink_options.DEFAULT_TRANSACTION_TIMEOUT_MS
+            return default if maximum is None else min(default, maximum)
+        if maximum is not None and wanted > maximum:
+            raise InvalidConfigurationError(
+                f"transactionTimeout={wanted}: the broker's {_MAX_TIMEOUT_SETTING} is {maximum}; "
+                "lower the one or raise the other"
+            )
+        return wanted
+
+    def _check_ledger(self, plan: BatchPlan) -> None:
+        entries = plan.ledger.read(range(plan.writers))
+        more = max((entry.writers for entry in entries.values()), default=0)
+        if more > plan.writers:
+            entries |= plan.ledger.read(range(plan.writers, more))
+        if plan.rules.check(entries, plan.batch_id, plan.query_id, plan.writers):
+            _LOG.info("batch %d is committed already; its rows are compared", plan.batch_id)
+
+    # --- reports --------------------------------------------------------------------------------
+
+    def _report(
+        self, batch_id: int, reports: list[PartitionReport], seconds: float
+    ) -> BatchReport:
+        replayed = sum(report.is_replay for report in reports)
+        report = BatchReport(
+            batch_id,
+            sum(report.rows for report in reports),
+            sum(report.size_bytes for report in reports),
+            len(reports) - replayed,
+            replayed,
+            seconds,
+            tuple(sorted(reports, key=lambda one: one.partition)),
+        )
+        self.last_report = report
+        _LOG.info(
+            "sink %s, batch %d: %d rows, %d bytes, %d transactions, %d partitions replayed, %.2f s",
+            self._sink_id,
+            batch_id,
+            report.rows,
+            report.size_bytes,
+            report.transactions,
+            replayed,
+            seconds,
+        )
+        if self._on_event is not None:
+            self._on_event("batch_done", {"batch_id": batch_id, "report": replace(report)})
+        return report
+
+
+def _check_batch_id(batch_id: int) -> None:
+    if type(batch_id) is not int or batch_id < 0:
+        raise InvalidConfigurationError(f"batch_id={batch_id!r}: must be an integer, 0 or above")
+
+
+def _rdd_of(frame: Any) -> Any:
+    try:
+        return frame.rdd
+    except Exception as error:
+        raise SinkError(
+            "this frame has no RDD: it is Spark Connect's. There, use "
+            "frame.repartition(n).foreachPartition(sink.partition_writer(batch_id, writers=n)), "
+            "and give the sink a query_id"
+        ) from error
+
+
+def _context_of(df: Any) -> Any:
+    if df is not None:
+        return df.sparkSession.sparkContext
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context  # noqa: SLF001 - there is no public way to ask
+
+
+__all__ = ["BatchReport", "ExactlyOnceKafkaSink"]
