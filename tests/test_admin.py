@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import socket
 from typing import ClassVar
 
 import pytest
@@ -10,6 +12,7 @@ from kafka import errors as wire_errors
 from txnproducer import admin
 from txnproducer.errors import (
     DisconnectError,
+    KafkaError,
     KafkaTimeoutError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
@@ -196,3 +199,12 @@ def test_the_coordinator_of_an_id_leads_the_partition_that_its_hash_names(client
     assert admin.coordinator_of("a:1", "a") == 97 % 4 + 1
     # The one hash whose absolute value does not fit: Kafka takes 0.
     assert admin.coordinator_of("a:1", "polygenelubricants") == 1
+
+
+def test_a_refused_connection_leaves_no_socket_to_the_garbage_collector(recwarn):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(KafkaError):
+        admin.broker_ids(f"127.0.0.1:{port}", timeout=0.2)
+    gc.collect()
+    assert [str(each.message) for each in recwarn if each.category is ResourceWarning] == []

@@ -180,12 +180,12 @@ def test_too_many_ports_are_refused(monkeypatch):
 
 def test_a_tool_that_fails_says_its_last_lines_and_keeps_its_log(tmp_path):
     command = [sys.executable, "-c", "print('Unsupported feature'); raise SystemExit(1)"]
-    with pytest.raises(BrokerStartError, match="formatting a node failed") as refused:
-        _process.run_tool("formatting a node", command, tmp_path / "log", 30.0)
+    with pytest.raises(BrokerStartError, match="Formatting a node failed") as refused:
+        _process.run_tool("Formatting a node", command, tmp_path / "log", 30.0)
     assert "Unsupported feature" in str(refused.value)
     assert "Unsupported feature" in (tmp_path / "log").read_text()
 
 
 def test_a_tool_that_hangs_is_ended(tmp_path):
     with pytest.raises(BrokerStartError, match=r"took more than 0\.1 s"):
-        _process.run_tool("formatting a node", SLEEPER, tmp_path / "log", 0.1)
+        _process.run_tool("Formatting a node", SLEEPER, tmp_path / "log", 0.1)

@@ -26,6 +26,7 @@ from ._errors import BrokerStartError, PortInUseError
 # cannot be given the same port and so connect to itself.
 _PORT_RANGE = range(20_000, 32_000)
 _DEATH_SECONDS = 10.0
+_LAST_LINES = 5
 
 
 class Watcher:
@@ -190,7 +191,9 @@ def run_tool(what: str, command: Sequence[str], log_path: Path, timeout: float) 
     with log_path.open("a") as log:
         log.write(output)
     if done.returncode != 0:
-        last = "\n".join(output.strip().splitlines()[-8:])
+        # What is set in is a stack trace or a list of settings: for the log, not for people.
+        said = [line for line in output.splitlines() if line.strip() and not line[0].isspace()]
+        last = "\n".join(said[-_LAST_LINES:])
         raise BrokerStartError(f"{what} failed (its log: {log_path}):\n{last}")
     return output
 

@@ -14,7 +14,12 @@ from ._java import Java
 from ._paths import home_dir
 from ._process import run_tool
 
-_TOOL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_TOOL_JVM = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
 _TOOL_SECONDS = 60.0
 _LOGGING = {
     "showDateTime": "true",
@@ -62,12 +67,9 @@ class KafkaTools:
             options += ["--add-scram", user]
         main = "kafka.tools.StorageTool"
         arguments = ["format", "-t", cluster_id, "-c", str(properties), *options]
-        run_tool(
-            "formatting a node",
-            self._command(_TOOL_JVM, main, *arguments),
-            log_path,
-            _TOOL_SECONDS,
-        )
+        asked = ", ".join(f"{name}={level}" for name, level in features.items())
+        what = f"Formatting a node with {asked}" if asked else "Formatting a node"
+        run_tool(what, self._command(_TOOL_JVM, main, *arguments), log_path, _TOOL_SECONDS)
 
     def dump_log(self, segments: Sequence[Path], log_path: Path) -> str:
         """Return what DumpLogSegments says of a partition's segments.
