@@ -11,8 +11,7 @@ may poison the producer, a mistake of the application only raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from txnproducer._core.append_blocked import AppendBlocked as AppendBlocked
 from txnproducer._core.append_blocked import BlockReason as BlockReason
@@ -40,6 +39,23 @@ from txnproducer._protocol.messages import BrokerNode, PartitionMetadata
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import AuthenticationError, IllegalStateError
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+
+class _SenderRole:
+    """Lets a block of code act as the sender."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(self, manager: TransactionManager | None) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> None:
+        if self._manager is not None:
+            self._manager.role = Role.SENDER
+
+    def __exit__(self, *_: object) -> None:
+        if self._manager is not None:
+            self._manager.role = Role.APPLICATION
 
 
 class ProducerCore(Appender):
@@ -74,6 +90,7 @@ class ProducerCore(Appender):
         )
         super().__init__(options, metadata, accumulator, transactions, metrics, waiter)
         self._client = client
+        self._as_sender = _SenderRole(transactions)
         self._now_ms = now_ms
         self._requests = RequestTracker(client, config.request_timeout_ms)
         refresher = MetadataRefresher(
@@ -213,13 +230,13 @@ class ProducerCore(Appender):
     def run_once(self, now_ms: int) -> int:
         """Take one step of the sender; return after how many milliseconds the next is due."""
         self._now_ms = now_ms
-        with self._as_sender():
+        with self._as_sender:
             return self._sender.run_once(now_ms)
 
     def handle(self, event: ClientEvent, now_ms: int) -> None:
         """Take in an answer, or news of a connection."""
         self._now_ms = now_ms
-        with self._as_sender():
+        with self._as_sender:
             if isinstance(event, ClientResponse):
                 self._requests.handle(event, now_ms)
             else:
@@ -256,25 +273,13 @@ class ProducerCore(Appender):
         """End at once; everything that has not ended fails."""
         self._now_ms = now_ms
         self.needs_wakeup = True
-        with self._as_sender():
+        with self._as_sender:
             self._sender.force_close()
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing is left to do, and everything that waited was answered."""
         return self._sender.is_closed
-
-    @contextmanager
-    def _as_sender(self) -> Iterator[None]:
-        manager = self.transaction_manager
-        if manager is None:
-            yield
-            return
-        manager.role = Role.SENDER
-        try:
-            yield
-        finally:
-            manager.role = Role.APPLICATION
 
     def _on_metadata(self) -> None:
         metadata = self._metadata
