@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 from typing import ClassVar
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from txnproducer.testing import ExistingKafka, JavaNotFoundError, provide_kafka, providers
 
 pytest_plugins = ["pytester"]
+
+DOCKER_ANSWERS = providers.docker_answers
 
 
 class FakeEmbedded:
@@ -86,6 +90,38 @@ def test_without_java_and_without_docker_the_missing_java_is_told(monkeypatch):
     monkeypatch.setattr(providers, "docker_answers", lambda: False)
     with pytest.raises(JavaNotFoundError), provide_kafka():
         pass
+
+
+def serve_once(server: socket.socket, answer: bytes) -> threading.Thread:
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1024)
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_docker"),
+    [(b"HTTP/1.0 200 OK\r\n\r\nOK", True), (b"HTTP/1.0 500 Oops\r\n\r\n", False), (b"", False)],
+)
+def test_docker_answers_where_its_engine_says_ok(monkeypatch, tmp_path, answer, is_docker):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path / 'docker.sock'}")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "docker.sock"))
+        server.listen()
+        thread = serve_once(server, answer)
+        assert DOCKER_ANSWERS() is is_docker
+        thread.join()
+
+
+@pytest.mark.parametrize("host", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "nonsense"])
+def test_no_docker_engine_is_no_error(monkeypatch, host):
+    monkeypatch.setenv("DOCKER_HOST", host)
+    assert DOCKER_ANSWERS() is False
 
 
 def test_three_nodes_are_never_asked_of_a_container(monkeypatch):
