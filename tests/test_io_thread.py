@@ -233,6 +233,16 @@ def test_closing_turns_to_force_when_the_time_is_up(io, core):
     assert not io._thread.is_alive()
 
 
+def test_a_core_that_cannot_even_be_forced_does_not_keep_the_thread(io, core, client, monkeypatch):
+    monkeypatch.setattr(_io_thread, "_FORCED_CLOSE_S", 0.01)
+    monkeypatch.setattr(core, "initiate_close", lambda now_ms: None)
+    monkeypatch.setattr(core, "force_close", lambda now_ms: None)
+    assert not io.close(0.01)
+    client.wakeup()
+    io._thread.join(PATIENCE_S)
+    assert not io._thread.is_alive()
+
+
 @pytest.mark.conformance("2.36")
 def test_an_interrupted_close_forces_the_end_and_is_raised(io, core, monkeypatch):
     def interrupt(is_done, timeout_s):

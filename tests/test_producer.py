@@ -363,6 +363,21 @@ def test_a_buffer_that_stays_full_fails_the_future(make, client):
     assert one.metrics()["waiting-threads"] == 0
 
 
+def test_an_interrupted_send_leaves_the_queue_for_memory(make, client, monkeypatch):
+    def interrupt(is_done, timeout_s):
+        raise KeyboardInterrupt
+
+    one = make(None, buffer_memory=40_000, batch_size=16_384)
+    client.held.add(ApiKey.PRODUCE)
+    for _ in range(2):
+        one.send("topic", b"x" * 16_000, partition=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(one._io, "wait_until", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            one.send("topic", b"x" * 16_000, partition=0)
+    assert one.metrics()["waiting-threads"] == 0
+
+
 def test_several_threads_send_at_once(ready, client):
     def work():
         futures.extend([ready.send("topic", b"value", partition=0) for _ in range(200)])
