@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -125,6 +126,18 @@ def test_nothing_is_left_when_the_jars_cannot_be_had(monkeypatch, tmp_path):
     with pytest.raises(JarsUnavailableError, match="no network"):
         EmbeddedKafka().start()
     assert leftovers(tmp_path) == []
+
+
+def test_no_folder_is_removed_when_none_could_be_made(monkeypatch, tmp_path):
+    def refuse(**_):
+        raise OSError("no space left on device")
+
+    removed = []
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(shutil, "rmtree", lambda folder, **_: removed.append(folder))
+    with pytest.raises(OSError, match="no space"):
+        EmbeddedKafka().start()
+    assert removed == []
 
 
 def test_a_killed_node_is_started_again_on_the_same_port():

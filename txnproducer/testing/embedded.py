@@ -16,7 +16,6 @@ Rules:
 from __future__ import annotations
 
 import atexit
-import base64
 import contextlib
 import logging
 import os
@@ -24,9 +23,7 @@ import shutil
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,22 +31,12 @@ from typing import Any, Self
 from txnproducer import admin
 from txnproducer.errors import KafkaTimeoutError
 
-from ._config import (
-    HOST,
-    SASL_MECHANISMS,
-    ClusterLayout,
-    NodePorts,
-    as_text,
-    check_arguments,
-    node_id,
-    server_properties,
-    to_properties,
-)
+from ._config import HOST, SASL_MECHANISMS, ClusterLayout, as_text, check_arguments, node_id
 from ._errors import BrokerStartError, EmbeddedKafkaError, PortInUseError
 from ._jars import kafka_jars
 from ._java import find_java
-from ._process import ManagedProcess, Watcher, free_ports, is_port_free, wait_until_free
-from ._tls import make_certificates
+from ._preparation import ClusterFiles, ClusterPlan, prepare
+from ._process import ManagedProcess, Watcher, is_port_free, wait_until_free
 from ._tools import KafkaTools
 
 log = logging.getLogger("txnproducer.testing")
@@ -122,16 +109,21 @@ class EmbeddedKafka:
         self.version = version
         self.listeners = tuple(listeners)
         self.users = dict(DEFAULT_USERS if users is None else users)
-        self._settings = {key: as_text(value) for key, value in (settings or {}).items()}
-        self._features = dict(features or {})
-        self._sasl_mechanisms = tuple(sasl_mechanisms)
-        self._port = port
+        self._plan = ClusterPlan(
+            nodes=nodes,
+            listeners=self.listeners,
+            sasl_mechanisms=tuple(sasl_mechanisms),
+            users=self.users,
+            settings={key: as_text(value) for key, value in (settings or {}).items()},
+            features=dict(features or {}),
+            port=port,
+        )
         self._data_dir = Path(data_dir).absolute() if data_dir is not None else None
         self._jvm_options = tuple(jvm_options)
         self._startup_timeout = startup_timeout
         self._report = report or _to_stderr
         self._owner = os.getpid()
-        self._base = Path()
+        self._made_files: ClusterFiles | None = None
         self._layout: ClusterLayout | None = None
         self._tools: KafkaTools | None = None
         self._watcher: Watcher | None = None
@@ -152,13 +144,15 @@ class EmbeddedKafka:
         if self._watcher is not None:
             raise EmbeddedKafkaError("This cluster is running already.")
         java = find_java(self.version)
-        self._tools = KafkaTools(self.version, java, kafka_jars(self.version, self._report))
+        tools = KafkaTools(self.version, java, kafka_jars(self.version, self._report))
         self._owner = os.getpid()
         atexit.register(self._stop_quietly)
         began = time.monotonic()
         try:
             self._watcher = Watcher()
-            self._prepare(self._watcher)
+            self._tools = tools
+            self._made_files = ClusterFiles(self._make_base(self._watcher))
+            self._layout = prepare(self._plan, self._files, tools)
             for index in range(self.nodes):
                 self._launch(index)
             self._wait_until_ready(range(self.nodes))
@@ -187,17 +181,25 @@ class EmbeddedKafka:
         with contextlib.suppress(OSError):
             self._end(None)
 
+    def _make_base(self, watcher: Watcher) -> Path:
+        if self._data_dir is not None:
+            return self._data_dir
+        base = Path(tempfile.mkdtemp(prefix="txnproducer-kafka-"))
+        watcher.remove_folder(base)
+        return base
+
     def _end(self, error: BaseException | None) -> None:
         # A forked child inherits this object, and must leave the brokers to their owner.
         if self._watcher is None or os.getpid() != self._owner:
             return
         self._end_processes()
-        if self._data_dir is None:
+        files, self._made_files = self._made_files, None
+        if files is not None and self._data_dir is None:
             # Logs tell why something failed; nobody needs them after Ctrl-C.
-            keep_logs = isinstance(error, Exception) and (self._base / "logs").exists()
-            shutil.rmtree(self._base / "data" if keep_logs else self._base, ignore_errors=True)
+            keep_logs = isinstance(error, Exception) and files.logs.exists()
+            shutil.rmtree(files.data if keep_logs else files.base, ignore_errors=True)
             if keep_logs and error is not None:
-                error.add_note(f"Kafka's logs were kept in {self._base / 'logs'}.")
+                error.add_note(f"Kafka's logs were kept in {files.logs}.")
         self._watcher.close()
         self._watcher = None
         atexit.unregister(self._stop_quietly)
@@ -214,86 +216,12 @@ class EmbeddedKafka:
                 process.wait_or_kill(_STOP_SECONDS)
         self._processes.clear()
 
-    # --- setting up -----------------------------------------------------------------------------
-
-    def _prepare(self, watcher: Watcher) -> None:
-        if self._data_dir is None:
-            self._base = Path(tempfile.mkdtemp(prefix="txnproducer-kafka-"))
-            watcher.remove_folder(self._base)
-        else:
-            self._base = self._data_dir
-        for name in ("conf", "logs", "data"):
-            (self._base / name).mkdir(parents=True, exist_ok=True)
-        needs_tls = any(name in ("SSL", "SASL_SSL") for name in self.listeners)
-        files = make_certificates(self._base / "conf", ("localhost", HOST)) if needs_tls else None
-        self._layout = ClusterLayout(
-            ports=self._choose_ports(),
-            settings=self._settings,
-            sasl_mechanisms=self._sasl_mechanisms,
-            users=self.users,
-            keystore_pem=files.keystore_pem if files else None,
-            truststore_pem=files.ca_pem if files else None,
-        )
-        for index in range(self.nodes):
-            properties = server_properties(self._layout, index, self._log_dir(index))
-            self._conf_file(index).write_text(to_properties(properties), encoding="ascii")
-        self._format()
-
-    def _choose_ports(self) -> list[NodePorts]:
-        names = list(dict.fromkeys([*self.listeners, "PLAINTEXT"]))
-        firsts: list[int] = []
-        if self._port is not None:
-            firsts = [self._port + index for index in range(self.nodes)]
-            taken = [port for port in firsts if not is_port_free(port, HOST)]
-            if taken:
-                raise PortInUseError(
-                    f"Port {taken[0]} on {HOST} is in use. Choose another one, or none: then "
-                    "free ports are chosen."
-                )
-        spare = iter(free_ports(self.nodes * (len(names) + 1), HOST, besides=firsts))
-        nodes = []
-        for index in range(self.nodes):
-            ports = {name: next(spare) for name in names}
-            if firsts:
-                ports[names[0]] = firsts[index]
-            nodes.append(NodePorts(controller=next(spare), listeners=ports))
-        return nodes
-
-    def _format(self) -> None:
-        identity = self._base / "conf" / "cluster.id"
-        if not identity.exists():
-            random_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            # The tool would take a leading dash for an option.
-            identity.write_text(random_id.replace("-", "A"))
-        cluster_id = identity.read_text()
-
-        def format_node(index: int) -> None:
-            if not (self._log_dir(index) / "meta.properties").exists():
-                self._require_tools().format_storage(
-                    cluster_id,
-                    self._conf_file(index),
-                    self._features,
-                    self._scram_users(),
-                    self._log_file(index),
-                )
-
-        with ThreadPoolExecutor(self.nodes) as pool:
-            list(pool.map(format_node, range(self.nodes)))
-
-    def _scram_users(self) -> list[str]:
-        if not any(name.startswith("SASL_") for name in self.listeners):
-            return []
-        return [
-            f"{mechanism}=[name={user},password={password}]"
-            for mechanism in self._sasl_mechanisms
-            if mechanism.startswith("SCRAM-")
-            for user, password in self.users.items()
-        ]
-
     def _launch(self, index: int) -> None:
-        command = self._require_tools().broker_command(self._jvm_options, self._conf_file(index))
+        command = self._require_tools().broker_command(
+            self._jvm_options, self._files.properties(index)
+        )
         self._processes[index] = ManagedProcess(
-            command, self._log_file(index), self._require_running()
+            command, self._files.log(index), self._require_running()
         )
 
     # --- readiness ------------------------------------------------------------------------------
@@ -389,7 +317,7 @@ class EmbeddedKafka:
     def node_log(self, index: int) -> Path:
         """Return the path of a node's log."""
         self._process(index)
-        return self._log_file(index)
+        return self._files.log(index)
 
     # --- what clients need ----------------------------------------------------------------------
 
@@ -446,7 +374,7 @@ class EmbeddedKafka:
                 raise EmbeddedKafkaError(
                     f"There is no user {name!r}; there are {', '.join(self.users)}."
                 )
-            config["sasl_mechanism"] = mechanism or self._sasl_mechanisms[0]
+            config["sasl_mechanism"] = mechanism or self._plan.sasl_mechanisms[0]
             config["sasl_plain_username"] = name
             config["sasl_plain_password"] = self.users[name]
         return config
@@ -512,10 +440,10 @@ class EmbeddedKafka:
             EmbeddedKafkaError: The node has no such log, or the tool failed.
         """
         self._require_running()
-        segments = sorted((self._log_dir(index) / f"{topic}-{partition}").glob("*.log"))
+        segments = sorted((self._files.node_data(index) / f"{topic}-{partition}").glob("*.log"))
         if not segments:
             raise EmbeddedKafkaError(f"Node {index} has no log of {topic}-{partition}.")
-        return self._require_tools().dump_log(segments, self._base / "logs" / "tools.log")
+        return self._require_tools().dump_log(segments, self._files.logs / "tools.log")
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -531,6 +459,13 @@ class EmbeddedKafka:
             raise EmbeddedKafkaError("This cluster is not running: call start() first.")
         return self._watcher
 
+    @property
+    def _files(self) -> ClusterFiles:
+        self._require_running()
+        if self._made_files is None:
+            raise EmbeddedKafkaError("This cluster is still being prepared.")
+        return self._made_files
+
     def _require_layout(self) -> ClusterLayout:
         self._require_running()
         if self._layout is None:
@@ -545,15 +480,6 @@ class EmbeddedKafka:
 
     def _node_address(self, index: int) -> str:
         return f"{HOST}:{self._require_layout().ports[index].listeners['PLAINTEXT']}"
-
-    def _log_dir(self, index: int) -> Path:
-        return self._base / "data" / f"node-{index}"
-
-    def _log_file(self, index: int) -> Path:
-        return self._base / "logs" / f"node-{index}.log"
-
-    def _conf_file(self, index: int) -> Path:
-        return self._base / "conf" / f"node-{index}.properties"
 
 
 def _to_stderr(line: str) -> None:

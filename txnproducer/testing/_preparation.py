@@ -1,0 +1,155 @@
+"""What a cluster needs on disk before its first node runs: ports, configuration, formatted data.
+
+Owns the folders of one cluster and the names in them. Starts no broker; runs Kafka's formatting
+tool through `KafkaTools`.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ._config import HOST, ClusterLayout, NodePorts, server_properties, to_properties
+from ._errors import PortInUseError
+from ._process import free_ports, is_port_free
+from ._tls import make_certificates
+from ._tools import KafkaTools
+
+
+@dataclass(frozen=True)
+class ClusterFiles:
+    """The folders of one cluster."""
+
+    base: Path
+
+    def make(self) -> None:
+        """Make the folders that are not there."""
+        for name in ("conf", "logs", "data"):
+            (self.base / name).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def conf(self) -> Path:
+        """Configuration and keys."""
+        return self.base / "conf"
+
+    @property
+    def logs(self) -> Path:
+        """What the brokers and the tools say."""
+        return self.base / "logs"
+
+    @property
+    def data(self) -> Path:
+        """The nodes' data."""
+        return self.base / "data"
+
+    def properties(self, index: int) -> Path:
+        """A node's configuration."""
+        return self.conf / f"node-{index}.properties"
+
+    def log(self, index: int) -> Path:
+        """A node's log."""
+        return self.logs / f"node-{index}.log"
+
+    def node_data(self, index: int) -> Path:
+        """A node's data."""
+        return self.data / f"node-{index}"
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """What a cluster is to be, as its caller said."""
+
+    nodes: int
+    listeners: Sequence[str]
+    sasl_mechanisms: Sequence[str]
+    users: Mapping[str, str]
+    settings: Mapping[str, str]
+    features: Mapping[str, int]
+    port: int | None
+
+
+def prepare(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> ClusterLayout:
+    """Write all that the nodes need to start.
+
+    Args:
+        plan: What the cluster is to be.
+        files: Its folders; data that is there already is kept.
+        tools: Kafka's programs.
+
+    Returns:
+        The cluster as it will be, with its ports.
+
+    Raises:
+        EmbeddedKafkaError: A port is taken, or the formatting failed.
+    """
+    files.make()
+    needs_tls = any(name in ("SSL", "SASL_SSL") for name in plan.listeners)
+    keys = make_certificates(files.conf, ("localhost", HOST)) if needs_tls else None
+    layout = ClusterLayout(
+        ports=_choose_ports(plan),
+        settings=plan.settings,
+        sasl_mechanisms=plan.sasl_mechanisms,
+        users=plan.users,
+        keystore_pem=keys.keystore_pem if keys else None,
+        truststore_pem=keys.ca_pem if keys else None,
+    )
+    for index in range(plan.nodes):
+        properties = server_properties(layout, index, files.node_data(index))
+        files.properties(index).write_text(to_properties(properties), encoding="ascii")
+    _format(plan, files, tools)
+    return layout
+
+
+def _choose_ports(plan: ClusterPlan) -> list[NodePorts]:
+    names = list(dict.fromkeys([*plan.listeners, "PLAINTEXT"]))
+    firsts: list[int] = []
+    if plan.port is not None:
+        firsts = [plan.port + index for index in range(plan.nodes)]
+        taken = [port for port in firsts if not is_port_free(port, HOST)]
+        if taken:
+            raise PortInUseError(
+                f"Port {taken[0]} on {HOST} is in use. Choose another one, or none: then free "
+                "ports are chosen."
+            )
+    spare = iter(free_ports(plan.nodes * (len(names) + 1), HOST, besides=firsts))
+    nodes = []
+    for index in range(plan.nodes):
+        ports = {name: next(spare) for name in names}
+        if firsts:
+            ports[names[0]] = firsts[index]
+        nodes.append(NodePorts(controller=next(spare), listeners=ports))
+    return nodes
+
+
+def _format(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> None:
+    identity = files.conf / "cluster.id"
+    if not identity.exists():
+        random_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # The tool would take a leading dash for an option.
+        identity.write_text(random_id.replace("-", "A"))
+    cluster_id = identity.read_text()
+    scram = _scram_users(plan)
+
+    def format_node(index: int) -> None:
+        if not (files.node_data(index) / "meta.properties").exists():
+            tools.format_storage(
+                cluster_id, files.properties(index), plan.features, scram, files.log(index)
+            )
+
+    with ThreadPoolExecutor(plan.nodes) as pool:
+        list(pool.map(format_node, range(plan.nodes)))
+
+
+def _scram_users(plan: ClusterPlan) -> list[str]:
+    if not any(name.startswith("SASL_") for name in plan.listeners):
+        return []
+    return [
+        f"{mechanism}=[name={user},password={password}]"
+        for mechanism in plan.sasl_mechanisms
+        if mechanism.startswith("SCRAM-")
+        for user, password in plan.users.items()
+    ]
