@@ -250,7 +250,7 @@ class Connector:
             return self._drive(exchange)
         except ssl.SSLError as error:  # TLS 1.3 tells of a missing client certificate only now
             raise tls_error(error, self._address, self._node.host) from error
-        except (DisconnectError, ConnectionError) as error:
+        except DisconnectError as error:
             if self._settings.ssl_context is None and self._speaks_tls():
                 raise needs_tls(self._address) from error
             raise
@@ -271,6 +271,8 @@ class Connector:
             if isinstance(error, KafkaError):
                 raise
             raise self._timed_out("handshake") from error
+        except ConnectionError as error:
+            raise self._hung_up(error) from error
 
     def _read_frame(self) -> memoryview:
         head = self._read(_SIZE.size)
@@ -288,9 +290,7 @@ class Connector:
             sock.settimeout(self._remaining_s())
             chunk = sock.recv(size - len(data))
             if not chunk:
-                raise DisconnectError(
-                    f"{self._address} closed the connection during the handshake"
-                )
+                raise self._hung_up()
             data += chunk
         return bytes(data)
 
@@ -346,6 +346,10 @@ class Connector:
         if remaining_ms <= 0:
             raise self._timed_out("connecting")
         return remaining_ms / 1000
+
+    def _hung_up(self, error: OSError | None = None) -> DisconnectError:
+        why = "" if error is None else f" ({error})"
+        return DisconnectError(f"{self._address} closed the connection during the handshake{why}")
 
     def _timed_out(self, doing: str) -> KafkaTimeoutError:
         return KafkaTimeoutError(

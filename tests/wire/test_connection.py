@@ -1,0 +1,333 @@
+"""One connection over a pair of sockets: pieces, order, time-outs, throttling, new logins."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.wire import answers
+from txnproducer._protocol import messages as m
+from txnproducer._protocol.events import (
+    ClientEvent,
+    ClientRequest,
+    ClientResponse,
+    ConnectionId,
+)
+from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
+from txnproducer._wire import kafka_python as kp
+from txnproducer._wire.codec import Codec
+from txnproducer._wire.connection import NEVER_MS, Connection
+from txnproducer._wire.connector import Connected
+from txnproducer._wire.handshake import BrokerVersions, SaslLogin
+from txnproducer.errors import DisconnectError, KafkaTimeoutError, SaslAuthenticationError
+from txnproducer.records import TopicPartition
+
+HERE = ConnectionId(1)
+END_TXN = m.EndTxnRequest("x", 1, 1, True, True)
+LOGIN = SaslLogin(
+    "me", "broker", "PLAIN", {"sasl_plain_username": "u", "sasl_plain_password": "p"}, 2
+)
+
+
+class Wire:
+    """A connection, and the broker's end of it."""
+
+    def __init__(self, lifetime_ms: int = 0, max_in_flight: int = 5) -> None:
+        ours, self.broker = socket.socketpair()
+        ours.setblocking(False)
+        self.broker.settimeout(5)
+        versions = BrokerVersions(NodeApiVersions(), FinalizedFeatures(), 2)
+        connected = Connected(ours, versions, itertools.count(10), LOGIN, lifetime_ms)
+        self.connection = Connection(
+            HERE, connected, Codec("me"), max_in_flight, 0, random.Random(1)
+        )
+        self._tokens = itertools.count()
+
+    def send(
+        self, body: m.Request = END_TXN, version: int = 5, now_ms: int = 0, timeout_ms: int = 1000
+    ) -> ClientRequest:
+        request = ClientRequest(next(self._tokens), HERE, body, now_ms, timeout_ms)
+        assert self.connection.send(request, version, now_ms) is None
+        self.connection.flush()
+        return request
+
+    def receive(self, now_ms: int = 0) -> list[ClientEvent]:
+        events: list[ClientEvent] = []
+        self.connection.receive(now_ms, events)
+        return events
+
+    def read(self) -> bytes:
+        """Read one frame at the broker's end."""
+        (size,) = struct.unpack(">i", self._read(4))
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += self.broker.recv(size - len(data))
+        return data
+
+    def answer(self, payload: bytes) -> None:
+        self.broker.sendall(answers.framed(payload))
+
+    def close(self) -> None:
+        self.connection.close(0)
+        self.broker.close()
+
+
+@pytest.fixture
+def open_wire() -> Iterator[Callable[..., Wire]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(**options: int) -> Wire:
+            wire = Wire(**options)
+            stack.callback(wire.close)
+            return wire
+
+        yield make
+
+
+@pytest.fixture
+def wire(open_wire: Callable[..., Wire]) -> Wire:
+    return open_wire()
+
+
+def bodies(events: list[ClientEvent]) -> list[object]:
+    return [event.body for event in events if isinstance(event, ClientResponse)]
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def test_a_request_and_its_answer(wire: Wire) -> None:
+    request = wire.send()
+    assert b"\x02x" in wire.read()
+    wire.answer(answers.end_txn(10))
+    assert wire.receive() == [ClientResponse(request, m.EndTxnResponse(0, 1, 2, 0))]
+    assert wire.connection.in_flight_count == 0
+
+
+def test_an_answer_may_come_byte_by_byte(wire: Wire) -> None:
+    wire.send()
+    data = answers.framed(answers.end_txn(10))
+    events: list[ClientEvent] = []
+    for number in range(len(data)):
+        assert events == []
+        wire.broker.sendall(data[number : number + 1])
+        events += wire.receive()
+    assert bodies(events) == [m.EndTxnResponse(0, 1, 2, 0)]
+
+
+def test_several_answers_may_come_in_one_piece_with_half_of_the_next(wire: Wire) -> None:
+    requests = [wire.send() for _ in range(3)]
+    data = b"".join(answers.framed(answers.end_txn(10 + number)) for number in range(3))
+    wire.broker.sendall(data[:-7])
+    first = wire.receive()
+    wire.broker.sendall(data[-7:])
+    got = first + wire.receive()
+    assert [event.request for event in got if isinstance(event, ClientResponse)] == requests
+    assert len(first) == 2
+
+
+def test_a_request_larger_than_the_sockets_buffer_goes_out_in_pieces(wire: Wire) -> None:
+    records = bytes(range(256)) * 16_384  # 4 MiB
+    part = m.ProducePartition(TopicPartition("t", 0), records)
+    body = m.ProduceRequest("x", -1, 1000, (part,))
+    wire.send(body, version=11)
+    assert wire.connection.has_output
+    received = bytearray()
+    wire.broker.settimeout(0.002)
+    while wire.connection.has_output:
+        with contextlib.suppress(TimeoutError):
+            while len(received) < 6_000_000:
+                received += wire.broker.recv(1_000_000)
+        wire.connection.flush()
+    with contextlib.suppress(TimeoutError):
+        while True:
+            received += wire.broker.recv(1_000_000)
+    assert records in received
+    assert int.from_bytes(received[:4], "big") == len(received) - 4
+
+
+def test_many_small_parts_go_out_whole(wire: Wire) -> None:
+    parts = tuple(
+        m.ProducePartition(TopicPartition("t", number), b"batch %d" % number)
+        for number in range(200)
+    )
+    wire.send(m.ProduceRequest("x", -1, 1000, parts), version=11)
+    request = wire.read()
+    assert all(b"batch %d" % number in request for number in range(200))
+
+
+def test_produce_without_acknowledgement_is_answered_at_once(wire: Wire) -> None:
+    partition = TopicPartition("t", 0)
+    body = m.ProduceRequest(None, 0, 1000, (m.ProducePartition(partition, b"batch"),))
+    request = ClientRequest(1, HERE, body, 0, 1000)
+    answer = wire.connection.send(request, 11, 0)
+    expected = m.ProduceResponse((m.ProducePartitionResponse(partition, 0, -1),))
+    assert answer == ClientResponse(request, expected)
+    wire.connection.flush()
+    assert b"batch" in wire.read()
+    assert wire.connection.in_flight_count == 0
+
+
+# --- the connection ends ------------------------------------------------------------------------
+
+
+def test_answers_that_came_before_the_end_of_file_are_not_lost(wire: Wire) -> None:
+    for _ in range(2):
+        wire.send()
+        wire.read()
+    wire.answer(answers.end_txn(10))
+    wire.broker.close()
+    assert len(wire.receive()) == 1
+    with pytest.raises(DisconnectError, match="closed"):
+        wire.receive()
+    assert len(wire.connection.close(0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (answers.framed(answers.end_txn(11)), "answered request 11"),
+        (struct.pack(">ii", -5, 10), "-5 bytes"),
+        (b"HTTP/1.1 400 Bad Request", "bytes: giving up"),
+        (struct.pack(">ii", 2**30, 10), "bytes: giving up"),
+        (answers.framed(answers.end_txn(10)[:-6]), "cannot decode"),
+    ],
+    ids=["another-number", "negative-size", "http", "huge", "cut"],
+)
+def test_bytes_that_cannot_be_the_answer_end_the_connection(
+    wire: Wire, data: bytes, says: str
+) -> None:
+    request = wire.send()
+    wire.broker.sendall(data)
+    with pytest.raises(DisconnectError, match=says):
+        wire.receive()
+    assert wire.connection.close(0) == [(request, False)]
+
+
+def test_an_answer_that_nobody_asked_for_ends_the_connection(wire: Wire) -> None:
+    wire.answer(answers.end_txn(10))
+    with pytest.raises(DisconnectError, match="nobody asked for"):
+        wire.receive()
+
+
+def test_writing_to_a_closed_socket_ends_the_connection(wire: Wire) -> None:
+    wire.broker.close()
+    with pytest.raises(DisconnectError, match="cannot write"):
+        wire.send()
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def test_the_deadline_of_each_request_counts_not_only_the_first_ones(wire: Wire) -> None:
+    slow = wire.send(timeout_ms=5000)
+    quick = wire.send(now_ms=100, timeout_ms=300)
+    assert wire.connection.next_deadline_ms() == 400
+    wire.connection.tick(399)
+    with pytest.raises(KafkaTimeoutError):
+        wire.connection.tick(400)
+    assert wire.connection.close(400) == [(slow, False), (quick, True)]
+
+
+def test_no_more_requests_than_may_be_in_flight(open_wire: Callable[..., Wire]) -> None:
+    wire = open_wire(max_in_flight=2)
+    wire.send()
+    assert wire.connection.can_send(0)
+    wire.send()
+    assert not wire.connection.can_send(0)
+    wire.answer(answers.end_txn(10))
+    wire.receive()
+    assert wire.connection.can_send(0)
+
+
+def test_a_throttled_answer_mutes_the_connection_for_its_time(wire: Wire) -> None:
+    wire.send()
+    wire.answer(answers.end_txn(10, throttle_ms=250))
+    (event,) = wire.receive(now_ms=1000)
+    assert isinstance(event, ClientResponse)
+    assert wire.connection.muted_until_ms == 1250
+    assert not wire.connection.can_send(1249)
+    assert wire.connection.can_send(1250)
+
+
+def test_a_version_in_which_the_broker_itself_waited_does_not_mute(wire: Wire) -> None:
+    request = ClientRequest(1, HERE, END_TXN, 0, 1000)
+    wire.connection.send(request, 0, 0)
+    answer = kp.EndTxnResponse(version=0, throttle_time_ms=250, error_code=0)
+    wire.answer(answers.payload(answer, 10))
+    wire.receive(now_ms=1000)
+    assert wire.connection.can_send(1000)
+
+
+# --- re-authentication (KIP-368) ----------------------------------------------------------------
+
+
+def test_a_session_without_an_end_needs_no_second_login(wire: Wire) -> None:
+    assert wire.connection.next_deadline_ms() == NEVER_MS
+
+
+def test_the_login_is_repeated_before_the_session_ends(open_wire: Callable[..., Wire]) -> None:
+    wire = open_wire(lifetime_ms=10_000)
+    due = wire.connection.next_deadline_ms()
+    assert 8_500 <= due <= 9_500
+    wire.connection.tick(due - 1)
+    assert wire.connection.can_send(due - 1)
+    wire.connection.tick(due)
+    assert not wire.connection.can_send(due)
+    assert b"PLAIN" in wire.read()
+    wire.answer(answers.sasl_handshake(10))
+    wire.receive(due)
+    assert b"u\0u\0p" in wire.read()
+    assert not wire.connection.can_send(due)
+    wire.answer(answers.sasl_authenticate(11, lifetime_ms=10_000))
+    wire.receive(due + 5)
+    assert wire.connection.can_send(due + 5)
+    assert due + 8_505 <= wire.connection.next_deadline_ms() <= due + 9_505
+
+
+def test_the_second_login_waits_for_answers_and_lets_no_request_in(
+    open_wire: Callable[..., Wire],
+) -> None:
+    wire = open_wire(lifetime_ms=10_000)
+    wire.send(timeout_ms=60_000)
+    wire.read()
+    wire.connection.tick(9_600)
+    assert not wire.connection.can_send(9_600)
+    wire.broker.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        wire.broker.recv(1)
+    wire.answer(answers.end_txn(10))
+    assert len(wire.receive(9_700)) == 1
+    wire.connection.tick(9_700)
+    assert b"PLAIN" in wire.read()
+    assert not wire.connection.can_send(9_700)
+
+
+def test_a_refused_second_login_ends_the_connection_as_a_refusal(
+    open_wire: Callable[..., Wire],
+) -> None:
+    wire = open_wire(lifetime_ms=10_000)
+    wire.connection.tick(9_600)
+    wire.answer(answers.sasl_handshake(10))
+    wire.receive(9_600)
+    wire.answer(answers.sasl_authenticate(11, error_code=58, error_message="revoked"))
+    with pytest.raises(SaslAuthenticationError, match="revoked"):
+        wire.receive(9_600)
+
+
+def test_a_second_login_without_an_answer_times_out(open_wire: Callable[..., Wire]) -> None:
+    wire = open_wire(lifetime_ms=10_000)
+    wire.connection.tick(9_600)
+    deadline = wire.connection.next_deadline_ms()
+    assert deadline < NEVER_MS
+    with pytest.raises(KafkaTimeoutError, match="re-authentication"):
+        wire.connection.tick(deadline)
