@@ -214,10 +214,10 @@ class LedgerRules:
         raise PartialReplayError(
             f"batch {batch_id} is committed in part: {len(done)} partition(s) "
             f"({', '.join(map(str, sorted(done)))}) hold {rows} rows of it, written by "
-            f"{sorted(others)} writers; now there are {writers}. Writing the rest could lose or "
-            "double rows if the rows are cut into partitions in another way. Nothing was written. "
-            "Ways out: another sink id with a new topic; or, when the rows of the partitions named "
-            "above may be written once more, another sink id on the same topic."
+            f"{sorted(others)} writers; now there are {writers}. Nothing was written: "
+            "the rest could lose or double rows, if they are cut into partitions in another way. "
+            "Ways out: another sink id with a new topic; or another sink id on the same topic, "
+            "when the rows of the partitions named above may be written once more."
         )
 
     def _check_missing(
@@ -240,8 +240,8 @@ class LedgerRules:
         lost = [p for p in range(max(before, default=0)) if p not in entries]
         if lost:
             raise LedgerError(
-                f"batch {batch_id - 1} was written by {max(before)} partitions, but the ledgers of "
-                f"{lost} are missing: they have expired or were deleted. Way out: "
+                f"batch {batch_id - 1} was written by {max(before)} partitions, but the ledgers "
+                f"of {lost} are missing: they have expired or were deleted. Way out: "
                 'on_missing_ledger="write", if the batch was not written there, or may be '
                 "written once more."
             )

@@ -199,9 +199,9 @@ class _PartitionWriter:
                 f"batch {plan.batch_id}, partition {self.partition} was committed with "
                 f"{entry.rows} rows (digest {entry.digest}); now it has {digest.count} rows "
                 f"(digest {digest.hex()}). The source or the plan does not give the same rows "
-                "again, so the rest of the batch can't be written exactly once. What was committed "
-                'stays. Ways out: a source that can be read again; on_replay_mismatch="keep" to '
-                "go on with what was committed; another sink id."
+                "again, so the rest of the batch can't be written exactly once. What was "
+                "committed stays. Ways out: a source that can be read again; "
+                'on_replay_mismatch="keep" to go on with what was committed; another sink id.'
             )
         plan.tell("task_replayed", self.partition, entry.rows)
         return self._report(digest, is_replay=True)

@@ -196,7 +196,7 @@ class ExactlyOnceKafkaSink:
                 break
         return entries
 
-    # --- what is checked before a task starts -------------------------------------------------------
+    # --- what is checked before a task starts ---------------------------------------------------
 
     def _query_of(self, df: Any) -> str:
         if self._query_id is not None:
@@ -302,7 +302,7 @@ class ExactlyOnceKafkaSink:
         )
         self.last_report = report
         _LOG.info(
-            "sink %s, batch %d: %d rows, %d bytes, %d transactions, %d partitions replayed, %.2f s",
+            "sink %s, batch %d: %d rows, %d bytes, %d transactions, %d replayed, %.2f s",
             self._sink_id,
             batch_id,
             report.rows,
