@@ -116,10 +116,7 @@ class RecordAccumulator:
         Args:
             topic_queues: of the record's topic.
             queue: of its partition, one of `topic_queues`.
-            timestamp_ms: milliseconds since the epoch.
-            key: bytes or None.
-            value: bytes or None.
-            headers: pairs of a name and bytes or None.
+            timestamp_ms, key, value, headers: the record.
             on_delivery: called when the record has ended.
             now_ms: the clock that linger and the delivery time-out count by.
             ticket: from an earlier call for the same record.

@@ -1,0 +1,389 @@
+"""How batches end: at their deadline, split into parts, by answers that should not be."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
+from tests.harness import TP0, CoreHarness
+from txnproducer._core.metadata import NEVER_MS
+from txnproducer._core.metrics import Metrics
+from txnproducer._protocol.events import ClientResponse, ResponseFailure
+from txnproducer._protocol.messages import (
+    ApiKey,
+    ProducePartitionResponse,
+    ProduceResponse,
+)
+from txnproducer.errors import (
+    ErrorCode,
+    IllegalStateError,
+    InvalidRecordError,
+    KafkaTimeoutError,
+    NotEnoughReplicasError,
+    RecordTooLargeError,
+)
+from txnproducer.records import TopicPartition
+
+# --- expiry --------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("4.36")
+def test_a_batch_that_expires_unsent_leaves_no_doubt_behind():
+    harness = idempotent(delivery_timeout_ms=31_000)
+    harness.client.stop_node(0)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert isinstance(future.exception(), KafkaTimeoutError)
+    assert "nothing was sent" in str(future.exception())
+    assert not harness.manager.sequences.has_unresolved_sequence(TP0)
+    assert harness.now_ms == 31_000
+    assert memory_taken(harness) == 0
+
+
+@pytest.mark.conformance("5.23", "4.41", "4.49", "4.24")
+def test_a_batch_that_expires_at_its_first_attempt_on_the_wire_leaves_its_partition_in_doubt():
+    """Java judges "sent before" by "put back before" and misses the first attempt."""
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    (future,), (request,) = send_each(harness, 1)
+    harness.now_ms = 20_000
+    harness.core.run_once(harness.now_ms)
+    assert isinstance(future.exception(), KafkaTimeoutError)
+    assert "may have the records" in str(future.exception())
+    assert harness.manager.producer_id_and_epoch.producer_epoch == 1
+    assert memory_taken(harness) > 0  # the bytes are still on the wire
+    harness.client.answer_produce(request, base_offset=7)
+    harness.settle()
+    assert memory_taken(harness) == 0
+    assert isinstance(future.exception(), KafkaTimeoutError)  # what was told is not taken back
+
+
+@pytest.mark.conformance("4.37", "4.39", "4.49")
+@pytest.mark.trap(30)
+def test_after_an_expiry_in_doubt_new_records_go_under_a_new_epoch_from_zero():
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    (lost,), _ = send_each(harness, 1)
+    harness.run_until(lost.done)
+    harness.client.prepare_produce()
+    later = harness.send()
+    harness.run_until(later.done)
+    epochs = [(b.header.producer_epoch, b.header.base_sequence) for b in harness.sent_batches()]
+    assert epochs[0] == (0, 0)
+    assert epochs[-1] == (1, 0)
+
+
+@pytest.mark.conformance("4.38")
+@pytest.mark.trap(30)
+def test_a_later_success_proves_that_the_expired_batch_was_written():
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    (lost,), _ = send_each(harness, 1)
+    harness.now_ms = 10_000
+    (kept,), requests = send_each(harness, 1)
+    harness.now_ms = 19_999
+    harness.core.run_once(harness.now_ms)
+    harness.client.is_answering_metadata = False
+    harness.now_ms = 20_000
+    harness.core.run_once(harness.now_ms)
+    assert harness.manager.sequences.has_unresolved_sequence(TP0)
+    harness.client.outstanding.pop(requests[0].correlation_id, None)
+    harness.client.answer_produce(requests[1])
+    harness.settle()
+    assert kept.exception() is None
+    assert isinstance(lost.exception(), KafkaTimeoutError)
+    assert not harness.manager.sequences.has_unresolved_sequence(TP0)
+    assert harness.manager.producer_id_and_epoch.producer_epoch == 0
+
+
+@pytest.mark.conformance("5.24")
+def test_a_batch_that_is_overdue_is_failed_and_not_sent():
+    """Java numbers it, reports it as failed and sends it all the same."""
+    harness = idempotent(delivery_timeout_ms=31_000, linger_ms=1_000)
+    future = harness.send()
+    harness.settle()
+    harness.now_ms = 31_000
+    harness.settle()
+    assert isinstance(future.exception(), KafkaTimeoutError)
+    assert harness.client.sent(PRODUCE) == []
+
+
+@pytest.mark.conformance("4.25", "4.26")
+def test_a_retriable_answer_at_the_deadline_is_told_and_leaves_doubt():
+    """Java counts it as a certain refusal."""
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    (future,), (request,) = send_each(harness, 1)
+    harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.now_ms = 20_000
+    harness.settle()
+    assert isinstance(future.exception(), NotEnoughReplicasError)
+    assert len(harness.client.sent(PRODUCE)) == 1
+    assert harness.manager.producer_id_and_epoch.producer_epoch == 1
+
+
+def test_a_batch_that_was_retried_and_succeeded_is_not_remembered():
+    harness = idempotent(delivery_timeout_ms=40_000)
+    (future,), (request,) = send_each(harness, 1)
+    harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.client.prepare_produce()
+    harness.run_until(future.done)
+    harness.run_for(100_000)
+    assert future.exception() is None
+
+
+@pytest.mark.conformance("5.26")
+def test_a_callback_of_an_expired_batch_may_send_again():
+    harness = idempotent(delivery_timeout_ms=31_000)
+    harness.client.stop_node(0)
+    again = []
+    future = harness.send(on_delivery=lambda _, error: again.append(harness.send()))
+    harness.run_until(future.done)
+    harness.client.start_node(0)
+    harness.client.prepare_produce()
+    harness.run_until(lambda: again and again[0].done())
+    assert again[0].exception() is None
+
+
+@pytest.mark.conformance("5.20", "5.19")
+def test_with_one_in_flight_an_expired_batch_keeps_its_partition_muted_until_the_answer():
+    harness = CoreHarness(
+        transactional_id=None,
+        max_in_flight_requests_per_connection=1,
+        delivery_timeout_ms=20_000,
+        request_timeout_ms=20_000,
+        enable_idempotence=False,
+        topics={"topic": 1},
+    )
+    harness.know_topics()
+    (first,), (request,) = send_each(harness, 1)
+    harness.now_ms = 15_000
+    harness.send()
+    harness.settle()
+    assert len(harness.client.sent(PRODUCE)) == 1
+    harness.client.max_in_flight = 5
+    harness.client.outstanding.pop(request.correlation_id)  # its answer is late, no time-out
+    harness.now_ms = 20_000
+    harness.settle()
+    assert first.done()
+    assert len(harness.client.sent(PRODUCE)) == 1
+    harness.client.outstanding[request.correlation_id] = request
+    harness.client.answer_produce(request)
+    harness.run_for(100)
+    assert len(harness.client.sent(PRODUCE)) == 2
+
+
+@pytest.mark.conformance("4.45", "5.33", "4.52")
+@pytest.mark.trap(35)
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NOT_ENOUGH_REPLICAS])
+def test_an_error_answer_for_an_expired_batch_only_frees_its_memory(code):
+    harness = idempotent(delivery_timeout_ms=20_001, request_timeout_ms=20_000, linger_ms=1)
+    futures = [harness.send(), harness.send()]
+    harness.run_until(lambda: harness.client.sent(PRODUCE))
+    (request,) = harness.client.waiting(PRODUCE)
+    harness.now_ms = 20_001
+    harness.core.run_once(harness.now_ms)
+    harness.client.answer_produce(request, code)
+    harness.settle()
+    assert all(isinstance(f.exception(), KafkaTimeoutError) for f in futures)
+    assert len(harness.client.sent(PRODUCE)) == 1
+    assert memory_taken(harness) == 0
+
+
+# --- split ---------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("4.50", "4.53")
+@pytest.mark.trap(34)
+def test_a_batch_that_is_too_large_is_split_and_its_parts_go_one_by_one():
+    harness = idempotent(linger_ms=10, batch_size=6_000)
+    futures = [harness.send(value=b"x" * 900) for _ in range(6)]
+    after = harness.send(value=b"y" * 900)
+    harness.run_until(lambda: harness.client.sent(PRODUCE))
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0], ErrorCode.MESSAGE_TOO_LARGE)
+    offset = 0
+    while not all(future.done() for future in [*futures, after]):
+        waiting = harness.client.waiting(PRODUCE)
+        if not waiting:
+            harness.run_for(1)
+            continue
+        assert len(waiting) == 1
+        count = harness.sent_batches()[-1].header.record_count
+        if count > 2:
+            harness.client.answer_produce(waiting[0], ErrorCode.MESSAGE_TOO_LARGE)
+        else:
+            harness.client.answer_produce(waiting[0], base_offset=offset)
+            offset += count
+        harness.settle()
+    assert [f.result().offset for f in futures] == list(range(6))
+    accepted = [b for b in harness.sent_batches() if b.header.record_count <= 2]
+    assert [b.header.base_sequence for b in accepted] == [0, 2, 4, 6]
+    assert memory_taken(harness) == 0
+    assert harness.core.metrics()["batch-split-total"] >= 1
+
+
+@pytest.mark.conformance("4.51")
+def test_a_single_record_that_is_too_large_fails():
+    harness = idempotent()
+    (future,), (request,) = send_each(harness, 1)
+    harness.client.answer_produce(request, ErrorCode.MESSAGE_TOO_LARGE)
+    harness.settle()
+    assert isinstance(future.exception(), RecordTooLargeError)
+
+
+# --- answers that should not be ------------------------------------------------------------
+
+
+@pytest.mark.conformance("6.16", "6.17", "4.47")
+def test_one_partitions_trouble_in_an_answer_does_not_strand_the_others():
+    """In Java an exception loses the rest of the answer, with its futures and its memory."""
+    harness = idempotent(topics={"topic": 3})
+    futures = [harness.send(partition=p) for p in range(3)]
+    harness.settle()
+    (request,) = harness.client.waiting(PRODUCE)
+    stranger = ProducePartitionResponse(TopicPartition("topic", 99), 0, 5)
+    good = ProducePartitionResponse(TopicPartition("topic", 1), 0, 6)
+    harness.client.answer(request, ProduceResponse((stranger, good)))
+    harness.settle()
+    assert futures[1].result().offset == 6
+    assert not futures[0].done()  # left out of the answer: sent again
+    for _ in range(2):
+        harness.client.prepare_produce(base_offset=8)
+    harness.run_until(lambda: futures[0].done() and futures[2].done())
+    assert futures[0].result().offset == 8
+
+
+def test_an_answer_to_nothing_is_dropped():
+    harness = idempotent()
+    (future,), (request,) = send_each(harness, 1)
+    harness.client.answer_produce(request)
+    harness.client.answer_produce(request)
+    harness.settle()
+    assert future.exception() is None
+
+
+# --- edges ---------------------------------------------------------------------------------
+
+
+def test_metadata_that_are_not_answered_are_asked_for_again():
+    harness = CoreHarness(transactional_id=None)
+    harness.client.prepare_failure(ApiKey.METADATA)
+    harness.client.prepare_failure(ApiKey.METADATA, ResponseFailure.TIMED_OUT, delay_ms=500)
+    harness.know_topics()
+    assert len(harness.client.sent(ApiKey.METADATA)) >= 3
+
+
+def test_only_one_metadata_request_is_under_way():
+    harness = idempotent()
+    harness.settle()
+    harness.client.is_answering_metadata = False
+    asked = len(harness.client.sent(ApiKey.METADATA))
+    harness.core.partitions_for("other", harness.now_ms)
+    harness.run_for(5_000)
+    harness.core.partitions_for("another", harness.now_ms)
+    harness.run_for(5_000)
+    assert len(harness.client.sent(ApiKey.METADATA)) == asked + 1
+
+
+def test_a_request_that_cannot_be_put_on_the_wire_is_tried_again():
+    harness = idempotent()
+    harness.settle()
+    send, harness.client.send = harness.client.send, refuse
+    future = harness.send()
+    harness.step()
+    harness.client.send = send
+    harness.client.prepare_produce()
+    harness.run_until(future.done)
+    assert future.exception() is None
+    assert harness.sequences_sent() == [0]
+
+
+def refuse(request, now_ms):
+    raise IllegalStateError("not ready")
+
+
+def test_an_end_that_nobody_awaits_is_dropped():
+    harness = idempotent()
+    _, (request,) = send_each(harness, 1)
+    harness.core.handle(ClientResponse(request, ProduceResponse(())), 0)
+    harness.core.handle(ClientResponse(request, ProduceResponse(())), 0)
+
+
+def test_a_batch_whose_answer_cannot_be_handled_still_ends_at_its_deadline():
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    (future,), (request,) = send_each(harness, 1)
+    manager = harness.manager
+    completed, manager.handle_completed_batch = manager.handle_completed_batch, refuse
+    harness.client.answer_produce(request)
+    harness.settle()
+    manager.handle_completed_batch = completed
+    assert not future.done()
+    harness.run_until(future.done)
+    assert harness.now_ms == 20_000
+    assert memory_taken(harness) == 0
+
+
+def test_without_idempotence_retriable_errors_are_retried_and_others_fail():
+    harness = CoreHarness(transactional_id=None, enable_idempotence=False)
+    harness.know_topics()
+    harness.client.prepare_produce(ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.client.prepare_produce(base_offset=4)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert future.result().offset == 4
+    harness.client.prepare_produce(ErrorCode.INVALID_RECORD)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert isinstance(future.exception(), InvalidRecordError)
+    harness.client.prepare_produce(ErrorCode.MESSAGE_TOO_LARGE)
+    for offset in range(3):
+        harness.client.prepare_produce(base_offset=offset)
+    ticket = harness.core.begin_flush(harness.now_ms)
+    assert ticket.is_done()
+    harness.core.end_flush(ticket)
+    harness.core.initiate_close(harness.now_ms)
+    harness.run_until(lambda: harness.core.is_closed)
+    assert harness.step() == NEVER_MS
+    harness.core.initiate_close(harness.now_ms)
+
+
+def test_a_split_without_idempotence_keeps_the_order():
+    harness = CoreHarness(transactional_id=None, enable_idempotence=False, linger_ms=5)
+    harness.know_topics()
+    futures = [harness.send(value=b"%d" % n) for n in range(4)]
+    for _ in range(2):
+        harness.client.prepare_produce(ErrorCode.MESSAGE_TOO_LARGE)
+    harness.run_until(lambda: len(harness.client.sent(PRODUCE)) >= 3)
+    for _ in range(4):
+        harness.settle()
+        for request in harness.client.waiting(PRODUCE):
+            harness.client.answer_produce(request)
+    harness.settle()
+    assert all(future.done() for future in futures)
+    sent = [v for b in harness.sent_batches()[2:] for v in b.values]
+    assert sent == [b"0", b"1", b"2", b"3"]
+
+
+def test_time_spent_waiting_is_added_up():
+    harness = idempotent()
+    harness.core.add_time("flush", 5)
+    harness.core.add_time("flush", 6)
+    assert harness.core.metrics()["flush-time-ns-total"] == 11
+
+
+def test_rates_and_averages_forget_what_is_long_ago():
+    metrics = Metrics(0)
+    metrics.count("record-send", 30, 0)
+    metrics.observe("request-latency", 8, 0)
+    assert metrics.snapshot(10_000)["record-send-rate"] == 3
+    metrics.observe("request-latency", 2, 31_000)
+    now = metrics.snapshot(31_000)
+    assert (now["request-latency-avg"], now["request-latency-max"]) == (5, 8)
+    later = metrics.snapshot(95_000)
+    assert later["record-send-rate"] == 0
+    assert later["record-send-total"] == 30
+    assert math.isnan(later["request-latency-avg"])
+
+
+def test_a_plain_producer_has_no_transactions():
+    for harness in (idempotent(), CoreHarness(transactional_id=None, enable_idempotence=False)):
+        with pytest.raises(IllegalStateError, match="transactional_id"):
+            harness.core.init_transactions()
