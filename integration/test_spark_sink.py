@@ -1,0 +1,250 @@
+"""The Spark sink on a real broker and a real Spark: faults, replays, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from integration.readers import read_with_confluent, values
+from txnproducer.spark import (
+    ExactlyOnceKafkaSink,
+    LedgerError,
+    PartialReplayError,
+    ReplayMismatchError,
+    SchemaError,
+    SinkError,
+)
+from txnproducer.spark.demo import start_spark
+from txnproducer.testing import EmbeddedKafka
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    with EmbeddedKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = start_spark(tmp_path_factory.mktemp("spark"))
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def topic(kafka):
+    name = f"spark-{next(_NUMBERS)}"
+    kafka.create_topic(name, partitions=2)
+    return name
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    # PySpark leaves sockets to the garbage collector; that is not ours to judge.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+
+
+@pytest.fixture
+def sink(kafka, topic):
+    def make(**arguments):
+        given = {"topic": topic, "query_id": "query", **arguments}
+        return ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given)
+
+    return make
+
+
+def frame(spark, count, partitions=3, first=0):
+    rows = [(f"{n}", f"value {n}") for n in range(first, first + count)]
+    schema = "key string, value string"
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), schema)
+
+
+def committed(kafka, topic):
+    return sorted(values(read_with_confluent(kafka.bootstrap_servers, topic)))
+
+
+def expected(count, first=0):
+    return sorted(b"value %d" % n for n in range(first, first + count))
+
+
+def test_a_batch_is_written_once_and_its_replay_not_at_all(spark, kafka, topic, sink):
+    writer = sink()
+    report = writer.write(frame(spark, 100), 0)
+    assert (report.rows, report.transactions, report.replayed) == (100, 3, 0)
+    again = sink().write(frame(spark, 100), 0)
+    assert (again.rows, again.transactions, again.replayed) == (100, 0, 3)
+    sink().write(frame(spark, 50, first=100), 1)
+    assert committed(kafka, topic) == expected(150)
+    assert {p: e.batch_id for p, e in writer.status().items()} == {0: 1, 1: 1, 2: 1}
+
+
+def test_a_replay_with_other_rows_is_an_error_and_changes_nothing(spark, kafka, topic, sink):
+    sink().write(frame(spark, 30), 0)
+    with pytest.raises(Exception, match=ReplayMismatchError.__name__):
+        sink().write(frame(spark, 30, first=1), 0)
+    assert committed(kafka, topic) == expected(30)
+    kept = sink(on_replay_mismatch="keep").write(frame(spark, 30, first=1), 0)
+    assert kept.replayed == 3
+    assert committed(kafka, topic) == expected(30)
+
+
+def test_another_number_of_partitions_on_a_replay_stops_on_the_driver(spark, kafka, topic, sink):
+    sink().write(frame(spark, 30, partitions=3), 0)
+    for partitions in (2, 4):
+        with pytest.raises(PartialReplayError, match="written by"):
+            sink().write(frame(spark, 30, partitions=partitions), 0)
+    assert committed(kafka, topic) == expected(30)
+
+
+def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic, sink):
+    sink().write(frame(spark, 10), 0)
+    sink().write(frame(spark, 10, first=10), 1)
+    with pytest.raises(LedgerError, match="another query"):
+        sink(query_id="new").write(frame(spark, 10), 0)
+    with pytest.raises(LedgerError, match="rewound"):
+        sink().write(frame(spark, 10), 0)
+    assert committed(kafka, topic) == expected(20)
+    sink(query_id="new", on_foreign_ledger="take_over").write(frame(spark, 5, first=20), 0)
+    assert committed(kafka, topic) == expected(25)
+
+
+def test_a_later_batch_without_any_ledger_is_refused(spark, kafka, topic, sink):
+    with pytest.raises(LedgerError, match="no ledger"):
+        sink().write(frame(spark, 10), 5)
+    assert committed(kafka, topic) == []
+    sink(on_missing_ledger="write").write(frame(spark, 10), 5)
+    assert committed(kafka, topic) == expected(10)
+
+
+def test_empty_partitions_and_empty_batches_are_recorded(spark, kafka, topic, sink):
+    assert sink().write(frame(spark, 2, partitions=4), 0).transactions == 4
+    assert sink().write(frame(spark, 0, partitions=4), 1).transactions == 4
+    nothing = spark.createDataFrame([], "key string, value string")
+    report = sink(on_missing_ledger="write").write(nothing, 2)
+    assert report.rows == 0
+    assert sink().status()[0].batch_id == 2
+    assert committed(kafka, topic) == expected(2)
+
+
+def test_all_of_sparks_columns_arrive(spark, kafka, topic, sink):
+    rows = [
+        ("k", bytearray(b"binary"), topic, 1, [("h", bytearray(b"x")), ("n", None)]),
+        (None, None, topic, 0, None),
+    ]
+    schema = (
+        "key string, value binary, topic string, partition int,"
+        " headers array<struct<key:string,value:binary>>"
+    )
+    typed = spark.createDataFrame(rows, schema)
+    sink(topic=None, ledger_topic=topic).write(typed, 0)
+    found = read_with_confluent(kafka.bootstrap_servers, topic)
+    assert [(r.partition, r.key, r.value) for r in found] == [
+        (0, None, None),
+        (1, b"k", b"binary"),
+    ]
+
+
+def test_what_does_not_fit_is_refused_on_the_driver(spark, topic, sink):
+    with pytest.raises(SchemaError, match="value"):
+        sink().write(spark.range(3), 0)
+    with pytest.raises(SinkError, match="does not exist"):
+        sink(topic="no-such-topic").write(frame(spark, 1), 0)
+    with pytest.raises(Exception, match=r"transaction\.max\.timeout\.ms"):
+        sink(options={"transactionTimeout": 10**8}).write(frame(spark, 1), 0)
+    with pytest.raises(Exception, match="query_id"):
+        sink(query_id=None).write(frame(spark, 1), 0)
+
+
+def test_a_partition_writer_writes_what_foreach_partition_gives_it(spark, kafka, topic, sink):
+    data = frame(spark, 40, partitions=2)
+    data.foreachPartition(sink().partition_writer(0, writers=2))
+    assert committed(kafka, topic) == expected(40)
+    # Again, as after a lost driver: recognised, not doubled.
+    data.foreachPartition(sink().partition_writer(0, writers=2))
+    assert committed(kafka, topic) == expected(40)
+
+
+@dataclass(frozen=True)
+class Strike:
+    """Kills the worker at an event, once per marker."""
+
+    marker: str
+    event: str
+
+    def __call__(self, name, info):
+        if name == self.event and info.get("partition") == 1 and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("event", ["task_before_commit", "task_after_commit"])
+def test_a_task_killed_around_its_commit_is_run_again_without_loss_or_double(
+    spark, kafka, topic, sink, tmp_path, event
+):
+    strike = Strike(str(tmp_path / "struck"), event)
+    report = sink(on_event=strike).write(frame(spark, 300), 0)
+    assert Path(strike.marker).exists()
+    assert report.rows == 300
+    assert report.replayed == (1 if event == "task_after_commit" else 0)
+    assert committed(kafka, topic) == expected(300)
+
+
+def test_a_streaming_query_restarted_after_its_death_goes_on_exactly_once(
+    spark, kafka, topic, sink, tmp_path
+):
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(3):
+        lines = [f"value {n}" for n in range(number * 10, number * 10 + 10)]
+        (source / f"{number}.txt").write_text("\n".join(lines))
+    writer = sink(query_id=None)
+    died = []
+
+    def write(df, batch_id):
+        writer(df, batch_id)
+        if batch_id == 1 and not died:
+            died.append(batch_id)
+            raise RuntimeError("the driver dies between Kafka's commit and Spark's")
+
+    for _ in range(2):
+        query = (
+            spark.readStream.option("maxFilesPerTrigger", 1)
+            .text(str(source))
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        if died:
+            query.awaitTermination()
+        else:
+            with pytest.raises(Exception, match="the driver dies"):
+                query.awaitTermination()
+    assert committed(kafka, topic) == expected(30)
+
+    # A deleted checkpoint begins a new query, whose batch 0 would silently be dropped as a replay.
+    shutil.rmtree(tmp_path / "checkpoint")
+    query = (
+        spark.readStream.text(str(source))
+        .writeStream.foreachBatch(writer)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception, match="belongs to another query"):
+        query.awaitTermination()
+    assert committed(kafka, topic) == expected(30)
