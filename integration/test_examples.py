@@ -26,6 +26,11 @@ SHOWS = {
         "older: fenced, as it must be (what to do: restart)",
         "read_committed sees: ['written by the newer producer']",
     ],
+    "spark_batch.py": [
+        "written: 1000 rows in ",
+        "again: 1000 rows recognised, 0 transactions",
+    ],
+    "spark_streaming.py": ["read back: 300 rows, 300 of them different"],
     "consume_transform_produce.py": [
         "attempt 2: 4 results sent, then a crash: aborted, read again",
         "squares: 1 4 9 16 25 36 49 64 81 100",
