@@ -341,6 +341,20 @@ def test_a_leader_that_is_not_known_is_no_leader() -> None:
     assert read.partitions[0].current_leader is None
 
 
+def test_tags_in_the_header_of_an_answer_are_skipped() -> None:
+    topic_type = kp.ProduceResponse.TopicProduceResponse
+    part = topic_type.PartitionProduceResponse(index=0, error_code=0, base_offset=17)
+    answer = kp.ProduceResponse(
+        version=12, responses=[topic_type(name="t", partition_responses=[part])]
+    )
+    answer.with_header(correlation_id=42)
+    plain = bytes(answer.encode(header=True))
+    tagged = plain[:4] + b"\x01\x09\x02hi" + plain[5:]
+    assert CODEC.decode(PRODUCE, 12, memoryview(tagged)) == CODEC.decode(
+        PRODUCE, 12, memoryview(plain)
+    )
+
+
 # --- damaged answers ----------------------------------------------------------------------------
 
 

@@ -320,6 +320,7 @@ def test_a_tls_alert_is_enough_to_know_that_a_listener_speaks_tls(drive: Open) -
         end = drive(broker.address).fail_to_connect()
     assert end.state is REFUSED
     assert "speaks TLS" in str(end.error)
+    assert broker.connections == 1
 
 
 def test_a_broker_that_dies_during_the_tls_handshake_is_no_refusal(

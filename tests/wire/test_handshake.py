@@ -208,6 +208,12 @@ def test_a_listener_without_sasl_is_told_from_a_wrong_password() -> None:
         log_in().answer(answers.sasl_handshake(0, error_code=34, mechanisms=()))
 
 
+def test_a_login_that_the_mechanism_does_not_count_as_a_success_is_none() -> None:
+    talk = log_in().answer(answers.sasl_handshake(0))
+    with pytest.raises(SaslAuthenticationError, match="without success"):
+        talk.answer(answers.sasl_authenticate(1, auth_bytes=b"PLAIN ends with nothing"))
+
+
 def test_a_passing_error_of_the_login_is_worth_a_retry() -> None:
     talk = log_in().answer(answers.sasl_handshake(0))
     with pytest.raises(DisconnectError):

@@ -251,8 +251,12 @@ class Connector:
         except ssl.SSLError as error:  # TLS 1.3 tells of a missing client certificate only now
             raise tls_error(error, self._address, self._node.host) from error
         except DisconnectError as error:
-            if self._settings.ssl_context is None and self._speaks_tls():
-                raise needs_tls(self._address) from error
+            if self._settings.ssl_context is None:
+                if self._speaks_tls():
+                    raise needs_tls(self._address) from error
+            elif not self._settings.security.get("ssl_certfile"):
+                hint = "does the broker ask for a client certificate? then set ssl_certfile"
+                raise DisconnectError(f"{error} ({hint})") from error
             raise
 
     def _drive(self, exchange: Exchange[T]) -> T:
@@ -262,7 +266,9 @@ class Connector:
             while True:
                 sock = self._connected_sock
                 sock.settimeout(self._remaining_s())
-                sock.sendall(request)
+                with suppress(ConnectionError, ssl.SSLEOFError):
+                    sock.sendall(request)
+                # If that failed: what the broker said before it hung up tells more.
                 request = exchange.send(self._read_frame())
         except StopIteration as end:
             result: T = end.value
