@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from _cluster import cluster, create_topic, values_in
+from pyspark.sql import SparkSession
 
 from txnproducer.spark import ExactlyOnceKafkaSink
 from txnproducer.spark.demo import start_spark
@@ -17,7 +18,9 @@ FILES = 3
 ROWS_PER_FILE = 100
 
 
-def run_query(spark, source: Path, checkpoint: Path, sink: ExactlyOnceKafkaSink) -> None:
+def run_query(
+    spark: SparkSession, source: Path, checkpoint: Path, sink: ExactlyOnceKafkaSink
+) -> None:
     query = (
         spark.readStream.option("maxFilesPerTrigger", 1)
         .text(str(source))
@@ -44,7 +47,9 @@ def main() -> None:
                 (source / f"{number}.txt").write_text("\n".join(lines), encoding="utf-8")
                 # Each turn starts the query again, from the checkpoint of the one before.
                 run_query(spark, source, folder / "checkpoint", sink)
-                print(f"batch {sink.last_report.batch_id}: {sink.last_report.rows} rows")
+                report = sink.last_report
+                if report is not None:
+                    print(f"batch {report.batch_id}: {report.rows} rows")
         finally:
             spark.stop()
         found = values_in(servers, topic)

@@ -33,6 +33,13 @@ time.sleep(60)
 """
 
 
+def _wait_until_open(process: subprocess.Popen[bytes]) -> None:
+    stdout, stderr = process.stdout, process.stderr
+    assert stdout is not None
+    assert stderr is not None
+    assert stdout.readline() == b"open\n", stderr.read().decode()
+
+
 @pytest.fixture
 def victim(broker, transactional_id):
     topic = broker.topic()
@@ -42,7 +49,7 @@ def victim(broker, transactional_id):
         stderr=subprocess.PIPE,
     )
     try:
-        assert process.stdout.readline() == b"open\n", process.stderr.read().decode()
+        _wait_until_open(process)
         yield topic, process
     finally:
         process.kill()
@@ -92,7 +99,7 @@ def test_ctrl_c_aborts_the_open_transaction_on_the_way_out(broker, transactional
         stderr=subprocess.PIPE,
     )
     try:
-        assert process.stdout.readline() == b"open\n"
+        _wait_until_open(process)
         process.send_signal(signal.SIGINT)
         process.wait(15)
     finally:

@@ -212,7 +212,7 @@ def test_a_streaming_query_restarted_after_its_death_goes_on_exactly_once(
         lines = [f"value {n}" for n in range(number * 10, number * 10 + 10)]
         (source / f"{number}.txt").write_text("\n".join(lines))
     writer = sink(query_id=None)
-    died = []
+    died: list[int] = []
 
     def write(df, batch_id):
         writer(df, batch_id)

@@ -1,0 +1,159 @@
+"""`txnproducer send` without a cluster: where records come from, what is told, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner
+
+from txnproducer.cli import main, send
+from txnproducer.errors import CommitOutcomeUnknownError, KafkaError
+
+
+class FakeFuture:
+    def __init__(self, place):
+        self._place = place
+
+    def result(self, timeout):
+        topic, partition, offset = self._place
+        return type("M", (), {"topic": topic, "partition": partition, "offset": offset})
+
+
+class FakeProducer:
+    """Takes note of what is asked of it."""
+
+    def __init__(self, fails=None):
+        self.log = []
+        self.fails = fails or {}
+        self.offset = 0
+
+    def _do(self, name, *what):
+        self.log.append((name, *what))
+        if name in self.fails:
+            raise self.fails[name]
+
+    def begin_transaction(self):
+        self._do("begin")
+
+    def send(self, topic, value, key, headers, partition):
+        self._do("send", key, value)
+        self.offset += 1
+        return FakeFuture((topic, 0, self.offset - 1))
+
+    def flush(self):
+        self._do("flush")
+
+    def commit_transaction(self):
+        self._do("commit")
+
+    def abort_transaction(self):
+        self._do("abort")
+
+
+def plan(**changes):
+    usual = {
+        "transaction_size": 2,
+        "abort_ratio": 0.0,
+        "seed": 0,
+        "is_left_open": False,
+        "partition": None,
+        "headers": (),
+        "rate": None,
+    }
+    return send.Plan(**{**usual, **changes})
+
+
+def records(count):
+    return iter([(None, b"%d" % n) for n in range(count)])
+
+
+def run(producer, count, **changes):
+    report = send.Report("topic", "id")
+    send._send_all(cast(Any, producer), records(count), plan(**changes), report, None)
+    return report
+
+
+def test_records_are_cut_into_transactions_of_the_size_asked_for():
+    producer = FakeProducer()
+    report = run(producer, 5)
+    names = [entry[0] for entry in producer.log]
+    assert names == ["begin", "send", "send", "commit"] * 2 + ["begin", "send", "commit"]
+    assert report.transactions["committed"] == 3
+    assert report.partitions == {"topic-0": [0, 4]}
+
+
+def test_the_seed_decides_which_transactions_are_aborted():
+    reports = [run(FakeProducer(), 200, abort_ratio=0.5, seed=7).transactions for _ in range(2)]
+    assert reports[0] == reports[1]
+    assert reports[0]["committed"] + reports[0]["aborted"] == 100
+    assert 20 < reports[0]["aborted"] < 80
+
+
+def test_only_the_last_transaction_is_left_open():
+    producer = FakeProducer()
+    report = run(producer, 4, is_left_open=True)
+    assert [entry[0] for entry in producer.log][-3:] == ["send", "send", "flush"]
+    assert (report.transactions["committed"], report.transactions["open"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("fails", "counted"),
+    [
+        ({"commit": KafkaError("no")}, "aborted"),
+        ({"commit": CommitOutcomeUnknownError("lost")}, "unknown"),
+        ({"commit": KafkaError("no"), "abort": CommitOutcomeUnknownError("lost")}, "unknown"),
+        ({"commit": KafkaError("no"), "abort": KafkaError("no")}, "open"),
+        ({"send": KeyboardInterrupt()}, "aborted"),
+    ],
+)
+def test_a_failure_is_counted_as_what_became_of_the_transaction(fails, counted):
+    report = send.Report("topic", "id")
+    with pytest.raises(type(next(iter(fails.values())))):
+        send._send_all(cast(Any, FakeProducer(fails)), records(2), plan(), report, None)
+    assert report.transactions[counted] == 1
+    assert sum(report.transactions.values()) == 1
+
+
+def test_lines_lose_their_ends_and_give_keys_where_a_separator_is_named():
+    lines = io.BytesIO(b"a:1\r\nb:2:3\nplain\n\n")
+    assert list(send._lines(lines, ":")) == [
+        (b"a", b"1"),
+        (b"b", b"2:3"),
+        (None, b"plain"),
+        (None, b""),
+    ]
+
+
+def test_generated_records_have_their_number_as_key_and_the_size_asked_for():
+    generated = list(send._generated(3, 20))
+    assert [key for key, _ in generated] == [b"%012d" % n for n in range(3)]
+    assert {len(value or b"") for _, value in generated} == {20}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["send", "-t", "t"], 2, "no broker is named"),
+        (["send", "-b", "x:1"], 2, "--topic"),
+        (["send", "-b", "x:1", "-t", "t", "-X", "linger.ms"], 2, "NAME=VALUE"),
+        (["send", "-b", "x:1", "-t", "t", "-X", "lingr.ms=1"], 2, "did you mean linger.ms"),
+        (["send", "-b", "x:1", "-t", "t", "--abort-ratio", "2"], 2, "abort-ratio"),
+        (["send", "-b", "x:1", "-t", "t", "--header", "x"], 2, "NAME=VALUE"),
+        (["verify", "-t", "t"], 2, "no broker is named"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_line_without_a_trace(arguments, code, told, monkeypatch):
+    monkeypatch.delenv("TXNPRODUCER_BOOTSTRAP", raising=False)
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == code, done.output
+    assert told in done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_closing_line_is_json_that_names_every_outcome():
+    line = json.loads(send.Report("topic", "id").line(KafkaError("why")))
+    assert line["transactions"] == {"committed": 0, "aborted": 0, "open": 0, "unknown": 0}
+    assert line["error"] == "why"
