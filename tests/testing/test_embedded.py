@@ -233,6 +233,7 @@ def test_a_forked_child_leaves_the_brokers_to_their_owner():
             os._exit(0)
         os.waitpid(child, 0)
         assert kafka.is_node_running(0)
+        assert kafka.node_log(0).exists()
 
 
 def test_the_tool_that_reads_a_log_lies_elsewhere_before_kafka_4(monkeypatch, tmp_path):
