@@ -5,17 +5,14 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from txnproducer import errors
-from txnproducer.cli import broker, main
+from txnproducer.cli import main
 from txnproducer.cli.main import SUBCOMMANDS, Subcommand, exit_code_for
-
-FILES = sorted(Path(broker.__file__).parent.glob("*.py"))
 
 
 @pytest.fixture
@@ -93,7 +90,7 @@ def test_help_names_every_subcommand_without_importing_any(monkeypatch):
         assert entry.help in result.stdout
 
 
-@pytest.mark.parametrize("name", [each.stem for each in FILES if each.stem in SUBCOMMANDS])
+@pytest.mark.parametrize("name", sorted(SUBCOMMANDS))
 def test_every_subcommand_that_is_listed_can_be_loaded(name):
     result = run(name, "--help")
     assert result.exit_code == 0, result.output
