@@ -96,6 +96,6 @@ def end_offset(servers: str, topic: str, partition: int = 0) -> int:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "nobody"})
     try:
         place = confluent_kafka.TopicPartition(topic, partition)
-        return consumer.get_watermark_offsets(place, timeout=10)[1]
+        return int(consumer.get_watermark_offsets(place, timeout=10)[1])
     finally:
         consumer.close()

@@ -116,7 +116,10 @@ class RecordAccumulator:
         Args:
             topic_queues: of the record's topic.
             queue: of its partition, one of `topic_queues`.
-            timestamp_ms, key, value, headers: the record.
+            timestamp_ms: of the record.
+            key: bytes or None.
+            value: bytes or None.
+            headers: pairs of a name and bytes or None.
             on_delivery: called when the record has ended.
             now_ms: the clock that linger and the delivery time-out count by.
             ticket: from an earlier call for the same record.
