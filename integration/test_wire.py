@@ -33,7 +33,7 @@ from txnproducer.testing import EmbeddedKafka
 pytestmark = pytest.mark.integration
 
 LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SESSION_MS = 4000
+SESSION_MS = 2500
 AT_ONCE_S = 3.0  # far below any time-out; a broker delays a failed login by 0.3 s
 
 

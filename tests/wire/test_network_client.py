@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -131,6 +132,10 @@ def test_a_large_request_passes_through_the_loop(serve: Serve, drive: Drive) -> 
     assert isinstance(answer.body, m.ProduceResponse)
     assert answer.body.partitions[0].base_offset == 7
     assert records in seen[0]
+    connection = driver.client._links[BOOTSTRAP].connection
+    assert connection is not None
+    watched = driver.client._selector.get_key(connection.sock).events
+    assert watched == selectors.EVENT_READ, "the loop would spin on a socket with nothing to write"
 
 
 def test_data_and_coordinator_have_sockets_of_their_own(serve: Serve, drive: Drive) -> None:
