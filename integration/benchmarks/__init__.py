@@ -1,0 +1,1 @@
+"""Peers side by side, in one run, on one broker: ratios, not absolute figures."""
