@@ -136,6 +136,34 @@ def test_the_second_address_of_a_name_is_tried_when_the_first_does_not_answer(
         drive("two-addresses:9092").connect()
 
 
+def test_a_system_without_threads_left_is_a_failed_attempt(
+    drive: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    driver = drive("127.0.0.1:1")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        assert not driver.client.is_ready(BOOTSTRAP, clock_ms())
+    driver.poll()
+    (end,) = driver.ends()
+    assert end.state is LOST
+    assert "can't start new thread" in str(end.error)
+
+
+def test_an_unexpected_error_of_an_attempt_still_reaches_the_caller(
+    drive: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise ZeroDivisionError("nobody expected this")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    end = drive("127.0.0.1:1").fail_to_connect()
+    assert end.state is LOST
+    assert "nobody expected this" in str(end.error)
+
+
 # --- not a broker, or a silent one --------------------------------------------------------------
 
 
@@ -330,6 +358,14 @@ def test_a_broker_that_dies_during_the_tls_handshake_is_no_refusal(
         end = drive(broker.address, **tls(certificates)).fail_to_connect()
     assert end.state is LOST
     assert isinstance(end.error, DisconnectError)
+
+
+def test_a_context_of_ones_own_is_used_as_it_is(
+    drive: Open, certificates: dict[str, Path]
+) -> None:
+    own = ssl.create_default_context(cafile=str(certificates["ca"]))
+    with FakeBroker(tls=listener(certificates["ip"])) as broker:
+        drive(broker.address, security_protocol="SSL", ssl_context=own).connect()
 
 
 @pytest.mark.parametrize(

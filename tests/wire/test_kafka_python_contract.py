@@ -78,7 +78,7 @@ MESSAGES = {
     ),
     "TxnOffsetCommitResponse": (5, {"throttle_time_ms", "topics"}),
 }
-OTHER_NAMES = {"KafkaNetSocket", "SASL_MECHANISMS", "get_sasl_mechanism"}
+OTHER_NAMES = {"SASL_MECHANISMS", "get_sasl_mechanism"}
 
 
 def test_each_name_taken_from_kafka_python_has_its_test_here() -> None:
@@ -176,13 +176,3 @@ def test_sasl_mechanisms_are_found_by_name_and_speak_without_io() -> None:
     plain.receive(b"")
     assert plain.is_done()
     assert plain.is_authenticated()
-
-
-def test_a_proxy_is_made_by_its_address_and_takes_any_socket() -> None:
-    proxy = kp.KafkaNetSocket("socks5://127.0.0.1:1080")
-    assert type(proxy).__name__ == "Socks5Proxy"
-    assert type(kp.KafkaNetSocket("http://127.0.0.1:3128")).__name__ == "HttpConnectProxy"
-    for method in ("dns_lookup", "socket", "connect_ex"):
-        assert callable(getattr(proxy, method))
-    with pytest.raises(ValueError, match="ftp"):
-        kp.KafkaNetSocket("ftp://127.0.0.1:21")

@@ -1,6 +1,6 @@
 """Make one connection to one broker, on a short-lived thread that may block.
 
-Why it exists: name look-ups, proxies, TLS handshakes and logins block or need many turns. Here
+Why it exists: name look-ups, TLS handshakes and logins block or need many turns. Here
 they run one after the other, within one deadline, and every error keeps its own type; the client's
 loop gets a socket that is ready for requests, or the reason why there is none.
 Owns: the thread, the socket until it is handed over, the finding out why a broker hung up.
@@ -38,7 +38,7 @@ from .handshake import (
     exchange_sasl_question,
     make_mechanism,
 )
-from .tcp import TcpSettings, open_tcp
+from .tcp import BufferSizes, open_tcp
 from .tls import is_sasl, is_tls, make_ssl_context, needs_tls, not_tls, tls_error
 
 T = TypeVar("T")
@@ -59,24 +59,18 @@ class ConnectSettings:
         security: the security settings under kafka-python's names.
         ssl_context: the context of TLS connections; None for plaintext.
         sasl_mechanism: the mechanism to log in by; None for no login.
-        send_buffer_bytes: the socket's send buffer; negative for the system's default.
-        receive_buffer_bytes: the socket's receive buffer; negative for the system's default.
+        buffers: of the sockets.
     """
 
     client_id: str
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
     ssl_context: ssl.SSLContext | None = None
     sasl_mechanism: str | None = None
-    send_buffer_bytes: int = -1
-    receive_buffer_bytes: int = -1
+    buffers: BufferSizes = field(default_factory=BufferSizes)
 
     @classmethod
     def from_security(
-        cls,
-        client_id: str,
-        security: Mapping[str, Any],
-        send_buffer_bytes: int = -1,
-        receive_buffer_bytes: int = -1,
+        cls, client_id: str, security: Mapping[str, Any], buffers: BufferSizes
     ) -> ConnectSettings:
         """Check the security settings and prepare what every connection needs.
 
@@ -93,8 +87,7 @@ class ConnectSettings:
             security,
             make_ssl_context(security) if is_tls(security) else None,
             mechanism,
-            send_buffer_bytes,
-            receive_buffer_bytes,
+            buffers,
         )
 
 
@@ -134,9 +127,6 @@ class Connector:
         self._node = node
         self._address = f"{node.host}:{node.port}"
         self._settings = settings
-        self._tcp = TcpSettings.from_security(
-            settings.security, settings.send_buffer_bytes, settings.receive_buffer_bytes
-        )
         self._clock_ms = clock_ms
         self._on_done = on_done
         self._must_ask_for_sasl = must_ask_for_sasl
@@ -240,7 +230,9 @@ class Connector:
             raise tls_error(error, self._address, self._node.host) from error
 
     def _open_tcp(self) -> socket.socket:
-        return open_tcp(self._node.host, self._node.port, self._tcp, self._remaining_s)
+        return open_tcp(
+            self._node.host, self._node.port, self._settings.buffers, self._remaining_s
+        )
 
     # --- talking --------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Every name that this package takes from kafka-python, in one place.
 
-Why it exists: the schemas, the SASL mechanisms and the proxies are kafka-python's internals, which
-any of its releases may move. With one importer a move breaks one module, and the contract test
-says which name it was.
+Why it exists: the schemas and the SASL mechanisms are kafka-python's internals, which any of its
+releases may move. With one importer a move breaks one module, and the contract test says which
+name it was.
 Owns: the imports. Must not know: anything else.
 Rules: nobody else in `_wire` imports `kafka`; each name here has a test of the part that is used.
 """
@@ -15,9 +15,6 @@ with warnings.catch_warnings():
     # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12 call deprecated; a
     # user's tests may turn warnings into errors, and importing us must not fail there.
     warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka.net.http_connect
-    import kafka.net.socks5  # noqa: F401  (both register their proxy's scheme with KafkaNetSocket)
-    from kafka.net.inet import KafkaNetSocket
     from kafka.net.sasl import SASL_MECHANISMS, get_sasl_mechanism
     from kafka.protocol.admin.transactions import (
         DescribeTransactionsRequest,
@@ -79,8 +76,7 @@ __all__ = [
     "SaslHandshakeResponse",
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
-    # login and proxies
-    "KafkaNetSocket",
+    # login
     "SASL_MECHANISMS",
     "get_sasl_mechanism",
 ]

@@ -42,6 +42,7 @@ from .codec import Codec
 from .connection import NEVER_MS, Connection
 from .connector import Connected, Connector, ConnectSettings, is_refusal
 from .links import UNTIL_NEWS_MS, Backoff, Link, hopeless_at_ms
+from .tcp import BufferSizes
 from .version_choice import choose_version
 from .wakeup import Wakeup
 
@@ -74,8 +75,7 @@ class NetworkClient:
         self._settings = ConnectSettings.from_security(
             config.client_id,
             config.security,
-            config.send_buffer_bytes,
-            config.receive_buffer_bytes,
+            BufferSizes(config.send_buffer_bytes, config.receive_buffer_bytes),
         )
         self._codec = Codec(config.client_id)
         self._reconnects = Backoff(
