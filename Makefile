@@ -19,7 +19,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
-.PHONY: help demo test lint types unit integration examples chaos bench format env clean
+.PHONY: help demo test lint types unit integration examples chaos bench format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

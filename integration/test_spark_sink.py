@@ -110,6 +110,19 @@ def test_another_number_of_partitions_on_a_replay_stops_on_the_driver(spark, kaf
     assert committed(kafka, topic) == expected(30)
 
 
+@pytest.mark.parametrize("partitions", [4, 8])
+def test_a_batch_that_one_far_partition_holds_is_seen_by_a_run_with_fewer(
+    spark, kafka, topic, sink, partitions
+):
+    # As after a driver that was killed when one of eight tasks had committed.
+    rows = frame(spark, 5, first=100).collect()
+    sink()._plan(0, "query", 8).write(5, rows)
+    with pytest.raises(PartialReplayError, match=r"\(5\) hold 5 rows"):
+        sink().write(frame(spark, 30, partitions=partitions), 0)
+    assert committed(kafka, topic) == expected(5, first=100)
+    assert list(sink().status()) == [5]
+
+
 def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic, sink):
     sink().write(frame(spark, 10), 0)
     sink().write(frame(spark, 10, first=10), 1)

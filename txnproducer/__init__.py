@@ -6,6 +6,8 @@ The other errors are in `txnproducer.errors`.
 
 from __future__ import annotations
 
+import logging
+
 from txnproducer import errors
 from txnproducer._version import __version__
 from txnproducer.config import ProducerConfig
@@ -52,3 +54,6 @@ __all__ = [
     "RetriableError",
     "TransactionAbortableError",
 ]
+
+# A library is silent unless the program that uses it sets logging up.
+logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -457,13 +457,19 @@ def committed_offsets(
     def question(client: KafkaAdminClient) -> dict[str, dict[Any, Any]]:
         usual = client._list_group_offsets_requests  # noqa: SLF001 - it has no such option
 
+        asked_stable = False
+
         def stable(specs: Any) -> Iterator[Any]:
+            nonlocal asked_stable
+            asked_stable = True
             for group, request in usual(specs):
                 request.require_stable = True
                 yield group, request
 
         client._list_group_offsets_requests = stable  # noqa: SLF001
         found: dict[str, dict[Any, Any]] = client.list_group_offsets(names)
+        if not asked_stable:  # never take an undecided offset for an absent one
+            raise KafkaError("this kafka-python asks for offsets in a way that is not known here")
         return found
 
     answer = ask(bootstrap_servers, question, timeout, **security)
@@ -535,3 +541,27 @@ def partition_count(
     if not described or described[0].get("error_code"):
         return None
     return len(described[0]["partitions"])
+
+
+def group_ids(
+    bootstrap_servers: str, prefix: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> list[str]:
+    """Return the ids of all consumer groups that begin with a prefix, in order.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        prefix: What they begin with.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused (a group is listed to who may Describe it).
+    """
+
+    def question(client: KafkaAdminClient) -> Any:
+        return client.list_groups()
+
+    found = ask(bootstrap_servers, question, timeout, **security)
+    names = (group["group_id"] for group in found)
+    return sorted(name for name in names if name.startswith(prefix))

@@ -22,10 +22,18 @@ class FakeFuture:
         return type("M", (), {"topic": topic, "partition": partition, "offset": offset})
 
 
+class FakeTransaction:
+    outcome = "open"
+
+    def __enter__(self):
+        return self
+
+
 class FakeProducer:
     """Takes note of what is asked of it."""
 
-    def __init__(self, fails=None):
+    def __init__(self, fails=None, ends_as=None):
+        self.ends_as = ends_as
         self.log = []
         self.fails = fails or {}
         self.offset = 0
@@ -35,8 +43,10 @@ class FakeProducer:
         if name in self.fails:
             raise self.fails[name]
 
-    def begin_transaction(self):
+    def transaction(self):
         self._do("begin")
+        self.txn = FakeTransaction()
+        return self.txn
 
     def send(self, topic, value, key, headers, partition):
         self._do("send", key, value)
@@ -47,10 +57,22 @@ class FakeProducer:
         self._do("flush")
 
     def commit_transaction(self):
-        self._do("commit")
+        self._end("commit", "committed")
 
     def abort_transaction(self):
-        self._do("abort")
+        self._end("abort", self.ends_as or "aborted")
+
+    def _end(self, name, outcome):
+        try:
+            self._do(name)
+        except CommitOutcomeUnknownError:
+            self.txn.outcome = "unknown"
+            raise
+        except KafkaError:
+            if name == "abort" and self.ends_as:
+                self.txn.outcome = self.ends_as
+            raise
+        self.txn.outcome = outcome
 
 
 def plan(**changes):
@@ -115,6 +137,26 @@ def test_a_failure_is_counted_as_what_became_of_the_transaction(fails, counted):
         send._send_all(cast(Any, FakeProducer(fails)), records(2), plan(), report, None)
     assert report.transactions[counted] == 1
     assert sum(report.transactions.values()) == 1
+
+
+def test_a_commit_that_was_carried_out_after_all_is_counted_as_committed():
+    fails = {"commit": KafkaError("timed out"), "abort": KafkaError("the commit was carried out")}
+    producer, report = FakeProducer(fails, ends_as="committed"), send.Report("topic", "id")
+    with pytest.raises(KafkaError, match="timed out"):
+        send._send_all(cast(Any, producer), records(2), plan(), report, None)
+    assert report.transactions == {"committed": 1, "aborted": 0, "open": 0, "unknown": 0}
+
+
+def test_a_full_chunk_is_sent_before_the_next_one_is_read():
+    producer, seen = FakeProducer(), []
+
+    def slow_lines():
+        for number in range(4):
+            seen.append([entry[0] for entry in producer.log].count("commit"))
+            yield None, b"%d" % number
+
+    send._send_all(cast(Any, producer), slow_lines(), plan(), send.Report("t", "id"), None)
+    assert seen == [0, 0, 1, 1]
 
 
 def test_lines_lose_their_ends_and_give_keys_where_a_separator_is_named():

@@ -1140,6 +1140,42 @@ def test_a_commit_that_was_never_sent_has_failed_when_the_producer_closes():
     assert type(commit.error) is KafkaError
 
 
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT],
+)
+def test_a_commit_answered_with_a_passing_error_may_have_been_carried_out(code):
+    # The coordinator answers so, too, when its log was too slow: the commit may be in it.
+    driver = with_partition()
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest, code)
+    driver.as_sender(driver.manager.close, KafkaError("closed"))
+    assert isinstance(commit.error, CommitOutcomeUnknownError)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS]
+)
+def test_a_commit_refused_before_the_coordinators_log_has_failed_for_certain(code):
+    driver = with_partition()
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest, code)
+    driver.as_sender(driver.manager.close, KafkaError("closed"))
+    assert type(commit.error) is KafkaError
+
+
+def test_an_abort_finds_out_about_a_commit_that_was_answered_with_a_passing_error():
+    driver = with_partition()
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    abort = driver.manager.begin_abort()
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)  # the abort: it was committed
+    driver.expect(EndTxnRequest)  # the commit once more, for its answer
+    assert commit.is_successful
+    assert isinstance(abort.error, IllegalStateError)
+
+
 def test_a_repeated_commit_that_is_refused_for_good_is_unknown():
     driver = with_partition()
     commit = driver.manager.begin_commit()

@@ -18,6 +18,8 @@ as the first. It matters in two cases:
 
 from __future__ import annotations
 
+from typing import Final
+
 from txnproducer._core import verdicts
 from txnproducer._core.txn_handler import Priority, TransactionActions, TxnRequestHandler
 from txnproducer._core.txn_result import TransactionalRequestResult
@@ -32,6 +34,12 @@ from txnproducer.errors import (
     TransactionAbortedError,
 )
 from txnproducer.records import ProducerIdAndEpoch
+
+_PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
+# Refused before the coordinator's log is written to.
+_NOT_CARRIED_OUT: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS}
+)
 
 
 class EndTxnHandler(TxnRequestHandler):
@@ -132,6 +140,10 @@ class EndTxnHandler(TxnRequestHandler):
             # With v2 the coordinator has aborted it, mostly at its time-out, a moment before the
             # commit came (KAFKA-20785): nothing of it is visible, a new producer can do it again.
             self._lost_commits = 0
+        elif was_commit and verdict.action in _PASSING and code not in _NOT_CARRIED_OUT:
+            # The coordinator may have noted the commit in its log all the same: it answers a log
+            # that was too slow, or had too few replicas, as if it were not available.
+            self._lost_commits += 1
         if verdict.action is Action.COMPLETE:
             self._end(response, was_commit)
         elif self._given_up is not None and self._goes_on(verdict, code, was_commit):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import click
 
 from txnproducer._version import __version__
-from txnproducer.errors import KafkaError, UnknownConfigError
+from txnproducer.errors import InvalidConfigurationError, KafkaError, UnknownConfigError
 
 EXIT_USAGE = 2
 EXIT_ABORTABLE = 3
@@ -56,7 +56,8 @@ SUBCOMMANDS = {
 
 def exit_code_for(error: KafkaError) -> int:
     """Return the exit code that tells a script what to do about an error."""
-    if isinstance(error, UnknownConfigError):
+    # Not its subclasses: missing rights, say, are no wrong usage.
+    if type(error) in (InvalidConfigurationError, UnknownConfigError):
         return EXIT_USAGE
     return _EXIT_CODES.get(error.recovery, EXIT_FATAL)
 

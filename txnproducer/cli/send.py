@@ -30,8 +30,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer.cli._common import cluster_options, read_settings
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import CommitOutcomeUnknownError
 from txnproducer.producer import TransactionalProducer
+from txnproducer.transaction import Transaction
 
 Record = tuple[bytes | None, bytes | None]
 
@@ -123,7 +123,8 @@ def _send_all(
     chunks = _chunks(records, plan.transaction_size)
     chunk = next(chunks, None)
     while chunk is not None:
-        following = next(chunks, None)
+        # Only who leaves the last one open must know which is the last before it is written.
+        following = next(chunks, None) if plan.is_left_open else None
         is_open_end = plan.is_left_open and following is None
         _send_one(
             producer,
@@ -136,7 +137,7 @@ def _send_all(
         report.records += len(chunk)
         if progress is not None and task is not None:
             progress.update(task, completed=report.records)
-        chunk = following
+        chunk = following if plan.is_left_open else next(chunks, None)
 
 
 def _send_one(
@@ -148,7 +149,8 @@ def _send_one(
     is_open_end: bool,
     is_aborted: bool,
 ) -> None:
-    producer.begin_transaction()
+    txn = producer.transaction()
+    txn.__enter__()  # no block: --leave-open must be able to leave it without an end
     try:
         futures = []
         for key, value in chunk:
@@ -168,24 +170,22 @@ def _send_one(
             producer.commit_transaction()
             report.note_committed(futures)
     except BaseException as error:
-        _give_up(producer, report, error)
+        _give_up(producer, txn, report, error)
         raise
 
 
-def _give_up(producer: TransactionalProducer, report: Report, error: BaseException) -> None:
-    """Abort what is open after a failure; the report says how it ended."""
-    if isinstance(error, CommitOutcomeUnknownError):
-        report.transactions["unknown"] += 1
-        return
-    try:
-        producer.abort_transaction()
-    except CommitOutcomeUnknownError:
-        report.transactions["unknown"] += 1
-    except Exception as failure:  # noqa: BLE001 - the first error is the one to show
-        error.add_note(f"The transaction could not be aborted: {failure}")
-        report.transactions["open"] += 1
-    else:
-        report.transactions["aborted"] += 1
+def _give_up(
+    producer: TransactionalProducer, txn: Transaction, report: Report, error: BaseException
+) -> None:
+    """Abort what is open after a failure; the report says how it ended, as far as it is known."""
+    if txn.outcome == "open":
+        try:
+            producer.abort_transaction()
+        except Exception as failure:  # noqa: BLE001 - the first error is the one to show
+            # It may have found that the commit was carried out after all: the outcome tells.
+            if txn.outcome == "open":
+                error.add_note(f"The transaction could not be aborted: {failure}")
+    report.transactions[txn.outcome] += 1
 
 
 def _leave(line: str) -> NoReturn:

@@ -84,7 +84,8 @@ def split_input(lines: Iterable[str], folder: Path) -> int:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             for index, row in enumerate(rows[first : first + per_file], first):
-                writer.writerow([index, *row])
+                # A line is a row for Spark, also where a quoted field has more than one.
+                writer.writerow([index, *(" ".join(field.splitlines()) for field in row)])
         # Spark takes files by their time: the same batches in every run.
         os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
     return len(rows)

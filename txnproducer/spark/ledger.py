@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from txnproducer.admin import committed_offsets
+from txnproducer.admin import committed_offsets, group_ids
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from txnproducer.spark.errors import LedgerError, PartialReplayError
@@ -128,6 +128,13 @@ class Ledger:
     def place(self) -> TopicPartition:
         """Where in the group the entry is."""
         return TopicPartition(self.topic, 0)
+
+    def known_partitions(self) -> list[int]:
+        """Return the partitions that have ever written, in order; some may have expired since."""
+        prefix = self.group(0)[:-1]
+        names = group_ids(self.bootstrap_servers, prefix, _TIMEOUT_S, **dict(self.security))
+        ends = (name.removeprefix(prefix) for name in names)
+        return sorted(int(end) for end in ends if end.isdecimal())
 
     def read(self, partitions: Sequence[int]) -> dict[int, LedgerEntry]:
         """Return the entries of partitions; one that has none is left out."""

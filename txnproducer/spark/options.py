@@ -4,7 +4,7 @@ Owns: the option names, what is passed on to the producer, what is refused. Must
 transactions.
 
 * `kafka.NAME` is passed to the producer as Java's setting NAME.
-* `topic`, `includeHeaders` as in Spark's sink.
+* `topic` as in Spark's sink; `includeHeaders`: "false" leaves the column `headers` out.
 * `transactionTimeout`: milliseconds; default 15 minutes, or the broker's maximum if that is less.
 """
 
@@ -42,12 +42,14 @@ class SinkSettings:
     Attributes:
         topic: for all rows, or None to take each row's.
         transaction_timeout_ms: None for the default.
+        include_headers: whether the column `headers` is written.
         producer: settings of the producers, by Java's names.
         security: kafka-python's settings, for the driver's own questions.
     """
 
     topic: str | None
     transaction_timeout_ms: int | None
+    include_headers: bool
     producer: Mapping[str, str]
     security: Mapping[str, Any]
 
@@ -108,6 +110,7 @@ def read_options(
     return SinkSettings(
         topic if topic is not None else option_topic,
         _milliseconds(own.get("transactionTimeout")),
+        _boolean("includeHeaders", own.get("includeHeaders", "true")),
         producer,
         {name: value for name, value in security.items() if value is not None},
     )
@@ -121,6 +124,12 @@ def _milliseconds(text: str | None) -> int | None:
             f"transactionTimeout={text!r}: must be a number of milliseconds above 0"
         )
     return int(text)
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidConfigurationError(f"{name}={text!r}: must be true or false")
+    return text.lower() == "true"
 
 
 def _did_you_mean(name: str) -> str:

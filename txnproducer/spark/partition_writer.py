@@ -73,6 +73,7 @@ class BatchPlan:
         writers: how many partitions write it.
         on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
         on_event: told what happens, in the task's process.
+        include_headers: whether the column `headers` is written.
     """
 
     ledger: Ledger
@@ -84,6 +85,7 @@ class BatchPlan:
     writers: int
     on_replay_mismatch: str = "stop"
     on_event: OnEvent | None = None
+    include_headers: bool = True
 
     def write(self, partition: int, rows: Iterable[Any]) -> PartitionReport:
         """Write a partition, exactly once.
@@ -167,6 +169,8 @@ class _PartitionWriter:
         for row in rows:
             if names is None:
                 names = frozenset(row.__fields__)
+                if not self.plan.include_headers:
+                    names -= {"headers"}
             yield to_record(row, names, self.plan.topic)
 
     def _read(self, rows: Iterable[Any], digest: Digest | None = None) -> Digest:

@@ -131,6 +131,8 @@ class ExactlyOnceKafkaSink:
         self._on_replay_mismatch = on_replay_mismatch
         self._on_event = on_event
         self._timeout_ms: int | None = None
+        self._is_ledger_known = False
+        self._partitions: set[int] = set()
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -186,15 +188,8 @@ class ExactlyOnceKafkaSink:
         return PartitionWriter(plan)
 
     def status(self) -> dict[int, LedgerEntry]:
-        """Return each partition's ledger entry, as far as partitions follow each other."""
-        entries: dict[int, LedgerEntry] = {}
-        step = 32
-        for first in range(0, 1 << 16, step):
-            found = self._ledger.read(range(first, first + step))
-            entries.update(found)
-            if len(found) < step:
-                break
-        return entries
+        """Return the ledger entry of every partition that has one."""
+        return self._ledger.read(self._ledger.known_partitions())
 
     # --- what is checked before a task starts ---------------------------------------------------
 
@@ -247,6 +242,7 @@ class ExactlyOnceKafkaSink:
             writers,
             self._on_replay_mismatch,
             self._on_event,
+            self._settings.include_headers,
         )
 
     def _check_topic(self) -> None:
@@ -278,10 +274,13 @@ class ExactlyOnceKafkaSink:
         return wanted
 
     def _check_ledger(self, plan: BatchPlan) -> None:
-        entries = plan.ledger.read(range(plan.writers))
-        more = max((entry.writers for entry in entries.values()), default=0)
-        if more > plan.writers:
-            entries |= plan.ledger.read(range(plan.writers, more))
+        # All that ever wrote, not only the partitions of now: an earlier run may have had more of
+        # them, and have committed this very batch there.
+        known = set(plan.ledger.known_partitions()) if not self._is_ledger_known else set()
+        self._partitions = known | self._partitions | set(range(plan.writers))
+        # Until this batch is done; after a failure others may have written.
+        self._is_ledger_known = False
+        entries = plan.ledger.read(sorted(self._partitions))
         if plan.rules.check(entries, plan.batch_id, plan.query_id, plan.writers):
             _LOG.info("batch %d is committed already; its rows are compared", plan.batch_id)
 
@@ -301,6 +300,7 @@ class ExactlyOnceKafkaSink:
             tuple(sorted(reports, key=lambda one: one.partition)),
         )
         self.last_report = report
+        self._is_ledger_known = True
         _LOG.info(
             "sink %s, batch %d: %d rows, %d bytes, %d transactions, %d replayed, %.2f s",
             self._sink_id,
