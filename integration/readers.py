@@ -93,7 +93,9 @@ def values(reads: list[Read]) -> list[bytes | None]:
 
 def end_offset(servers: str, topic: str, partition: int = 0) -> int:
     """Return the end of a partition, open transactions included."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "nobody"})
+    # At read_committed librdkafka would tell the last stable offset instead.
+    settings = {"group.id": "nobody", "isolation.level": "read_uncommitted"}
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, **settings})
     try:
         place = confluent_kafka.TopicPartition(topic, partition)
         return int(consumer.get_watermark_offsets(place, timeout=10)[1])

@@ -121,12 +121,16 @@ def test_ctrl_c_in_the_command_line_aborts_and_says_so(broker):
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 15
-    while end_offset(broker.servers, topic) < 10:  # until records are on the broker
-        assert time.monotonic() < deadline, "nothing was sent"
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    out, told = process.communicate(timeout=20)
+    try:
+        deadline = time.monotonic() + 15
+        while end_offset(broker.servers, topic) < 10:  # until records are on the broker
+            assert time.monotonic() < deadline, "nothing was sent"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, told = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert "was aborted" in told
     assert json.loads(out)["transactions"] == {
