@@ -363,6 +363,7 @@ def test_a_buffer_that_stays_full_fails_the_future(make, client):
     assert one.metrics()["waiting-threads"] == 0
 
 
+@pytest.mark.conformance("2.30")
 def test_an_interrupted_send_leaves_the_queue_for_memory(make, client, monkeypatch):
     def interrupt(is_done, timeout_s):
         raise KeyboardInterrupt
