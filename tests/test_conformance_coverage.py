@@ -20,18 +20,13 @@ def marks(name: str) -> Iterator[str]:
     for folder in ("tests", "integration"):
         for path in (ROOT / folder).rglob("test_*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.FunctionDef):
-                    yield from marked(node, name)
-
-
-def marked(function: ast.FunctionDef, name: str) -> Iterator[str]:
-    for mark in function.decorator_list:
-        if (
-            isinstance(mark, ast.Call)
-            and isinstance(mark.func, ast.Attribute)
-            and mark.func.attr == name
-        ):
-            yield from (str(ast.literal_eval(argument)) for argument in mark.args)
+                # On a function, a class, a parameter or a whole module.
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and node.func.attr == name
+                ):
+                    yield from (str(ast.literal_eval(argument)) for argument in node.args)
 
 
 def test_every_behaviour_of_the_first_three_parts_has_a_test():

@@ -51,7 +51,7 @@ def test_an_abort_after_an_error_ends_the_transaction_and_the_next_one_commits(v
         harness.client.prepare_init_producer_id(producer_epoch=1)
     harness.abort()
     assert not harness.client.sent(END_TXN)[0].is_commit
-    assert harness.state is S.READY
+    assert harness.manager.state.name == "READY"
 
     harness.begin_transaction()
     if version == 1:
