@@ -1,0 +1,378 @@
+"""The modelled cluster: brokers, who leads what, who coordinates what, and the time.
+
+Why it exists: the one door through which the simulator, the tests and the comparison with a real
+broker send their requests.
+Owns: `BrokerCluster`: topics, leaders, coordinators' places, timers, refusals. Must not know: what
+a request means (`handlers/`), networks.
+
+Rules:
+* `handle` answers at once and as a whole; whatever takes time is done by `advance`.
+* A broker that is down answers nothing: whoever carries requests asks `is_up`.
+* All that is random comes from the dice that it was made with.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+from zlib import crc32
+
+from txnproducer._broker import handlers
+from txnproducer._broker.group_offsets import GroupOffsets
+from txnproducer._broker.options import ClusterOptions
+from txnproducer._broker.partition_log import PartitionLog, ReadRecord
+from txnproducer._broker.resources import Resource, topic_id_of
+from txnproducer._broker.transaction_coordinator import LogWrite, Marker, TransactionCoordinator
+from txnproducer._protocol.messages import (
+    ApiKey,
+    BrokerNode,
+    CoordinatorType,
+    Request,
+    Response,
+)
+from txnproducer._protocol.versions import (
+    TRANSACTION_VERSION_FEATURE,
+    ApiVersionRange,
+    FinalizedFeatures,
+    NodeApiVersions,
+)
+from txnproducer.errors import ErrorCode
+from txnproducer.records import OffsetAndMetadata, TopicPartition
+
+__all__ = ["BrokerCluster", "ClusterOptions", "Resource"]
+
+OFFSETS_TOPIC = "__consumer_offsets"
+NOBODY = -1
+
+_VERSIONS = {
+    ApiKey.PRODUCE: ApiVersionRange(3, 13),
+    ApiKey.METADATA: ApiVersionRange(0, 13),
+    ApiKey.FIND_COORDINATOR: ApiVersionRange(0, 6),
+    ApiKey.API_VERSIONS: ApiVersionRange(0, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: ApiVersionRange(0, 5),
+    ApiKey.ADD_OFFSETS_TO_TXN: ApiVersionRange(0, 4),
+    ApiKey.END_TXN: ApiVersionRange(0, 5),
+    ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 5),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiVersionRange(0, 0),
+}
+
+
+class Dice(Protocol):
+    """A source of randomness."""
+
+    def randrange(self, stop: int, /) -> int:
+        """Return an integer from 0 to below `stop`."""
+        ...
+
+
+class BrokerCluster:
+    """See the module.
+
+    Args:
+        options: what the cluster is like.
+        dice: for everything random.
+
+    Attributes:
+        transaction_version: the finalized feature; change it with `finalize`.
+        decide_log_write: what becomes of writes to the transaction log; replace it for faults.
+        decide_append: an error for a Produce partition, and whether it is appended all the same;
+            replace it for faults.
+        denied: resources that are refused.
+    """
+
+    def __init__(self, options: ClusterOptions, dice: Dice) -> None:
+        self.options = options
+        self._dice = dice
+        self.nodes = {n: BrokerNode(n, f"broker-{n}", 9092) for n in range(options.node_count)}
+        self._down: set[int] = set()
+        self.transaction_version = options.transaction_version
+        self._features_epoch = 1
+        self.topics: dict[str, int] = {}
+        self.topic_ids: dict[bytes, str] = {}
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.leaders: dict[TopicPartition, int] = {}
+        self.leader_epochs: dict[TopicPartition, int] = {}
+        self._views: dict[int, dict[TopicPartition, tuple[int, int]]] = {n: {} for n in self.nodes}
+        count = options.coordinator_count
+        self._transaction_coordinators = [TransactionCoordinator(self) for _ in range(count)]
+        self._group_offsets = [GroupOffsets() for _ in range(count)]
+        self._coordinator_nodes = {
+            kind: [n % options.node_count for n in range(count)] for kind in CoordinatorType
+        }
+        self._group_loading_until_ms = [0] * count
+        self.denied: set[tuple[Resource, str]] = set()
+        self.decide_log_write: Callable[[], LogWrite] = lambda: LogWrite.DONE
+        self.decide_append: Callable[[], tuple[ErrorCode, bool]] = lambda: (ErrorCode.NONE, True)
+        self._producer_ids = itertools.count(1000)
+        self._timers: list[tuple[int, int, Callable[[int], None]]] = []
+        self._order = itertools.count()
+        self._check_every(options.abort_check_interval_ms, 0)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def handle(self, node_id: int, request: Request, now_ms: int) -> Response:
+        """Answer a request that has reached a broker."""
+        return handlers.handle(self, node_id, request, now_ms)
+
+    def api_versions(self, node_id: int) -> NodeApiVersions:
+        """Return what a broker offers in its handshake."""
+        newest = self.options.init_producer_id_version
+        ranges = {**_VERSIONS, ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, newest)}
+        return NodeApiVersions(ranges) if node_id in self.nodes else NodeApiVersions()
+
+    @property
+    def features(self) -> FinalizedFeatures:
+        """The finalized features."""
+        levels = {TRANSACTION_VERSION_FEATURE: self.transaction_version}
+        return FinalizedFeatures(self._features_epoch, levels)
+
+    def finalize(self, transaction_version: int) -> None:
+        """Upgrade, or downgrade, the version of transactions."""
+        self.transaction_version = transaction_version
+        self._features_epoch += 1
+
+    def is_allowed(self, resource: Resource, name: str) -> bool:
+        """Tell whether access to something is not refused."""
+        return (resource, name) not in self.denied
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def call_at(self, due_ms: int, action: Callable[[int], None]) -> None:
+        """Have something done when `advance` comes to a time."""
+        heapq.heappush(self._timers, (due_ms, next(self._order), action))
+
+    def next_event_ms(self) -> int:
+        """Return when the next timer is due."""
+        return self._timers[0][0]
+
+    def advance(self, now_ms: int) -> None:
+        """Do what is due."""
+        timers = self._timers
+        while timers and timers[0][0] <= now_ms:
+            due_ms, _, action = heapq.heappop(timers)
+            action(due_ms)
+
+    def _check_every(self, interval_ms: int, now_ms: int) -> None:
+        def check(due_ms: int) -> None:
+            for number, coordinator in enumerate(self._transaction_coordinators):
+                if self.is_up(self._coordinator_nodes[CoordinatorType.TRANSACTION][number]):
+                    coordinator.abort_timed_out(due_ms)
+                    self._expire_ids(coordinator, due_ms)
+            self._expire_producers(due_ms)
+            self._check_every(interval_ms, due_ms)
+
+        self.call_at(now_ms + interval_ms, check)
+
+    def _expire_ids(self, coordinator: TransactionCoordinator, now_ms: int) -> None:
+        expiration_ms = self.options.transactional_id_expiration_ms
+        if expiration_ms is not None:
+            coordinator.forget_idle(now_ms - expiration_ms)
+
+    def _expire_producers(self, now_ms: int) -> None:
+        expiration_ms = self.options.producer_id_expiration_ms
+        if expiration_ms is not None:
+            for log in self.logs.values():
+                log.states.forget_idle(now_ms - expiration_ms)
+
+    def marker_delay_ms(self) -> int:
+        """Return how long a marker takes to its partition."""
+        longest_ms = self.options.max_marker_delay_ms
+        return self._dice.randrange(longest_ms + 1) if longest_ms else 0
+
+    # --- topics and leaders ---------------------------------------------------------------------
+
+    def create_topic(self, name: str, partition_count: int) -> None:
+        """Create a topic; partition p is led by broker p modulo the number of brokers."""
+        self.topics[name] = partition_count
+        self.topic_ids[topic_id_of(name)] = name
+        for number in range(partition_count):
+            place = TopicPartition(name, number)
+            self.logs[place] = PartitionLog()
+            self.leader_epochs[place] = 0
+            self._set_leader(place, number % len(self.nodes), set(self.nodes))
+
+    def _set_leader(self, place: TopicPartition, node_id: int, knowing: Iterable[int]) -> None:
+        self.leaders[place] = node_id
+        for view_of in knowing:
+            self._views[view_of][place] = (node_id, self.leader_epochs[place])
+
+    def known_leader(self, node_id: int, place: TopicPartition) -> tuple[int, int]:
+        """Return a partition's leader and leader epoch as a broker knows them."""
+        return self._views[node_id][place]
+
+    def move_partition(self, place: TopicPartition, node_id: int, now_ms: int) -> None:
+        """Give a partition another leader (-1: nobody); brokers learn of it after a while."""
+        self.leader_epochs[place] += 1
+        # What waits to be verified is known to the old leader alone.
+        self.logs[place].states.verifications.clear()
+        self._set_leader(place, node_id, {node_id} & set(self.nodes))
+        longest_ms = self.options.max_metadata_delay_ms
+        news = (node_id, self.leader_epochs[place])
+        for view_of in self.nodes:
+            delay_ms = self._dice.randrange(longest_ms + 1) if longest_ms else 0
+            self.call_at(now_ms + delay_ms, self._learn(view_of, place, news))
+        self.advance(now_ms)
+
+    def _learn(
+        self, node_id: int, place: TopicPartition, news: tuple[int, int]
+    ) -> Callable[[int], None]:
+        def learn(_: int) -> None:
+            if self._views[node_id][place][1] < news[1]:
+                self._views[node_id][place] = news
+
+        return learn
+
+    # --- coordinators ---------------------------------------------------------------------------
+
+    def coordinator_number(self, key: str) -> int:
+        """Return the partition that an id or a group is kept in."""
+        return crc32(key.encode()) % self.options.coordinator_count
+
+    def coordinator_node(self, kind: CoordinatorType, key: str) -> int:
+        """Return which broker coordinates an id or a group."""
+        return self._coordinator_nodes[kind][self.coordinator_number(key)]
+
+    def transaction_coordinator(self, transactional_id: str) -> TransactionCoordinator:
+        """Return an id's coordinator, wherever it is."""
+        return self._transaction_coordinators[self.coordinator_number(transactional_id)]
+
+    def group_offsets(self, group_id: str) -> GroupOffsets:
+        """Return where a group's offsets are kept."""
+        return self._group_offsets[self.coordinator_number(group_id)]
+
+    def offsets_partition(self, group_id: str) -> TopicPartition:
+        """Return the partition that AddOffsetsToTxn adds for a group."""
+        return TopicPartition(OFFSETS_TOPIC, self.coordinator_number(group_id))
+
+    def check_coordinator(
+        self, node_id: int, kind: CoordinatorType, key: str, now_ms: int
+    ) -> ErrorCode:
+        """Judge whether a broker is the loaded coordinator of an id or a group."""
+        number = self.coordinator_number(key)
+        if self._coordinator_nodes[kind][number] != node_id:
+            return ErrorCode.NOT_COORDINATOR
+        if kind is CoordinatorType.TRANSACTION:
+            until_ms = self._transaction_coordinators[number].loading_until_ms
+        else:
+            until_ms = self._group_loading_until_ms[number]
+        is_loading = now_ms < until_ms
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
+
+    def move_coordinator(
+        self, kind: CoordinatorType, number: int, node_id: int, now_ms: int
+    ) -> None:
+        """Let another broker coordinate a part of the ids, or of the groups."""
+        self._coordinator_nodes[kind][number] = node_id
+        loading_ms = self.options.loading_ms
+        if kind is CoordinatorType.TRANSACTION:
+            self._transaction_coordinators[number].take_over(now_ms, loading_ms)
+        else:
+            self._group_loading_until_ms[number] = now_ms + loading_ms
+            self._group_offsets[number].states.verifications.clear()
+
+    def rehash_coordinators(self, now_ms: int) -> None:
+        """Move every coordinator to another broker that is up."""
+        for kind in CoordinatorType:
+            for number in range(self.options.coordinator_count):
+                self.move_coordinator(kind, number, self.pick_node(), now_ms)
+
+    # --- brokers --------------------------------------------------------------------------------
+
+    def is_up(self, node_id: int) -> bool:
+        """Tell whether a broker answers."""
+        return node_id in self.nodes and node_id not in self._down
+
+    def pick_node(self) -> int:
+        """Return a broker that is up, any; -1 if there is none."""
+        up = [n for n in self.nodes if n not in self._down]
+        return up[self._dice.randrange(len(up))] if up else NOBODY
+
+    def stop_node(self, node_id: int, now_ms: int) -> None:
+        """Stop a broker: what it led and coordinated goes to others, if there are any."""
+        self._down.add(node_id)
+        for place, leader in list(self.leaders.items()):
+            if leader == node_id:
+                self.move_partition(place, self.pick_node(), now_ms)
+        for kind, places in self._coordinator_nodes.items():
+            for number, coordinator in enumerate(places):
+                if coordinator == node_id and self.pick_node() != NOBODY:
+                    self.move_coordinator(kind, number, self.pick_node(), now_ms)
+
+    def start_node(self, node_id: int, now_ms: int) -> None:
+        """Start a stopped broker; it takes what nobody leads."""
+        self._down.discard(node_id)
+        for place, leader in list(self.leaders.items()):
+            if leader == NOBODY:
+                self.move_partition(place, node_id, now_ms)
+        for kind, places in self._coordinator_nodes.items():
+            for number, coordinator in enumerate(places):
+                if not self.is_up(coordinator) or coordinator == node_id:
+                    self.move_coordinator(kind, number, node_id, now_ms)
+
+    # --- what coordinators need -----------------------------------------------------------------
+
+    def new_producer_id(self) -> int:
+        """Return a producer id that nobody has."""
+        return next(self._producer_ids)
+
+    def log_write(self) -> LogWrite:
+        """Decide what becomes of a write to the transaction log."""
+        return self.decide_log_write()
+
+    def write_marker(self, place: TopicPartition, marker: Marker, now_ms: int) -> ErrorCode:
+        """Write a marker to a partition, or to a partition of offsets."""
+        target: PartitionLog | GroupOffsets
+        if place.topic == OFFSETS_TOPIC:
+            leader = self._coordinator_nodes[CoordinatorType.GROUP][place.partition]
+            target = self._group_offsets[place.partition]
+        else:
+            leader, target = self.leaders[place], self.logs[place]
+        if not self.is_up(leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return target.append_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            now_ms,
+            is_commit=marker.is_commit,
+            is_v2=marker.is_v2,
+        )
+
+    # --- what consumers and judges ask ----------------------------------------------------------
+
+    def read(
+        self, place: TopicPartition, *, read_committed: bool, from_offset: int = 0
+    ) -> list[ReadRecord]:
+        """Return what a consumer reads."""
+        return self.logs[place].read(read_committed=read_committed, from_offset=from_offset)
+
+    def log_end_offset(self, place: TopicPartition) -> int:
+        """Return the next record's offset."""
+        return self.logs[place].log_end_offset
+
+    def last_stable_offset(self, place: TopicPartition) -> int:
+        """Return up to where read_committed consumers get."""
+        return self.logs[place].last_stable_offset
+
+    def committed_offsets(
+        self, group_id: str, *, require_stable: bool
+    ) -> Mapping[TopicPartition, OffsetAndMetadata] | ErrorCode:
+        """Return a group's offsets, or UNSTABLE_OFFSET_COMMIT if some are pending."""
+        offsets = self.group_offsets(group_id)
+        if require_stable and offsets.pending_partitions(group_id):
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return offsets.committed(group_id)
+
+    def producer_states(self, place: TopicPartition) -> list[tuple[int, int, int]]:
+        """Return producer id, epoch and last sequence of those that a partition remembers."""
+        return [
+            (producer_id, state.epoch, state.last_sequence)
+            for producer_id, state in self.logs[place].states.producers.items()
+        ]
+
+    @property
+    def open_transactions(self) -> list[str]:
+        """The transactional ids whose transaction has not ended, markers included."""
+        return [name for c in self._transaction_coordinators for name in c.open_ids]

@@ -1,0 +1,119 @@
+"""What the APIs of the transaction coordinator share: whose broker, and adding partitions.
+
+Owns: the checks that open each of them; how partitions get into a transaction, or are verified to
+be in it, also on behalf of a partition's leader (KIP-890). Must not know: messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.resources import Resource
+from txnproducer._broker.transaction_metadata import TransactionState
+from txnproducer._protocol.messages import CoordinatorType
+from txnproducer.errors import ErrorCode
+from txnproducer.records import TopicPartition
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+    from txnproducer._broker.transaction_metadata import TransactionMetadata
+
+
+def check_transactional_id(
+    cluster: BrokerCluster, node_id: int, transactional_id: str, now_ms: int
+) -> ErrorCode:
+    """Judge whether a broker may answer for a transactional id."""
+    if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if not transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    kind = CoordinatorType.TRANSACTION
+    return cluster.check_coordinator(node_id, kind, transactional_id, now_ms)
+
+
+def check_producer(
+    known: TransactionMetadata | None, producer_id: int, producer_epoch: int
+) -> ErrorCode:
+    """Judge whether a request comes from the present producer of its id, at a time for writing."""
+    if known is None or known.producer_id != producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if known.producer_epoch != producer_epoch:
+        return ErrorCode.PRODUCER_FENCED
+    return ErrorCode.CONCURRENT_TRANSACTIONS if known.state.is_prepared else ErrorCode.NONE
+
+
+def add_partitions(
+    cluster: BrokerCluster,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[TopicPartition],
+    now_ms: int,
+    *,
+    is_v2: bool,
+) -> ErrorCode:
+    """Add partitions to an id's transaction, and begin it with the first ones."""
+    coordinator = cluster.transaction_coordinator(transactional_id)
+    known = coordinator.find(transactional_id)
+    code = check_producer(known, producer_id, producer_epoch)
+    if code or known is None:
+        return code
+    added = frozenset(partitions)
+    if known.state is TransactionState.ONGOING and added <= known.partitions:
+        return ErrorCode.NONE
+    return coordinator.write(known.with_partitions(added, now_ms, is_v2=is_v2))
+
+
+def verify_partitions(
+    cluster: BrokerCluster,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[TopicPartition],
+) -> dict[TopicPartition, ErrorCode]:
+    """Tell of each partition whether it is in the transaction."""
+    known = cluster.transaction_coordinator(transactional_id).find(transactional_id)
+    code = check_producer(known, producer_id, producer_epoch)
+    if code or known is None:
+        return dict.fromkeys(partitions, code)
+    return {
+        place: ErrorCode.NONE if place in known.partitions else ErrorCode.TRANSACTION_ABORTABLE
+        for place in partitions
+    }
+
+
+def ask_coordinator(
+    cluster: BrokerCluster,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: list[TopicPartition],
+    now_ms: int,
+    *,
+    is_v2: bool,
+) -> dict[TopicPartition, ErrorCode]:
+    """Let a partition's leader add (v2) or verify (v1) partitions at the coordinator."""
+    if not partitions:
+        return {}
+    kind = CoordinatorType.TRANSACTION
+    node_id = cluster.coordinator_node(kind, transactional_id)
+    if not cluster.is_up(node_id):
+        return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    code = check_transactional_id(cluster, node_id, transactional_id, now_ms)
+    if code:
+        return dict.fromkeys(partitions, code)
+    if is_v2:
+        code = add_partitions(
+            cluster, transactional_id, producer_id, producer_epoch, partitions, now_ms, is_v2=True
+        )
+        codes = dict.fromkeys(partitions, code)
+    else:
+        codes = verify_partitions(
+            cluster, transactional_id, producer_id, producer_epoch, partitions
+        )
+    # A leader speaks of the epoch, not of fencing: the producer may abort and go on (KIP-588).
+    return {
+        place: ErrorCode.INVALID_PRODUCER_EPOCH if code == ErrorCode.PRODUCER_FENCED else code
+        for place, code in codes.items()
+    }

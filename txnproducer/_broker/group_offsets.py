@@ -1,0 +1,149 @@
+"""One partition of committed offsets: what groups have committed, and what is pending.
+
+Why it exists: offsets sent in a transaction count only once it is committed (KIP-98, KIP-447).
+Owns: `GroupOffsets`, one per partition of `__consumer_offsets`. Must not know: requests.
+
+Rules:
+* Offsets of an open transaction are pending; a consumer that asks for stable ones must wait.
+* A commit marker makes them the group's, in the order in which they were written; an abort marker
+  drops them.
+* A member that is not the group's present one is refused, where the group has members.
+
+Simplification: a group has no rebalances of its own; whoever plays its consumers sets generation
+and members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from txnproducer._broker.producer_state import ProducerStates
+from txnproducer._protocol.messages import TxnOffsetCommitRequest
+from txnproducer.errors import ErrorCode
+from txnproducer.records import OffsetAndMetadata, TopicPartition
+
+MAX_METADATA_BYTES = 4096
+
+
+@dataclass(slots=True)
+class Group:
+    """One group.
+
+    Attributes:
+        committed: its offsets.
+        generation_id: the present one; -1 if it has no members.
+        members: member ids, each with its instance id or None.
+    """
+
+    committed: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    generation_id: int = -1
+    members: dict[str, str | None] = field(default_factory=dict)
+
+
+class GroupOffsets:
+    """See the module.
+
+    Attributes:
+        groups: by group id.
+        states: what is remembered of transactional producers.
+    """
+
+    __slots__ = ("_pending", "groups", "states")
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.states = ProducerStates()
+        self._pending: dict[int, dict[tuple[str, TopicPartition], OffsetAndMetadata]] = {}
+
+    def group(self, group_id: str) -> Group:
+        """Return a group, a new one if there was none."""
+        return self.groups.setdefault(group_id, Group())
+
+    def check_member(self, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """Judge whether a commit comes from the group's present member (KIP-447)."""
+        group = self.groups.get(request.group_id)
+        if group is None:
+            is_simple = request.generation_id < 0
+            return ErrorCode.NONE if is_simple else ErrorCode.ILLEGAL_GENERATION
+        instance_id = request.group_instance_id
+        if instance_id is not None:
+            return _check_instance(group, request.member_id, instance_id, request.generation_id)
+        if request.generation_id < 0 and not request.member_id:
+            return ErrorCode.NONE  # a producer before KIP-447, or one without a consumer group
+        if request.member_id not in group.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        is_present = request.generation_id == group.generation_id
+        return ErrorCode.NONE if is_present else ErrorCode.ILLEGAL_GENERATION
+
+    def append(
+        self,
+        producer_id: int,
+        epoch: int,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> ErrorCode:
+        """Write offsets in a transaction."""
+        state = self.states.producers.get(producer_id)
+        if state is not None and epoch < state.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        self.states.open(producer_id, epoch)
+        pending = self._pending.setdefault(producer_id, {})
+        for place, offset in offsets.items():
+            pending.pop((group_id, place), None)
+            pending[group_id, place] = offset
+        self.group(group_id)
+        return ErrorCode.NONE
+
+    def append_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        now_ms: int,
+        *,
+        is_commit: bool,
+        is_v2: bool,
+    ) -> ErrorCode:
+        """End a producer's transaction here."""
+        code = self.states.check_marker(producer_id, epoch, coordinator_epoch, is_v2=is_v2)
+        if code:
+            return code
+        self.states.append_marker(producer_id, epoch, coordinator_epoch, now_ms)
+        pending = self._pending.pop(producer_id, {})
+        if is_commit:
+            for (group_id, place), offset in pending.items():
+                self.group(group_id).committed[place] = offset
+        return ErrorCode.NONE
+
+    def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return a group's offsets."""
+        group = self.groups.get(group_id)
+        return {} if group is None else dict(group.committed)
+
+    def pending_partitions(self, group_id: str) -> set[TopicPartition]:
+        """Return the partitions whose offsets are not stable."""
+        return {
+            place
+            for pending in self._pending.values()
+            for pending_group, place in pending
+            if pending_group == group_id
+        }
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a transaction's offsets are not decided."""
+        return any(self._pending.values())
+
+
+def _check_instance(
+    group: Group, member_id: str, instance_id: str, generation_id: int
+) -> ErrorCode:
+    owners = {instance: member for member, instance in group.members.items() if instance}
+    owner = owners.get(instance_id)
+    if owner is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if owner != member_id:
+        return ErrorCode.FENCED_INSTANCE_ID
+    is_present = generation_id == group.generation_id
+    return ErrorCode.NONE if is_present else ErrorCode.ILLEGAL_GENERATION

@@ -1,0 +1,44 @@
+"""The APIs, one file each: what a broker does with a request.
+
+Owns: which file answers which request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from txnproducer._broker.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_transactions,
+    end_txn,
+    find_coordinator,
+    init_producer_id,
+    metadata,
+    produce,
+    txn_offset_commit,
+)
+from txnproducer._protocol import messages
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+_HANDLERS: dict[type, Callable[[BrokerCluster, int, Any, int], messages.Response]] = {
+    messages.MetadataRequest: metadata.handle,
+    messages.FindCoordinatorRequest: find_coordinator.handle,
+    messages.InitProducerIdRequest: init_producer_id.handle,
+    messages.AddPartitionsToTxnRequest: add_partitions_to_txn.handle,
+    messages.AddOffsetsToTxnRequest: add_offsets_to_txn.handle,
+    messages.TxnOffsetCommitRequest: txn_offset_commit.handle,
+    messages.EndTxnRequest: end_txn.handle,
+    messages.DescribeTransactionsRequest: describe_transactions.handle,
+    messages.ProduceRequest: produce.handle,
+}
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: messages.Request, now_ms: int
+) -> messages.Response:
+    """Answer a request that has reached a broker."""
+    return _HANDLERS[type(request)](cluster, node_id, request, now_ms)

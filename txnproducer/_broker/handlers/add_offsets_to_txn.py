@@ -1,0 +1,41 @@
+"""AddOffsetsToTxn (key 25), v0-v4.
+
+Behavior:
+* Adds a group's partition of `__consumer_offsets` to the transaction, as AddPartitionsToTxn does
+  with others.
+
+Version notes: with transactions v2 clients do not send it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.coordination import add_partitions, check_transactional_id
+from txnproducer._broker.resources import Resource
+from txnproducer._protocol.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from txnproducer.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: AddOffsetsToTxnRequest, now_ms: int
+) -> AddOffsetsToTxnResponse:
+    """Answer; see the module."""
+    name = request.transactional_id
+    if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name):
+        return AddOffsetsToTxnResponse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not cluster.is_allowed(Resource.GROUP, request.group_id):
+        return AddOffsetsToTxnResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    code = check_transactional_id(cluster, node_id, name, now_ms) or add_partitions(
+        cluster,
+        name,
+        request.producer_id,
+        request.producer_epoch,
+        [cluster.offsets_partition(request.group_id)],
+        now_ms,
+        is_v2=False,
+    )
+    return AddOffsetsToTxnResponse(code)

@@ -1,0 +1,66 @@
+"""AddPartitionsToTxn (key 24), v0-v3 from clients.
+
+Behavior:
+* Adds partitions to the transaction, and begins it with the first ones. All or none: where one is
+  unknown or refused, the others are OPERATION_NOT_ATTEMPTED.
+* While the former transaction's markers are written: CONCURRENT_TRANSACTIONS.
+
+Version notes: v4 and above are between brokers; with transactions v2 clients do not send it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.coordination import add_partitions, check_transactional_id
+from txnproducer._broker.resources import Resource
+from txnproducer._protocol.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    PartitionErrorCode,
+)
+from txnproducer.errors import ErrorCode
+from txnproducer.records import TopicPartition
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: AddPartitionsToTxnRequest, now_ms: int
+) -> AddPartitionsToTxnResponse:
+    """Answer; see the module."""
+    name = request.transactional_id
+    if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name):
+        return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    codes = {place: _check(cluster, place) for place in request.partitions}
+    if any(codes.values()):
+        return AddPartitionsToTxnResponse(
+            tuple(
+                PartitionErrorCode(place, code or ErrorCode.OPERATION_NOT_ATTEMPTED)
+                for place, code in codes.items()
+            )
+        )
+    code = check_transactional_id(cluster, node_id, name, now_ms) or add_partitions(
+        cluster,
+        name,
+        request.producer_id,
+        request.producer_epoch,
+        request.partitions,
+        now_ms,
+        is_v2=False,
+    )
+    return _all(request, code)
+
+
+def _check(cluster: BrokerCluster, place: TopicPartition) -> ErrorCode:
+    if not cluster.is_allowed(Resource.TOPIC, place.topic):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    is_known = place in cluster.logs
+    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _all(request: AddPartitionsToTxnRequest, code: ErrorCode) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        tuple(PartitionErrorCode(place, code) for place in request.partitions)
+    )

@@ -1,0 +1,49 @@
+"""DescribeTransactions (key 65), v0.
+
+Behavior:
+* Tells the state of each id that the asked broker coordinates; TRANSACTIONAL_ID_NOT_FOUND for one
+  that it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.coordination import check_transactional_id
+from txnproducer._protocol.messages import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionDescription,
+)
+from txnproducer.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: DescribeTransactionsRequest, now_ms: int
+) -> DescribeTransactionsResponse:
+    """Answer; see the module."""
+    return DescribeTransactionsResponse(
+        tuple(_describe(cluster, node_id, name, now_ms) for name in request.transactional_ids)
+    )
+
+
+def _describe(
+    cluster: BrokerCluster, node_id: int, name: str, now_ms: int
+) -> TransactionDescription:
+    code = check_transactional_id(cluster, node_id, name, now_ms)
+    known = None if code else cluster.transaction_coordinator(name).find(name)
+    if known is None:
+        return TransactionDescription(code or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, name, "")
+    return TransactionDescription(
+        ErrorCode.NONE,
+        name,
+        known.state.value,
+        known.producer_id,
+        known.producer_epoch,
+        known.timeout_ms,
+        known.start_ms,
+        tuple(sorted(known.partitions)),
+    )

@@ -1,0 +1,105 @@
+"""EndTxn (key 26), v0-v5.
+
+Behavior:
+* Decides the open transaction, and answers before the markers are written.
+* v1: the epoch has to be the present one. Repeated after the end, the same decision is NONE (while
+  markers are written, CONCURRENT_TRANSACTIONS), the other one INVALID_TXN_STATE. Without a
+  transaction: INVALID_TXN_STATE.
+* v2 (KIP-890): every end raises the epoch, and the answer has the next producer id and epoch. The
+  former epoch is a repetition of the last end: the same decision NONE, the other one
+  INVALID_TXN_STATE. With the present epoch and no open transaction an abort succeeds, and raises the epoch; a commit
+  is INVALID_TXN_STATE.
+
+Version notes: v5 speaks transactions v2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.coordination import check_transactional_id
+from txnproducer._broker.transaction_metadata import (
+    LAST_CLIENT_EPOCH,
+    TransactionMetadata,
+    TransactionState,
+)
+from txnproducer._protocol.messages import EndTxnRequest, EndTxnResponse
+from txnproducer.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+_S = TransactionState
+_STATES = {
+    True: (_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT),
+    False: (_S.PREPARE_ABORT, _S.COMPLETE_ABORT),
+}
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: EndTxnRequest, now_ms: int
+) -> EndTxnResponse:
+    """Answer; see the module."""
+    code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
+    if code:
+        return EndTxnResponse(code)
+    coordinator = cluster.transaction_coordinator(request.transactional_id)
+    known = coordinator.find(request.transactional_id)
+    if known is None:
+        return EndTxnResponse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    is_v2 = request.is_transaction_v2_enabled
+    judged = _judge_v2(known, request) if is_v2 else _judge_v1(known, request)
+    if judged is not None:
+        if judged or not is_v2:
+            return EndTxnResponse(judged)
+        return EndTxnResponse(judged, known.producer_id, known.producer_epoch)
+    code, ended = coordinator.end(known, now_ms, is_commit=request.is_commit, is_v2=is_v2)
+    if code or not is_v2:
+        return EndTxnResponse(code)
+    return EndTxnResponse(code, ended.producer_id, ended.producer_epoch)
+
+
+def _judge_v1(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode | None:
+    """Return the answer to an EndTxn that changes nothing; None for one that ends it."""
+    if known.producer_id != request.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if known.producer_epoch != request.producer_epoch:
+        return ErrorCode.PRODUCER_FENCED
+    if known.state is _S.ONGOING:
+        return None
+    return _repeated(known, is_commit=request.is_commit)
+
+
+def _repeated(known: TransactionMetadata, *, is_commit: bool) -> ErrorCode:
+    prepared, complete = _STATES[is_commit]
+    if known.state is complete:
+        return ErrorCode.NONE
+    is_same = known.state is prepared
+    return ErrorCode.CONCURRENT_TRANSACTIONS if is_same else ErrorCode.INVALID_TXN_STATE
+
+
+def _judge_v2(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode | None:
+    """Return the answer to an EndTxn that changes nothing; None for one that ends it."""
+    is_after_rotation = (
+        known.previous_producer_id == request.producer_id
+        and request.producer_epoch == LAST_CLIENT_EPOCH
+        and known.producer_epoch == 0
+    )
+    if known.producer_id != request.producer_id and not is_after_rotation:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    is_retry = is_after_rotation or known.producer_epoch == request.producer_epoch + 1
+    is_present = known.producer_epoch == request.producer_epoch
+    if known.state.is_prepared:
+        is_valid = known.producer_epoch == request.producer_epoch + 1
+    elif known.state.is_complete:
+        is_valid = is_retry or is_present
+    else:
+        is_valid = is_present
+    if not is_valid:
+        return ErrorCode.PRODUCER_FENCED
+    if known.state is _S.ONGOING:
+        return None
+    if known.state.is_prepared or (known.state.is_complete and is_retry):
+        return _repeated(known, is_commit=request.is_commit)
+    # At rest, with the present epoch: an abort of nothing raises the epoch.
+    return ErrorCode.INVALID_TXN_STATE if request.is_commit else None

@@ -1,0 +1,50 @@
+"""FindCoordinator (key 10), v0-v6.
+
+Behavior:
+* Tells which broker coordinates a transactional id or a group. Where that broker is down:
+  COORDINATOR_NOT_AVAILABLE.
+
+Version notes: v4 asks for many keys at once; a producer asks for one.
+Simplifications: every broker knows at once where a coordinator has gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.resources import Resource
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    Coordinator,
+    CoordinatorType,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from txnproducer.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+_NOWHERE = BrokerNode(-1, "", -1)
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: FindCoordinatorRequest, now_ms: int
+) -> FindCoordinatorResponse:
+    """Answer; see the module."""
+    del node_id, now_ms
+    code = _check(cluster, request)
+    node = _NOWHERE
+    if not code:
+        node = cluster.nodes[cluster.coordinator_node(request.key_type, request.key)]
+    return FindCoordinatorResponse((Coordinator(request.key, node, code),))
+
+
+def _check(cluster: BrokerCluster, request: FindCoordinatorRequest) -> ErrorCode:
+    is_group = request.key_type is CoordinatorType.GROUP
+    if is_group and not cluster.is_allowed(Resource.GROUP, request.key):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if not is_group and not cluster.is_allowed(Resource.TRANSACTIONAL_ID, request.key):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    is_up = cluster.is_up(cluster.coordinator_node(request.key_type, request.key))
+    return ErrorCode.NONE if is_up else ErrorCode.COORDINATOR_NOT_AVAILABLE

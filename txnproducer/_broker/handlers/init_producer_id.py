@@ -1,0 +1,95 @@
+"""InitProducerId (key 22), v0-v5.
+
+Behavior:
+* Without a transactional id: a new producer id, epoch 0, from any broker.
+* With one: the next epoch. An open transaction is aborted first, and its producer fenced; whoever
+  asks has to come again (CONCURRENT_TRANSACTIONS) until that is complete.
+* With the present id and epoch (v3): the next epoch for the one who has these, PRODUCER_FENCED for
+  others; asked again after a lost answer, the same answer.
+* When the epochs are used up, a new producer id.
+* A time-out of 0 or less, or above the cluster's limit: INVALID_TRANSACTION_TIMEOUT.
+
+Version notes: v3 brings the present id and epoch (KIP-360), v4 the code PRODUCER_FENCED.
+Simplifications: no two-phase commit (KIP-939).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.coordination import check_transactional_id
+from txnproducer._broker.resources import Resource
+from txnproducer._broker.transaction_metadata import (
+    LAST_CLIENT_EPOCH,
+    TransactionMetadata,
+    TransactionState,
+)
+from txnproducer._protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from txnproducer.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: InitProducerIdRequest, now_ms: int
+) -> InitProducerIdResponse:
+    """Answer; see the module."""
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
+        return InitProducerIdResponse(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is None:
+        if not cluster.is_allowed(Resource.CLUSTER, ""):
+            return InitProducerIdResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return InitProducerIdResponse(ErrorCode.NONE, cluster.new_producer_id(), 0)
+    code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
+    if code:
+        return InitProducerIdResponse(code)
+    if not 0 < request.transaction_timeout_ms <= cluster.options.max_transaction_timeout_ms:
+        return InitProducerIdResponse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    return _init(cluster, request.transactional_id, request, now_ms)
+
+
+def _init(
+    cluster: BrokerCluster, name: str, request: InitProducerIdRequest, now_ms: int
+) -> InitProducerIdResponse:
+    coordinator = cluster.transaction_coordinator(name)
+    known = coordinator.find(name)
+    if known is None:
+        known = coordinator.create(name, request.transaction_timeout_ms, now_ms)
+    if request.producer_id != -1 and not _is_expected(known, request):
+        return InitProducerIdResponse(ErrorCode.PRODUCER_FENCED)
+    if known.state.is_prepared:
+        return InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if known.state is TransactionState.ONGOING:
+        code = coordinator.fence(known, now_ms)
+        return InitProducerIdResponse(code or ErrorCode.CONCURRENT_TRANSACTIONS)
+    changed = _next(cluster, known, request, now_ms)
+    if changed is None:
+        return InitProducerIdResponse(ErrorCode.PRODUCER_FENCED)
+    code = coordinator.write(changed)
+    if code:
+        return InitProducerIdResponse(code)
+    return InitProducerIdResponse(code, changed.producer_id, changed.producer_epoch)
+
+
+def _is_expected(known: TransactionMetadata, request: InitProducerIdRequest) -> bool:
+    if known.producer_epoch == -1 or request.producer_id == known.producer_id:
+        return True
+    # The retry of a bump that took a new producer id.
+    is_previous = request.producer_id == known.previous_producer_id
+    return is_previous and request.producer_epoch >= LAST_CLIENT_EPOCH
+
+
+def _next(
+    cluster: BrokerCluster,
+    known: TransactionMetadata,
+    request: InitProducerIdRequest,
+    now_ms: int,
+) -> TransactionMetadata | None:
+    expected = None if request.producer_id == -1 else request.producer_epoch
+    timeout_ms = request.transaction_timeout_ms
+    if known.is_epoch_exhausted and expected in (None, known.producer_epoch):
+        return known.rotated(
+            cluster.new_producer_id(), timeout_ms, now_ms, keeps_last_epoch=expected is not None
+        )
+    return known.incremented(timeout_ms, expected, now_ms)

@@ -1,0 +1,52 @@
+"""Metadata (key 3), v0-v13.
+
+Behavior:
+* Tells the brokers that are up, and of each topic asked for its id and its partitions' leaders, as
+  the asked broker knows them: it may be behind.
+* A partition without a leader is LEADER_NOT_AVAILABLE, an unknown topic is
+  UNKNOWN_TOPIC_OR_PARTITION.
+
+Version notes: topic ids come with v10, leader epochs with v7.
+Simplifications: topics are never created on the way; replicas are not told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.resources import Resource, topic_id_of
+from txnproducer._protocol.messages import (
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from txnproducer.errors import ErrorCode
+from txnproducer.records import TopicPartition
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: MetadataRequest, now_ms: int
+) -> MetadataResponse:
+    """Answer; see the module."""
+    del now_ms
+    brokers = tuple(node for n, node in cluster.nodes.items() if cluster.is_up(n))
+    return MetadataResponse(
+        brokers, tuple(_topic(cluster, node_id, name) for name in request.topics), "model"
+    )
+
+
+def _topic(cluster: BrokerCluster, node_id: int, name: str) -> TopicMetadata:
+    if not cluster.is_allowed(Resource.TOPIC, name):
+        return TopicMetadata(name, (), error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if name not in cluster.topics:
+        return TopicMetadata(name, (), error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    partitions = []
+    for number in range(cluster.topics[name]):
+        leader, epoch = cluster.known_leader(node_id, TopicPartition(name, number))
+        code = ErrorCode.NONE if cluster.is_up(leader) else ErrorCode.LEADER_NOT_AVAILABLE
+        partitions.append(PartitionMetadata(number, -1 if code else leader, epoch, code))
+    return TopicMetadata(name, tuple(partitions), topic_id_of(name))

@@ -1,0 +1,189 @@
+"""Produce (key 0), v3-v13.
+
+Behavior:
+* Appends one batch to each partition; one partition's refusal leaves the others alone.
+* A transactional batch has to belong to the open transaction: v1 asks the coordinator whether the
+  partition was added, v2 has it added now (KIP-890). Once a transaction has begun in a partition,
+  nobody is asked any more.
+* A broker that does not lead a partition refuses, and names the leader if it knows it (KIP-951).
+
+Version notes: v10 names new leaders, v11 knows TRANSACTION_ABORTABLE, v12 speaks transactions v2,
+v13 names topics by id.
+Simplifications: verification and append are one step, so that no marker can come in between; while
+markers are written the answer is CONCURRENT_TRANSACTIONS at once (a real broker asks again for
+100 ms).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.coordination import ask_coordinator
+from txnproducer._broker.resources import Resource
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    LeaderIdAndEpoch,
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from txnproducer._record import BatchHeader, RecordBatch
+from txnproducer.errors import CorruptRecordError, ErrorCode
+from txnproducer.records import TopicPartition
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+# What a producer would not retry otherwise, though it can.
+_UNVERIFIED = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: ProduceRequest, now_ms: int
+) -> ProduceResponse:
+    """Answer; see the module."""
+    if request.acks not in (-1, 0, 1):
+        return _all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    batches: dict[TopicPartition, RecordBatch] = {}
+    answers: dict[TopicPartition, ProducePartitionResponse] = {}
+    for partition in request.partitions:
+        place = partition.topic_partition
+        batch, code = _read(cluster, partition)
+        if batch is None:
+            answers[place] = ProducePartitionResponse(place, code)
+        else:
+            batches[place] = batch
+    is_transactional = any(b.header.is_transactional for b in batches.values())
+    name = request.transactional_id
+    if is_transactional and (
+        name is None or not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name)
+    ):
+        return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    nodes = _refuse_misdirected(cluster, node_id, batches, answers)
+    _refuse_unverified(cluster, request, batches, answers, now_ms)
+    for place, batch in batches.items():
+        answers[place] = _append(cluster, place, batch, now_ms)
+    ordered = tuple(answers[p.topic_partition] for p in request.partitions)
+    return ProduceResponse(ordered, nodes)
+
+
+def _read(
+    cluster: BrokerCluster, partition: ProducePartition
+) -> tuple[RecordBatch | None, ErrorCode]:
+    place = partition.topic_partition
+    if partition.topic_id is not None and partition.topic_id not in cluster.topic_ids:
+        return None, ErrorCode.UNKNOWN_TOPIC_ID
+    if not cluster.is_allowed(Resource.TOPIC, place.topic):
+        return None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if place not in cluster.logs:
+        return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(partition.records) > cluster.options.max_message_bytes:
+        return None, ErrorCode.MESSAGE_TOO_LARGE
+    try:
+        return RecordBatch(bytes(partition.records)), ErrorCode.NONE
+    except CorruptRecordError:
+        return None, ErrorCode.CORRUPT_MESSAGE
+
+
+def _refuse_misdirected(
+    cluster: BrokerCluster,
+    node_id: int,
+    batches: dict[TopicPartition, RecordBatch],
+    answers: dict[TopicPartition, ProducePartitionResponse],
+) -> tuple[BrokerNode, ...]:
+    nodes: dict[int, BrokerNode] = {}
+    for place in [p for p in batches if cluster.leaders[p] != node_id]:
+        del batches[place]
+        leader, epoch = cluster.known_leader(node_id, place)
+        answer = ProducePartitionResponse(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if leader not in (node_id, -1) and cluster.is_up(leader):
+            nodes[leader] = cluster.nodes[leader]
+            answer = replace(answer, current_leader=LeaderIdAndEpoch(leader, epoch))
+        answers[place] = answer
+    return tuple(nodes.values())
+
+
+def _refuse_unverified(
+    cluster: BrokerCluster,
+    request: ProduceRequest,
+    batches: dict[TopicPartition, RecordBatch],
+    answers: dict[TopicPartition, ProducePartitionResponse],
+    now_ms: int,
+) -> None:
+    to_verify: list[TopicPartition] = []
+    header: BatchHeader | None = None
+    for place, batch in list(batches.items()):
+        if not batch.header.is_transactional:
+            continue
+        header = batch.header
+        code = _begin_verification(cluster, place, header, request)
+        if code:
+            del batches[place]
+            answers[place] = ProducePartitionResponse(place, code)
+        elif not cluster.logs[place].states.has_open_transaction(
+            header.producer_id, header.producer_epoch
+        ):
+            to_verify.append(place)
+    if header is None:
+        return
+    is_v2 = request.is_transaction_v2_enabled
+    codes = ask_coordinator(
+        cluster,
+        request.transactional_id or "",
+        header.producer_id,
+        header.producer_epoch,
+        to_verify,
+        now_ms,
+        is_v2=is_v2,
+    )
+    for place, code in codes.items():
+        if code:
+            del batches[place]
+            answers[place] = ProducePartitionResponse(place, _translate(code, is_v2=is_v2))
+
+
+def _begin_verification(
+    cluster: BrokerCluster, place: TopicPartition, header: BatchHeader, request: ProduceRequest
+) -> ErrorCode:
+    states = cluster.logs[place].states
+    producer_id, epoch = header.producer_id, header.producer_epoch
+    state = states.producers.get(producer_id)
+    if state is not None and epoch < state.epoch:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if not states.has_open_transaction(producer_id, epoch):
+        is_v2 = request.is_transaction_v2_enabled
+        states.begin_verification(producer_id, epoch, header.base_sequence, is_v2=is_v2)
+    return ErrorCode.NONE
+
+
+def _translate(code: ErrorCode, *, is_v2: bool) -> ErrorCode:
+    if code in _UNVERIFIED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not is_v2):
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    return code
+
+
+def _append(
+    cluster: BrokerCluster, place: TopicPartition, batch: RecordBatch, now_ms: int
+) -> ProducePartitionResponse:
+    code, is_appended = cluster.decide_append()
+    if code and not is_appended:
+        return ProducePartitionResponse(place, code)
+    verdict, offset = cluster.logs[place].append(batch, now_ms)
+    code = verdict or code
+    if code:
+        return ProducePartitionResponse(place, code)
+    return ProducePartitionResponse(place, code, offset, log_start_offset=0)
+
+
+def _all(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
+    return ProduceResponse(
+        tuple(ProducePartitionResponse(p.topic_partition, code) for p in request.partitions)
+    )

@@ -1,0 +1,116 @@
+"""TxnOffsetCommit (key 28), v0-v5.
+
+Behavior:
+* Writes a group's offsets in the transaction: pending until it is committed.
+* The group's partition has to be in the transaction (v1: added before, and verified; v2: it is
+  added now), the producer has to be the present one, and so has the group's member.
+
+Version notes: v3 brings the member (KIP-447), v5 transactions v2 (KIP-890).
+Simplifications: metadata longer than 4 KiB is the only refusal of a single partition besides
+unknown topics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.coordination import ask_coordinator
+from txnproducer._broker.group_offsets import MAX_METADATA_BYTES
+from txnproducer._broker.resources import Resource
+from txnproducer._protocol.messages import (
+    CoordinatorType,
+    PartitionErrorCode,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from txnproducer.errors import ErrorCode
+from txnproducer.records import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from txnproducer._broker.cluster import BrokerCluster
+
+# A real broker does not let a client see these of its own log.
+_TRANSLATED = {
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+}
+
+
+def handle(
+    cluster: BrokerCluster, node_id: int, request: TxnOffsetCommitRequest, now_ms: int
+) -> TxnOffsetCommitResponse:
+    """Answer; see the module."""
+    code = _check_access(cluster, request)
+    if code:
+        return _respond(dict.fromkeys((place for place, _ in request.offsets), code))
+    codes = {place: _check_topic(cluster, place) for place, _ in request.offsets}
+    valid = {place: offset for place, offset in request.offsets if not codes[place]}
+    if valid:
+        code = _write(cluster, node_id, request, valid, now_ms)
+        codes.update(dict.fromkeys(valid, _TRANSLATED.get(code, code)))
+        for place, offset in valid.items():
+            if not code and len(offset.metadata or "") > MAX_METADATA_BYTES:
+                codes[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return _respond(codes)
+
+
+def _check_access(cluster: BrokerCluster, request: TxnOffsetCommitRequest) -> ErrorCode:
+    if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, request.transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    is_allowed = cluster.is_allowed(Resource.GROUP, request.group_id)
+    return ErrorCode.NONE if is_allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def _check_topic(cluster: BrokerCluster, place: TopicPartition) -> ErrorCode:
+    if not cluster.is_allowed(Resource.TOPIC, place.topic):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    is_known = place in cluster.logs
+    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _write(
+    cluster: BrokerCluster,
+    node_id: int,
+    request: TxnOffsetCommitRequest,
+    valid: dict[TopicPartition, OffsetAndMetadata],
+    now_ms: int,
+) -> ErrorCode:
+    kind = CoordinatorType.GROUP
+    code = cluster.check_coordinator(node_id, kind, request.group_id, now_ms)
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if code:
+        return code
+    offsets = cluster.group_offsets(request.group_id)
+    code = _verify(cluster, request, now_ms) or offsets.check_member(request)
+    if code:
+        return code
+    kept = {
+        place: offset
+        for place, offset in valid.items()
+        if len(offset.metadata or "") <= MAX_METADATA_BYTES
+    }
+    return offsets.append(request.producer_id, request.producer_epoch, request.group_id, kept)
+
+
+def _verify(cluster: BrokerCluster, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
+    states = cluster.group_offsets(request.group_id).states
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    state = states.producers.get(producer_id)
+    if state is not None and epoch < state.epoch:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if states.has_open_transaction(producer_id, epoch):
+        return ErrorCode.NONE
+    place = cluster.offsets_partition(request.group_id)
+    is_v2 = request.is_transaction_v2_enabled
+    codes = ask_coordinator(
+        cluster, request.transactional_id, producer_id, epoch, [place], now_ms, is_v2=is_v2
+    )
+    return codes[place]
+
+
+def _respond(codes: dict[TopicPartition, ErrorCode]) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        tuple(PartitionErrorCode(place, code) for place, code in codes.items())
+    )

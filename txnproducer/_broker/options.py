@@ -1,0 +1,43 @@
+"""What a modelled cluster is like.
+
+Owns: `ClusterOptions`. All times are milliseconds; the defaults are Apache Kafka's, but for what
+makes a test wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """The settings.
+
+    Attributes:
+        node_count: how many brokers; their ids count from 0.
+        transaction_version: the finalized feature; 2 turns transactions v2 on.
+        coordinator_count: how many partitions `__transaction_state` has, and
+            `__consumer_offsets`.
+        max_transaction_timeout_ms: InitProducerId refuses a longer one.
+        abort_check_interval_ms: how often transactions are looked at for their time-out.
+        transactional_id_expiration_ms: after which an idle id is forgotten; None for never.
+        producer_id_expiration_ms: after which a partition forgets an idle producer.
+        max_marker_delay_ms: markers take from 0 to this.
+        max_metadata_delay_ms: brokers learn of a new leader after 0 to this.
+        loading_ms: how long a coordinator that has moved takes to load.
+        max_message_bytes: of a batch.
+        init_producer_id_version: the newest that is offered; below 3 epochs can't be raised.
+    """
+
+    node_count: int = 1
+    transaction_version: int = 2
+    coordinator_count: int = 4
+    max_transaction_timeout_ms: int = 900_000
+    abort_check_interval_ms: int = 200
+    transactional_id_expiration_ms: int | None = None
+    producer_id_expiration_ms: int | None = None
+    max_marker_delay_ms: int = 0
+    max_metadata_delay_ms: int = 0
+    loading_ms: int = 0
+    max_message_bytes: int = 1_048_588
+    init_producer_id_version: int = 5

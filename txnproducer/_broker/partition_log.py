@@ -1,0 +1,182 @@
+"""One partition's log: batches, control records, the last stable offset, aborted ranges.
+
+Why it exists: what consumers read, at both isolation levels, is what a producer is judged by.
+Owns: `PartitionLog`, `LogEntry`. Must not know: who leads it, requests, coordinators.
+
+Simplifications: the log is one for the whole cluster (replication is not modelled: what was
+appended is never lost, as with `acks=all` and enough replicas in sync); nothing is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from txnproducer._broker.producer_state import BatchSeen, ProducerStates
+from txnproducer._record import BatchHeader, RecordBatch
+from txnproducer.errors import ErrorCode
+
+
+class LogEntry(NamedTuple):
+    """A batch, or a marker (`batch` is None).
+
+    Attributes:
+        base_offset: of its first record.
+        record_count: how many offsets it takes.
+        producer_id: whose; -1 for nobody's.
+        producer_epoch: whose.
+        is_transactional: whether read_committed consumers wait for its end.
+        batch: the records; None for a marker.
+        is_commit: what a marker says.
+    """
+
+    base_offset: int
+    record_count: int
+    producer_id: int
+    producer_epoch: int
+    is_transactional: bool
+    batch: RecordBatch | None
+    is_commit: bool = False
+
+
+class AbortedRange(NamedTuple):
+    """A transaction that was aborted: from its first offset to its marker."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+
+class ReadRecord(NamedTuple):
+    """A record as a consumer gets it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class PartitionLog:
+    """See the module.
+
+    Attributes:
+        entries: batches and markers, by offset.
+        aborted: the aborted ranges, by their markers' offsets.
+        states: what is remembered of producers.
+        log_end_offset: the next record's offset.
+    """
+
+    __slots__ = ("aborted", "entries", "log_end_offset", "states")
+
+    def __init__(self) -> None:
+        self.entries: list[LogEntry] = []
+        self.aborted: list[AbortedRange] = []
+        self.states = ProducerStates()
+        self.log_end_offset = 0
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below this offset every transaction has ended."""
+        firsts = [
+            state.first_offset
+            for state in self.states.producers.values()
+            if state.first_offset is not None
+        ]
+        return min(firsts, default=self.log_end_offset)
+
+    def append(self, batch: RecordBatch, now_ms: int) -> tuple[ErrorCode, int]:
+        """Append a client's batch, once; return the verdict and the base offset (-1: refused)."""
+        header = batch.header
+        if not header.has_producer_id:
+            return ErrorCode.NONE, self._append(header, batch)
+        states, producer_id, epoch = self.states, header.producer_id, header.producer_epoch
+        duplicate = states.find_duplicate(
+            producer_id, epoch, header.base_sequence, header.last_sequence
+        )
+        if duplicate is not None:
+            return ErrorCode.NONE, duplicate.base_offset
+        code = states.check(producer_id, epoch, header.base_sequence)
+        if code:
+            return code, -1
+        if not header.is_transactional and states.has_open_transaction(producer_id, epoch):
+            return ErrorCode.INVALID_TXN_STATE, -1
+        offset = self._append(header, batch)
+        seen = BatchSeen(header.base_sequence, header.last_sequence, offset, now_ms)
+        opens_at = offset if header.is_transactional else None
+        states.append(producer_id, epoch, seen, opens_at=opens_at)
+        return ErrorCode.NONE, offset
+
+    def _append(self, header: BatchHeader, batch: RecordBatch) -> int:
+        offset = self.log_end_offset
+        self.entries.append(
+            LogEntry(
+                offset,
+                header.record_count,
+                header.producer_id,
+                header.producer_epoch,
+                header.is_transactional,
+                batch,
+            )
+        )
+        self.log_end_offset += header.last_offset_delta + 1
+        return offset
+
+    def append_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        now_ms: int,
+        *,
+        is_commit: bool,
+        is_v2: bool,
+    ) -> ErrorCode:
+        """Append a coordinator's marker."""
+        code = self.states.check_marker(producer_id, epoch, coordinator_epoch, is_v2=is_v2)
+        if code:
+            return code
+        offset = self.log_end_offset
+        first = self.states.append_marker(producer_id, epoch, coordinator_epoch, now_ms)
+        self.entries.append(LogEntry(offset, 1, producer_id, epoch, True, None, is_commit))
+        self.log_end_offset += 1
+        if first is not None and not is_commit:
+            self.aborted.append(AbortedRange(producer_id, first, offset))
+        return ErrorCode.NONE
+
+    def visible_entries(self, *, read_committed: bool, from_offset: int = 0) -> Iterator[LogEntry]:
+        """Yield the batches that a consumer gets at an isolation level."""
+        end = self.last_stable_offset if read_committed else self.log_end_offset
+        for entry in self.entries[self._index_of(from_offset) :]:
+            if entry.base_offset >= end:
+                return
+            if entry.batch is None:
+                continue
+            if read_committed and entry.is_transactional and self._is_aborted(entry):
+                continue
+            yield entry
+
+    def _index_of(self, offset: int) -> int:
+        low, high = 0, len(self.entries)
+        while low < high:
+            middle = (low + high) // 2
+            if self.entries[middle].base_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _is_aborted(self, entry: LogEntry) -> bool:
+        return any(
+            aborted.producer_id == entry.producer_id
+            and aborted.first_offset <= entry.base_offset < aborted.marker_offset
+            for aborted in self.aborted
+        )
+
+    def read(self, *, read_committed: bool, from_offset: int = 0) -> list[ReadRecord]:
+        """Return the records that a consumer gets from an offset on."""
+        return [
+            ReadRecord(entry.base_offset + record.offset_delta, record.key, record.value)
+            for entry in self.visible_entries(
+                read_committed=read_committed, from_offset=from_offset
+            )
+            for record in (entry.batch or ())
+        ]

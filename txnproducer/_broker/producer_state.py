@@ -1,0 +1,203 @@
+"""What a partition's leader remembers of each producer: the window of its last five batches.
+
+Why it exists: this is what makes appends idempotent, and transactional ones fenced (KIP-98).
+Owns: `ProducerState`, `ProducerStates`. Must not know: offsets of others, coordinators, requests.
+
+Rules:
+* A batch whose sequences equal one of the last five of the same epoch is a duplicate.
+* A new epoch begins at sequence 0, unless nothing is known of the producer.
+* An epoch below the one that was seen last is refused, from a client and from a coordinator.
+* Sequences wrap from 2^31-1 to 0.
+* A first batch that waits to be verified with the coordinator keeps later ones out (KAFKA-14561),
+  and with transactions v2 it has to begin at 0 where nothing is known of the producer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from txnproducer.errors import ErrorCode
+
+WINDOW = 5
+MAX_SEQUENCE = 0x7FFF_FFFF
+MAX_EPOCH = 0x7FFF
+
+
+class BatchSeen(NamedTuple):
+    """One batch that was appended."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """One producer in one partition.
+
+    Attributes:
+        epoch: of the last batch or marker; -1 before the first.
+        window: the last five batches of the epoch.
+        coordinator_epoch: of the last marker; -1 before the first.
+        first_offset: where its open transaction begins; None if none is open here.
+    """
+
+    epoch: int = -1
+    window: deque[BatchSeen] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    coordinator_epoch: int = -1
+    first_offset: int | None = None
+    last_ms: int = 0
+
+    @property
+    def last_sequence(self) -> int:
+        """The last record's sequence, -1 for none in this epoch."""
+        return self.window[-1].last_sequence if self.window else -1
+
+
+@dataclass(slots=True)
+class Verification:
+    """A first batch that waited, or waits, for the coordinator's word."""
+
+    epoch: int
+    lowest_sequence: int
+    is_v2: bool
+
+
+class ProducerStates:
+    """All producers of one partition."""
+
+    __slots__ = ("producers", "verifications")
+
+    def __init__(self) -> None:
+        self.producers: dict[int, ProducerState] = {}
+        self.verifications: dict[int, Verification] = {}
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Tell whether the producer's transaction has begun here under this epoch."""
+        state = self.producers.get(producer_id)
+        return state is not None and state.first_offset is not None and state.epoch == epoch
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, is_v2: bool
+    ) -> None:
+        """Note that a first batch goes to be verified: later sequences are kept out until then."""
+        known = self.verifications.get(producer_id)
+        if known is None:
+            self.verifications[producer_id] = Verification(epoch, sequence, is_v2)
+        elif epoch > known.epoch:
+            known.epoch, known.lowest_sequence = epoch, sequence
+        elif epoch == known.epoch:
+            known.lowest_sequence = min(known.lowest_sequence, sequence)
+
+    def find_duplicate(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
+    ) -> BatchSeen | None:
+        """Return the batch in the window that has these very sequences."""
+        state = self.producers.get(producer_id)
+        if state is None or state.epoch != epoch:
+            return None
+        for seen in state.window:
+            if (seen.first_sequence, seen.last_sequence) == (first_sequence, last_sequence):
+                return seen
+        return None
+
+    def check(self, producer_id: int, epoch: int, first_sequence: int) -> ErrorCode:
+        """Judge a batch that is no duplicate."""
+        state = self.producers.get(producer_id)
+        verification = self.verifications.get(producer_id)
+        if state is not None and epoch < state.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if verification is not None and not _passes(verification, state, first_sequence):
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if state is None or state.epoch == -1:
+            return ErrorCode.NONE
+        if epoch != state.epoch:
+            is_start = first_sequence == 0
+            return ErrorCode.NONE if is_start else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        last = state.last_sequence
+        is_next = first_sequence == (0 if last == MAX_SEQUENCE else last + 1)
+        return ErrorCode.NONE if is_next else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def append(
+        self, producer_id: int, epoch: int, seen: BatchSeen, *, opens_at: int | None
+    ) -> None:
+        """Take in a batch that was appended.
+
+        Args:
+            producer_id: whose.
+            epoch: whose.
+            seen: the batch.
+            opens_at: its offset if it is transactional, else None.
+        """
+        state = self._of(producer_id, epoch)
+        state.window.append(seen)
+        state.last_ms = seen.timestamp_ms
+        if opens_at is not None:
+            self.verifications.pop(producer_id, None)
+            if state.first_offset is None:
+                state.first_offset = opens_at
+
+    def open(self, producer_id: int, epoch: int) -> None:
+        """Take in a transactional write without sequences: a coordinator's, of offsets."""
+        state = self._of(producer_id, epoch)
+        self.verifications.pop(producer_id, None)
+        if state.first_offset is None:
+            state.first_offset = 0
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, is_v2: bool
+    ) -> ErrorCode:
+        """Judge a coordinator's marker."""
+        state = self.producers.get(producer_id)
+        if state is None:
+            return ErrorCode.NONE
+        is_repeated = epoch == state.epoch and (state.first_offset is None or epoch == MAX_EPOCH)
+        if epoch < state.epoch or (is_v2 and epoch == state.epoch and not is_repeated):
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if state.coordinator_epoch > coordinator_epoch:
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        return ErrorCode.NONE
+
+    def append_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, now_ms: int
+    ) -> int | None:
+        """Take in a marker; return where the transaction that it ends begins, None if nowhere."""
+        state = self._of(producer_id, epoch)
+        first_offset, state.first_offset = state.first_offset, None
+        state.coordinator_epoch = coordinator_epoch
+        state.last_ms = now_ms
+        waiting = self.verifications.get(producer_id)
+        # With v2 a marker of the very epoch that waits ended the transaction before it.
+        if waiting is not None and not (waiting.is_v2 and waiting.epoch == epoch):
+            del self.verifications[producer_id]
+        return first_offset
+
+    def forget_idle(self, before_ms: int) -> int:
+        """Forget producers without an open transaction that were last seen before a time."""
+        idle = [
+            producer_id
+            for producer_id, state in self.producers.items()
+            if state.first_offset is None and state.last_ms < before_ms
+        ]
+        for producer_id in idle:
+            del self.producers[producer_id]
+        return len(idle)
+
+    def _of(self, producer_id: int, epoch: int) -> ProducerState:
+        state = self.producers.get(producer_id)
+        if state is None:
+            state = self.producers[producer_id] = ProducerState()
+        if state.epoch != epoch:
+            state.window.clear()
+            state.epoch = epoch
+        return state
+
+
+def _passes(verification: Verification, state: ProducerState | None, first_sequence: int) -> bool:
+    is_unknown = state is None or not state.window
+    if verification.is_v2 and first_sequence != 0 and is_unknown:
+        return False
+    return first_sequence <= verification.lowest_sequence

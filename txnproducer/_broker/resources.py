@@ -1,0 +1,23 @@
+"""What a cluster has names for: kinds of resources that access can be refused to, ids of topics.
+
+Owns: `Resource`, `topic_id_of`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from zlib import crc32
+
+
+class Resource(Enum):
+    """A kind of resource."""
+
+    TOPIC = auto()
+    GROUP = auto()
+    TRANSACTIONAL_ID = auto()
+    CLUSTER = auto()
+
+
+def topic_id_of(name: str) -> bytes:
+    """Return a topic's id: 16 bytes made of its name."""
+    return crc32(name.encode()).to_bytes(16, "big")

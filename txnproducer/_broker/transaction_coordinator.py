@@ -1,0 +1,262 @@
+"""The transaction coordinators of a cluster: ids, their log, markers, time-outs, moves.
+
+Why it exists: between the requests (`handlers/`) and the partitions' logs somebody has to decide
+transactions, write their markers in a time that is not nought, and survive its own broker.
+Owns: `TransactionCoordinator`, one for each partition of `__transaction_state`. Must not know:
+requests.
+
+Rules:
+* Every change is written to the coordinator's log first. What it remembers and what is in the log
+  can come to differ: a log that is too slow counts as one that failed, and keeps the record.
+* Whoever takes a coordinator over begins with its log, under a higher coordinator epoch, and
+  writes the markers of decided transactions again.
+* Markers go to each partition by themselves and take time; when all are written, the transaction
+  is complete. Marks of a former coordinator may still arrive: the partitions fence them.
+* A transaction older than its time-out is aborted, and its producer fenced.
+
+Simplifications: a change is written and answered in one step, so that two requests for an id never
+meet in the midst of one (a real broker answers the second CONCURRENT_TRANSACTIONS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Protocol
+
+from txnproducer._broker.transaction_metadata import (
+    MAX_EPOCH,
+    TransactionMetadata,
+    TransactionState,
+)
+from txnproducer.errors import ErrorCode
+from txnproducer.records import TopicPartition
+
+_S = TransactionState
+
+
+class LogWrite(Enum):
+    """What becomes of a write to the coordinator's log."""
+
+    DONE = auto()
+    LOST = auto()  # refused, and not in the log
+    LATE = auto()  # refused as too slow, and in the log all the same
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of a transaction, on its way to one partition."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    is_v2: bool
+
+
+class Surroundings(Protocol):
+    """What a coordinator needs of its cluster."""
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized `transaction.version`."""
+        ...
+
+    def new_producer_id(self) -> int:
+        """Return a producer id that nobody has."""
+        ...
+
+    def log_write(self) -> LogWrite:
+        """Decide what becomes of a write."""
+        ...
+
+    def marker_delay_ms(self) -> int:
+        """Return how long a marker takes to its partition."""
+        ...
+
+    def call_at(self, due_ms: int, action: Callable[[int], None]) -> None:
+        """Have something done at a time."""
+        ...
+
+    def write_marker(self, place: TopicPartition, marker: Marker, now_ms: int) -> ErrorCode:
+        """Write a marker to a partition."""
+        ...
+
+
+class TransactionCoordinator:
+    """See the module.
+
+    Args:
+        cluster: its surroundings.
+
+    Attributes:
+        epoch: raised with every move.
+        loading_until_ms: before that, requests are answered COORDINATOR_LOAD_IN_PROGRESS.
+    """
+
+    def __init__(self, cluster: Surroundings) -> None:
+        self._cluster = cluster
+        self._log: dict[str, TransactionMetadata] = {}
+        self._ids: dict[str, TransactionMetadata] = {}
+        self._unwritten: dict[str, set[TopicPartition]] = {}
+        self.epoch = 0
+        self.loading_until_ms = 0
+
+    def find(self, transactional_id: str) -> TransactionMetadata | None:
+        """Return what is known of an id."""
+        return self._ids.get(transactional_id)
+
+    @property
+    def open_ids(self) -> list[str]:
+        """The ids whose transaction is not complete."""
+        return [
+            name for name, known in self._ids.items()
+            if known.state is _S.ONGOING or known.state.is_prepared
+        ]  # fmt: skip
+
+    def create(self, transactional_id: str, timeout_ms: int, now_ms: int) -> TransactionMetadata:
+        """Begin to keep an id; it is written with its first change."""
+        created = TransactionMetadata(
+            transactional_id, self._cluster.new_producer_id(), timeout_ms, last_update_ms=now_ms
+        )
+        self._ids[transactional_id] = created
+        return created
+
+    def write(self, changed: TransactionMetadata) -> ErrorCode:
+        """Write a change to the log, and take it in."""
+        name = changed.transactional_id
+        result = self._cluster.log_write()
+        if result is not LogWrite.LOST:
+            self._log[name] = changed
+        if result is not LogWrite.DONE:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._ids[name] = changed
+        return ErrorCode.NONE
+
+    # --- the end of a transaction ---------------------------------------------------------------
+
+    def end(
+        self, known: TransactionMetadata, now_ms: int, *, is_commit: bool, is_v2: bool
+    ) -> tuple[ErrorCode, TransactionMetadata]:
+        """Decide a transaction; the markers are on their way then.
+
+        Returns:
+            The verdict, and the id as it will be when the transaction is complete.
+        """
+        state = _S.PREPARE_COMMIT if is_commit else _S.PREPARE_ABORT
+        rotates = is_v2 and known.is_epoch_exhausted
+        next_id = self._cluster.new_producer_id() if rotates else -1
+        prepared = known.prepared(state, now_ms, is_v2=is_v2, next_producer_id=next_id)
+        code = self.write(prepared)
+        if not code:
+            self._send_markers(prepared, now_ms)
+        return code, prepared.completed(now_ms)
+
+    def fence(self, known: TransactionMetadata, now_ms: int) -> ErrorCode:
+        """Abort a transaction that its producer shall not end any more."""
+        is_v2 = self._cluster.transaction_version >= 2
+        if is_v2:
+            return self.end(known, now_ms, is_commit=False, is_v2=True)[0]
+        is_spent = known.has_failed_fence or known.producer_epoch == MAX_EPOCH
+        epoch = known.producer_epoch if is_spent else known.producer_epoch + 1
+        fenced = replace(known, producer_epoch=epoch, last_producer_epoch=-1)
+        code, _ = self.end(fenced, now_ms, is_commit=False, is_v2=False)
+        if code:
+            self._ids[known.transactional_id] = known.with_failed_fence(epoch)
+        return code
+
+    def _send_markers(self, prepared: TransactionMetadata, now_ms: int) -> None:
+        name = prepared.transactional_id
+        self._unwritten[name] = set(prepared.partitions)
+        marker = Marker(
+            prepared.producer_id,
+            prepared.producer_epoch,
+            self.epoch,
+            prepared.state is _S.PREPARE_COMMIT,
+            prepared.is_v2,
+        )
+        for place in sorted(prepared.partitions):
+            self._send_marker(name, place, marker, now_ms)
+        if not prepared.partitions:
+            self._maybe_complete(name, now_ms)
+
+    def _send_marker(self, name: str, place: TopicPartition, marker: Marker, now_ms: int) -> None:
+        delay_ms = self._cluster.marker_delay_ms()
+        if delay_ms:
+            self._cluster.call_at(
+                now_ms + delay_ms, lambda due_ms: self._arrive(name, place, marker, due_ms)
+            )
+        else:
+            self._arrive(name, place, marker, now_ms)
+
+    def _arrive(self, name: str, place: TopicPartition, marker: Marker, now_ms: int) -> None:
+        code = self._cluster.write_marker(place, marker, now_ms)
+        if marker.coordinator_epoch != self.epoch:
+            return
+        if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR):
+            self._cluster.call_at(
+                now_ms + 1 + self._cluster.marker_delay_ms(),
+                lambda due_ms: self._resend(name, place, marker, due_ms),
+            )
+            return
+        # Written, or refused because a newer marker has been there: nothing is left to do here.
+        self._unwritten.get(name, set()).discard(place)
+        self._maybe_complete(name, now_ms)
+
+    def _resend(self, name: str, place: TopicPartition, marker: Marker, now_ms: int) -> None:
+        if marker.coordinator_epoch == self.epoch:
+            self._arrive(name, place, marker, now_ms)
+
+    def _maybe_complete(self, name: str, now_ms: int) -> None:
+        known = self._ids.get(name)
+        if known is None or not known.state.is_prepared or self._unwritten.get(name):
+            return
+        self._unwritten.pop(name, None)
+        if self.write(known.completed(now_ms)):
+            self._cluster.call_at(now_ms + 1, lambda due_ms: self._maybe_complete(name, due_ms))
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def abort_timed_out(self, now_ms: int) -> int:
+        """Abort the transactions whose time is up; return how many."""
+        late = [
+            known
+            for known in self._ids.values()
+            if known.state is _S.ONGOING and known.start_ms + known.timeout_ms < now_ms
+        ]
+        for known in late:
+            self.fence(known, now_ms)
+        return len(late)
+
+    def forget_idle(self, before_ms: int) -> int:
+        """Forget ids that are at rest since before a time; return how many."""
+        idle = [
+            name
+            for name, known in self._ids.items()
+            if (known.state is _S.EMPTY or known.state.is_complete)
+            and known.last_update_ms <= before_ms
+        ]
+        for name in idle:
+            del self._ids[name]
+            self._log.pop(name, None)
+        return len(idle)
+
+    def take_over(self, now_ms: int, loading_ms: int) -> None:
+        """Go on on another broker, with what is in the log."""
+        self.epoch += 1
+        self.loading_until_ms = now_ms + loading_ms
+        self._ids = dict(self._log)
+        self._unwritten.clear()
+        if loading_ms:
+            epoch = self.epoch
+            self._cluster.call_at(self.loading_until_ms, lambda due_ms: self._go_on(epoch, due_ms))
+        else:
+            self._go_on(self.epoch, now_ms)
+
+    def _go_on(self, epoch: int, now_ms: int) -> None:
+        if epoch != self.epoch:
+            return
+        for known in list(self._ids.values()):
+            if known.state.is_prepared:
+                self._send_markers(known, now_ms)

@@ -1,0 +1,175 @@
+"""What the transaction coordinator keeps of one transactional id, and how it changes.
+
+Why it exists: the rules of epochs are subtle, and differ between transactions v1 and v2 (KIP-360,
+KIP-890); they stand here without requests around them.
+Owns: `TransactionMetadata`, `TransactionState`, and the changes. Must not know: requests, logs.
+
+Rules:
+* A value, never changed in place: what was written to the coordinator's log stays as it was.
+* The last epoch of an id that a client may get is 32766, so that 32767 can always fence it.
+* v1 ends a transaction under its own epoch; v2 raises the epoch with every end, and takes a new
+  producer id when the epochs are used up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from txnproducer.records import TopicPartition
+
+MAX_EPOCH = 0x7FFF
+LAST_CLIENT_EPOCH = MAX_EPOCH - 1
+
+
+class TransactionState(Enum):
+    """The states, by the names that DescribeTransactions tells."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the end is decided, and markers are being written."""
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last transaction has ended altogether."""
+        return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMetadata:
+    """One transactional id.
+
+    Attributes:
+        previous_producer_id: the one before `producer_id`, as of the last change.
+        next_producer_id: the one that follows when the transaction is complete (-1: the same).
+        last_producer_epoch: the one before, if the present one was asked for by its owner.
+        partitions: in the transaction; offsets partitions among them.
+        is_v2: whether the transaction is one of version 2.
+        has_failed_fence: a v1 fence raised the epoch in memory, but could not be written.
+    """
+
+    transactional_id: str
+    producer_id: int
+    timeout_ms: int
+    previous_producer_id: int = -1
+    next_producer_id: int = -1
+    producer_epoch: int = -1
+    last_producer_epoch: int = -1
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = -1
+    last_update_ms: int = 0
+    is_v2: bool = False
+    has_failed_fence: bool = False
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """Whether no epoch is left that a client may get."""
+        return self.producer_epoch >= LAST_CLIENT_EPOCH
+
+    def incremented(
+        self, timeout_ms: int, expected_epoch: int | None, now_ms: int
+    ) -> TransactionMetadata | None:
+        """Return the id with its next epoch; None if whoever asks was fenced.
+
+        Args:
+            timeout_ms: of the next transactions.
+            expected_epoch: what the asking producer has; None for one that begins.
+            now_ms: the time.
+        """
+        epoch, last = self.producer_epoch + 1, -1
+        if expected_epoch is not None:
+            if self.producer_epoch in (-1, expected_epoch):
+                last = self.producer_epoch
+            elif expected_epoch == self.last_producer_epoch:
+                epoch, last = self.producer_epoch, self.last_producer_epoch  # its retry
+            else:
+                return None
+        return self._empty(self.producer_id, epoch, last, timeout_ms, now_ms)
+
+    def rotated(
+        self, producer_id: int, timeout_ms: int, now_ms: int, *, keeps_last_epoch: bool
+    ) -> TransactionMetadata:
+        """Return the id with a new producer id."""
+        last = self.producer_epoch if keeps_last_epoch else -1
+        return self._empty(producer_id, 0, last, timeout_ms, now_ms)
+
+    def _empty(
+        self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
+    ) -> TransactionMetadata:
+        return replace(
+            self,
+            producer_id=producer_id,
+            previous_producer_id=self.producer_id,
+            producer_epoch=epoch,
+            last_producer_epoch=last_epoch,
+            timeout_ms=timeout_ms,
+            state=TransactionState.EMPTY,
+            partitions=frozenset(),
+            start_ms=-1,
+            last_update_ms=now_ms,
+        )
+
+    def with_partitions(
+        self, partitions: frozenset[TopicPartition], now_ms: int, *, is_v2: bool
+    ) -> TransactionMetadata:
+        """Return the id with partitions added; the first ones begin the transaction."""
+        is_ongoing = self.state is TransactionState.ONGOING
+        return replace(
+            self,
+            previous_producer_id=self.producer_id,
+            state=TransactionState.ONGOING,
+            partitions=self.partitions | partitions,
+            start_ms=self.start_ms if is_ongoing else now_ms,
+            last_update_ms=now_ms,
+            is_v2=is_v2,
+        )
+
+    def prepared(
+        self, state: TransactionState, now_ms: int, *, is_v2: bool, next_producer_id: int = -1
+    ) -> TransactionMetadata:
+        """Return the id with the end of its transaction decided."""
+        epoch, last = self.producer_epoch, self.last_producer_epoch
+        if is_v2:
+            epoch, last = min(epoch + 1, MAX_EPOCH), epoch
+        return replace(
+            self,
+            previous_producer_id=self.producer_id,
+            next_producer_id=next_producer_id,
+            producer_epoch=epoch,
+            last_producer_epoch=last,
+            state=state,
+            start_ms=self.start_ms if self.start_ms >= 0 else now_ms,
+            last_update_ms=now_ms,
+            is_v2=is_v2,
+        )
+
+    def completed(self, now_ms: int) -> TransactionMetadata:
+        """Return the id with all markers written."""
+        is_commit = self.state is TransactionState.PREPARE_COMMIT
+        rotates = self.is_v2 and self.next_producer_id != -1
+        return replace(
+            self,
+            previous_producer_id=self.producer_id,
+            producer_id=self.next_producer_id if rotates else self.producer_id,
+            next_producer_id=-1,
+            producer_epoch=0 if rotates else self.producer_epoch,
+            state=TransactionState.COMPLETE_COMMIT
+            if is_commit
+            else TransactionState.COMPLETE_ABORT,
+            partitions=frozenset(),
+            last_update_ms=now_ms,
+            has_failed_fence=False,
+        )
+
+    def with_failed_fence(self, epoch: int) -> TransactionMetadata:
+        """Return the id after a v1 fence that was not written: its epoch is spent all the same."""
+        return replace(self, producer_epoch=epoch, last_producer_epoch=-1, has_failed_fence=True)
