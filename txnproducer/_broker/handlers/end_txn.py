@@ -7,8 +7,8 @@ Behavior:
   transaction: INVALID_TXN_STATE.
 * v2 (KIP-890): every end raises the epoch, and the answer has the next producer id and epoch. The
   former epoch is a repetition of the last end: the same decision NONE, the other one
-  INVALID_TXN_STATE. With the present epoch and no open transaction an abort succeeds, and raises the epoch; a commit
-  is INVALID_TXN_STATE.
+  INVALID_TXN_STATE. With the present epoch and no open transaction an abort succeeds, and raises
+  the epoch; a commit is INVALID_TXN_STATE.
 
 Version notes: v5 speaks transactions v2.
 """
