@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 from zlib import crc32
@@ -80,6 +81,7 @@ class BrokerCluster:
         decide_append: an error for a Produce partition, and whether it is appended all the same;
             replace it for faults.
         denied: resources that are refused.
+        counts: what happened by itself: refused, stale, timed out, expired, rotated.
     """
 
     def __init__(self, options: ClusterOptions, dice: Dice) -> None:
@@ -103,6 +105,7 @@ class BrokerCluster:
         }
         self._group_loading_until_ms = [0] * count
         self.denied: set[tuple[Resource, str]] = set()
+        self.counts: Counter[str] = Counter()
         self.decide_log_write: Callable[[], LogWrite] = lambda: LogWrite.DONE
         self.decide_append: Callable[[], tuple[ErrorCode, bool]] = lambda: (ErrorCode.NONE, True)
         self._producer_ids = itertools.count(1000)
@@ -135,7 +138,10 @@ class BrokerCluster:
 
     def is_allowed(self, resource: Resource, name: str) -> bool:
         """Tell whether access to something is not refused."""
-        return (resource, name) not in self.denied
+        if (resource, name) in self.denied:
+            self.counts["refused"] += 1
+            return False
+        return True
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -158,7 +164,7 @@ class BrokerCluster:
         def check(due_ms: int) -> None:
             for number, coordinator in enumerate(self._transaction_coordinators):
                 if self.is_up(self._coordinator_nodes[CoordinatorType.TRANSACTION][number]):
-                    coordinator.abort_timed_out(due_ms)
+                    self.counts["timed out"] += coordinator.abort_timed_out(due_ms)
                     self._expire_ids(coordinator, due_ms)
             self._expire_producers(due_ms)
             self._check_every(interval_ms, due_ms)
@@ -168,13 +174,13 @@ class BrokerCluster:
     def _expire_ids(self, coordinator: TransactionCoordinator, now_ms: int) -> None:
         expiration_ms = self.options.transactional_id_expiration_ms
         if expiration_ms is not None:
-            coordinator.forget_idle(now_ms - expiration_ms)
+            self.counts["expired"] += coordinator.forget_idle(now_ms - expiration_ms)
 
     def _expire_producers(self, now_ms: int) -> None:
         expiration_ms = self.options.producer_id_expiration_ms
         if expiration_ms is not None:
             for log in self.logs.values():
-                log.states.forget_idle(now_ms - expiration_ms)
+                self.counts["expired"] += log.states.forget_idle(now_ms - expiration_ms)
 
     def marker_delay_ms(self) -> int:
         """Return how long a marker takes to its partition."""
@@ -200,7 +206,10 @@ class BrokerCluster:
 
     def known_leader(self, node_id: int, place: TopicPartition) -> tuple[int, int]:
         """Return a partition's leader and leader epoch as a broker knows them."""
-        return self._views[node_id][place]
+        known = self._views[node_id][place]
+        if known[0] != self.leaders[place]:
+            self.counts["stale"] += 1
+        return known
 
     def move_partition(self, place: TopicPartition, node_id: int, now_ms: int) -> None:
         """Give a partition another leader (-1: nobody); brokers learn of it after a while."""
@@ -271,6 +280,10 @@ class BrokerCluster:
         else:
             self._group_loading_until_ms[number] = now_ms + loading_ms
             self._group_offsets[number].states.verifications.clear()
+
+    def preset_epoch(self, transactional_id: str, epoch: int) -> None:
+        """Let an id begin its life as if it had used up its epochs below one."""
+        self.transaction_coordinator(transactional_id).preset_epoch(transactional_id, epoch)
 
     def rehash_coordinators(self, now_ms: int) -> None:
         """Move every coordinator to another broker that is up."""
@@ -371,6 +384,15 @@ class BrokerCluster:
             (producer_id, state.epoch, state.last_sequence)
             for producer_id, state in self.logs[place].states.producers.items()
         ]
+
+    def offsets_history(self) -> list[tuple[str, TopicPartition, OffsetAndMetadata]]:
+        """Return every offset that became a group's; of each group in order."""
+        return [change for offsets in self._group_offsets for change in offsets.history]
+
+    @property
+    def has_pending_offsets(self) -> bool:
+        """Whether offsets wait for the end of their transaction."""
+        return any(offsets.has_pending for offsets in self._group_offsets)
 
     @property
     def open_transactions(self) -> list[str]:

@@ -46,13 +46,15 @@ class GroupOffsets:
 
     Attributes:
         groups: by group id.
+        history: every offset that became a group's, in order.
         states: what is remembered of transactional producers.
     """
 
-    __slots__ = ("_pending", "groups", "states")
+    __slots__ = ("_pending", "groups", "history", "states")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
+        self.history: list[tuple[str, TopicPartition, OffsetAndMetadata]] = []
         self.states = ProducerStates()
         self._pending: dict[int, dict[tuple[str, TopicPartition], OffsetAndMetadata]] = {}
 
@@ -114,6 +116,7 @@ class GroupOffsets:
         if is_commit:
             for (group_id, place), offset in pending.items():
                 self.group(group_id).committed[place] = offset
+                self.history.append((group_id, place, offset))
         return ErrorCode.NONE
 
     def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -154,6 +154,14 @@ class PartitionLog:
                 continue
             yield entry
 
+    def entries_from(self, offset: int) -> Iterator[LogEntry]:
+        """Yield every batch and marker from an offset on."""
+        yield from self.entries[self._index_of(offset) :]
+
+    def is_committed(self, entry: LogEntry) -> bool:
+        """Tell whether a transactional batch is visible to read_committed consumers."""
+        return entry.base_offset < self.last_stable_offset and not self._is_aborted(entry)
+
     def _index_of(self, offset: int) -> int:
         low, high = 0, len(self.entries)
         while low < high:

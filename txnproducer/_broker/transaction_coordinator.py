@@ -20,6 +20,7 @@ meet in the midst of one (a real broker answers the second CONCURRENT_TRANSACTIO
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -61,6 +62,11 @@ class Surroundings(Protocol):
     @property
     def transaction_version(self) -> int:
         """The finalized `transaction.version`."""
+        ...
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What happened by itself."""
         ...
 
     def new_producer_id(self) -> int:
@@ -123,6 +129,12 @@ class TransactionCoordinator:
         self._ids[transactional_id] = created
         return created
 
+    def preset_epoch(self, transactional_id: str, epoch: int) -> None:
+        """Keep an id that has used up its epochs below one."""
+        created = self.create(transactional_id, 60_000, 0)
+        self._ids[transactional_id] = replace(created, producer_epoch=epoch)
+        self._log[transactional_id] = self._ids[transactional_id]
+
     def write(self, changed: TransactionMetadata) -> ErrorCode:
         """Write a change to the log, and take it in."""
         name = changed.transactional_id
@@ -131,8 +143,14 @@ class TransactionCoordinator:
             self._log[name] = changed
         if result is not LogWrite.DONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._count_rotation(changed)
         self._ids[name] = changed
         return ErrorCode.NONE
+
+    def _count_rotation(self, changed: TransactionMetadata) -> None:
+        known = self._ids.get(changed.transactional_id)
+        if known is not None and known.producer_id != changed.producer_id:
+            self._cluster.counts["rotated"] += 1
 
     # --- the end of a transaction ---------------------------------------------------------------
 

@@ -1,0 +1,134 @@
+"""The kinds of faults, their rates in one run, and how often each took effect.
+
+Owns: `FaultKind`, `Faults`. A fault counts only when it changed something: a rate that was drawn
+proves nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+
+class FaultKind(Enum):
+    """What can go wrong; the value is its name in reports."""
+
+    REQUEST_LOST = "request lost with its connection"
+    ANSWER_LOST = "answer lost with its connection"
+    REQUEST_LATE = "request of a dead connection delivered late"
+    REQUEST_SLOW = "request slow"
+    ANSWER_SLOW = "answer slow"
+    STALLED = "no answer until the request timed out"
+    UNREACHABLE = "broker unreachable for a client"
+    THROTTLED = "client throttled"
+    LEADER_MOVED = "leader moved"
+    COORDINATOR_MOVED = "transaction coordinator moved"
+    GROUP_MOVED = "group coordinator moved"
+    BROKER_CRASHED = "broker crashed"
+    METADATA_STALE = "metadata stale"
+    LOG_WRITE_LOST = "transaction log write refused"
+    LOG_WRITE_LATE = "transaction log write refused, and kept"
+    APPEND_REFUSED = "append refused"
+    APPEND_KEPT = "append refused, and kept"
+    CLIENT_CRASHED = "client crashed"
+    CLIENT_PAUSED = "client paused (its clock jumps)"
+    ZOMBIE = "second producer under the same id"
+    TRANSACTION_TIMED_OUT = "transaction timed out"
+    MEMORY_EXHAUSTED = "buffer memory exhausted"
+    ACCESS_REFUSED = "access refused"
+    UPGRADED = "transaction version raised"
+    ID_EXPIRED = "idle id forgotten"
+    EPOCHS_EXHAUSTED = "epochs exhausted"
+    MEMBER_FENCED = "consumer group moved on"
+
+
+# Of each request, in a run where the kind is on.
+NETWORK_RATES: Mapping[FaultKind, float] = MappingProxyType(
+    {
+        FaultKind.REQUEST_LOST: 0.02,
+        FaultKind.ANSWER_LOST: 0.02,
+        FaultKind.STALLED: 0.01,
+        FaultKind.REQUEST_SLOW: 0.03,
+        FaultKind.ANSWER_SLOW: 0.03,
+        FaultKind.THROTTLED: 0.02,
+    }
+)
+# Of each write, in a run where the kind is on.
+BROKER_RATES: Mapping[FaultKind, float] = MappingProxyType(
+    {
+        FaultKind.LOG_WRITE_LOST: 0.03,
+        FaultKind.LOG_WRITE_LATE: 0.02,
+        FaultKind.APPEND_REFUSED: 0.04,
+        FaultKind.APPEND_KEPT: 0.04,
+    }
+)
+# On average once in so many milliseconds, in a run where the kind is on.
+EVENT_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
+    {
+        FaultKind.UNREACHABLE: 3000,
+        FaultKind.LEADER_MOVED: 1500,
+        FaultKind.COORDINATOR_MOVED: 2000,
+        FaultKind.GROUP_MOVED: 2000,
+        FaultKind.BROKER_CRASHED: 6000,
+        FaultKind.CLIENT_CRASHED: 3000,
+        FaultKind.CLIENT_PAUSED: 3000,
+        FaultKind.ZOMBIE: 4000,
+        FaultKind.ACCESS_REFUSED: 8000,
+        FaultKind.UPGRADED: 4000,
+        FaultKind.MEMBER_FENCED: 6000,
+    }
+)
+# Consequences of what the options draw; nothing to be switched on by itself.
+CONSEQUENCES = frozenset(FaultKind) - set(NETWORK_RATES) - set(BROKER_RATES) - set(
+    EVENT_INTERVALS_MS
+)  # fmt: skip
+
+
+class Faults:
+    """The faults of one run.
+
+    Args:
+        rates: per request, per write; kinds that are off are left out.
+        dice: draws them.
+
+    Attributes:
+        counts: how often each kind took effect.
+        is_healed: set when the liveness phase begins; nothing goes wrong from then on.
+    """
+
+    def __init__(self, rates: Mapping[FaultKind, float], dice: random.Random) -> None:
+        self.counts: Counter[FaultKind] = Counter()
+        self.is_healed = False
+        self._dice = dice
+        self._rates = dict(rates)
+        thresholds: list[tuple[float, FaultKind]] = []
+        total = 0.0
+        for kind in NETWORK_RATES:
+            if kind in rates:
+                total += rates[kind]
+                thresholds.append((total, kind))
+        self._thresholds = thresholds
+        self._total = total
+
+    def network_fate(self) -> FaultKind | None:
+        """Draw what becomes of one request; None: all goes well."""
+        if self.is_healed:
+            return None
+        drawn = self._dice.random()
+        if drawn >= self._total:
+            return None
+        for threshold, kind in self._thresholds:
+            if drawn < threshold:
+                return kind
+        return None
+
+    def happens(self, kind: FaultKind) -> bool:
+        """Draw whether something goes wrong, and count it if it does."""
+        rate = self._rates.get(kind)
+        if rate is None or self.is_healed or self._dice.random() >= rate:
+            return False
+        self.counts[kind] += 1
+        return True

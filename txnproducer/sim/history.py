@@ -1,0 +1,110 @@
+"""What the applications did, and what they were told: the claims that the checkers judge.
+
+Owns: `Attempt` (one transaction of one producer process), `PlainRecord`, `History`. Must not know:
+how it was done, nor what the logs say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from txnproducer._core.results import FutureRecordMetadata
+from txnproducer.errors import KafkaError
+from txnproducer.records import ProducerIdAndEpoch, RecordMetadata, TopicPartition
+
+Claim: TypeAlias = Literal["open", "committed", "aborted", "unknown"]
+
+
+@dataclass(slots=True)
+class SentRecord:
+    """One record of an attempt.
+
+    Attributes:
+        place: where to.
+        value: unique in the whole run.
+        future: what `send` returned.
+        deliveries: what its callback was called with, each time.
+    """
+
+    place: TopicPartition
+    value: bytes
+    future: FutureRecordMetadata | None = None
+    deliveries: list[tuple[RecordMetadata, KafkaError | None]] = field(default_factory=list)
+
+    def on_delivery(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
+        """Note that the callback was called."""
+        self.deliveries.append((metadata, error))
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One transaction, or (idempotent) one run of records.
+
+    Attributes:
+        name: unique in the run; every value begins with it.
+        owner_process: whose.
+        owner: the transactional id; None for plain records.
+        incarnation: which process under this id.
+        number: counts the run's attempts.
+        identity: of the producer when it began; a later identity is greater.
+        records: in the order of sending.
+        group_id: whose offsets were sent in it, if any were.
+        offset: what was committed for the group.
+        are_offsets_sent: whether the call that sent them succeeded.
+        is_commit_asked: whether commit was ever called.
+        claim: what the application was told.
+        is_crashed: whether the process ended before it was told.
+    """
+
+    name: str
+    owner_process: str
+    owner: str | None
+    incarnation: int
+    number: int
+    identity: ProducerIdAndEpoch = ProducerIdAndEpoch.NONE
+    records: list[SentRecord] = field(default_factory=list)
+    group_id: str | None = None
+    offset: int = -1
+    are_offsets_sent: bool = False
+    is_commit_asked: bool = False
+    claim: Claim = "open"
+    is_crashed: bool = False
+
+    @property
+    def final_claim(self) -> Claim:
+        """What may be relied upon in the end."""
+        if self.claim != "open":
+            return self.claim
+        # Nobody was told anything: without a commit asked for, nothing may be visible.
+        return "unknown" if self.is_commit_asked else "aborted"
+
+
+@dataclass(slots=True)
+class Fence:
+    """A producer has begun its life: nothing of older ones may be appended any more.
+
+    Attributes:
+        owner: the transactional id.
+        producer_id: its identity.
+        producer_epoch: its identity.
+        log_end_offsets: of every partition at that moment.
+    """
+
+    owner: str
+    producer_id: int
+    producer_epoch: int
+    log_end_offsets: dict[TopicPartition, int]
+
+
+class History:
+    """Everything that was claimed in a run."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self.fences: list[Fence] = []
+        self.violations: list[tuple[str, str]] = []
+
+    def violate(self, checker: str, text: str) -> None:
+        """Note something that must not be."""
+        self.violations.append((checker, text))

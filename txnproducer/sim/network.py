@@ -1,0 +1,391 @@
+"""A `KafkaClient` without a network: what is sent arrives after a while, or late, or never.
+
+Why it exists: it stands between one producer's core and the modelled cluster, and does there what
+networks do.
+Owns: `SimNetwork`, one for each producer process: its connections, what is on its way, what
+becomes of it. Must not know: what requests mean.
+
+Rules:
+* A connection keeps its order, both ways, and answers each request once, or dies.
+* When a connection dies its requests may have arrived, or not; some arrive later all the same, in
+  their order, as if they had lain in a buffer of the broker's.
+* A request that was not answered in its time takes its connection down, as in the real client.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from txnproducer._protocol.events import (
+    ClientEvent,
+    ClientRequest,
+    ClientResponse,
+    ConnectionEvent,
+    ConnectionId,
+    ConnectionState,
+    ResponseFailure,
+)
+from txnproducer._protocol.messages import BrokerNode, Response
+from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
+from txnproducer.errors import IllegalStateError
+from txnproducer.sim.faults import FaultKind
+
+if TYPE_CHECKING:
+    from txnproducer.sim.simulator import Simulator
+
+_FOR_EVER_MS = 1 << 40
+_RECONNECT_MS = 20
+_LATEST_MS = 30_000
+
+
+class Link:
+    """One connection, through all its lives.
+
+    Attributes:
+        life: counts up when it dies; what belongs to an earlier life is not taken.
+        in_flight: requests without an answer, in order.
+    """
+
+    __slots__ = (
+        "answered_ms",
+        "arrived_ms",
+        "in_flight",
+        "is_connecting",
+        "is_ready",
+        "is_stalled",
+        "late_ms",
+        "life",
+        "muted_until_ms",
+        "retry_at_ms",
+    )
+
+    def __init__(self) -> None:
+        self.life = 0
+        self.is_ready = False
+        self.is_connecting = False
+        self.is_stalled = False
+        self.retry_at_ms = 0
+        self.muted_until_ms = 0
+        self.arrived_ms = 0
+        self.answered_ms = 0
+        self.late_ms = 0
+        self.in_flight: dict[int, ClientRequest] = {}
+
+
+class SimNetwork:
+    """See the module.
+
+    Args:
+        simulator: the clock, the cluster, the faults.
+        name: of the producer process, for the trace.
+        dice: of this network alone.
+        max_in_flight: requests on a connection.
+
+    Attributes:
+        inbox: events for the core that nobody has taken.
+        on_event: called when the inbox has something; set by the client.
+        unreachable: brokers that cannot be reached from here.
+    """
+
+    def __init__(
+        self, simulator: Simulator, name: str, dice: random.Random, max_in_flight: int
+    ) -> None:
+        self._simulator = simulator
+        self._name = name
+        self._dice = dice
+        self._max_in_flight = max_in_flight
+        self._way_ms = simulator.options.network_ms
+        self._nodes: dict[int, BrokerNode] = {}
+        self._links: dict[ConnectionId, Link] = {}
+        self._offered: dict[int, NodeApiVersions] = {}
+        self._features = FinalizedFeatures()
+        self._is_closed = False
+        self.inbox: list[ClientEvent] = []
+        self.on_event: Callable[[], None] = _nothing
+        self.unreachable: set[int] = set()
+
+    # --- KafkaClient ----------------------------------------------------------------------------
+
+    def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
+        """Learn brokers' addresses."""
+        for node in nodes:
+            self._nodes[node.node_id] = node
+
+    def _link(self, connection: ConnectionId) -> Link:
+        link = self._links.get(connection)
+        if link is None:
+            link = self._links[connection] = Link()
+        return link
+
+    def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
+        """Tell whether a request can be sent; begin to connect if not."""
+        link = self._link(connection)
+        if link.is_ready:
+            return len(link.in_flight) < self._max_in_flight and now_ms >= link.muted_until_ms
+        if not link.is_connecting and now_ms >= link.retry_at_ms and not self._is_closed:
+            self._connect(connection, link, now_ms)
+        return False
+
+    def is_connected(self, connection: ConnectionId) -> bool:
+        """Tell whether a connection is established."""
+        link = self._links.get(connection)
+        return link is not None and link.is_ready
+
+    def ready_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
+        """Return when to ask again."""
+        link = self._link(connection)
+        if link.is_ready:
+            return max(0, link.muted_until_ms - now_ms) or _FOR_EVER_MS
+        return _FOR_EVER_MS if link.is_connecting else max(0, link.retry_at_ms - now_ms)
+
+    def throttle_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
+        """Return for how long the broker wants no request."""
+        return max(0, self._link(connection).muted_until_ms - now_ms)
+
+    def send(self, request: ClientRequest, now_ms: int) -> None:
+        """Put a request on its way."""
+        connection = request.connection
+        if not self.is_ready(connection, now_ms):
+            raise IllegalStateError(f"{connection} is not ready")
+        link = self._links[connection]
+        link.in_flight[request.correlation_id] = request
+        simulator = self._simulator
+        simulator.request_count += 1
+        fate = simulator.faults.network_fate()
+        delay_ms = 1 + self._dice.randrange(self._way_ms)
+        if fate is not None:
+            delay_ms = self._misdirect(link, fate, delay_ms)
+        link.arrived_ms = max(link.arrived_ms, now_ms + delay_ms)
+        life = link.life
+        simulator.call_at(
+            link.arrived_ms, lambda at_ms: self._arrive(request, link, life, fate, at_ms)
+        )
+        if link.is_stalled or fate is not None:
+            simulator.call_at(
+                request.created_ms + request.timeout_ms,
+                lambda at_ms: self._time_out(request, link, life, at_ms),
+            )
+        if simulator.trace.is_on:
+            trouble = "" if fate is None else f"  ({fate.value})"
+            simulator.trace.add(now_ms, self._name, f"-> {_show(request)}{trouble}")
+
+    def _misdirect(self, link: Link, fate: FaultKind, delay_ms: int) -> int:
+        if fate is FaultKind.STALLED:
+            link.is_stalled = True
+            self._simulator.faults.counts[fate] += 1
+        elif fate is FaultKind.REQUEST_SLOW:
+            self._simulator.faults.counts[fate] += 1
+            return delay_ms + self._dice.randrange(3000)
+        return delay_ms
+
+    def least_loaded_node(self, now_ms: int) -> int | None:
+        """Return the best broker for a request that any answers."""
+        best: tuple[bool, bool, int, float] | None = None
+        best_id = None
+        for node_id in self._nodes:
+            link = self._link(ConnectionId(node_id))
+            if link.is_ready:
+                if now_ms < link.muted_until_ms or len(link.in_flight) >= self._max_in_flight:
+                    continue
+            elif now_ms < link.retry_at_ms:
+                continue
+            rank = (not link.is_ready, node_id < 0, len(link.in_flight), self._dice.random())
+            if best is None or rank < best:
+                best, best_id = rank, node_id
+        return best_id
+
+    def in_flight_count(self, connection: ConnectionId | None = None) -> int:
+        """Return how many requests await their answer."""
+        if connection is not None:
+            return len(self._link(connection).in_flight)
+        return sum(len(link.in_flight) for link in self._links.values())
+
+    def api_versions(self, node_id: int) -> NodeApiVersions | None:
+        """Return what a broker offered."""
+        return self._offered.get(node_id)
+
+    def finalized_features(self) -> FinalizedFeatures:
+        """Return the newest reading of the cluster's features."""
+        return self._features
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def _connect(self, connection: ConnectionId, link: Link, now_ms: int) -> None:
+        link.is_connecting = True
+        delay_ms = 1 + self._dice.randrange(self._way_ms)
+        life = link.life
+        self._simulator.call_at(
+            now_ms + delay_ms, lambda at_ms: self._connected(connection, link, life, at_ms)
+        )
+
+    def _connected(self, connection: ConnectionId, link: Link, life: int, now_ms: int) -> None:
+        if self._is_closed or link.life != life:
+            return
+        link.is_connecting = False
+        node_id = self._broker_of(connection)
+        if not self._can_reach(node_id):
+            if node_id in self.unreachable:
+                self._simulator.faults.counts[FaultKind.UNREACHABLE] += 1
+            self._die(connection, link, now_ms)
+            return
+        link.is_ready = True
+        link.is_stalled = False
+        link.arrived_ms = link.answered_ms = now_ms
+        cluster = self._simulator.cluster
+        self._offered[connection.node_id] = cluster.api_versions(node_id)
+        if cluster.features.epoch > self._features.epoch:
+            self._features = cluster.features
+        self._tell(ConnectionEvent(connection, ConnectionState.READY))
+
+    def _broker_of(self, connection: ConnectionId) -> int:
+        """Return the broker behind an address: a bootstrap address has an id of its own."""
+        return int(self._nodes[connection.node_id].host.partition("-")[2])
+
+    def _can_reach(self, node_id: int) -> bool:
+        return self._simulator.cluster.is_up(node_id) and node_id not in self.unreachable
+
+    def _die(
+        self, connection: ConnectionId, link: Link, now_ms: int, late: ClientRequest | None = None
+    ) -> None:
+        """End a connection; every request on it ends without an answer."""
+        link.life += 1
+        link.is_ready = link.is_connecting = False
+        link.retry_at_ms = now_ms + _RECONNECT_MS + self._dice.randrange(_RECONNECT_MS)
+        requests, link.in_flight = link.in_flight, {}
+        if self._simulator.trace.is_on:
+            self._simulator.trace.add(now_ms, self._name, f"xx {_place(connection)} is gone")
+        for request in requests.values():
+            is_late = late is not None and (
+                now_ms >= request.created_ms + request.timeout_ms or request is late
+            )
+            failure = ResponseFailure.TIMED_OUT if is_late else ResponseFailure.DISCONNECTED
+            self._tell(ClientResponse(request, None, failure))
+        self._tell(ConnectionEvent(connection, ConnectionState.DISCONNECTED))
+
+    def lose_node(self, node_id: int, now_ms: int) -> None:
+        """Lose every connection to a broker."""
+        for connection, link in list(self._links.items()):
+            if (link.is_ready or link.is_connecting) and self._broker_of(connection) == node_id:
+                self._die(connection, link, now_ms)
+
+    def close(self) -> list[ClientEvent]:
+        """Be gone with the process: nothing comes back any more; what is on its way may arrive.
+
+        Returns:
+            The end of each request that was in flight, for a core that ends in good order.
+        """
+        self._is_closed = True
+        ends: list[ClientEvent] = []
+        for link in self._links.values():
+            link.life += 1
+            link.is_ready = False
+            failure = ResponseFailure.DISCONNECTED
+            ends += [ClientResponse(request, None, failure) for request in link.in_flight.values()]
+            link.in_flight.clear()
+        return ends
+
+    def _tell(self, event: ClientEvent) -> None:
+        if not self._is_closed:
+            self.inbox.append(event)
+            self.on_event()
+
+    # --- requests on their way ------------------------------------------------------------------
+
+    def _arrive(
+        self,
+        request: ClientRequest,
+        link: Link,
+        life: int,
+        fate: FaultKind | None,
+        now_ms: int,
+    ) -> None:
+        if link.life != life:
+            self._maybe_deliver_late(request, link, now_ms)
+            return
+        connection = request.connection
+        node_id = self._broker_of(connection)
+        faults = self._simulator.faults
+        if fate is FaultKind.REQUEST_LOST or not self._can_reach(node_id):
+            if fate is FaultKind.REQUEST_LOST:
+                faults.counts[fate] += 1
+            self._die(connection, link, now_ms)
+            self._maybe_deliver_late(request, link, now_ms)
+            return
+        body = self._simulator.handle(node_id, request, now_ms)
+        if link.is_stalled:
+            return
+        delay_ms = 1 + self._dice.randrange(self._way_ms)
+        if fate is FaultKind.ANSWER_SLOW:
+            faults.counts[fate] += 1
+            delay_ms += self._dice.randrange(3000)
+        link.answered_ms = max(link.answered_ms, now_ms + delay_ms)
+        self._simulator.call_at(
+            link.answered_ms,
+            lambda at_ms: self._answer(request, body, link, life, fate, at_ms),
+        )
+
+    def _answer(
+        self,
+        request: ClientRequest,
+        body: Response,
+        link: Link,
+        life: int,
+        fate: FaultKind | None,
+        now_ms: int,
+    ) -> None:
+        if link.life != life:
+            return
+        if fate is FaultKind.ANSWER_LOST:
+            self._simulator.faults.counts[fate] += 1
+            self._die(request.connection, link, now_ms)
+            return
+        del link.in_flight[request.correlation_id]
+        if fate is FaultKind.THROTTLED:
+            self._simulator.faults.counts[fate] += 1
+            link.muted_until_ms = now_ms + 1 + self._dice.randrange(500)
+        if self._simulator.trace.is_on:
+            self._simulator.trace.add(now_ms, self._name, f"<- {_show_body(body)}")
+        self._tell(ClientResponse(request, body))
+
+    def _time_out(self, request: ClientRequest, link: Link, life: int, now_ms: int) -> None:
+        if link.life == life and request.correlation_id in link.in_flight:
+            self._die(request.connection, link, now_ms, late=request)
+
+    def _maybe_deliver_late(self, request: ClientRequest, link: Link, now_ms: int) -> None:
+        """Let a request of a dead connection arrive some time, or never."""
+        simulator = self._simulator
+        is_on = simulator.options.is_late_delivery_on and not simulator.faults.is_healed
+        if not is_on or self._dice.random() < 0.5:
+            return
+        longest_ms = self._dice.choice((10, 1000, _LATEST_MS))
+        link.late_ms = max(link.late_ms, now_ms + 1 + self._dice.randrange(longest_ms))
+        simulator.call_at(link.late_ms, lambda at_ms: self._arrive_late(request, at_ms))
+
+    def _arrive_late(self, request: ClientRequest, now_ms: int) -> None:
+        node_id = self._broker_of(request.connection)
+        simulator = self._simulator
+        if simulator.faults.is_healed or not simulator.cluster.is_up(node_id):
+            return
+        simulator.faults.counts[FaultKind.REQUEST_LATE] += 1
+        if simulator.trace.is_on:
+            simulator.trace.add(now_ms, self._name, f"~> {_show(request)}  (late)")
+        simulator.handle(node_id, request, now_ms)
+
+
+def _nothing() -> None:
+    """Do nothing: nobody listens yet."""
+
+
+def _place(connection: ConnectionId) -> str:
+    return f"{connection.node_id}/{connection.channel.name.lower()}"
+
+
+def _show(request: ClientRequest) -> str:
+    return f"{_place(request.connection)} #{request.correlation_id} {_show_body(request.body)}"
+
+
+def _show_body(body: object) -> str:
+    text = repr(body)
+    return text if len(text) < 300 else f"{text[:300]}..."

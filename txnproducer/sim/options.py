@@ -1,0 +1,154 @@
+"""What a seed draws: the cluster, the producers, their settings, the faults of this run.
+
+Why it exists: the swarm (Groce et al., "Swarm Testing", ISSTA 2012): a run with a few kinds of
+faults, at high rates, finds what a run with all of them at once drowns.
+Owns: `SimOptions` and how it is drawn. Every number here is a range that the producer promises to
+work in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from txnproducer._broker.options import ClusterOptions
+from txnproducer.sim.faults import BROKER_RATES, EVENT_INTERVALS_MS, NETWORK_RATES, FaultKind
+
+MIN_TRANSACTIONS = 20
+MIN_REQUESTS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class SimOptions:
+    """One run's options; printed with a failing seed.
+
+    Attributes:
+        seed: draws the rest.
+        cluster: what the brokers are like.
+        transactional_producers: how many transactional ids.
+        idempotent_producers: how many producers without one.
+        partition_count: of the one topic.
+        requests: the run's producers go on until so many were sent, and `MIN_TRANSACTIONS` made.
+        rates: per request and per write.
+        intervals_ms: between events of a kind, on average.
+        settings: of every producer.
+        abort_rate: how many transactions the application aborts.
+        offsets_rate: how many carry a group's offsets.
+        is_late_delivery_on: whether requests of dead connections may arrive.
+        initial_epoch: of transactional ids (near their end, in some runs).
+        network_ms: the longest usual way to a broker, and back.
+    """
+
+    seed: int
+    cluster: ClusterOptions
+    transactional_producers: int
+    idempotent_producers: int
+    partition_count: int
+    requests: int
+    rates: Mapping[FaultKind, float]
+    intervals_ms: Mapping[FaultKind, int]
+    settings: Mapping[str, Any]
+    abort_rate: float
+    offsets_rate: float
+    is_late_delivery_on: bool
+    initial_epoch: int
+    network_ms: int
+
+    def __str__(self) -> str:
+        def show(value: object) -> str:
+            if isinstance(value, Mapping):
+                pairs = (
+                    f"{getattr(key, 'name', key)}={number:.3g}"
+                    if isinstance(number, float)
+                    else f"{getattr(key, 'name', key)}={number}"
+                    for key, number in value.items()
+                )
+                return "{" + ", ".join(pairs) + "}"
+            return str(value)
+
+        return "\n".join(f"  {f.name}: {show(getattr(self, f.name))}" for f in fields(self))
+
+    @staticmethod
+    def draw(seed: int) -> SimOptions:
+        """Draw a run."""
+        dice = random.Random(f"options {seed}")  # noqa: S311 - seeded on purpose
+        is_v2 = dice.random() < 0.5
+        can_bump = is_v2 or dice.random() < 0.85
+        settings = _draw_settings(dice)
+        # A partition that forgets producers while their retries are on their way can't tell a
+        # duplicate: `producer.id.expiration.ms` has to be longer than any of them.
+        forgets = dice.random() < 0.2
+        longest_ms = 1000 + settings["delivery_timeout_ms"] + settings["request_timeout_ms"]
+        cluster = _draw_cluster(dice, is_v2=is_v2, can_bump=can_bump)
+        if forgets:
+            cluster = replace(cluster, producer_id_expiration_ms=longest_ms)
+        return SimOptions(
+            seed=seed,
+            cluster=cluster,
+            transactional_producers=dice.choice((1, 2, 2, 3)),
+            idempotent_producers=dice.choice((1, 1, 1, 2)),
+            partition_count=dice.choice((1, 2, 3, 5)),
+            requests=dice.choice((MIN_REQUESTS, 600, 900, 1500)),
+            rates=_draw_rates(dice),
+            intervals_ms=_draw_intervals(dice, is_v2=is_v2, can_bump=can_bump),
+            settings=settings,
+            abort_rate=dice.choice((0.0, 0.1, 0.4)),
+            offsets_rate=dice.choice((0.0, 0.3, 0.8)),
+            is_late_delivery_on=dice.random() < 0.6 and not forgets,
+            initial_epoch=dice.choice((-1, -1, -1, 32750, 32764)) if can_bump else -1,
+            network_ms=dice.choice((1, 5, 50)),
+        )
+
+
+def _draw_cluster(dice: random.Random, *, is_v2: bool, can_bump: bool) -> ClusterOptions:
+    return ClusterOptions(
+        node_count=dice.choice((1, 2, 3)),
+        transaction_version=2 if is_v2 else 1,
+        coordinator_count=dice.choice((1, 3)),
+        abort_check_interval_ms=dice.choice((100, 1000)),
+        transactional_id_expiration_ms=dice.choice((None, None, None, 5000)),
+        max_marker_delay_ms=dice.choice((0, 3, 30, 300)),
+        max_metadata_delay_ms=dice.choice((0, 20, 500)),
+        loading_ms=dice.choice((0, 50, 500)),
+        init_producer_id_version=5 if can_bump else 2,
+    )
+
+
+def _draw_rates(dice: random.Random) -> dict[FaultKind, float]:
+    rates = {}
+    for kind, usual in {**NETWORK_RATES, **BROKER_RATES}.items():
+        if dice.random() < 0.35:
+            rates[kind] = usual * dice.choice((0.3, 1.0, 3.0))
+    return rates
+
+
+def _draw_intervals(dice: random.Random, *, is_v2: bool, can_bump: bool) -> dict[FaultKind, int]:
+    intervals_ms = {}
+    for kind, usual_ms in EVENT_INTERVALS_MS.items():
+        if dice.random() < 0.3:
+            intervals_ms[kind] = int(usual_ms * dice.choice((0.5, 1.0, 3.0)))
+    if is_v2 or not can_bump:
+        intervals_ms.pop(FaultKind.UPGRADED, None)
+    return intervals_ms
+
+
+def _draw_settings(dice: random.Random) -> dict[str, Any]:
+    request_timeout_ms = dice.choice((300, 1000, 5000))
+    linger_ms = dice.choice((0, 0, 5, 20))
+    batch_size = dice.choice((150, 500, 16384))
+    return {
+        "request_timeout_ms": request_timeout_ms,
+        "linger_ms": linger_ms,
+        "delivery_timeout_ms": request_timeout_ms + linger_ms + dice.choice((0, 2000, 20_000)),
+        "max_block_ms": dice.choice((500, 3000, 20_000)),
+        "transaction_timeout_ms": dice.choice((1500, 10_000, 60_000)),
+        "retry_backoff_ms": dice.choice((5, 20, 100)),
+        "retry_backoff_max_ms": 400,
+        "batch_size": batch_size,
+        "buffer_memory": dice.choice((4 * batch_size, 20 * batch_size, 1 << 22)),
+        "max_in_flight_requests_per_connection": dice.choice((1, 2, 5, 5)),
+        "compression_type": dice.choice(("none", "none", "none", "gzip")),
+        "retries": dice.choice((2**31 - 1, 2**31 - 1, 2**31 - 1, 3)),
+    }

@@ -1,0 +1,215 @@
+"""One producer process: a core, its network, and the application that uses them.
+
+Why it exists: it does what the facade and its I/O thread do (turn the loop, run callbacks, let
+calls wait), in virtual time and one thing after the other.
+Owns: `Process`. Must not know: what the application does (`workload.py`), what the logs say.
+
+An application is a generator. It yields what it waits for, a condition and a time, and gets back
+whether the condition holds. Whatever it is in the midst of, the process may crash.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from txnproducer._core.producer_core import ProducerCore
+from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import IllegalStateError
+from txnproducer.sim.network import SimNetwork
+
+if TYPE_CHECKING:
+    from txnproducer.sim.simulator import Simulator
+
+Condition: TypeAlias = Callable[[], bool]
+Script: TypeAlias = Generator[tuple[Condition, int], bool, Any]
+
+FOR_EVER_MS = 1 << 40
+# More turns than this at one moment: the core asks to be called again without doing anything.
+_SPINNING = 500
+
+
+class Process:
+    """See the module.
+
+    Args:
+        simulator: the clock and everything else.
+        name: for the trace.
+        transactional_id: None for an idempotent producer.
+        settings: of the producer.
+        dice: of this process alone.
+        make_script: makes the application; called again after a crash.
+
+    Attributes:
+        core: the present producer.
+        incarnation: counts producers under this id, of all processes.
+        is_done: whether the application has ended.
+        is_second: whether it was started beside another under its id.
+    """
+
+    core: ProducerCore
+    network: SimNetwork
+    config: ProducerConfig
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        name: str,
+        transactional_id: str | None,
+        settings: dict[str, Any],
+        dice: random.Random,
+        make_script: Callable[[Process], Script],
+    ) -> None:
+        self.simulator = simulator
+        self.name = name
+        self.transactional_id = transactional_id
+        self.dice = dice
+        self.incarnation = 0
+        self.is_done = False
+        self.is_crashed = False
+        self.is_second = False
+        hosts = ",".join(f"{node.host}:{node.port}" for node in simulator.cluster.nodes.values())
+        self.config = ProducerConfig.build(
+            bootstrap_servers=hosts, transactional_id=transactional_id, **settings
+        )
+        self._make_script = make_script
+        self._script: Script | None = None
+        self._condition: Condition = lambda: True
+        self._until_ms = 0
+        self._paused_until_ms = 0
+        self._wake_ms = FOR_EVER_MS
+        self._is_fresh = False
+        self.renew()
+
+    @property
+    def now_ms(self) -> int:
+        """The time."""
+        return self.simulator.now_ms
+
+    @property
+    def manager(self) -> TransactionManager:
+        """The present producer's transaction manager."""
+        manager = self.core.transaction_manager
+        if manager is None:
+            raise IllegalStateError("every simulated producer is idempotent")
+        return manager
+
+    def renew(self) -> None:
+        """Make a new producer, as a new process would."""
+        simulator = self.simulator
+        self.incarnation = simulator.next_incarnation(self.transactional_id)
+        self.network = SimNetwork(
+            simulator,
+            self.name,
+            self.dice,
+            self.config.max_in_flight_requests_per_connection,
+        )
+        self.network.on_event = self.poke
+        self.core = ProducerCore(self.config, self.network, self, self.dice, self.now_ms)
+
+    def start(self) -> None:
+        """Run the application."""
+        self.is_crashed = False
+        self._script = self._make_script(self)
+        self._condition, self._until_ms = lambda: True, 0
+        self._is_fresh = True
+        self.poke()
+
+    # --- what happens to it ---------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """End at once: nothing is said to anybody."""
+        self.is_crashed = True
+        self.network.close()
+        if self._script is not None:
+            self._script.close()
+            self._script = None
+
+    def restart(self) -> None:
+        """Begin anew after a crash."""
+        self.renew()
+        self.start()
+
+    def pause(self, duration_ms: int) -> None:
+        """Do nothing for a while; then everything that happened meanwhile comes at once."""
+        self._paused_until_ms = self.now_ms + duration_ms
+        self._schedule(self._paused_until_ms)
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    def poke(self) -> None:
+        """Have a turn taken at this moment."""
+        if self._wake_ms > self.now_ms:
+            self._schedule(self.now_ms)
+
+    def _schedule(self, at_ms: int) -> None:
+        if at_ms < self._wake_ms:
+            self._wake_ms = at_ms
+            self.simulator.call_at(at_ms, self._wake)
+
+    def _wake(self, at_ms: int) -> None:
+        if at_ms < self._wake_ms:
+            return
+        self._wake_ms = FOR_EVER_MS
+        if self.is_crashed or (self._script is None and self.is_done):
+            return
+        if at_ms < self._paused_until_ms:
+            self._schedule(self._paused_until_ms)
+            return
+        self._turn_until_idle(at_ms)
+
+    def _turn_until_idle(self, now_ms: int) -> None:
+        for _ in range(_SPINNING):
+            delay_ms = self._turn(now_ms)
+            is_news = bool(self.network.inbox) or self.core.needs_wakeup
+            if delay_ms > 0 and not is_news:
+                break
+        else:
+            self.simulator.history.violate("spins", f"{self.name} asks for turn after turn")
+            return
+        if self.is_done and self._script is None:
+            return
+        # While pokes come in as events anyway, a later wake-up covers the rest.
+        self._wake_ms = FOR_EVER_MS
+        self._schedule(min(now_ms + delay_ms, max(self._until_ms, now_ms + 1)))
+
+    def _turn(self, now_ms: int) -> int:
+        core, network = self.core, self.network
+        events, network.inbox = network.inbox, []
+        for event in events:
+            core.handle(event, now_ms)
+        core.needs_wakeup = False
+        delay_ms = core.run_once(now_ms)
+        batches = core.take_callbacks()
+        for batch in batches:
+            batch.run()
+            core.finish_callbacks(batch)
+        self._resume(now_ms)
+        return 0 if batches or self.core is not core else delay_ms
+
+    def _resume(self, now_ms: int) -> None:
+        while self._script is not None:
+            holds = self._condition()
+            if not holds and now_ms < self._until_ms:
+                return
+            try:
+                if self._is_fresh:
+                    self._is_fresh = False
+                    self._condition, self._until_ms = next(self._script)
+                else:
+                    self._condition, self._until_ms = self._script.send(holds)
+            except StopIteration:
+                self._script = None
+                self.is_done = True
+                self._until_ms = FOR_EVER_MS
+
+    def describe(self) -> str:
+        """Say what it is doing, for a report."""
+        state = self.manager.state.name
+        return f"{self.name} ({state}, {self.manager.last_error!r}, waits until {self._until_ms})"
+
+    def wait_until(self, is_done: Condition, timeout_s: float | None) -> bool:  # noqa: ARG002
+        """Refuse: an application here waits by yielding (the core's `Waiter`)."""
+        raise IllegalStateError("a simulated application does not block")

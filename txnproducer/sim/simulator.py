@@ -1,0 +1,317 @@
+"""The loop: a clock that jumps from event to event, and the phases of a run.
+
+Why it exists: one seed, one run, the same run each time.
+Owns: `Simulator`: the event queue, the processes, the phases, the counts; `run_seed`. Must not
+know: what a checker looks at, what an application does.
+
+Phases: in the safety phase everything may go wrong. When enough was done, everything heals, and in
+the liveness phase every application has to finish in bounded virtual time, whatever state it was
+left in. Then time passes until the coordinators have cleaned up, and the checkers judge.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._protocol.events import ClientRequest
+from txnproducer._protocol.messages import InitProducerIdRequest, InitProducerIdResponse, Response
+from txnproducer.sim.checkers import Checkers
+from txnproducer.sim.faults import FaultKind, Faults
+from txnproducer.sim.history import Attempt, Fence, History
+from txnproducer.sim.options import MIN_REQUESTS, MIN_TRANSACTIONS, SimOptions
+from txnproducer.sim.process import Process
+from txnproducer.sim.trace import Trace
+from txnproducer.sim.trouble import Trouble
+from txnproducer.sim.workload import TOPIC, idempotent_script, transactional_script
+
+# The safety phase ends after this, even if requests are rare because everything is broken.
+_LONGEST_SAFETY_MS = 240_000
+_CONSUME_EVERY_MS = 700
+_BUSIEST_RUN_EVENTS = 400_000
+_CORE_LOGGER = logging.getLogger("txnproducer._core")
+
+
+@dataclass(slots=True)
+class SeedResult:
+    """What a run showed.
+
+    Attributes:
+        seed: which.
+        requests: sent by producers.
+        transactions: by claim.
+        faults: how often each kind took effect.
+        virtual_ms: how long it took, by its own clock.
+        violations: checker and text of everything that must not be.
+    """
+
+    seed: int
+    requests: int = 0
+    transactions: Counter[str] = field(default_factory=Counter)
+    faults: Counter[FaultKind] = field(default_factory=Counter)
+    virtual_ms: int = 0
+    violations: list[tuple[str, str]] = field(default_factory=list)
+
+
+def run_seed(seed: int, emit: Callable[[str], None] | None = None) -> SeedResult:
+    """Run one seed.
+
+    Args:
+        seed: draws everything.
+        emit: takes each line of the trace; None for no trace.
+    """
+    return Simulator(SimOptions.draw(seed), Trace(emit)).run()
+
+
+class Simulator:
+    """See the module.
+
+    Args:
+        options: of the run.
+        trace: takes the lines.
+
+    Attributes:
+        now_ms: the time.
+        request_count: how many requests producers have sent.
+        slack_ms: what a bounded call may take longer than its bound.
+    """
+
+    def __init__(self, options: SimOptions, trace: Trace) -> None:
+        self.options = options
+        self.trace = trace
+        self.now_ms = 0
+        self.request_count = 0
+        self.slack_ms = 1
+        self._queue: list[tuple[int, int, Callable[[int], None]]] = []
+        self._order = 0
+        seed = options.seed
+        self._dice = random.Random(f"simulator {seed}")  # noqa: S311 - seeded on purpose
+        self.history = History()
+        self.cluster = BrokerCluster(options.cluster, self._new_dice("cluster"))
+        self.cluster.create_topic(TOPIC, options.partition_count)
+        self.faults = Faults(options.rates, self._new_dice("faults"))
+        self.checkers = Checkers(self)
+        self.trouble = Trouble(self, self._new_dice("trouble"))
+        self.transactional_ids = [f"txn-{n}" for n in range(options.transactional_producers)]
+        self.processes: list[Process] = []
+        self._incarnations: Counter[str] = Counter()
+        self._offsets = 0
+        self._is_ending = False
+        self._finished: set[str] = set()
+
+    def _new_dice(self, name: str) -> random.Random:
+        return random.Random(f"{name} {self.options.seed}")  # noqa: S311 - seeded on purpose
+
+    # --- what the parts ask for -----------------------------------------------------------------
+
+    def call_at(self, at_ms: int, action: Callable[[int], None]) -> None:
+        """Have something done at a time."""
+        self._order += 1
+        heapq.heappush(self._queue, (at_ms, self._order, action))
+
+    def next_incarnation(self, transactional_id: str | None) -> int:
+        """Return the number of a producer's life under an id."""
+        name = transactional_id or ""
+        self._incarnations[name] += 1
+        return self._incarnations[name]
+
+    def next_offset(self) -> int:
+        """Return an offset that no transaction has committed."""
+        self._offsets += 1
+        return self._offsets
+
+    def group_of(self, process: Process) -> str:
+        """Return the consumer group that a transactional id reads with."""
+        return f"group-{process.transactional_id}"
+
+    def new_attempt(self, process: Process) -> Attempt:
+        """Begin to note what an application does."""
+        number = len(self.history.attempts)
+        attempt = Attempt(
+            f"{process.name}.{process.incarnation}.{number}",
+            process.name,
+            process.transactional_id,
+            process.incarnation,
+            number,
+        )
+        self.history.attempts.append(attempt)
+        return attempt
+
+    def wants_more(self, process: Process) -> bool:
+        """Tell whether an application shall go on."""
+        if not self._is_ending:
+            return not process.is_second or process.dice.random() < 0.9
+        # After the healing each one has to show that it still can.
+        claims = [a for a in self.history.attempts if a.owner_process == process.name]
+        is_proven = bool(claims) and claims[-1].number >= self._healed_at
+        is_proven = is_proven and (claims[-1].owner is None or claims[-1].claim == "committed")
+        return not process.is_second and not (is_proven and self._has_enough)
+
+    @property
+    def _has_enough(self) -> bool:
+        ended = sum(1 for a in self.history.attempts if a.owner is not None)
+        wanted = MIN_REQUESTS if self._is_ending else self.options.requests
+        return ended >= MIN_TRANSACTIONS and self.request_count >= wanted
+
+    def handle(self, node_id: int, request: ClientRequest, now_ms: int) -> Response:
+        """Let a broker answer a request."""
+        body = self.cluster.handle(node_id, request.body, now_ms)
+        if isinstance(request.body, InitProducerIdRequest) and not body.error_code:  # type: ignore[union-attr]
+            self._note_fence(request.body, body)
+        return body
+
+    def _note_fence(self, request: InitProducerIdRequest, body: Response) -> None:
+        if request.transactional_id is None or not isinstance(body, InitProducerIdResponse):
+            return
+        ends = {place: log.log_end_offset for place, log in self.cluster.logs.items()}
+        self.history.fences.append(
+            Fence(request.transactional_id, body.producer_id, body.producer_epoch, ends)
+        )
+
+    # --- processes ------------------------------------------------------------------------------
+
+    def _start_processes(self) -> None:
+        for name in self.transactional_ids:
+            self._start_process(name, name)
+            group_id = f"group-{name}"
+            group = self.cluster.group_offsets(group_id).group(group_id)
+            group.generation_id, group.members = 1, {f"member-{name}": None}
+            if self.options.initial_epoch >= 0:
+                self.cluster.preset_epoch(name, self.options.initial_epoch)
+        for number in range(self.options.idempotent_producers):
+            self._start_process(f"idem-{number}", None)
+
+    def _start_process(self, name: str, transactional_id: str | None) -> Process:
+        script = idempotent_script if transactional_id is None else transactional_script
+        process = Process(
+            self, name, transactional_id, dict(self.options.settings), self._new_dice(name), script
+        )
+        self.processes.append(process)
+        process.start()
+        return process
+
+    def start_second(self, transactional_id: str) -> None:
+        """Start another process under an id; the older one becomes a zombie."""
+        name = f"{transactional_id}b{len(self.processes)}"
+        self._start_process(name, transactional_id).is_second = True
+
+    def crash(self, process: Process) -> None:
+        """End a process, whatever it is in the midst of."""
+        for attempt in self.history.attempts:
+            if (attempt.owner_process, attempt.incarnation) == (process.name, process.incarnation):
+                attempt.is_crashed = True
+        process.crash()
+
+    # --- the run --------------------------------------------------------------------------------
+
+    def run(self) -> SeedResult:
+        """Run; see the module."""
+        with _listening(partial(self.history.violate, "logged")):
+            self._start_processes()
+            self.trouble.start()
+            self.call_at(_CONSUME_EVERY_MS, self._consume)
+            self._run_until(lambda: self._has_enough, _LONGEST_SAFETY_MS)
+            self._live()
+        self.checkers.finish()
+        return self._result()
+
+    def _live(self) -> None:
+        """Let everything heal, everybody finish, and the coordinators clean up."""
+        self.trouble.heal(self.now_ms)
+        self._is_ending = True
+        self._healed_at = len(self.history.attempts)
+        settings = self.options.settings
+        longest_ms = int(settings["transaction_timeout_ms"])
+        bound_ms = 60_000 + 20 * (
+            int(settings["delivery_timeout_ms"]) + int(settings["max_block_ms"]) + longest_ms
+        )
+        if not self._run_until(self._are_all_done, self.now_ms + bound_ms):
+            late = [p.describe() for p in self.processes if not p.is_done]
+            self.history.violate("hangs", f"not finished {bound_ms} ms after healing: {late}")
+        self._run_until(
+            lambda: not self.cluster.open_transactions, self.now_ms + 2 * longest_ms + 10_000
+        )
+        self.checkers.consume()
+
+    def _are_all_done(self) -> bool:
+        return all(process.is_done for process in self.processes)
+
+    def _consume(self, now_ms: int) -> None:
+        self.checkers.consume()
+        for process in self.processes:
+            self.checkers.poisoned(process)
+        self.call_at(now_ms + _CONSUME_EVERY_MS, self._consume)
+
+    def _run_until(self, condition: Callable[[], bool], until_ms: int) -> bool:
+        """Take events until a condition holds or the time is up; return what it says last."""
+        queue, cluster = self._queue, self.cluster
+        events = 0
+        while not condition() and not self.history.violations:
+            next_ms = cluster.next_event_ms()
+            if queue and queue[0][0] <= next_ms:
+                at_ms, _, action = heapq.heappop(queue)
+                if at_ms > until_ms:
+                    self.call_at(at_ms, action)
+                    break
+                self.now_ms = at_ms
+                action(at_ms)
+            elif next_ms > until_ms:
+                break
+            else:
+                self.now_ms = next_ms
+                cluster.advance(next_ms)
+            events += 1
+            if events > _BUSIEST_RUN_EVENTS:
+                self.history.violate("spins", f"{events} events in one phase")
+        return condition()
+
+    def _result(self) -> SeedResult:
+        counts, own = self.faults.counts, self.cluster.counts
+        counts[FaultKind.METADATA_STALE] += own["stale"]
+        counts[FaultKind.TRANSACTION_TIMED_OUT] += own["timed out"]
+        counts[FaultKind.ID_EXPIRED] += own["expired"]
+        counts[FaultKind.EPOCHS_EXHAUSTED] += own["rotated"]
+        claims = Counter(a.final_claim for a in self.history.attempts if a.owner is not None)
+        return SeedResult(
+            self.options.seed,
+            self.request_count,
+            Counter({str(claim): count for claim, count in claims.items()}),
+            Counter({kind: count for kind, count in counts.items() if count}),
+            self.now_ms,
+            self.history.violations,
+        )
+
+
+class _Listener(logging.Handler):
+    """Takes the exceptions that the core logs."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._take = take
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take one record."""
+        if record.exc_info:
+            self._take(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+@contextmanager
+def _listening(take: Callable[[str], None]) -> Iterator[None]:
+    handler = _Listener(take)
+    was_propagating, level = _CORE_LOGGER.propagate, _CORE_LOGGER.level
+    _CORE_LOGGER.addHandler(handler)
+    _CORE_LOGGER.propagate = False
+    _CORE_LOGGER.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        _CORE_LOGGER.removeHandler(handler)
+        _CORE_LOGGER.propagate = was_propagating
+        _CORE_LOGGER.setLevel(level)

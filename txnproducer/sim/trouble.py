@@ -1,0 +1,228 @@
+"""What happens to the cluster and to processes, at random times, while faults are on.
+
+Owns: `Trouble`: the events of `EVENT_INTERVALS_MS`, and counting those that took effect. Must not
+know: the workload, the checkers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from txnproducer._broker.resources import Resource
+from txnproducer._broker.transaction_coordinator import LogWrite
+from txnproducer._protocol.messages import CoordinatorType
+from txnproducer.errors import ErrorCode
+from txnproducer.sim.faults import FaultKind
+
+if TYPE_CHECKING:
+    from txnproducer.sim.process import Process
+    from txnproducer.sim.simulator import Simulator
+
+# What a leader says when it could not append, and when it did, but too slowly.
+_REFUSALS = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+_KEPT = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
+
+
+class Trouble:
+    """See the module.
+
+    Args:
+        simulator: whose run.
+        dice: draws the times and the victims.
+    """
+
+    def __init__(self, simulator: Simulator, dice: random.Random) -> None:
+        self._simulator = simulator
+        self._dice = dice
+        self._faults = simulator.faults
+        self._counts = simulator.faults.counts
+        cluster = simulator.cluster
+        cluster.decide_log_write = self._decide_log_write
+        cluster.decide_append = self._decide_append
+        self._events: dict[FaultKind, Callable[[int], bool]] = {
+            FaultKind.UNREACHABLE: self._make_unreachable,
+            FaultKind.LEADER_MOVED: self._move_leader,
+            FaultKind.COORDINATOR_MOVED: self._move_coordinator,
+            FaultKind.GROUP_MOVED: self._move_group,
+            FaultKind.BROKER_CRASHED: self._crash_broker,
+            FaultKind.CLIENT_CRASHED: self._crash_client,
+            FaultKind.CLIENT_PAUSED: self._pause_client,
+            FaultKind.ZOMBIE: self._start_zombie,
+            FaultKind.ACCESS_REFUSED: self._refuse_access,
+            FaultKind.UPGRADED: self._upgrade,
+            FaultKind.MEMBER_FENCED: self._fence_member,
+        }
+
+    def start(self) -> None:
+        """Let trouble begin."""
+        for kind, interval_ms in self._simulator.options.intervals_ms.items():
+            self._plan(kind, interval_ms)
+
+    def _plan(self, kind: FaultKind, interval_ms: int) -> None:
+        delay_ms = 1 + int(self._dice.expovariate(1 / interval_ms))
+        self._simulator.call_at(
+            self._simulator.now_ms + delay_ms, lambda at_ms: self._happen(kind, interval_ms, at_ms)
+        )
+
+    def _happen(self, kind: FaultKind, interval_ms: int, now_ms: int) -> None:
+        if self._faults.is_healed:
+            return
+        self._simulator.trace.add(now_ms, "TROUBLE", kind.value)
+        if self._events[kind](now_ms):
+            self._counts[kind] += 1
+        self._plan(kind, interval_ms)
+
+    def _later(self, longest_ms: int, action: Callable[[int], None]) -> None:
+        delay_ms = 1 + self._dice.randrange(longest_ms)
+        self._simulator.call_at(self._simulator.now_ms + delay_ms, action)
+
+    # --- writes ---------------------------------------------------------------------------------
+
+    def _decide_log_write(self) -> LogWrite:
+        if self._faults.happens(FaultKind.LOG_WRITE_LOST):
+            return LogWrite.LOST
+        is_late = self._faults.happens(FaultKind.LOG_WRITE_LATE)
+        return LogWrite.LATE if is_late else LogWrite.DONE
+
+    def _decide_append(self) -> tuple[ErrorCode, bool]:
+        if self._faults.happens(FaultKind.APPEND_REFUSED):
+            return self._dice.choice(_REFUSALS), False
+        if self._faults.happens(FaultKind.APPEND_KEPT):
+            return self._dice.choice(_KEPT), True
+        return ErrorCode.NONE, True
+
+    # --- the cluster ----------------------------------------------------------------------------
+
+    def _pick_node(self) -> int:
+        return self._dice.randrange(self._simulator.options.cluster.node_count)
+
+    def _move_leader(self, now_ms: int) -> bool:
+        cluster = self._simulator.cluster
+        place = self._dice.choice(list(cluster.logs))
+        node_id = cluster.pick_node()
+        is_move = node_id not in (-1, cluster.leaders[place])
+        if is_move:
+            cluster.move_partition(place, node_id, now_ms)
+        return is_move
+
+    def _move_coordinator(self, now_ms: int) -> bool:
+        return self._move(CoordinatorType.TRANSACTION, now_ms)
+
+    def _move_group(self, now_ms: int) -> bool:
+        return self._move(CoordinatorType.GROUP, now_ms)
+
+    def _move(self, kind: CoordinatorType, now_ms: int) -> bool:
+        cluster = self._simulator.cluster
+        node_id = cluster.pick_node()
+        if node_id == -1:
+            return False
+        number = self._dice.randrange(self._simulator.options.cluster.coordinator_count)
+        cluster.move_coordinator(kind, number, node_id, now_ms)
+        return True
+
+    def _crash_broker(self, now_ms: int) -> bool:
+        cluster = self._simulator.cluster
+        node_id = self._pick_node()
+        if not cluster.is_up(node_id):
+            return False
+        cluster.stop_node(node_id, now_ms)
+        for process in self._simulator.processes:
+            process.network.lose_node(node_id, now_ms)
+        self._later(4000, lambda at_ms: self._return_broker(node_id, at_ms))
+        return True
+
+    def _return_broker(self, node_id: int, now_ms: int) -> None:
+        if not self._simulator.cluster.is_up(node_id):
+            self._simulator.cluster.start_node(node_id, now_ms)
+
+    def _refuse_access(self, now_ms: int) -> bool:  # noqa: ARG002 - every event takes the time
+        cluster = self._simulator.cluster
+        name = self._dice.choice(self._simulator.transactional_ids or ("none",))
+        refusals = [
+            (Resource.TOPIC, "topic"),
+            (Resource.TRANSACTIONAL_ID, name),
+            (Resource.GROUP, f"group-{name}"),
+            (Resource.CLUSTER, ""),
+        ]
+        refusal = self._dice.choice(refusals)
+        before = cluster.counts["refused"]
+        cluster.denied.add(refusal)
+
+        def allow(_: int) -> None:
+            cluster.denied.discard(refusal)
+            if cluster.counts["refused"] > before:
+                self._counts[FaultKind.ACCESS_REFUSED] += 1
+
+        self._later(1000, allow)
+        return False  # counted when it is over, if it mattered
+
+    def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002
+        cluster = self._simulator.cluster
+        if cluster.transaction_version >= 2:
+            return False
+        cluster.finalize(2)
+        return True
+
+    def _fence_member(self, now_ms: int) -> bool:  # noqa: ARG002
+        if not self._simulator.transactional_ids:
+            return False
+        group_id = f"group-{self._dice.choice(self._simulator.transactional_ids)}"
+        group = self._simulator.cluster.group_offsets(group_id).group(group_id)
+        group.generation_id += 1
+        return True
+
+    # --- processes ------------------------------------------------------------------------------
+
+    def _pick_process(self) -> Process | None:
+        alive = [p for p in self._simulator.processes if not p.is_crashed and not p.is_done]
+        return self._dice.choice(alive) if alive else None
+
+    def _make_unreachable(self, now_ms: int) -> bool:
+        process, node_id = self._pick_process(), self._pick_node()
+        if process is None:
+            return False
+        network = process.network
+        network.unreachable.add(node_id)
+        network.lose_node(node_id, now_ms)
+        self._later(3000, lambda _: network.unreachable.discard(node_id))
+        return False  # counted by the network, when somebody tries
+
+    def _crash_client(self, now_ms: int) -> bool:  # noqa: ARG002
+        process = self._pick_process()
+        if process is None:
+            return False
+        self._simulator.crash(process)
+        self._later(2000, lambda _: process.restart())
+        return True
+
+    def _pause_client(self, now_ms: int) -> bool:  # noqa: ARG002
+        process = self._pick_process()
+        if process is None:
+            return False
+        process.pause(self._dice.choice((50, 1000, 20_000)))
+        return True
+
+    def _start_zombie(self, now_ms: int) -> bool:  # noqa: ARG002
+        if not self._simulator.transactional_ids:
+            return False
+        self._simulator.start_second(self._dice.choice(self._simulator.transactional_ids))
+        return True
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def heal(self, now_ms: int) -> None:
+        """Mend everything."""
+        self._faults.is_healed = True
+        cluster = self._simulator.cluster
+        cluster.denied.clear()
+        for node_id in cluster.nodes:
+            self._return_broker(node_id, now_ms)
+        for process in self._simulator.processes:
+            process.network.unreachable.clear()

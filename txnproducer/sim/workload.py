@@ -1,0 +1,353 @@
+"""What the simulated applications do: all that the API allows, in random order.
+
+Why it exists: the scripts use the core exactly as `TransactionalProducer` does: a call begins,
+waits up to `max_block_ms`, acknowledges, raises; after an error they do what its `recovery` says.
+Owns: the scripts, and the notes of what they were told (`history.py`). Must not know: what the
+logs say, which faults there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+
+from txnproducer._core.append_blocked import AppendBlocked, BlockReason
+from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+)
+from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from txnproducer.sim.faults import FaultKind
+from txnproducer.sim.history import Attempt, SentRecord
+from txnproducer.sim.process import Condition, Process, Script
+
+TOPIC = "topic"
+# An interrupted call looks like one that timed out early.
+_INTERRUPT_RATE = 0.03
+_INTERRUPT_MS = 40
+_PATIENCE = 6
+
+
+@dataclass(slots=True)
+class Ended:
+    """How a call ended.
+
+    Attributes:
+        error: None for success.
+        is_refused: whether it never began.
+        is_timed_out: whether it goes on, and its caller waits no longer.
+        result: the operation.
+    """
+
+    error: KafkaError | None
+    is_refused: bool = False
+    is_timed_out: bool = False
+    result: TransactionalRequestResult | None = None
+
+
+def _never() -> bool:
+    return False
+
+
+def _sleep(process: Process, longest_ms: int) -> tuple[Condition, int]:
+    return _never, process.now_ms + 1 + process.dice.randrange(longest_ms)
+
+
+def _call(
+    process: Process, begin: Callable[[], TransactionalRequestResult]
+) -> Generator[tuple[Condition, int], bool, Ended]:
+    """Do what a blocking call does."""
+    try:
+        result = begin()
+    except KafkaError as error:
+        return Ended(error, is_refused=True)
+    limit_ms = process.config.max_block_ms
+    if process.dice.random() < _INTERRUPT_RATE:
+        limit_ms = min(limit_ms, _INTERRUPT_MS)
+    is_done = yield (lambda: result.is_completed), process.now_ms + limit_ms
+    if not is_done:
+        return Ended(KafkaTimeoutError(), is_timed_out=True, result=result)
+    result.acknowledge()
+    return Ended(result.error, result=result)
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+
+def transactional_script(process: Process) -> Script:
+    """Make transactions until the run has enough of them."""
+    simulator = process.simulator
+    while simulator.wants_more(process):
+        is_ready = yield from _initialize(process)
+        while is_ready and simulator.wants_more(process):
+            is_ready = yield from _Transaction(process).run()
+            if is_ready and process.dice.random() < 0.02:
+                break  # a deployment: close, and begin anew
+        yield from _close(process)
+        if simulator.wants_more(process):
+            yield _sleep(process, 300)
+            process.renew()
+
+
+def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool]:
+    for _ in range(_PATIENCE):
+        ended = yield from _call(process, process.core.init_transactions)
+        error = ended.error
+        if error is None:
+            return True
+        if not ended.is_timed_out and error.recovery != "resume":
+            return False
+        if not ended.is_timed_out:
+            yield _sleep(process, 500)
+    return False
+
+
+def _close(process: Process) -> Script:
+    """Close the producer, in good order or by force, and look at what it leaves behind."""
+    core = process.core
+    limit_ms = process.config.delivery_timeout_ms
+    if process.dice.random() < 0.2:
+        limit_ms = process.dice.randrange(100)
+    core.initiate_close(process.now_ms)
+    is_closed = yield (lambda: core.is_closed), process.now_ms + limit_ms
+    if not is_closed:
+        core.force_close(process.now_ms)
+    for event in process.network.close():
+        core.handle(event, process.now_ms)
+    for batch in core.take_callbacks():
+        batch.run()
+        core.finish_callbacks(batch)
+    process.simulator.checkers.closed(process)
+
+
+class _Transaction:
+    """One transaction, from begin to whatever end."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._simulator = process.simulator
+        self._attempt = process.simulator.new_attempt(process)
+        self._attempt.identity = process.manager.producer_id_and_epoch
+        self._commit: TransactionalRequestResult | None = None
+
+    def run(self) -> Generator[tuple[Condition, int], bool, bool]:
+        """Make it; return whether the producer can go on."""
+        try:
+            self._process.core.begin_transaction()
+        except KafkaError as refusal:
+            self._attempt.claim = "aborted"
+            self._simulator.checkers.refused(self._process, "begin_transaction", refusal)
+            return False
+        error = yield from self._fill()
+        dice = self._process.dice
+        if error is None and dice.random() < 0.01:
+            return False  # close() has to abort it
+        if error is None and dice.random() >= self._simulator.options.abort_rate:
+            return (yield from self._commit_it())
+        if error is not None and error.recovery not in ("abort", "resume"):
+            self._attempt.claim = "aborted"
+            return False
+        return (yield from self._abort_it())
+
+    def _fill(self) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
+        dice, options = self._process.dice, self._simulator.options
+        offsets_at = dice.randrange(4) if dice.random() < options.offsets_rate else -1
+        count = dice.randrange(7)
+        for number in range(count):
+            error = yield from _send(self._process, self._attempt, number)
+            if error is not None:
+                return error
+            drawn = dice.random()
+            if number == offsets_at:
+                offsets_at = -1
+                error = yield from self._send_offsets()
+                if error is not None:
+                    return error
+            elif drawn < 0.08:
+                yield _sleep(self._process, 400)
+            elif drawn < 0.13:
+                yield from _flush(self._process)
+        if offsets_at >= 0:
+            return (yield from self._send_offsets())
+        return None
+
+    def _send_offsets(self) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
+        process, attempt = self._process, self._attempt
+        group_id = self._simulator.group_of(process)
+        group = self._simulator.cluster.group_offsets(group_id).group(group_id)
+        member = next(iter(group.members), "")
+        metadata = ConsumerGroupMetadata(group_id, group.generation_id, member)
+        attempt.group_id, attempt.offset = group_id, self._simulator.next_offset()
+        offsets = {TopicPartition(TOPIC, 0): OffsetAndMetadata(attempt.offset, attempt.name)}
+        for _ in range(_PATIENCE):
+            ended = yield from _call(
+                process, lambda: process.core.send_offsets_to_transaction(offsets, metadata)
+            )
+            if not ended.is_timed_out:
+                attempt.are_offsets_sent = ended.error is None
+                return ended.error
+        return KafkaError("the application has no more patience", recovery="abort")
+
+    def _commit_it(self) -> Generator[tuple[Condition, int], bool, bool]:
+        process, attempt = self._process, self._attempt
+        attempt.is_commit_asked = True
+        for _ in range(_PATIENCE):
+            ended = yield from _call(process, process.core.begin_commit)
+            self._commit = ended.result or self._commit
+            error = ended.error
+            if error is None:
+                attempt.claim = "committed"
+                self._simulator.checkers.committed(process, attempt)
+                return True
+            if not ended.is_timed_out:
+                return (yield from self._after_failed_commit(error))
+            if process.dice.random() < 0.3:
+                break
+        return (yield from self._abort_it())
+
+    def _after_failed_commit(
+        self, error: KafkaError
+    ) -> Generator[tuple[Condition, int], bool, bool]:
+        if isinstance(error, CommitOutcomeUnknownError):
+            self._attempt.claim = "unknown"
+        if error.recovery == "abort":
+            return (yield from self._abort_it())
+        if self._attempt.claim == "open":
+            self._attempt.claim = "aborted"
+        self._simulator.checkers.refused(self._process, "commit_transaction", error)
+        return False
+
+    def _abort_it(self) -> Generator[tuple[Condition, int], bool, bool]:
+        process, attempt = self._process, self._attempt
+        for _ in range(_PATIENCE):
+            ended = yield from _call(process, process.core.begin_abort)
+            error = ended.error
+            if error is None:
+                if attempt.claim == "open":
+                    attempt.claim = "aborted"
+                return True
+            if isinstance(error, IllegalStateError) and self._commit is not None:
+                return (yield from self._learn_of_commit(ended))
+            if not ended.is_timed_out:
+                self._note_end(error)
+                self._simulator.checkers.refused(process, "abort_transaction", error)
+                return False
+        yield from _close(process)
+        self._note_end(KafkaError("closed"))
+        return False
+
+    def _learn_of_commit(self, ended: Ended) -> Generator[tuple[Condition, int], bool, bool]:
+        """Go on after an abort that came too late: the commit was carried out."""
+        process, attempt = self._process, self._attempt
+        if ended.is_refused:
+            again = yield from _call(process, process.core.begin_commit)
+            if again.is_timed_out:
+                yield from _close(process)
+                self._note_end(KafkaError("closed"))
+                return False
+            if again.error is not None:
+                self._note_end(again.error)
+                return False
+        elif self._commit is not None and not self._commit.is_successful:
+            self._simulator.history.violate(
+                "told", f"{attempt.name}: abort says committed, the commit {self._commit}"
+            )
+        attempt.claim = "committed"
+        return True
+
+    def _note_end(self, error: KafkaError) -> None:
+        """Note what a producer that has ended says about the transaction."""
+        attempt, commit = self._attempt, self._commit
+        told = error if commit is None or commit.error is None else commit.error
+        if isinstance(error, CommitOutcomeUnknownError):
+            told = error
+        if commit is not None and commit.is_successful:
+            attempt.claim = "committed"
+        elif isinstance(told, CommitOutcomeUnknownError):
+            attempt.claim = "unknown"
+        elif attempt.claim == "open":
+            attempt.claim = "aborted"
+
+
+# --- records ------------------------------------------------------------------------------------
+
+
+def _send(
+    process: Process, attempt: Attempt, number: int
+) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
+    """Send a record as `send` does: wait for metadata and memory up to `max_block_ms`."""
+    dice, core, options = process.dice, process.core, process.simulator.options
+    place = TopicPartition(TOPIC, dice.randrange(options.partition_count))
+    filling = b"." * dice.choice((0, 0, 10, 100, 400))
+    record = SentRecord(place, f"{attempt.name}:{number}:".encode() + filling)
+    start_ms = process.now_ms
+    blocked: AppendBlocked | None = None
+    while True:
+        try:
+            outcome = core.append(
+                place.topic, record.value, None, (), place.partition, 0, record.on_delivery,
+                process.now_ms, blocked,
+            )  # fmt: skip
+        except KafkaError as error:
+            return error
+        if isinstance(outcome, FutureRecordMetadata):
+            break
+        blocked = outcome
+        if blocked.reason is BlockReason.MEMORY:
+            process.simulator.faults.counts[FaultKind.MEMORY_EXHAUSTED] += 1
+        is_possible = yield (
+            partial(core.append_can_proceed, blocked),
+            start_ms + process.config.max_block_ms,
+        )
+        if not is_possible:
+            waited_ms = process.now_ms - start_ms
+            outcome = core.time_out_append(
+                blocked,
+                place.topic,
+                place.partition,
+                record.on_delivery,
+                waited_ms,
+                process.now_ms,
+            )
+            break
+    record.future = outcome
+    attempt.records.append(record)
+    return None
+
+
+def _flush(process: Process) -> Script:
+    """Flush; every record's fate is known within the delivery time-out."""
+    core = process.core
+    ticket = core.begin_flush(process.now_ms)
+    limit_ms = process.config.delivery_timeout_ms + process.simulator.slack_ms
+    is_done = yield ticket.is_done, process.now_ms + limit_ms
+    core.end_flush(ticket)
+    if not is_done:
+        process.simulator.history.violate("hangs", f"{process.name}: flush, {limit_ms} ms")
+
+
+def idempotent_script(process: Process) -> Script:
+    """Send records without transactions until the run has enough."""
+    simulator = process.simulator
+    while simulator.wants_more(process):
+        attempt = simulator.new_attempt(process)
+        for number in range(process.dice.randrange(12)):
+            error = yield from _send(process, attempt, number)
+            if error is not None:
+                break
+            if process.dice.random() < 0.1:
+                yield _sleep(process, 400)
+        yield from _flush(process)
+        simulator.checkers.plain_ended(process, attempt)
+        if process.manager.has_fatal_error or process.dice.random() < 0.05:
+            yield from _close(process)
+            yield _sleep(process, 300)
+            process.renew()
+        else:
+            yield _sleep(process, 50)
+    yield from _close(process)
