@@ -35,6 +35,7 @@ def read_with_confluent(
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,  # the end is told by a fetch that finds nothing
         }
     )
     try:

@@ -1,0 +1,180 @@
+"""InitProducerId: identities, and how one producer fences another."""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.stage import Identity, Stage
+from txnproducer._protocol import messages as m
+
+
+@case()
+def a_new_id_gets_a_producer_id_and_epoch_0(s: Stage) -> None:
+    who = s.init()
+    s.describe(who)
+
+
+@case()
+def asking_again_raises_the_epoch(s: Stage) -> None:
+    s.init()
+    s.init()
+    s.describe("a")
+
+
+@case()
+def two_ids_get_two_producer_ids(s: Stage) -> None:
+    s.init("a")
+    s.init("b")
+
+
+@case()
+def without_a_transactional_id_every_asking_gets_a_new_producer_id(s: Stage) -> None:
+    s.init_idempotent()
+    s.init_idempotent()
+
+
+@case()
+def asking_with_the_present_identity_raises_the_epoch(s: Stage) -> None:
+    who = s.init()
+    s.init(current=who)
+    s.describe(who)
+
+
+@case()
+def asking_twice_with_the_same_identity_is_a_repetition(s: Stage) -> None:
+    who = s.init()
+    s.init(current=who)
+    s.init(current=who)
+
+
+@case()
+def asking_with_an_identity_two_epochs_old_is_fenced(s: Stage) -> None:
+    who = s.init()
+    following = s.init(current=who)
+    s.init(current=following)
+    s.init(current=who)
+
+
+@case()
+def asking_with_the_identity_of_a_fenced_producer_is_fenced(s: Stage) -> None:
+    who = s.init()
+    s.init()
+    s.init(current=who)
+
+
+@case()
+def asking_with_a_later_epoch_is_fenced(s: Stage) -> None:
+    who = s.init()
+    s.init(current=who.newer())
+
+
+@case()
+def asking_with_another_producer_id_is_fenced(s: Stage) -> None:
+    who = s.init()
+    s.init(current=who.stranger())
+
+
+@case()
+def asking_with_an_identity_for_an_unknown_id_gets_a_new_one(s: Stage) -> None:
+    made_up = Identity(s.name("a"), 4711, 5)
+    s.init(current=made_up)
+
+
+@case()
+def a_producer_id_without_an_epoch_is_invalid(s: Stage) -> None:
+    s.init(current=Identity(s.name("a"), 4711, -1))
+
+
+@case()
+def a_time_out_of_0_is_invalid(s: Stage) -> None:
+    s.init(timeout_ms=0)
+    s.describe("a")
+
+
+@case()
+def a_negative_time_out_is_invalid(s: Stage) -> None:
+    s.init(timeout_ms=-1)
+
+
+@case()
+def a_time_out_above_the_brokers_limit_is_invalid(s: Stage) -> None:
+    s.init(timeout_ms=900_000)
+    s.init(timeout_ms=900_001)
+
+
+@case()
+def an_empty_transactional_id_is_invalid(s: Stage) -> None:
+    s.ask(m.InitProducerIdRequest("", 60_000))
+
+
+@case()
+def a_new_time_out_takes_the_place_of_the_old(s: Stage) -> None:
+    s.init(timeout_ms=60_000)
+    s.init(timeout_ms=30_000)
+    s.describe("a")
+
+
+@case()
+def asking_during_a_transaction_aborts_it_first(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce(who, t, 0, "lost")
+    s.init()
+    s.settle(who)
+    s.describe(who)
+    s.init()
+    s.look(t)
+
+
+@case()
+def the_producer_whose_transaction_was_taken_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce(who, t, 0, "lost")
+    s.init()
+    s.settle(who)
+    s.produce(who, t, 1, "too late")
+    s.end(who, commit=True)
+    s.add(who, t)
+    s.look(t)
+
+
+@case()
+def asking_with_the_present_identity_during_a_transaction_aborts_it_first(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce(who, t, 0, "lost")
+    s.init(current=who)
+    s.settle(who)
+    s.describe(who)
+    s.init(current=who)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def asking_after_a_commit_raises_the_epoch(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce(who, t, 0, "kept")
+    s.commit(who)
+    s.init()
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def a_new_producer_begins_where_the_old_one_has_been(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce(who, t, 0, "first")
+    s.commit(who)
+    after = s.init()
+    s.begin(after, t)
+    s.produce(after, t, 0, "second")
+    s.commit(after)
+    s.look(t)

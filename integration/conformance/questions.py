@@ -1,0 +1,120 @@
+"""Questions of consumers and administrators, put to a real broker in raw messages.
+
+Why it exists: the package speaks the producer's APIs alone, and client libraries wait and try
+again where a test wants the broker's first word.
+Owns: one blocking connection, and the four APIs asked on it. Must not know: transcripts.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from kafka.protocol.admin.transactions import DescribeProducersRequest, DescribeProducersResponse
+from kafka.protocol.consumer import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+from integration.conformance.target import Member, ProducerSeen
+from txnproducer.errors import ErrorCode
+from txnproducer.records import TopicPartition
+
+_TIMEOUT = 20.0
+_OFFSET_FETCH_VERSION = 7  # the first with require_stable; 8 asks for several groups
+_GROUP_VERSION = 3  # from 4 on a new member has to join twice
+
+
+class Questions:
+    """See the module.
+
+    Args:
+        address: "host:port".
+    """
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=_TIMEOUT)
+        self._stream = self._socket.makefile("rb")
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def _ask(self, request: Any, response_type: Any) -> Any:
+        request.with_header(correlation_id=1, client_id="questions")
+        self._socket.sendall(request.encode(header=True, framed=True))
+        size = int.from_bytes(self._stream.read(4))
+        payload = memoryview(self._stream.read(size))
+        return response_type.decode(payload, version=request.version, header=True)
+
+    def is_led(self, place: TopicPartition) -> bool:
+        """Tell whether the broker serves a partition by now."""
+        return not self._describe_producers(place).error_code
+
+    def producers(self, place: TopicPartition) -> list[ProducerSeen]:
+        partition = self._describe_producers(place)
+        assert partition.error_code == 0, partition
+        return [
+            ProducerSeen(each.producer_id, each.producer_epoch, each.last_sequence)
+            for each in partition.active_producers
+        ]
+
+    def _describe_producers(self, place: TopicPartition) -> Any:
+        topic = DescribeProducersRequest.TopicRequest(
+            name=place.topic, partition_indexes=[place.partition]
+        )
+        request = DescribeProducersRequest(version=0, topics=[topic])
+        (partition,) = self._ask(request, DescribeProducersResponse).topics[0].partitions
+        return partition
+
+    def committed_offset(
+        self, group_id: str, place: TopicPartition, *, require_stable: bool
+    ) -> int | ErrorCode:
+        topic = OffsetFetchRequest.OffsetFetchRequestTopic(
+            name=place.topic, partition_indexes=[place.partition]
+        )
+        request = OffsetFetchRequest(
+            version=_OFFSET_FETCH_VERSION,
+            group_id=group_id,
+            topics=[topic],
+            require_stable=require_stable,
+        )
+        answer = self._ask(request, OffsetFetchResponse)
+        assert answer.error_code == 0, answer
+        (partition,) = answer.topics[0].partitions
+        if partition.error_code:
+            return ErrorCode(partition.error_code)
+        return int(partition.committed_offset)
+
+    def join_group(self, group_id: str) -> Member:
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="any", metadata=b"")
+        join = JoinGroupRequest(
+            version=_GROUP_VERSION,
+            group_id=group_id,
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        joined = self._ask(join, JoinGroupResponse)
+        assert joined.error_code == 0, joined
+        member = Member(joined.member_id, joined.generation_id)
+        assignment = SyncGroupRequest.SyncGroupRequestAssignment(
+            member_id=member.member_id, assignment=b""
+        )
+        sync = SyncGroupRequest(
+            version=_GROUP_VERSION,
+            group_id=group_id,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            assignments=[assignment],
+        )
+        synced = self._ask(sync, SyncGroupResponse)
+        assert synced.error_code == 0, synced
+        return member

@@ -1,0 +1,266 @@
+"""What cases are written with: short cuts over a target, each of which leaves its line.
+
+Owns: `Stage`, `Identity`. Must not know: which broker it is.
+Rules: names that a case uses get the case's prefix, so that cases never meet on one broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from integration.conformance.target import Target
+from integration.conformance.transcript import Transcript, error, records
+from txnproducer._protocol import messages as m
+from txnproducer._record import RecordBatchBuilder
+from txnproducer.errors import ErrorCode
+from txnproducer.records import OffsetAndMetadata, TopicPartition
+
+TIMESTAMP_MS = 1_600_000_000_000
+_BATCH_BYTES = 100_000
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A producer: its transactional id (None: only idempotent), producer id and epoch."""
+
+    transactional_id: str | None
+    producer_id: int
+    producer_epoch: int
+
+    def older(self, count: int = 1) -> Identity:
+        """Return an earlier epoch's identity."""
+        return replace(self, producer_epoch=self.producer_epoch - count)
+
+    def newer(self, count: int = 1) -> Identity:
+        """Return a later epoch's identity."""
+        return self.older(-count)
+
+    def stranger(self) -> Identity:
+        """Return the identity with a producer id that nobody got."""
+        return replace(self, producer_id=self.producer_id + 10_000_000)
+
+
+class Stage:
+    """See the module.
+
+    Args:
+        target: the broker.
+        case_name: whose stage it is.
+
+    Attributes:
+        is_v2: whether transactions are of version 2 (KIP-890).
+        transcript: what has been asked and seen.
+    """
+
+    def __init__(self, target: Target, case_name: str) -> None:
+        self._target = target
+        self._prefix = f"{case_name}-"
+        self.is_v2 = target.transaction_version >= 2
+        self.transcript = Transcript(self._prefix)
+
+    def name(self, name: str) -> str:
+        """Return a name as the broker knows it."""
+        return f"{self._prefix}{name}"
+
+    def ask(self, request: m.Request) -> m.Response:
+        """Put a request."""
+        response = self._target.ask(request)
+        self.transcript.exchange(request, response)
+        return response
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    def partitions(self, topic: str, count: int) -> list[TopicPartition]:
+        """Create a topic, and return its partitions."""
+        name = self.name(topic)
+        self._target.create_topic(name, count)
+        return [TopicPartition(name, number) for number in range(count)]
+
+    def partition(self, topic: str = "t") -> TopicPartition:
+        """Create a topic of one partition."""
+        return self.partitions(topic, 1)[0]
+
+    def unknown_partition(self) -> TopicPartition:
+        """Return a partition of a topic that there is not."""
+        return TopicPartition(self.name("nowhere"), 0)
+
+    # --- the life of a producer -----------------------------------------------------------------
+
+    def init(
+        self, name: str = "a", *, current: Identity | None = None, timeout_ms: int = 60_000
+    ) -> Identity:
+        """Ask for a producer id; with a current identity, for its next epoch (KIP-360)."""
+        known = current or Identity(None, m.NO_PRODUCER_ID, m.NO_PRODUCER_EPOCH)
+        full = self.name(name)
+        answer = self.ask(
+            m.InitProducerIdRequest(full, timeout_ms, known.producer_id, known.producer_epoch)
+        )
+        assert isinstance(answer, m.InitProducerIdResponse)
+        return Identity(full, answer.producer_id, answer.producer_epoch)
+
+    def init_idempotent(self) -> Identity:
+        """Ask for a producer id without a transactional id."""
+        answer = self.ask(m.InitProducerIdRequest(None, 60_000))
+        assert isinstance(answer, m.InitProducerIdResponse)
+        return Identity(None, answer.producer_id, answer.producer_epoch)
+
+    def add(self, who: Identity, *places: TopicPartition) -> None:
+        """Add partitions to the transaction."""
+        assert who.transactional_id is not None
+        self.ask(
+            m.AddPartitionsToTxnRequest(
+                who.transactional_id, who.producer_id, who.producer_epoch, places
+            )
+        )
+
+    def begin(self, who: Identity, *places: TopicPartition) -> None:
+        """Add partitions where that is the client's task; with v2 the first Produce does it."""
+        if not self.is_v2:
+            self.add(who, *places)
+
+    def add_offsets(self, who: Identity, group: str = "g") -> None:
+        """Add a group's offsets to the transaction."""
+        assert who.transactional_id is not None
+        self.ask(
+            m.AddOffsetsToTxnRequest(
+                who.transactional_id, who.producer_id, who.producer_epoch, self.name(group)
+            )
+        )
+
+    def begin_offsets(self, who: Identity, group: str = "g") -> None:
+        """Add a group's offsets where that is the client's task."""
+        if not self.is_v2:
+            self.add_offsets(who, group)
+
+    def commit_offset(
+        self,
+        who: Identity,
+        place: TopicPartition,
+        offset: int,
+        group: str = "g",
+        *,
+        member_id: str = "",
+        generation_id: int = -1,
+        instance_id: str | None = None,
+    ) -> None:
+        """Write a group's offset in the transaction."""
+        assert who.transactional_id is not None
+        self.ask(
+            m.TxnOffsetCommitRequest(
+                who.transactional_id,
+                self.name(group) if group else "",
+                who.producer_id,
+                who.producer_epoch,
+                ((place, OffsetAndMetadata(offset)),),
+                generation_id,
+                member_id,
+                instance_id,
+                self.is_v2,
+            )
+        )
+
+    def end(self, who: Identity, *, commit: bool) -> Identity:
+        """End the transaction; return the identity that follows."""
+        assert who.transactional_id is not None
+        answer = self.ask(
+            m.EndTxnRequest(
+                who.transactional_id, who.producer_id, who.producer_epoch, commit, self.is_v2
+            )
+        )
+        assert isinstance(answer, m.EndTxnResponse)
+        if answer.error_code or not self.is_v2:
+            return who
+        return replace(who, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+
+    def commit(self, who: Identity) -> Identity:
+        """Commit, and wait until all markers are written."""
+        return self._end_and_settle(who, commit=True)
+
+    def abort(self, who: Identity) -> Identity:
+        """Abort, and wait until all markers are written."""
+        return self._end_and_settle(who, commit=False)
+
+    def _end_and_settle(self, who: Identity, *, commit: bool) -> Identity:
+        following = self.end(who, commit=commit)
+        self.settle(who)
+        return following
+
+    def settle(self, who: Identity) -> None:
+        """Wait until the transaction has ended, by whoever's hand."""
+        assert who.transactional_id is not None
+        self._target.settle(who.transactional_id)
+
+    # --- producing ------------------------------------------------------------------------------
+
+    def batch(
+        self, who: Identity, sequence: int, *values: str, is_transactional: bool | None = None
+    ) -> bytes:
+        """Build a batch."""
+        builder = RecordBatchBuilder(_BATCH_BYTES)
+        for value in values:
+            builder.append(TIMESTAMP_MS, None, value.encode())
+        if is_transactional is None:
+            is_transactional = who.transactional_id is not None
+        builder.set_producer_state(
+            who.producer_id, who.producer_epoch, sequence, is_transactional=is_transactional
+        )
+        return bytes(builder.build())
+
+    def produce(
+        self, who: Identity, place: TopicPartition, sequence: int, *values: str, acks: int = -1
+    ) -> None:
+        """Produce one batch."""
+        batch = self.batch(who, sequence, *values)
+        self.produce_batches(who.transactional_id, [(place, batch)], acks=acks)
+
+    def produce_batches(
+        self,
+        transactional_id: str | None,
+        batches: Iterable[tuple[TopicPartition, bytes]],
+        *,
+        acks: int = -1,
+    ) -> None:
+        """Produce batches, one for each partition."""
+        parts = tuple(
+            m.ProducePartition(place, batch, self._target.topic_id(place.topic))
+            for place, batch in batches
+        )
+        is_v2 = self.is_v2 and transactional_id is not None
+        self.ask(m.ProduceRequest(transactional_id, acks, 30_000, parts, is_v2))
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def describe(self, who: Identity | str) -> None:
+        """Look at the coordinator's view of an id."""
+        name = self.name(who) if isinstance(who, str) else who.transactional_id
+        assert name is not None
+        self.ask(m.DescribeTransactionsRequest((name,)))
+
+    def look(self, *places: TopicPartition) -> None:
+        """Look at partitions: both isolation levels, both ends, the producers."""
+        target, told = self._target, self.transcript
+        for place in places:
+            committed = records(target.read(place, read_committed=True))
+            everything = records(target.read(place, read_committed=False))
+            ends = f"stable {target.last_stable_offset(place)} end {target.log_end_offset(place)}"
+            told.note(f"{told.place(place)}: committed {committed} of {everything}, {ends}")
+            told.note(f"{told.place(place)}: producers {told.producers(target.producers(place))}")
+
+    def look_at_offset(self, place: TopicPartition, group: str = "g") -> None:
+        """Look at a group's offset, with and without waiting for stable ones (KIP-447)."""
+        seen = []
+        for require_stable in (True, False):
+            found = self._target.committed_offset(
+                self.name(group), place, require_stable=require_stable
+            )
+            seen.append(error(found) if isinstance(found, ErrorCode) else str(found))
+        told = self.transcript
+        told.note(f"{group} {told.place(place)}: stable {seen[0]}, any {seen[1]}")
+
+    def join_group(self, group: str = "g") -> tuple[str, int]:
+        """Become a group's member; return member id and generation."""
+        member = self._target.join_group(self.name(group))
+        told = self.transcript
+        told.note(f"{group}: joined as {told.member(member.member_id)} of {member.generation_id}")
+        return member.member_id, member.generation_id

@@ -1,0 +1,90 @@
+"""What a case can do with a broker, whichever it is.
+
+Owns: `Target`, and the few values it answers with. Must not know: transcripts, cases.
+Rules: an answer with an error code is an answer; a target raises only when the test itself is
+broken (no answer at all, a wait without end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from txnproducer._protocol.messages import Request, Response
+from txnproducer.errors import ErrorCode
+from txnproducer.records import TopicPartition
+
+
+class RecordSeen(NamedTuple):
+    """A record as a consumer gets it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class ProducerSeen(NamedTuple):
+    """What a partition's leader remembers of a producer (DescribeProducers, KIP-664)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+
+
+class Member(NamedTuple):
+    """A member of a consumer group."""
+
+    member_id: str
+    generation_id: int
+
+
+class Target(Protocol):
+    """One broker, that leads and coordinates everything.
+
+    Attributes:
+        transaction_version: the finalized feature.
+    """
+
+    transaction_version: int
+
+    def ask(self, request: Request) -> Response:
+        """Put a request, and return its answer."""
+        ...
+
+    def settle(self, transactional_id: str) -> None:
+        """Wait until an id's transaction has ended, markers included, by whoever's hand."""
+        ...
+
+    def create_topic(self, name: str, partition_count: int) -> None:
+        """Create a topic."""
+        ...
+
+    def topic_id(self, name: str) -> bytes | None:
+        """Return a topic's id, if this broker's Produce takes one."""
+        ...
+
+    def read(self, place: TopicPartition, *, read_committed: bool) -> Sequence[RecordSeen]:
+        """Return all that a consumer gets."""
+        ...
+
+    def last_stable_offset(self, place: TopicPartition) -> int:
+        """Return up to where a read_committed consumer gets."""
+        ...
+
+    def log_end_offset(self, place: TopicPartition) -> int:
+        """Return the next record's offset."""
+        ...
+
+    def producers(self, place: TopicPartition) -> Sequence[ProducerSeen]:
+        """Return the producers that a partition remembers."""
+        ...
+
+    def committed_offset(
+        self, group_id: str, place: TopicPartition, *, require_stable: bool
+    ) -> int | ErrorCode:
+        """Return what a group has committed: -1 for nothing, or why it can't be told."""
+        ...
+
+    def join_group(self, group_id: str) -> Member:
+        """Become the one member of a consumer group."""
+        ...
