@@ -41,10 +41,30 @@ from txnproducer._protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from txnproducer.errors import ErrorCode, KafkaError, KafkaTimeoutError, RetriableError
+from txnproducer.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OutOfOrderSequenceError,
+    RetriableError,
+)
 from txnproducer.records import TopicPartition
 
 _LOG = logging.getLogger(__name__)
+
+# After these a batch may be in the log; any other refusal is one of this attempt for certain.
+_MAYBE_WRITTEN = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 
 _CODE_OF_FAILURE = {
     ResponseFailure.DISCONNECTED: ErrorCode.NETWORK_EXCEPTION,
@@ -270,12 +290,32 @@ class ProduceSender:
             if self._options.is_order_guaranteed_by_muting:
                 self._accumulator.unmute_partition(batch.topic_partition)
 
+    def fail_what_may_be_written(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """Fail the waiting batches of partitions that the broker may have.
+
+        Called before an idempotent producer's batches get new numbers: the broker knows a batch it
+        has by its number alone, and would write it a second time. (Java lets it.)
+        """
+        for place in partitions:
+            for batch in self._accumulator.take_written(place):
+                error = OutOfOrderSequenceError(
+                    f"{batch.record_count} record(s) for {place.topic}-{place.partition}: the"
+                    " broker has lost track of this producer's sequence, and may have them or not"
+                )
+                self.fail_batch(
+                    batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
+                )
+
     # --- the end of a batch ---------------------------------------------------------------------
 
     def _handle_partition(
         self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
     ) -> ProduceOutcome:
         batch.is_in_flight = False
+        if response.error_code in _MAYBE_WRITTEN:
+            batch.may_be_written = True
+        elif response.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            batch.may_be_written = False  # the broker would have known its number
         outcome = judge(
             response,
             record_count=batch.record_count,
@@ -312,6 +352,8 @@ class ProduceSender:
             return False
         if self._transactions is None:
             return isinstance(error, RetriableError)
+        if batch.may_be_written and batch.is_reset and not self._transactions.is_transactional:
+            return False  # renumbered on the wire: as in `fail_what_may_be_written`
         return self._transactions.can_retry(response, error, batch)
 
     def _complete_batch(self, batch: ProducerBatch, response: ProducePartitionResponse) -> None:
@@ -395,3 +437,8 @@ class ProduceSender:
         if self._accumulator.has_incomplete:
             self._accumulator.abort_batches(error)
             self._in_flight.clear()
+
+
+def _same_error(error: KafkaError) -> RecordErrors:
+    """Return what each record failed with: the same."""
+    return lambda _: error

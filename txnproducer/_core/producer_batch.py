@@ -77,6 +77,7 @@ class ProducerBatch:
         "is_split",
         "is_transactional",
         "last_attempt_ms",
+        "may_be_written",
         "memory_bytes",
         "producer_epoch",
         "producer_id",
@@ -108,6 +109,7 @@ class ProducerBatch:
         self.drained_ms = created_ms
         self.in_retry = False
         self.was_sent = False
+        self.may_be_written = False
         self.is_in_flight = False
         self.final_state: FinalState | None = None
         self.producer_id = ProducerIdAndEpoch.NONE.producer_id

@@ -300,6 +300,18 @@ class RecordAccumulator:
                 del self.active[place]
         return expired, next_expiry_ms
 
+    def take_written(self, topic_partition: TopicPartition) -> list[ProducerBatch]:
+        """Take out a partition's waiting batches that the broker may have."""
+        queue = self.active.get(topic_partition)
+        if queue is None:
+            return []
+        taken = [batch for batch in queue.batches if batch.may_be_written]
+        for batch in taken:
+            queue.remove_if_waiting(batch)
+        if not queue.batches:
+            del self.active[topic_partition]
+        return taken
+
     def mute_partition(self, topic_partition: TopicPartition) -> None:
         """Keep a partition's batches back until it is unmuted."""
         self.topic_queues(topic_partition.topic).queue(topic_partition.partition).is_muted = True

@@ -281,6 +281,11 @@ class SequenceManager:
         self._is_bump_due = True
         self._to_rewrite.add(topic_partition)
 
+    @property
+    def partitions_to_renumber(self) -> frozenset[TopicPartition]:
+        """Where an idempotent producer's batches get new numbers with the next bump."""
+        return frozenset(self._to_rewrite) if self._is_bump_due else frozenset()
+
     def bump_idempotent_epoch(self) -> BumpOutcome:
         """Raise the epoch if that was asked for; only for an idempotent producer."""
         current = self.producer_id_and_epoch

@@ -31,6 +31,7 @@ from txnproducer._protocol.messages import BrokerNode, Response
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
 from txnproducer.errors import IllegalStateError
 from txnproducer.sim.faults import FaultKind
+from txnproducer.sim.trace import show_message
 
 if TYPE_CHECKING:
     from txnproducer.sim.simulator import Simulator
@@ -346,7 +347,7 @@ class SimNetwork:
             self._simulator.faults.counts[fate] += 1
             link.muted_until_ms = now_ms + 1 + self._dice.randrange(500)
         if self._simulator.trace.is_on:
-            self._simulator.trace.add(now_ms, self._name, f"<- {_show_body(body)}")
+            self._simulator.trace.add(now_ms, self._name, f"<- {show_message(body)}")
         self._tell(ClientResponse(request, body))
 
     def _time_out(self, request: ClientRequest, link: Link, life: int, now_ms: int) -> None:
@@ -383,9 +384,4 @@ def _place(connection: ConnectionId) -> str:
 
 
 def _show(request: ClientRequest) -> str:
-    return f"{_place(request.connection)} #{request.correlation_id} {_show_body(request.body)}"
-
-
-def _show_body(body: object) -> str:
-    text = repr(body)
-    return text if len(text) < 300 else f"{text[:300]}..."
+    return f"{_place(request.connection)} #{request.correlation_id} {show_message(request.body)}"

@@ -6,6 +6,13 @@ Owns: `Trace`. Formatting costs more than the event itself, so that callers ask 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from enum import Enum
+
+from txnproducer._protocol.messages import ProducePartition
+from txnproducer._record import read_header
+from txnproducer.errors import ErrorCode
+from txnproducer.records import TopicPartition
 
 
 class Trace:
@@ -28,3 +35,33 @@ class Trace:
         """Add a line."""
         if self._emit is not None:
             self._emit(f"{now_ms:>9}  {who:<12} {what}")
+
+
+def show_message(body: object) -> str:
+    """Return a message in few words: default values are left out, batches are their headers."""
+    if isinstance(body, ProducePartition):
+        header = read_header(body.records)
+        return (
+            f"{show_message(body.topic_partition)} {header.record_count} from"
+            f" {header.base_sequence} by {header.producer_id}/{header.producer_epoch}"
+        )
+    if isinstance(body, TopicPartition):
+        return f"{body.topic}-{body.partition}"
+    if isinstance(body, tuple):
+        return "[" + ", ".join(show_message(part) for part in body) + "]"
+    if isinstance(body, Enum):
+        return body.name
+    if not is_dataclass(body):
+        return repr(body)
+    shown = [
+        f"{field.name}={_show_field(field.name, getattr(body, field.name))}"
+        for field in fields(body)
+        if getattr(body, field.name) not in (field.default, None, ())
+    ]
+    return f"{type(body).__name__}({', '.join(shown)})"
+
+
+def _show_field(name: str, value: object) -> str:
+    if name == "error_code" and isinstance(value, int):
+        return ErrorCode(value).name
+    return show_message(value)
