@@ -50,6 +50,7 @@ SUBCOMMANDS = {
     "broker": Subcommand("broker", "Run a real Apache Kafka, no Docker needed.", "testing"),
     "demo": Subcommand("demo", "Stream a data set through Spark exactly once.", "demo"),
     "send": Subcommand("send", "Send lines or generated records in transactions."),
+    "simulate": Subcommand("simulate", "Run the core under seeded faults, in virtual time."),
     "verify": Subcommand("verify", "Read a topic back and count what was committed."),
 }
 
