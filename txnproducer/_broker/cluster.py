@@ -81,6 +81,7 @@ class BrokerCluster:
         decide_append: an error for a Produce partition, and whether it is appended all the same;
             replace it for faults.
         denied: resources that are refused.
+        compacted: topics whose records need a key.
         counts: what happened by itself: refused, stale, timed out, expired, rotated.
     """
 
@@ -93,6 +94,7 @@ class BrokerCluster:
         self._features_epoch = 1
         self.topics: dict[str, int] = {}
         self.topic_ids: dict[bytes, str] = {}
+        self.compacted: set[str] = set()
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.leaders: dict[TopicPartition, int] = {}
         self.leader_epochs: dict[TopicPartition, int] = {}

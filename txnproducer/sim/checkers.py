@@ -90,7 +90,7 @@ class Checkers:
 
     def poisoned(self, process: Process) -> None:
         """Look whether the sender met an illegal state."""
-        error = process.manager.last_error
+        error = process.last_error
         if isinstance(error, IllegalStateError):
             self._history.violate("state", f"{process.name} is poisoned: {error}")
 
@@ -217,7 +217,7 @@ class Checkers:
 
     def _check_plain(self, everything: dict[bytes, list[_Found]]) -> None:
         for attempt in self._history.attempts:
-            if attempt.owner is not None:
+            if attempt.owner is not None or not attempt.is_idempotent:
                 continue
             last: dict[TopicPartition, int] = {}
             for record in attempt.records:
@@ -235,9 +235,13 @@ class Checkers:
                     last[place] = offset
 
     def _check_duplicates(self, everything: dict[bytes, list[_Found]]) -> None:
-        for value, found in everything.items():
-            if len(found) > 1:
-                self._history.violate("duplicated", f"{value!r}: {found}")
+        for attempt in self._history.attempts:
+            if not attempt.is_idempotent:
+                continue
+            for record in attempt.records:
+                found = everything.get(record.value, ())
+                if len(found) > 1:
+                    self._history.violate("duplicated", f"{record.value!r}: {found}")
 
     def _check_told(self, everything: dict[bytes, list[_Found]]) -> None:
         for attempt in self._history.attempts:
@@ -250,7 +254,7 @@ class Checkers:
                     self._history.violate(
                         "told", f"{record.value!r}: {len(record.deliveries)} callbacks"
                     )
-                if future.error is None:
+                if future.error is None and attempt.is_idempotent:
                     self._check_offset(record, future, everything, last)
 
     def _check_offset(

@@ -43,6 +43,9 @@ class FaultKind(Enum):
     ID_EXPIRED = "idle id forgotten"
     EPOCHS_EXHAUSTED = "epochs exhausted"
     MEMBER_FENCED = "consumer group moved on"
+    LOGIN_REFUSED = "login refused"
+    BATCH_TOO_LARGE = "batch refused as too large"
+    RECORD_INVALID = "record refused as invalid"
 
 
 # Of each request, in a run where the kind is on.
@@ -79,6 +82,7 @@ EVENT_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.ACCESS_REFUSED: 8000,
         FaultKind.UPGRADED: 4000,
         FaultKind.MEMBER_FENCED: 6000,
+        FaultKind.LOGIN_REFUSED: 9000,
     }
 )
 # Consequences of what the options draw; nothing to be switched on by itself.

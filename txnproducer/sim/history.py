@@ -21,7 +21,7 @@ class SentRecord:
     """One record of an attempt.
 
     Attributes:
-        place: where to.
+        place: where to (the partition as the producer chose it).
         value: unique in the whole run.
         future: what `send` returned.
         deliveries: what its callback was called with, each time.
@@ -54,6 +54,7 @@ class Attempt:
         are_offsets_sent: whether the call that sent them succeeded.
         is_commit_asked: whether commit was ever called.
         claim: what the application was told.
+        is_idempotent: whether nothing of it may be written twice.
         is_crashed: whether the process ended before it was told.
     """
 
@@ -70,6 +71,7 @@ class Attempt:
     is_commit_asked: bool = False
     claim: Claim = "open"
     is_crashed: bool = False
+    is_idempotent: bool = True
 
     @property
     def final_claim(self) -> Claim:

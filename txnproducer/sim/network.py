@@ -29,7 +29,7 @@ from txnproducer._protocol.events import (
 )
 from txnproducer._protocol.messages import BrokerNode, Response
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
-from txnproducer.errors import IllegalStateError
+from txnproducer.errors import AuthenticationError, IllegalStateError
 from txnproducer.sim.faults import FaultKind
 from txnproducer.sim.trace import show_message
 
@@ -88,6 +88,7 @@ class SimNetwork:
         inbox: events for the core that nobody has taken.
         on_event: called when the inbox has something; set by the client.
         unreachable: brokers that cannot be reached from here.
+        is_login_refused: whether new connections are refused.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class SimNetwork:
         self.inbox: list[ClientEvent] = []
         self.on_event: Callable[[], None] = _nothing
         self.unreachable: set[int] = set()
+        self.is_login_refused = False
 
     # --- KafkaClient ----------------------------------------------------------------------------
 
@@ -226,6 +228,10 @@ class SimNetwork:
             return
         link.is_connecting = False
         node_id = self._broker_of(connection)
+        if self.is_login_refused:
+            self._simulator.faults.counts[FaultKind.LOGIN_REFUSED] += 1
+            self._die(connection, link, now_ms, state=ConnectionState.AUTHENTICATION_FAILED)
+            return
         if not self._can_reach(node_id):
             if node_id in self.unreachable:
                 self._simulator.faults.counts[FaultKind.UNREACHABLE] += 1
@@ -248,7 +254,12 @@ class SimNetwork:
         return self._simulator.cluster.is_up(node_id) and node_id not in self.unreachable
 
     def _die(
-        self, connection: ConnectionId, link: Link, now_ms: int, late: ClientRequest | None = None
+        self,
+        connection: ConnectionId,
+        link: Link,
+        now_ms: int,
+        late: ClientRequest | None = None,
+        state: ConnectionState = ConnectionState.DISCONNECTED,
     ) -> None:
         """End a connection; every request on it ends without an answer."""
         link.life += 1
@@ -263,7 +274,8 @@ class SimNetwork:
             )
             failure = ResponseFailure.TIMED_OUT if is_late else ResponseFailure.DISCONNECTED
             self._tell(ClientResponse(request, None, failure))
-        self._tell(ConnectionEvent(connection, ConnectionState.DISCONNECTED))
+        error = None if state is ConnectionState.DISCONNECTED else AuthenticationError("refused")
+        self._tell(ConnectionEvent(connection, state, error))
 
     def lose_node(self, node_id: int, now_ms: int) -> None:
         """Lose every connection to a broker."""

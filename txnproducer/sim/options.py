@@ -29,7 +29,8 @@ class SimOptions:
         cluster: what the brokers are like.
         transactional_producers: how many transactional ids.
         idempotent_producers: how many producers without one.
-        partition_count: of the one topic.
+        plain_producers: how many without idempotence.
+        partition_count: of each topic.
         requests: the run's producers go on until so many were sent, and `MIN_TRANSACTIONS` made.
         rates: per request and per write.
         intervals_ms: between events of a kind, on average.
@@ -45,6 +46,7 @@ class SimOptions:
     cluster: ClusterOptions
     transactional_producers: int
     idempotent_producers: int
+    plain_producers: int
     partition_count: int
     requests: int
     rates: Mapping[FaultKind, float]
@@ -89,6 +91,7 @@ class SimOptions:
             cluster=cluster,
             transactional_producers=dice.choice((1, 2, 2, 3)),
             idempotent_producers=dice.choice((1, 1, 1, 2)),
+            plain_producers=dice.choice((0, 0, 0, 1)),
             partition_count=dice.choice((1, 2, 3, 5)),
             requests=dice.choice((MIN_REQUESTS, 600, 900, 1500)),
             rates=_draw_rates(dice),
@@ -112,6 +115,7 @@ def _draw_cluster(dice: random.Random, *, is_v2: bool, can_bump: bool) -> Cluste
         max_marker_delay_ms=dice.choice((0, 3, 30, 300)),
         max_metadata_delay_ms=dice.choice((0, 20, 500)),
         loading_ms=dice.choice((0, 50, 500)),
+        max_message_bytes=dice.choice((1_048_588, 1_048_588, 1_048_588, 700)),
         init_producer_id_version=5 if can_bump else 2,
     )
 
@@ -149,6 +153,11 @@ def _draw_settings(dice: random.Random) -> dict[str, Any]:
         "batch_size": batch_size,
         "buffer_memory": dice.choice((4 * batch_size, 20 * batch_size, 1 << 22)),
         "max_in_flight_requests_per_connection": dice.choice((1, 2, 5, 5)),
+        "partitioner_ignore_keys": dice.random() < 0.1,
+        "partitioner_adaptive_partitioning_enable": dice.random() < 0.7,
+        "partitioner_availability_timeout_ms": dice.choice((0, 0, 200)),
+        "metadata_max_age_ms": dice.choice((300_000, 1000)),
+        "max_request_size": dice.choice((1_048_576, 2000)),
         "compression_type": dice.choice(("none", "none", "none", "gzip")),
         "retries": dice.choice((2**31 - 1, 2**31 - 1, 2**31 - 1, 3)),
     }

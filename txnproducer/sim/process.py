@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from txnproducer._core.producer_core import ProducerCore
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import IllegalStateError
+from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.sim.network import SimNetwork
 
 if TYPE_CHECKING:
@@ -93,8 +93,20 @@ class Process:
         """The present producer's transaction manager."""
         manager = self.core.transaction_manager
         if manager is None:
-            raise IllegalStateError("every simulated producer is idempotent")
+            raise IllegalStateError(f"{self.name} is a producer without idempotence")
         return manager
+
+    @property
+    def last_error(self) -> KafkaError | None:
+        """What the present producer suffers from."""
+        manager = self.core.transaction_manager
+        return None if manager is None else manager.last_error
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the present producer can do nothing any more."""
+        manager = self.core.transaction_manager
+        return manager is not None and manager.has_fatal_error
 
     def renew(self) -> None:
         """Make a new producer, as a new process would."""
@@ -207,8 +219,9 @@ class Process:
 
     def describe(self) -> str:
         """Say what it is doing, for a report."""
-        state = self.manager.state.name
-        return f"{self.name} ({state}, {self.manager.last_error!r}, waits until {self._until_ms})"
+        manager = self.core.transaction_manager
+        state = "plain" if manager is None else manager.state.name
+        return f"{self.name} ({state}, {self.last_error!r}, waits until {self._until_ms})"
 
     def wait_until(self, is_done: Condition, timeout_s: float | None) -> bool:  # noqa: ARG002
         """Refuse: an application here waits by yielding (the core's `Waiter`)."""

@@ -19,10 +19,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._protocol.events import ClientRequest
-from txnproducer._protocol.messages import InitProducerIdRequest, InitProducerIdResponse, Response
+from txnproducer._protocol.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceResponse,
+    Request,
+    Response,
+)
+from txnproducer.errors import ErrorCode
 from txnproducer.sim.checkers import Checkers
 from txnproducer.sim.faults import FaultKind, Faults
 from txnproducer.sim.history import Attempt, Fence, History
@@ -30,7 +38,12 @@ from txnproducer.sim.options import MIN_REQUESTS, MIN_TRANSACTIONS, SimOptions
 from txnproducer.sim.process import Process
 from txnproducer.sim.trace import Trace
 from txnproducer.sim.trouble import Trouble
-from txnproducer.sim.workload import TOPIC, idempotent_script, transactional_script
+from txnproducer.sim.workload import (
+    COMPACTED_TOPIC,
+    TOPIC,
+    idempotent_script,
+    transactional_script,
+)
 
 # The safety phase ends after this, even if requests are rare because everything is broken.
 _LONGEST_SAFETY_MS = 240_000
@@ -96,6 +109,8 @@ class Simulator:
         self.history = History()
         self.cluster = BrokerCluster(options.cluster, self._new_dice("cluster"))
         self.cluster.create_topic(TOPIC, options.partition_count)
+        self.cluster.create_topic(COMPACTED_TOPIC, options.partition_count)
+        self.cluster.compacted.add(COMPACTED_TOPIC)
         self.faults = Faults(options.rates, self._new_dice("faults"))
         self.checkers = Checkers(self)
         self.trouble = Trouble(self, self._new_dice("trouble"))
@@ -103,6 +118,8 @@ class Simulator:
         self.processes: list[Process] = []
         self._incarnations: Counter[str] = Counter()
         self._offsets = 0
+        self._transactions = 0
+        self._healed_at = 0
         self._is_ending = False
         self._finished: set[str] = set()
 
@@ -142,6 +159,8 @@ class Simulator:
             number,
         )
         self.history.attempts.append(attempt)
+        attempt.is_idempotent = process.core.transaction_manager is not None
+        self._transactions += process.transactional_id is not None
         return attempt
 
     def wants_more(self, process: Process) -> bool:
@@ -156,19 +175,27 @@ class Simulator:
 
     @property
     def _has_enough(self) -> bool:
-        ended = sum(1 for a in self.history.attempts if a.owner is not None)
         wanted = MIN_REQUESTS if self._is_ending else self.options.requests
-        return ended >= MIN_TRANSACTIONS and self.request_count >= wanted
+        return self._transactions >= MIN_TRANSACTIONS and self.request_count >= wanted
 
     def handle(self, node_id: int, request: ClientRequest, now_ms: int) -> Response:
         """Let a broker answer a request."""
         body = self.cluster.handle(node_id, request.body, now_ms)
-        if isinstance(request.body, InitProducerIdRequest) and not body.error_code:  # type: ignore[union-attr]
+        if isinstance(body, InitProducerIdResponse) and not body.error_code:
             self._note_fence(request.body, body)
+        elif isinstance(body, ProduceResponse):
+            self._count_refusals(body)
         return body
 
-    def _note_fence(self, request: InitProducerIdRequest, body: Response) -> None:
-        if request.transactional_id is None or not isinstance(body, InitProducerIdResponse):
+    def _count_refusals(self, body: ProduceResponse) -> None:
+        for partition in body.partitions:
+            if partition.error_code == ErrorCode.MESSAGE_TOO_LARGE:
+                self.faults.counts[FaultKind.BATCH_TOO_LARGE] += 1
+            elif partition.error_code == ErrorCode.INVALID_RECORD:
+                self.faults.counts[FaultKind.RECORD_INVALID] += 1
+
+    def _note_fence(self, request: Request, body: InitProducerIdResponse) -> None:
+        if not isinstance(request, InitProducerIdRequest) or request.transactional_id is None:
             return
         ends = {place: log.log_end_offset for place, log in self.cluster.logs.items()}
         self.history.fences.append(
@@ -187,12 +214,14 @@ class Simulator:
                 self.cluster.preset_epoch(name, self.options.initial_epoch)
         for number in range(self.options.idempotent_producers):
             self._start_process(f"idem-{number}", None)
+        for number in range(self.options.plain_producers):
+            acks = self._dice.choice(("all", "1", "0"))
+            self._start_process(f"plain-{number}", None, enable_idempotence=False, acks=acks)
 
-    def _start_process(self, name: str, transactional_id: str | None) -> Process:
+    def _start_process(self, name: str, transactional_id: str | None, **own: Any) -> Process:
         script = idempotent_script if transactional_id is None else transactional_script
-        process = Process(
-            self, name, transactional_id, dict(self.options.settings), self._new_dice(name), script
-        )
+        settings = {**self.options.settings, **own}
+        process = Process(self, name, transactional_id, settings, self._new_dice(name), script)
         self.processes.append(process)
         process.start()
         return process

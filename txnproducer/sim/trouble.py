@@ -58,6 +58,7 @@ class Trouble:
             FaultKind.ACCESS_REFUSED: self._refuse_access,
             FaultKind.UPGRADED: self._upgrade,
             FaultKind.MEMBER_FENCED: self._fence_member,
+            FaultKind.LOGIN_REFUSED: self._refuse_login,
         }
 
     def start(self) -> None:
@@ -194,6 +195,20 @@ class Trouble:
         self._later(3000, lambda _: network.unreachable.discard(node_id))
         return False  # counted by the network, when somebody tries
 
+    def _refuse_login(self, now_ms: int) -> bool:
+        process = self._pick_process()
+        if process is None:
+            return False
+        network = process.network
+        network.is_login_refused = True
+        network.lose_node(self._pick_node(), now_ms)
+
+        def accept(_: int) -> None:
+            network.is_login_refused = False
+
+        self._later(300, accept)
+        return False  # counted by the network, when somebody tries
+
     def _crash_client(self, now_ms: int) -> bool:  # noqa: ARG002
         process = self._pick_process()
         if process is None:
@@ -226,3 +241,4 @@ class Trouble:
             self._return_broker(node_id, now_ms)
         for process in self._simulator.processes:
             process.network.unreachable.clear()
+            process.network.is_login_refused = False

@@ -27,6 +27,7 @@ from txnproducer.sim.history import Attempt, SentRecord
 from txnproducer.sim.process import Condition, Process, Script
 
 TOPIC = "topic"
+COMPACTED_TOPIC = "compacted"
 # An interrupted call looks like one that timed out early.
 _INTERRUPT_RATE = 0.03
 _INTERRUPT_MS = 40
@@ -172,6 +173,10 @@ class _Transaction:
                 yield _sleep(self._process, 400)
             elif drawn < 0.13:
                 yield from _flush(self._process)
+            elif drawn < 0.15:
+                yield from _look_around(self._process)
+            elif drawn < 0.16:
+                _misuse(self._process)
         if offsets_at >= 0:
             return (yield from self._send_offsets())
         return None
@@ -277,47 +282,121 @@ class _Transaction:
 # --- records ------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A record that an application is about to send: the arguments of `send`."""
+
+    topic: str
+    value: bytes
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int | None
+
+
+def _draft(process: Process, attempt: Attempt, number: int) -> _Draft:
+    dice = process.dice
+    filling = b"." * dice.choice((0, 0, 0, 10, 100, 400))
+    drawn = dice.random()
+    topic = TOPIC
+    if drawn < 0.004:
+        topic = "nowhere"
+    elif drawn < 0.008:
+        filling = b"." * (process.config.max_request_size + 1)
+    elif drawn < 0.1:
+        topic = COMPACTED_TOPIC
+    key = b"%d" % dice.randrange(9) if topic == COMPACTED_TOPIC or drawn > 0.8 else None
+    if topic == COMPACTED_TOPIC and dice.random() < 0.02:
+        key = None  # which the broker refuses
+    partition = None
+    if key is None and dice.random() < 0.7:
+        partition = dice.randrange(process.simulator.options.partition_count)
+    headers = (("trace", b"1"), ("empty", None)) if dice.random() < 0.05 else ()
+    return _Draft(topic, f"{attempt.name}:{number}:".encode() + filling, key, headers, partition)
+
+
 def _send(
     process: Process, attempt: Attempt, number: int
 ) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
     """Send a record as `send` does: wait for metadata and memory up to `max_block_ms`."""
-    dice, core, options = process.dice, process.core, process.simulator.options
-    place = TopicPartition(TOPIC, dice.randrange(options.partition_count))
-    filling = b"." * dice.choice((0, 0, 10, 100, 400))
-    record = SentRecord(place, f"{attempt.name}:{number}:".encode() + filling)
+    core, draft = process.core, _draft(process, attempt, number)
+    record = SentRecord(TopicPartition(draft.topic, -1), draft.value)
     start_ms = process.now_ms
-    blocked: AppendBlocked | None = None
-    while True:
+    outcome: FutureRecordMetadata | AppendBlocked | None = None
+    while not isinstance(outcome, FutureRecordMetadata):
+        if isinstance(outcome, AppendBlocked):
+            outcome = yield from _wait_to_append(process, draft, record, outcome, start_ms)
+            if isinstance(outcome, FutureRecordMetadata):
+                break
         try:
             outcome = core.append(
-                place.topic, record.value, None, (), place.partition, 0, record.on_delivery,
-                process.now_ms, blocked,
-            )  # fmt: skip
+                draft.topic,
+                draft.value,
+                draft.key,
+                draft.headers,
+                draft.partition,
+                process.now_ms,
+                record.on_delivery,
+                process.now_ms,
+                outcome,
+            )
         except KafkaError as error:
             return error
-        if isinstance(outcome, FutureRecordMetadata):
-            break
-        blocked = outcome
-        if blocked.reason is BlockReason.MEMORY:
-            process.simulator.faults.counts[FaultKind.MEMORY_EXHAUSTED] += 1
-        is_possible = yield (
-            partial(core.append_can_proceed, blocked),
-            start_ms + process.config.max_block_ms,
-        )
-        if not is_possible:
-            waited_ms = process.now_ms - start_ms
-            outcome = core.time_out_append(
-                blocked,
-                place.topic,
-                place.partition,
-                record.on_delivery,
-                waited_ms,
-                process.now_ms,
-            )
-            break
-    record.future = outcome
+    told = outcome.metadata()
+    record.place, record.future = TopicPartition(told.topic, told.partition), outcome
     attempt.records.append(record)
     return None
+
+
+def _wait_to_append(
+    process: Process,
+    draft: _Draft,
+    record: SentRecord,
+    blocked: AppendBlocked,
+    start_ms: int,
+) -> Generator[tuple[Condition, int], bool, FutureRecordMetadata | AppendBlocked]:
+    """Wait until it is worth trying again; after `max_block_ms` the record has failed."""
+    core = process.core
+    if blocked.reason is BlockReason.MEMORY:
+        process.simulator.faults.counts[FaultKind.MEMORY_EXHAUSTED] += 1
+    limit_ms = start_ms + process.config.max_block_ms
+    if process.dice.random() < _INTERRUPT_RATE:
+        limit_ms = min(limit_ms, process.now_ms + _INTERRUPT_MS)
+    is_possible = yield partial(core.append_can_proceed, blocked), limit_ms
+    if is_possible:
+        return blocked
+    waited_ms = process.now_ms - start_ms
+    return core.time_out_append(
+        blocked, draft.topic, draft.partition, record.on_delivery, waited_ms, process.now_ms
+    )
+
+
+def _look_around(process: Process) -> Script:
+    """Make the calls that only ask."""
+    core = process.core
+    if core.metrics()["buffer-available-bytes"] < 0:
+        process.simulator.history.violate("memory", f"{process.name} has lent more than it has")
+    until_ms = process.now_ms + process.config.max_block_ms
+    try:
+        while core.partitions_for(TOPIC, process.now_ms) is None and process.now_ms < until_ms:
+            yield partial(core.is_topic_decided, TOPIC), until_ms
+    except KafkaError as error:
+        process.simulator.checkers.refused(process, "partitions_for", error)
+
+
+def _misuse(process: Process) -> None:
+    """Make a call that does not fit, and see it refused, with nothing changed."""
+    core, manager = process.core, process.manager
+    calls: tuple[Callable[[], object], ...] = (core.begin_transaction, core.init_transactions)
+    state = manager.state
+    call = process.dice.choice(calls)
+    try:
+        call()
+    except KafkaError:
+        if manager.state is state:
+            return
+    process.simulator.history.violate(
+        "state", f"{process.name}: {call} in a transaction; {state} became {manager.state}"
+    )
 
 
 def _flush(process: Process) -> Script:
@@ -344,7 +423,7 @@ def idempotent_script(process: Process) -> Script:
                 yield _sleep(process, 400)
         yield from _flush(process)
         simulator.checkers.plain_ended(process, attempt)
-        if process.manager.has_fatal_error or process.dice.random() < 0.05:
+        if process.has_failed or process.dice.random() < 0.05:
             yield from _close(process)
             yield _sleep(process, 300)
             process.renew()

@@ -5,6 +5,8 @@ Behavior:
 * A transactional batch has to belong to the open transaction: v1 asks the coordinator whether the
   partition was added, v2 has it added now (KIP-890). Once a transaction has begun in a partition,
   nobody is asked any more.
+* A batch is refused as a whole where a record is not valid (no key, in a compacted topic), and the
+  record is named (KIP-467).
 * A broker that does not lead a partition refuses, and names the leader if it knows it (KIP-951).
 
 Version notes: v10 names new leaders, v11 knows TRANSACTION_ABORTABLE, v12 speaks transactions v2,
@@ -28,6 +30,7 @@ from txnproducer._protocol.messages import (
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
+    RecordError,
 )
 from txnproducer._record import BatchHeader, RecordBatch
 from txnproducer.errors import CorruptRecordError, ErrorCode
@@ -70,7 +73,9 @@ def handle(
     nodes = _refuse_misdirected(cluster, node_id, batches, answers)
     _refuse_unverified(cluster, request, batches, answers, now_ms)
     for place, batch in batches.items():
-        answers[place] = _append(cluster, place, batch, now_ms)
+        answers[place] = _refuse_records(cluster, place, batch) or _append(
+            cluster, place, batch, now_ms
+        )
     ordered = tuple(answers[p.topic_partition] for p in request.partitions)
     return ProduceResponse(ordered, nodes)
 
@@ -168,6 +173,22 @@ def _translate(code: ErrorCode, *, is_v2: bool) -> ErrorCode:
     if code in _UNVERIFIED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not is_v2):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     return code
+
+
+def _refuse_records(
+    cluster: BrokerCluster, place: TopicPartition, batch: RecordBatch
+) -> ProducePartitionResponse | None:
+    if place.topic not in cluster.compacted:
+        return None
+    blamed = [index for index, record in enumerate(batch) if record.key is None]
+    if not blamed:
+        return None
+    return ProducePartitionResponse(
+        place,
+        ErrorCode.INVALID_RECORD,
+        record_errors=tuple(RecordError(index, "a record without a key") for index in blamed),
+        error_message="one or more records have been rejected",
+    )
 
 
 def _append(
