@@ -4,7 +4,7 @@ Owns: `LiveTarget`, and the patience that a real broker needs: coordinators that
 markers that are being written. Must not know: the model.
 Rules:
 * Requests go through the product's own wire adapter, which also chooses their versions.
-* Readers are of another make (librdkafka), so that no mistake of ours can hide itself.
+* The reader is of another make (librdkafka), so that no mistake of ours can hide itself.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
-
-import confluent_kafka
 
 from integration.conformance.questions import Questions
 from integration.conformance.target import Member, ProducerSeen, RecordSeen
@@ -56,9 +54,6 @@ class LiveTarget:
         self._questions = Questions(servers)
         self._connection = admin.connect(servers)
         self._admin = self._connection.__enter__()
-        self._readers = {
-            is_committed: _reader(servers, is_committed) for is_committed in (True, False)
-        }
         self._topic_ids: dict[str, bytes | None] = {}
         self._groups: dict[str, set[tuple[str, TopicPartition]]] = {}
         self._node_id = self._first_node()
@@ -73,8 +68,6 @@ class LiveTarget:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for reader in self._readers.values():
-            reader.close()
         self._connection.__exit__(kind, error, trace)
         self._questions.close()
         self._driver.close()
@@ -131,6 +124,9 @@ class LiveTarget:
             "no producer ids to give",
         )
 
+    def wait_ms(self, time_ms: int) -> None:
+        time.sleep(time_ms / 1000)
+
     def settle(self, transactional_id: str) -> None:
         describe = m.DescribeTransactionsRequest((transactional_id,))
 
@@ -184,14 +180,10 @@ class LiveTarget:
         ]
 
     def last_stable_offset(self, place: TopicPartition) -> int:
-        return self._end(place, read_committed=True)
+        return self._questions.end(place, read_committed=True)
 
     def log_end_offset(self, place: TopicPartition) -> int:
-        return self._end(place, read_committed=False)
-
-    def _end(self, place: TopicPartition, *, read_committed: bool) -> int:
-        where = confluent_kafka.TopicPartition(place.topic, place.partition)
-        return int(self._readers[read_committed].get_watermark_offsets(where, timeout=10)[1])
+        return self._questions.end(place, read_committed=False)
 
     def producers(self, place: TopicPartition) -> list[ProducerSeen]:
         return self._questions.producers(place)
@@ -203,16 +195,6 @@ class LiveTarget:
 
     def join_group(self, group_id: str) -> Member:
         return self._questions.join_group(group_id)
-
-
-def _reader(servers: str, is_committed: bool) -> Any:
-    return confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "conformance-reader",
-            "isolation.level": "read_committed" if is_committed else "read_uncommitted",
-        }
-    )
 
 
 def _keys_of_all(partition_count: int) -> tuple[str, ...]:

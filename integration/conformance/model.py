@@ -39,6 +39,12 @@ class ModelTarget:
         self._now_ms = now_ms
         self._cluster.advance(now_ms)
 
+    def wait_ms(self, time_ms: int) -> None:
+        end_ms = self._now_ms + time_ms
+        while self._cluster.next_event_ms() < end_ms:
+            self._advance_to(self._cluster.next_event_ms())
+        self._advance_to(end_ms)
+
     def settle(self, transactional_id: str) -> None:
         end_ms = self._now_ms + _LONGEST_WAIT_MS
         while transactional_id in self._cluster.open_transactions:

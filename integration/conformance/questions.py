@@ -2,7 +2,7 @@
 
 Why it exists: the package speaks the producer's APIs alone, and client libraries wait and try
 again where a test wants the broker's first word.
-Owns: one blocking connection, and the four APIs asked on it. Must not know: transcripts.
+Owns: one blocking connection, and the APIs asked on it. Must not know: transcripts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from kafka.protocol.admin.transactions import DescribeProducersRequest, Describe
 from kafka.protocol.consumer import (
     JoinGroupRequest,
     JoinGroupResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     SyncGroupRequest,
@@ -25,6 +27,8 @@ from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
 _TIMEOUT = 20.0
+_LATEST = -1
+_LIST_OFFSETS_VERSION = 5
 _OFFSET_FETCH_VERSION = 7  # the first with require_stable; 8 asks for several groups
 _GROUP_VERSION = 3  # from 4 on a new member has to join twice
 
@@ -54,23 +58,39 @@ class Questions:
 
     def is_led(self, place: TopicPartition) -> bool:
         """Tell whether the broker serves a partition by now."""
-        return not self._describe_producers(place).error_code
+        return not self._list_end(place, read_committed=False).error_code
+
+    def end(self, place: TopicPartition, *, read_committed: bool) -> int:
+        """Return the last stable offset, or the end of the log."""
+        partition = self._list_end(place, read_committed=read_committed)
+        assert partition.error_code == 0, partition
+        return int(partition.offset)
+
+    def _list_end(self, place: TopicPartition, *, read_committed: bool) -> Any:
+        topic_type = ListOffsetsRequest.ListOffsetsTopic
+        partition = topic_type.ListOffsetsPartition(
+            partition_index=place.partition, current_leader_epoch=-1, timestamp=_LATEST
+        )
+        request = ListOffsetsRequest(
+            version=_LIST_OFFSETS_VERSION,
+            replica_id=-1,
+            isolation_level=int(read_committed),
+            topics=[topic_type(name=place.topic, partitions=[partition])],
+        )
+        (found,) = self._ask(request, ListOffsetsResponse).topics[0].partitions
+        return found
 
     def producers(self, place: TopicPartition) -> list[ProducerSeen]:
-        partition = self._describe_producers(place)
-        assert partition.error_code == 0, partition
-        return [
-            ProducerSeen(each.producer_id, each.producer_epoch, each.last_sequence)
-            for each in partition.active_producers
-        ]
-
-    def _describe_producers(self, place: TopicPartition) -> Any:
         topic = DescribeProducersRequest.TopicRequest(
             name=place.topic, partition_indexes=[place.partition]
         )
         request = DescribeProducersRequest(version=0, topics=[topic])
         (partition,) = self._ask(request, DescribeProducersResponse).topics[0].partitions
-        return partition
+        assert partition.error_code == 0, partition
+        return [
+            ProducerSeen(each.producer_id, each.producer_epoch, each.last_sequence)
+            for each in partition.active_producers
+        ]
 
     def committed_offset(
         self, group_id: str, place: TopicPartition, *, require_stable: bool

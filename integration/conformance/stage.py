@@ -6,6 +6,7 @@ Rules: names that a case uses get the case's prefix, so that cases never meet on
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,6 @@ from txnproducer._record import RecordBatchBuilder
 from txnproducer.errors import ErrorCode
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
-TIMESTAMP_MS = 1_600_000_000_000
 _BATCH_BYTES = 100_000
 
 
@@ -98,6 +98,19 @@ class Stage:
         )
         assert isinstance(answer, m.InitProducerIdResponse)
         return Identity(full, answer.producer_id, answer.producer_epoch)
+
+    def init_until(self, producer_epoch: int, name: str = "a") -> Identity:
+        """Ask for a producer id again and again, until its epoch is so high."""
+        request = m.InitProducerIdRequest(self.name(name), 60_000)
+        epoch = producer_id = m.NO_PRODUCER_ID
+        while epoch < producer_epoch:
+            answer = self._target.ask(request)
+            assert isinstance(answer, m.InitProducerIdResponse)
+            assert not answer.error_code, answer
+            producer_id, epoch = answer.producer_id, answer.producer_epoch
+        who = Identity(self.name(name), producer_id, epoch)
+        self.transcript.note(f"{name} is {self.transcript.producer(producer_id, epoch)}")
+        return who
 
     def init_idempotent(self) -> Identity:
         """Ask for a producer id without a transactional id."""
@@ -191,6 +204,19 @@ class Stage:
         assert who.transactional_id is not None
         self._target.settle(who.transactional_id)
 
+    def wait_ms(self, time_ms: int) -> None:
+        """Let time go by."""
+        self._target.wait_ms(time_ms)
+
+    def open(
+        self, place: TopicPartition, *values: str, name: str = "a", timeout_ms: int = 60_000
+    ) -> Identity:
+        """Begin a transaction as a new producer, with a batch in it."""
+        who = self.init(name, timeout_ms=timeout_ms)
+        self.begin(who, place)
+        self.produce(who, place, 0, *(values or ("open",)))
+        return who
+
     # --- producing ------------------------------------------------------------------------------
 
     def batch(
@@ -199,7 +225,8 @@ class Stage:
         """Build a batch."""
         builder = RecordBatchBuilder(_BATCH_BYTES)
         for value in values:
-            builder.append(TIMESTAMP_MS, None, value.encode())
+            # The present, for a real broker soon deletes what is old.
+            builder.append(int(time.time() * 1000), None, value.encode())
         if is_transactional is None:
             is_transactional = who.transactional_id is not None
         builder.set_producer_state(

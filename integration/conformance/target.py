@@ -51,6 +51,10 @@ class Target(Protocol):
         """Put a request, and return its answer."""
         ...
 
+    def wait_ms(self, time_ms: int) -> None:
+        """Let time go by."""
+        ...
+
     def settle(self, transactional_id: str) -> None:
         """Wait until an id's transaction has ended, markers included, by whoever's hand."""
         ...

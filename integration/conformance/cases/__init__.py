@@ -3,6 +3,29 @@
 from __future__ import annotations
 
 from integration.conformance.case import CASES
-from integration.conformance.cases import init_producer_id
+from integration.conformance.cases import (
+    add_partitions,
+    end_txn,
+    init_producer_id,
+    last_epochs,
+    lookup,
+    offsets,
+    produce,
+    produce_in_transactions,
+    reading,
+    time_outs,
+)
 
-__all__ = ["CASES", "init_producer_id"]
+__all__ = [
+    "CASES",
+    "add_partitions",
+    "end_txn",
+    "init_producer_id",
+    "last_epochs",
+    "lookup",
+    "offsets",
+    "produce",
+    "produce_in_transactions",
+    "reading",
+    "time_outs",
+]

@@ -1,0 +1,156 @@
+"""AddPartitionsToTxn and AddOffsetsToTxn: how a transaction of the first version begins.
+
+Clients of transactions v2 send neither, but brokers answer them all the same.
+"""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.stage import Identity, Stage
+from txnproducer._protocol import messages as m
+from txnproducer.records import TopicPartition
+
+
+@case()
+def adding_a_partition_begins_the_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.add(who, t)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def partitions_are_added_in_several_calls(s: Stage) -> None:
+    t, u, v = s.partitions("t", 3)
+    who = s.init()
+    s.add(who, t)
+    s.add(who, u, v)
+    s.describe(who)
+
+
+@case()
+def adding_a_partition_again_changes_nothing(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.init()
+    s.add(who, t)
+    s.add(who, t)
+    s.add(who, t, u)
+    s.describe(who)
+
+
+@case()
+def with_an_unknown_topic_no_partition_is_added(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.add(who, t, s.unknown_partition())
+    s.describe(who)
+
+
+@case()
+def with_an_unknown_partition_none_is_added(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.add(who, t, TopicPartition(t.topic, 7))
+    s.describe(who)
+
+
+@case()
+def an_old_epoch_adds_nothing(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.init()
+    s.add(who, t)
+    s.add_offsets(who)
+    s.describe(who)
+
+
+@case()
+def a_later_epoch_adds_nothing(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.add(who.newer(), t)
+    s.add_offsets(who.newer())
+
+
+@case()
+def a_strange_producer_id_adds_nothing(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.add(who.stranger(), t)
+    s.add_offsets(who.stranger())
+
+
+@case()
+def an_id_that_was_never_initialised_adds_nothing(s: Stage) -> None:
+    t = s.partition()
+    nobody = Identity(s.name("a"), 4711, 0)
+    s.add(nobody, t)
+    s.add_offsets(nobody)
+    s.describe("a")
+
+
+@case()
+def an_empty_id_adds_nothing(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    nobody = Identity("", who.producer_id, who.producer_epoch)
+    s.add(nobody, t)
+    s.add_offsets(nobody)
+
+
+@case()
+def adding_after_a_commit_begins_the_next_transaction(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.commit(s.open(t))
+    s.add(who, u)
+    s.describe(who)
+
+
+@case()
+def adding_after_an_abort_begins_the_next_transaction(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.abort(s.open(t))
+    s.add(who, u)
+    s.describe(who)
+
+
+@case()
+def adding_a_groups_offsets_begins_the_transaction(s: Stage) -> None:
+    who = s.init()
+    s.add_offsets(who)
+    s.describe(who)
+
+
+@case()
+def adding_a_groups_offsets_again_changes_nothing(s: Stage) -> None:
+    who = s.init()
+    s.add_offsets(who)
+    s.add_offsets(who)
+    s.describe(who)
+
+
+@case()
+def the_offsets_of_the_empty_group_can_be_added(s: Stage) -> None:
+    who = s.init()
+    assert who.transactional_id is not None
+    s.ask(m.AddOffsetsToTxnRequest(who.transactional_id, who.producer_id, who.producer_epoch, ""))
+    s.describe(who)
+
+
+@case(only=1)
+def a_partition_that_was_added_gets_its_marker_even_without_a_record(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.add(who, t)
+    s.commit(who)
+    s.look(t)
+
+
+@case(only=1)
+def a_partition_that_was_added_gets_its_abort_marker_even_without_a_record(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.add(who, t)
+    s.abort(who)
+    s.look(t)

@@ -1,0 +1,243 @@
+"""EndTxn: commits, aborts, repetitions, and the epochs that follow (KIP-890)."""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.stage import Identity, Stage
+
+
+@case()
+def committed_records_are_read(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t, "a", "b")
+    s.look(t)
+    s.commit(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def aborted_records_are_not_read(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t, "a", "b")
+    s.abort(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def every_partition_of_the_transaction_gets_its_marker(s: Stage) -> None:
+    t, u, v = s.partitions("t", 3)
+    who = s.init()
+    s.begin(who, t, u, v)
+    for place in (t, u, v):
+        s.produce(who, place, 0, "kept")
+    s.commit(who)
+    s.look(t, u, v)
+
+
+@case()
+def transactions_follow_one_another(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t, "first")
+    who = s.commit(who)
+    s.begin(who, t)
+    s.produce(who, t, 0 if s.is_v2 else 1, "second")
+    who = s.abort(who)
+    s.begin(who, t)
+    s.produce(who, t, 0 if s.is_v2 else 2, "third")
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def committing_before_the_first_transaction(s: Stage) -> None:
+    who = s.init()
+    s.end(who, commit=True)
+    s.describe(who)
+
+
+@case()
+def aborting_before_the_first_transaction(s: Stage) -> None:
+    who = s.init()
+    s.abort(who)
+    s.describe(who)
+
+
+@case()
+def committing_nothing_after_a_commit(s: Stage) -> None:
+    who = s.commit(s.open(s.partition()))
+    s.end(who, commit=True)
+    s.describe(who)
+
+
+@case()
+def aborting_nothing_after_a_commit(s: Stage) -> None:
+    who = s.commit(s.open(s.partition()))
+    s.abort(who)
+    s.describe(who)
+
+
+@case()
+def committing_nothing_after_an_abort(s: Stage) -> None:
+    who = s.abort(s.open(s.partition()))
+    s.end(who, commit=True)
+    s.describe(who)
+
+
+@case()
+def aborting_nothing_after_an_abort(s: Stage) -> None:
+    who = s.abort(s.open(s.partition()))
+    s.abort(who)
+    s.describe(who)
+
+
+@case(only=2)
+def aborting_nothing_twice_raises_the_epoch_twice(s: Stage) -> None:
+    who = s.init()
+    who = s.abort(who)
+    who = s.abort(who)
+    s.describe(who)
+
+
+@case()
+def a_commit_that_is_repeated_gets_the_same_answer(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.commit(who)
+    s.commit(who)
+    s.commit(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def an_abort_that_is_repeated_gets_the_same_answer(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.abort(who)
+    s.abort(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def a_committed_transaction_cannot_be_aborted(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.commit(who)
+    s.abort(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def an_aborted_transaction_cannot_be_committed(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.abort(who)
+    s.commit(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case(only=2)
+def a_repetition_after_the_next_transaction_has_begun(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    after = s.commit(who)
+    s.produce(after, t, 0, "second")
+    s.end(who, commit=True)
+    s.end(who, commit=False)
+    s.describe(who)
+
+
+@case(only=2)
+def an_end_two_epochs_old_is_fenced(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    after = s.commit(who)
+    s.produce(after, t, 0, "second")
+    s.commit(after)
+    s.end(who, commit=True)
+    s.end(who, commit=False)
+
+
+@case()
+def an_old_epoch_ends_nothing(s: Stage) -> None:
+    who = s.init()
+    s.init()
+    s.end(who, commit=True)
+    s.end(who, commit=False)
+    s.describe(who)
+
+
+@case()
+def an_old_epoch_does_not_end_the_new_ones_transaction(s: Stage) -> None:
+    t = s.partition()
+    old = s.init()
+    s.init()
+    s.open(t)
+    s.end(old, commit=True)
+    s.end(old, commit=False)
+    s.describe(old)
+    s.look(t)
+
+
+@case()
+def a_later_epoch_ends_nothing(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.end(who.newer(), commit=True)
+    s.end(who.newer(2), commit=False)
+    s.describe(who)
+
+
+@case()
+def a_strange_producer_id_ends_nothing(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.end(who.stranger(), commit=True)
+    s.describe(who)
+
+
+@case()
+def an_unknown_id_ends_nothing(s: Stage) -> None:
+    s.end(Identity(s.name("nobody"), 4711, 0), commit=True)
+    s.describe("nobody")
+
+
+@case()
+def an_empty_id_ends_nothing(s: Stage) -> None:
+    s.end(Identity("", 4711, 0), commit=True)
+
+
+@case()
+def the_former_identity_is_refused_after_initialising_behind_a_commit(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.commit(who)
+    s.init()
+    s.end(who, commit=True)
+    s.produce(who, t, 1, "too late")
+    s.look(t)
+
+
+@case(only=2)
+def after_a_commit_the_former_identity_writes_nothing(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.commit(who)
+    s.produce(who, t, 1, "too late")
+    s.look(t)
+
+
+@case()
+def a_bump_by_its_owner_after_an_abort_begins_anew(s: Stage) -> None:
+    t = s.partition()
+    who = s.abort(s.open(t))
+    who = s.init(current=who)
+    s.begin(who, t)
+    s.produce(who, t, 0, "second")
+    s.commit(who)
+    s.look(t)

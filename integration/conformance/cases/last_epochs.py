@@ -1,0 +1,64 @@
+"""The end of the epochs: 32766 is the last that a client gets, then there is a new producer id.
+
+On a real broker each case asks for 32 thousand epochs, which takes it a quarter of a minute.
+"""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.stage import Stage
+
+LAST = 32_766
+
+
+@case()
+def after_the_last_epoch_initialising_gets_a_new_producer_id(s: Stage) -> None:
+    s.init_until(LAST - 2)
+    s.init()
+    s.init()
+    s.init()
+    s.init()
+    s.describe("a")
+
+
+@case()
+def after_the_last_epoch_a_bump_gets_a_new_producer_id(s: Stage) -> None:
+    who = s.init_until(LAST)
+    after = s.init(current=who)
+    s.init(current=who)
+    s.init(current=after)
+    s.init(current=who)
+    s.describe("a")
+
+
+@case()
+def a_commit_under_the_last_epoch(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_until(LAST)
+    s.begin(who, t)
+    s.produce(who, t, 0, "kept")
+    after = s.commit(who)
+    s.describe(who)
+    s.look(t)
+    s.commit(who)
+    s.end(who, commit=False)
+    s.begin(after, t)
+    s.produce(after, t, 0 if s.is_v2 else 1, "kept")
+    s.commit(after)
+    s.look(t)
+    s.init()
+
+
+@case()
+def fencing_a_transaction_under_the_last_epoch(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_until(LAST)
+    s.begin(who, t)
+    s.produce(who, t, 0, "lost")
+    s.init()
+    s.settle(who)
+    s.describe(who)
+    s.look(t)
+    s.end(who, commit=False)
+    s.init()
+    s.describe(who)

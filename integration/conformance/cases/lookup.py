@@ -1,0 +1,98 @@
+"""FindCoordinator, Metadata and DescribeTransactions: what is where, and in what state."""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.stage import Stage
+from txnproducer._protocol import messages as m
+from txnproducer.records import TopicPartition
+
+
+@case()
+def every_transactional_id_has_a_coordinator(s: Stage) -> None:
+    s.ask(m.FindCoordinatorRequest(s.name("a"), m.CoordinatorType.TRANSACTION))
+
+
+@case()
+def every_group_has_a_coordinator(s: Stage) -> None:
+    s.ask(m.FindCoordinatorRequest(s.name("g"), m.CoordinatorType.GROUP))
+
+
+@case()
+def the_empty_transactional_id_is_looked_up_like_any(s: Stage) -> None:
+    s.ask(m.FindCoordinatorRequest("", m.CoordinatorType.TRANSACTION))
+
+
+@case()
+def the_empty_group_is_looked_up_like_any(s: Stage) -> None:
+    s.ask(m.FindCoordinatorRequest("", m.CoordinatorType.GROUP))
+
+
+@case()
+def metadata_tells_of_brokers_alone_if_asked_for_no_topic(s: Stage) -> None:
+    s.ask(m.MetadataRequest((), allow_auto_topic_creation=False))
+
+
+@case()
+def metadata_tells_of_every_partition(s: Stage) -> None:
+    t, *_ = s.partitions("t", 3)
+    s.ask(m.MetadataRequest((t.topic,), allow_auto_topic_creation=False))
+
+
+@case()
+def metadata_of_an_unknown_topic_spoils_nothing_else(s: Stage) -> None:
+    t = s.partition()
+    names = (t.topic, s.name("nowhere"))
+    s.ask(m.MetadataRequest(names, allow_auto_topic_creation=False))
+
+
+@case()
+def an_unknown_id_has_no_description(s: Stage) -> None:
+    s.describe("nobody")
+
+
+@case()
+def an_empty_id_has_no_description(s: Stage) -> None:
+    s.ask(m.DescribeTransactionsRequest(("",)))
+
+
+@case()
+def several_ids_are_described_at_once(s: Stage) -> None:
+    s.init("a")
+    s.init("b")
+    names = tuple(s.name(name) for name in ("a", "nobody", "b"))
+    s.ask(m.DescribeTransactionsRequest(names))
+
+
+@case()
+def a_description_follows_the_life_of_an_id(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.init()
+    s.describe(who)
+    s.begin(who, t, u)
+    s.produce(who, u, 0, "one")
+    s.produce(who, t, 0, "two")
+    s.describe(who)
+    who = s.commit(who)
+    s.describe(who)
+    s.begin(who, t)
+    s.produce(who, t, 2 if not s.is_v2 else 0, "three")
+    who = s.abort(who)
+    s.describe(who)
+
+
+@case()
+def a_description_names_the_offsets_partition(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.describe(who)
+    s.commit(who)
+
+
+@case()
+def a_partition_that_there_is_not_has_no_leader_to_take_a_batch(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce(who, TopicPartition(t.topic, 7), 0, "lost")

@@ -1,0 +1,299 @@
+"""TxnOffsetCommit: a consumer group's offsets in a transaction (KIP-98, KIP-447)."""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.stage import Identity, Stage
+from txnproducer._protocol import messages as m
+from txnproducer.records import OffsetAndMetadata
+
+
+@case()
+def offsets_count_once_they_are_committed(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.look_at_offset(t)
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case()
+def aborted_offsets_never_count(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.abort(who)
+    s.look_at_offset(t)
+
+
+@case()
+def pending_offsets_hide_the_older_ones_from_those_who_want_stable_ones(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    who = s.commit(who)
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 9)
+    s.look_at_offset(t)
+    s.abort(who)
+    s.look_at_offset(t)
+
+
+@case()
+def of_two_offsets_in_a_transaction_the_last_counts(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 9)
+    s.commit_offset(who, t, 5)
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case()
+def offsets_and_records_are_committed_together(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.look_at_offset(t)
+    s.look(t)
+    s.commit(who)
+    s.look_at_offset(t)
+    s.look(t)
+
+
+@case()
+def offsets_of_two_groups_go_with_one_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    for group in ("g", "h"):
+        s.begin_offsets(who, group)
+        s.commit_offset(who, t, 5, group)
+    s.commit(who)
+    s.look_at_offset(t, "g")
+    s.look_at_offset(t, "h")
+
+
+@case()
+def two_transactions_for_one_group_each_decide_their_own(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    first, second = s.init("a"), s.init("b")
+    s.begin_offsets(first)
+    s.begin_offsets(second)
+    s.commit_offset(first, t, 5)
+    s.commit_offset(second, u, 7)
+    s.commit(first)
+    s.abort(second)
+    s.look_at_offset(t)
+    s.look_at_offset(u)
+
+
+@case(only=2)
+def writing_an_offset_begins_the_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.commit_offset(who, t, 5)
+    s.describe(who)
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case(only=1)
+def offsets_of_a_group_that_was_not_added_are_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.commit_offset(who, t, 5)
+    s.add(who, t)
+    s.commit_offset(who, t, 5)
+    s.look_at_offset(t)
+
+
+@case()
+def an_old_epoch_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.init()
+    s.settle(who)
+    s.commit_offset(who, t, 6)
+    s.look_at_offset(t)
+
+
+@case()
+def an_old_epoch_that_the_group_has_not_seen_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.init()
+    s.commit_offset(who, t, 6)
+    s.look_at_offset(t)
+
+
+@case()
+def a_later_epoch_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who.newer(), t, 6)
+    s.look_at_offset(t)
+
+
+@case()
+def a_strange_producer_id_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who.stranger(), t, 6)
+    s.look_at_offset(t)
+
+
+@case()
+def an_unknown_id_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    s.commit_offset(Identity(s.name("nobody"), 4711, 0), t, 6)
+    s.look_at_offset(t)
+
+
+@case()
+def the_empty_group_has_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.commit_offset(who, t, 6, group="")
+
+
+@case()
+def an_unknown_topic_has_no_offsets(s: Stage) -> None:
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, s.unknown_partition(), 6)
+
+
+@case()
+def an_unknown_topic_spoils_no_other_offset(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    places = (t, s.unknown_partition())
+    offsets = tuple((place, OffsetAndMetadata(5)) for place in places)
+    assert who.transactional_id is not None
+    s.ask(
+        m.TxnOffsetCommitRequest(
+            who.transactional_id,
+            s.name("g"),
+            who.producer_id,
+            who.producer_epoch,
+            offsets,
+            is_transaction_v2_enabled=s.is_v2,
+        )
+    )
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case()
+def metadata_above_four_kibibytes_is_refused(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.init()
+    s.begin_offsets(who)
+    offsets = (
+        (t, OffsetAndMetadata(5, "x" * 4096)),
+        (u, OffsetAndMetadata(5, "x" * 4097)),
+    )
+    assert who.transactional_id is not None
+    s.ask(
+        m.TxnOffsetCommitRequest(
+            who.transactional_id,
+            s.name("g"),
+            who.producer_id,
+            who.producer_epoch,
+            offsets,
+            is_transaction_v2_enabled=s.is_v2,
+        )
+    )
+    s.commit(who)
+    s.look_at_offset(t)
+    s.look_at_offset(u)
+
+
+# --- members (KIP-447) --------------------------------------------------------------------------
+
+
+@case()
+def the_groups_member_writes_its_offsets(s: Stage) -> None:
+    t = s.partition()
+    member_id, generation_id = s.join_group()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id=member_id, generation_id=generation_id)
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case()
+def a_producer_that_names_no_member_writes_offsets_of_a_group_with_members(s: Stage) -> None:
+    t = s.partition()
+    s.join_group()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case()
+def an_old_generation_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    member_id, generation_id = s.join_group()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id=member_id, generation_id=generation_id + 1)
+    s.commit_offset(who, t, 5, member_id=member_id, generation_id=generation_id - 1)
+    s.look_at_offset(t)
+
+
+@case()
+def a_strange_member_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    _, generation_id = s.join_group()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id="stranger", generation_id=generation_id)
+    s.commit_offset(who, t, 5, member_id="", generation_id=generation_id)
+    s.look_at_offset(t)
+
+
+@case()
+def an_unknown_static_member_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    member_id, generation_id = s.join_group()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(
+        who, t, 5, member_id=member_id, generation_id=generation_id, instance_id="stranger"
+    )
+    s.look_at_offset(t)
+
+
+@case()
+def a_generation_of_a_group_that_there_is_not_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id="stranger", generation_id=3)
+    s.look_at_offset(t)
+
+
+@case()
+def a_member_of_a_group_that_has_only_offsets_writes_none(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.commit_offset(who, t, 6, member_id="stranger", generation_id=3)
+    s.commit(who)
+    s.look_at_offset(t)

@@ -1,0 +1,237 @@
+"""Produce with sequences: idempotence, gaps, epochs."""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.stage import Identity, Stage
+
+
+@case()
+def batches_follow_one_another(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t, "a", "b")
+    s.produce(who, t, 2, "c")
+    s.produce(who, t, 3, "d", "e")
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def the_last_five_batches_are_known_again(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t, "0")
+    for sequence in range(1, 5):
+        s.produce(who, t, sequence, str(sequence))
+    for sequence in range(5):
+        s.produce(who, t, sequence, str(sequence))
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def an_older_batch_is_not_known_again(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t, "0")
+    for sequence in range(1, 6):
+        s.produce(who, t, sequence, str(sequence))
+    s.produce(who, t, 0, "0")
+    s.produce(who, t, 6, "6")
+    s.look(t)
+
+
+@case()
+def a_batch_with_the_same_first_but_another_last_sequence_is_no_duplicate(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t, "a", "b")
+    s.produce(who, t, 0, "a")
+    s.produce(who, t, 0, "a", "b", "c")
+    s.produce(who, t, 1, "b")
+    s.look(t)
+
+
+@case()
+def a_gap_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t, "a")
+    s.produce(who, t, 2, "c")
+    s.produce(who, t, 1, "b")
+    s.look(t)
+
+
+@case()
+def a_transaction_that_does_not_begin_with_0(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce(who, t, 3, "a")
+    s.produce(who, t, 0, "a")
+    s.look(t)
+
+
+@case()
+def an_idempotent_producer_that_does_not_begin_with_0(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce(who, t, 3, "a")
+    s.produce(who, t, 4, "b")
+    s.look(t)
+
+
+@case()
+def an_idempotent_producer_is_held_to_its_sequences(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce(who, t, 0, "a")
+    s.produce(who, t, 0, "a")
+    s.produce(who, t, 2, "c")
+    s.produce(who, t, 1, "b")
+    s.look(t)
+
+
+@case()
+def each_partition_has_its_own_sequence(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.init_idempotent()
+    s.produce(who, t, 0, "a")
+    s.produce(who, u, 0, "a")
+    s.produce(who, u, 1, "b")
+    s.produce(who, t, 1, "b")
+    s.look(t, u)
+
+
+@case()
+def sequences_go_from_the_greatest_to_0(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce(who, t, 2**31 - 2, "a", "b")
+    s.produce(who, t, 0, "c")
+    s.produce(who, t, 1, "d")
+    s.look(t)
+
+
+@case()
+def a_batch_may_reach_over_the_greatest_sequence(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce(who, t, 2**31 - 1, "a", "b")
+    s.produce(who, t, 1, "c")
+    s.look(t)
+
+
+@case()
+def a_new_epoch_begins_with_0(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce(who, t, 0, "a")
+    s.produce(who.newer(), t, 1, "b")
+    s.produce(who.newer(), t, 0, "b")
+    s.produce(who, t, 1, "c")
+    s.look(t)
+
+
+@case()
+def a_new_epoch_of_a_transactional_producer_begins_with_0(s: Stage) -> None:
+    t = s.partition()
+    s.commit(s.open(t))
+    after = s.init()
+    s.begin(after, t)
+    s.produce(after, t, 1, "b")
+    s.produce(after, t, 0, "b")
+    s.look(t)
+
+
+@case()
+def a_partition_that_the_producer_comes_back_to_after_a_bump(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.init()
+    s.begin(who, t, u)
+    s.produce(who, t, 0, "a")
+    s.produce(who, u, 0, "a")
+    who = s.commit(who)
+    s.begin(who, t)
+    s.produce(who, t, 0 if s.is_v2 else 1, "b")
+    who = s.commit(who)
+    s.begin(who, u)
+    s.produce(who, u, 0 if s.is_v2 else 1, "c")
+    s.commit(who)
+    s.look(t, u)
+
+
+@case()
+def a_duplicate_of_the_former_transaction_is_not_appended(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t, "a")
+    after = s.commit(who)
+    s.begin(after, t)
+    s.produce(after, t, 0 if s.is_v2 else 1, "b")
+    s.produce(who, t, 0, "a")
+    s.look(t)
+
+
+@case()
+def a_record_without_a_producer_is_appended_each_time(s: Stage) -> None:
+    t = s.partition()
+    nobody = Identity(None, -1, -1)
+    s.produce(nobody, t, -1, "a")
+    s.produce(nobody, t, -1, "a")
+    s.look(t)
+
+
+@case()
+def one_acknowledgement_is_enough(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce(who, t, 0, "a", acks=1)
+    s.look(t)
+
+
+@case()
+def two_acknowledgements_cannot_be_asked_for(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce(who, t, 0, "a", acks=2)
+    s.look(t)
+
+
+@case()
+def an_unknown_topic_takes_no_batch(s: Stage) -> None:
+    who = s.init_idempotent()
+    s.produce(who, s.unknown_partition(), 0, "a")
+
+
+@case()
+def a_batch_with_a_wrong_checksum_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    damaged = bytearray(s.batch(who, 0, "a"))
+    damaged[-1] ^= 1
+    s.produce_batches(None, [(t, bytes(damaged))])
+    s.produce(who, t, 0, "a")
+    s.look(t)
+
+
+@case()
+def a_batch_that_is_too_large_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce_batches(None, [(t, s.batch(who, 0, "x" * 1_048_588))])
+    s.look(t)
+
+
+@case()
+def one_refused_batch_spoils_no_other(s: Stage) -> None:
+    t, u, v = s.partitions("t", 3)
+    who = s.init_idempotent()
+    s.produce(who, u, 0, "a")
+    batches = [(t, s.batch(who, 0, "a")), (u, s.batch(who, 5, "b")), (v, s.batch(who, 0, "a"))]
+    s.produce_batches(None, batches)
+    s.look(t, u, v)
+
+
+@case()
+def an_unknown_topic_spoils_no_other_batch(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    batches = [(t, s.batch(who, 0, "a")), (s.unknown_partition(), s.batch(who, 0, "a"))]
+    s.produce_batches(None, batches)
+    s.look(t)

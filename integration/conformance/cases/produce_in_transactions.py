@@ -1,0 +1,224 @@
+"""Produce and the transaction that it belongs to: verification, implicit adding, fencing."""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.stage import Identity, Stage
+
+
+@case(only=2)
+def the_first_batch_adds_its_partition(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.open(t)
+    s.describe(who)
+    s.produce(who, u, 0, "more")
+    s.describe(who)
+    s.commit(who)
+    s.look(t, u)
+
+
+@case(only=1)
+def a_batch_outside_a_transaction_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.produce(who, t, 0, "lost")
+    s.look(t)
+
+
+@case(only=1)
+def a_batch_for_a_partition_that_was_not_added_is_refused(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.open(t)
+    s.produce(who, u, 0, "lost")
+    s.look(t, u)
+
+
+@case(only=1)
+def a_batch_after_the_commit_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.commit(s.open(t))
+    s.produce(who, t, 1, "lost")
+    s.look(t)
+
+
+@case(only=1)
+def a_partition_counts_as_added_once_it_was_refused_and_then_added(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.produce(who, t, 0, "lost")
+    s.add(who, t)
+    s.produce(who, t, 0, "kept")
+    s.commit(who)
+    s.look(t)
+
+
+@case(only=2)
+def partitions_that_were_added_the_old_way_take_batches(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.add(who, t)
+    s.produce(who, t, 0, "kept")
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def a_transactional_batch_without_a_transactional_id(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce_batches(None, [(t, s.batch(who, 0, "lost"))])
+    s.look(t)
+
+
+@case()
+def a_batch_under_anothers_transactional_id(s: Stage) -> None:
+    t = s.partition()
+    who, other = s.init("a"), s.init("b")
+    s.begin(who, t)
+    s.begin(other, t)
+    s.produce_batches(other.transactional_id, [(t, s.batch(who, 0, "lost"))])
+    s.look(t)
+
+
+@case()
+def a_batch_under_an_unknown_transactional_id(s: Stage) -> None:
+    t = s.partition()
+    who = Identity(s.name("nobody"), 4711, 0)
+    s.produce(who, t, 0, "lost")
+    s.look(t)
+
+
+@case()
+def a_batch_that_is_not_transactional_in_the_midst_of_a_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    batch = s.batch(who, 1, "lost", is_transactional=False)
+    s.produce_batches(who.transactional_id, [(t, batch)])
+    s.look(t)
+
+
+@case()
+def a_batch_that_is_not_transactional_outside_a_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    batch = s.batch(who, 0, "plain", is_transactional=False)
+    s.produce_batches(who.transactional_id, [(t, batch)])
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def a_fenced_producer_writes_nothing_where_it_has_written(s: Stage) -> None:
+    t = s.partition()
+    who = s.commit(s.open(t))
+    after = s.init()
+    s.begin(after, t)
+    s.produce(after, t, 0, "new")
+    s.produce(who, t, 1, "too late")
+    s.look(t)
+
+
+@case()
+def a_fenced_producer_writes_nothing_where_nobody_has_written(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.init()
+    s.produce(who, t, 0, "too late")
+    s.look(t)
+
+
+@case()
+def a_fenced_producer_writes_nothing_into_the_new_ones_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.init()
+    after = s.init()
+    s.begin(after, t)
+    s.produce(who, t, 0, "too late")
+    s.produce(after, t, 0, "new")
+    s.produce(who, t, 1, "too late")
+    s.look(t)
+
+
+@case()
+def an_epoch_that_nobody_got_writes_nothing(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce(who.newer(), t, 0, "lost")
+    s.produce(who, t, 0, "kept")
+    s.look(t)
+
+
+@case()
+def an_epoch_that_nobody_got_writes_nothing_in_the_midst_of_a_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.produce(who.newer(), t, 0, "lost")
+    s.produce(who, t, 1, "kept")
+    s.look(t)
+
+
+@case()
+def a_strange_producer_id_writes_nothing(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce(who.stranger(), t, 0, "lost")
+    s.look(t)
+
+
+@case()
+def one_refused_batch_spoils_no_other_of_the_transaction(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.open(t)
+    s.begin(who, u)
+    batches = [(t, s.batch(who, 5, "lost")), (u, s.batch(who, 0, "kept"))]
+    s.produce_batches(who.transactional_id, batches)
+    s.commit(who)
+    s.look(t, u)
+
+
+@case()
+def one_request_may_begin_the_transaction_in_many_partitions(s: Stage) -> None:
+    places = s.partitions("t", 3)
+    who = s.init()
+    s.begin(who, *places)
+    s.produce_batches(who.transactional_id, [(place, s.batch(who, 0, "x")) for place in places])
+    s.commit(who)
+    s.look(*places)
+
+
+@case()
+def an_unknown_topic_spoils_no_other_batch_of_the_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    batches = [(t, s.batch(who, 0, "kept")), (s.unknown_partition(), s.batch(who, 0, "lost"))]
+    s.produce_batches(who.transactional_id, batches)
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def a_first_batch_that_was_refused_may_come_again(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    damaged = bytearray(s.batch(who, 0, "a"))
+    damaged[-1] ^= 1
+    s.produce_batches(who.transactional_id, [(t, bytes(damaged))])
+    s.produce(who, t, 0, "a")
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def one_acknowledgement_is_enough_in_a_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    s.produce(who, t, 0, "a", acks=1)
+    s.commit(who)
+    s.look(t)

@@ -1,0 +1,127 @@
+"""Transactions that take too long: the coordinator aborts them, and fences their producer."""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.stage import Identity, Stage
+from txnproducer.records import TopicPartition
+
+# A real broker answers a case's requests in a fraction of it.
+TIMEOUT_MS = 1_000
+
+
+def timed_out(s: Stage, t: TopicPartition) -> Identity:
+    """Return a producer whose transaction the coordinator has aborted."""
+    who = s.open(t, timeout_ms=TIMEOUT_MS)
+    s.settle(who)
+    return who
+
+
+@case()
+def a_transaction_that_takes_too_long_is_aborted(s: Stage) -> None:
+    t = s.partition()
+    who = timed_out(s, t)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def committing_too_late(s: Stage) -> None:
+    t = s.partition()
+    who = timed_out(s, t)
+    s.end(who, commit=True)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def aborting_too_late(s: Stage) -> None:
+    t = s.partition()
+    who = timed_out(s, t)
+    s.abort(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def producing_too_late(s: Stage) -> None:
+    t = s.partition()
+    who = timed_out(s, t)
+    s.produce(who, t, 1, "too late")
+    s.look(t)
+
+
+@case()
+def producing_too_late_to_another_partition(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = timed_out(s, t)
+    s.produce(who, u, 0, "too late")
+    s.look(u)
+
+
+@case()
+def adding_partitions_too_late(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = timed_out(s, t)
+    s.add(who, u)
+    s.add_offsets(who)
+    s.describe(who)
+
+
+@case()
+def initialising_after_a_time_out(s: Stage) -> None:
+    t = s.partition()
+    timed_out(s, t)
+    who = s.init()
+    s.describe(who)
+    s.begin(who, t)
+    s.produce(who, t, 0, "new")
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def bumping_the_epoch_after_a_time_out(s: Stage) -> None:
+    t = s.partition()
+    who = timed_out(s, t)
+    after = s.init(current=who)
+    s.describe(who)
+    if s.is_v2:  # with v1 the time-out has fenced it for good
+        s.produce(after, t, 0, "new")
+        s.commit(after)
+    s.look(t)
+
+
+@case()
+def offsets_of_a_transaction_that_takes_too_long_never_count(s: Stage) -> None:
+    t = s.partition()
+    who = s.init(timeout_ms=TIMEOUT_MS)
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.look_at_offset(t)
+    s.settle(who)
+    s.look_at_offset(t)
+    s.commit_offset(who, t, 6)
+    s.look_at_offset(t)
+
+
+@case(only=1)
+def a_transaction_of_added_partitions_alone_is_aborted_too(s: Stage) -> None:
+    t = s.partition()
+    who = s.init(timeout_ms=TIMEOUT_MS)
+    s.add(who, t)
+    s.settle(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def time_counts_from_the_beginning_of_the_transaction_not_from_initialising(s: Stage) -> None:
+    t = s.partition()
+    who = s.init(timeout_ms=TIMEOUT_MS)
+    s.wait_ms(2 * TIMEOUT_MS)
+    s.describe(who)
+    s.begin(who, t)
+    s.produce(who, t, 0, "in time")
+    s.commit(who)
+    s.look(t)
