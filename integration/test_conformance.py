@@ -22,10 +22,11 @@ def live(broker: Broker) -> Iterator[LiveTarget]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_model_answers_as_the_real_broker_does(live: LiveTarget, name: str) -> None:
-    case = CASES[name]
-    version = live.transaction_version
-    if not case.is_for(version):
+def test_the_model_answers_as_the_real_broker_does(
+    broker: Broker, live: LiveTarget, name: str
+) -> None:
+    case, mode = CASES[name], broker.mode
+    if not case.is_for(mode.transaction_version):
         pytest.skip(f"about transactions v{case.only} alone")
     truth = play(case, live)
-    assert play(case, ModelTarget(version)) == truth
+    assert play(case, ModelTarget(mode.version, mode.transaction_version)) == truth

@@ -22,12 +22,15 @@ class ModelTarget:
     """See the module.
 
     Args:
+        version: of Apache Kafka.
         transaction_version: the finalized feature.
     """
 
-    def __init__(self, transaction_version: int) -> None:
+    def __init__(self, version: str, transaction_version: int) -> None:
         self.transaction_version = transaction_version
-        options = ClusterOptions(transaction_version=transaction_version)
+        options = ClusterOptions(
+            transaction_version=transaction_version, is_before_4=version.startswith("3.")
+        )
         self._cluster = BrokerCluster(options, random.Random(1))
         self._now_ms = 1_000
 

@@ -1,7 +1,7 @@
 """Rewrite the frozen transcripts from real brokers: `python -m integration.conformance.record`.
 
-Owns: the file's shape: by mode (see `integration.brokers`) its transaction version and, by case,
-the lines.
+Owns: the file's shape: by mode (see `integration.brokers`) the versions and, by case, the
+lines.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def main() -> None:
     for mode in MODES:
         transcripts = record(mode)
         frozen[mode.name] = {
+            "version": mode.version,
             "transaction_version": mode.transaction_version,
             "transcripts": transcripts,
         }

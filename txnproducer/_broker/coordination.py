@@ -17,6 +17,7 @@ from txnproducer.records import TopicPartition
 
 if TYPE_CHECKING:
     from txnproducer._broker.cluster import BrokerCluster
+    from txnproducer._broker.producer_state import ProducerStates
     from txnproducer._broker.transaction_metadata import TransactionMetadata
 
 
@@ -41,6 +42,14 @@ def check_producer(
     if known.producer_epoch != producer_epoch:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.CONCURRENT_TRANSACTIONS if known.state.is_prepared else ErrorCode.NONE
+
+
+def has_begun(
+    cluster: BrokerCluster, states: ProducerStates, producer_id: int, producer_epoch: int
+) -> bool:
+    """Tell whether a partition need not ask the coordinator about a producer any more."""
+    epoch = None if cluster.options.is_before_4 else producer_epoch
+    return states.has_open_transaction(producer_id, epoch)
 
 
 def add_partitions(

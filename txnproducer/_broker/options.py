@@ -27,6 +27,9 @@ class ClusterOptions:
         loading_ms: how long a coordinator that has moved takes to load.
         max_message_bytes: of a batch.
         init_producer_id_version: the newest that is offered; below 3 epochs can't be raised.
+        is_before_4: a broker of Apache Kafka 3.9 with transactions v1, not of 4.x. Where a
+            transaction has begun in a partition it takes batches of a later epoch unasked, and a
+            group that it does not know is to it one without members.
     """
 
     node_count: int = 1
@@ -41,3 +44,4 @@ class ClusterOptions:
     loading_ms: int = 0
     max_message_bytes: int = 1_048_588
     init_producer_id_version: int = 5
+    is_before_4: bool = False

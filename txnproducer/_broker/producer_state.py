@@ -75,10 +75,12 @@ class ProducerStates:
         self.producers: dict[int, ProducerState] = {}
         self.verifications: dict[int, Verification] = {}
 
-    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Tell whether the producer's transaction has begun here under this epoch."""
+    def has_open_transaction(self, producer_id: int, epoch: int | None) -> bool:
+        """Tell whether the producer's transaction has begun here under this epoch (None: any)."""
         state = self.producers.get(producer_id)
-        return state is not None and state.first_offset is not None and state.epoch == epoch
+        if state is None or state.first_offset is None:
+            return False
+        return epoch is None or state.epoch == epoch
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, is_v2: bool

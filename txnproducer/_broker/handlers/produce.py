@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from txnproducer._broker.coordination import ask_coordinator
+from txnproducer._broker.coordination import ask_coordinator, has_begun
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
     BrokerNode,
@@ -133,8 +133,8 @@ def _refuse_unverified(
         if code:
             del batches[place]
             answers[place] = ProducePartitionResponse(place, code)
-        elif not cluster.logs[place].states.has_open_transaction(
-            header.producer_id, header.producer_epoch
+        elif not has_begun(
+            cluster, cluster.logs[place].states, header.producer_id, header.producer_epoch
         ):
             to_verify.append(place)
     if header is None:
@@ -163,7 +163,7 @@ def _begin_verification(
     state = states.producers.get(producer_id)
     if state is not None and epoch < state.epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if not states.has_open_transaction(producer_id, epoch):
+    if not has_begun(cluster, states, producer_id, epoch):
         is_v2 = request.is_transaction_v2_enabled
         states.begin_verification(producer_id, epoch, header.base_sequence, is_v2=is_v2)
     return ErrorCode.NONE

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txnproducer._broker.coordination import ask_coordinator
+from txnproducer._broker.coordination import ask_coordinator, has_begun
 from txnproducer._broker.group_offsets import MAX_METADATA_BYTES
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
@@ -83,6 +83,8 @@ def _write(
     if code:
         return code
     offsets = cluster.group_offsets(request.group_id)
+    if cluster.options.is_before_4:
+        offsets.group(request.group_id)
     code = _verify(cluster, request, now_ms) or offsets.check_member(request)
     if code:
         return code
@@ -100,7 +102,7 @@ def _verify(cluster: BrokerCluster, request: TxnOffsetCommitRequest, now_ms: int
     state = states.producers.get(producer_id)
     if state is not None and epoch < state.epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if states.has_open_transaction(producer_id, epoch):
+    if has_begun(cluster, states, producer_id, epoch):
         return ErrorCode.NONE
     place = cluster.offsets_partition(request.group_id)
     is_v2 = request.is_transaction_v2_enabled
