@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.harness import TP0, TP1, CoreHarness
+from txnproducer._core.append_blocked import BlockReason
 from txnproducer._core.partitioner import partition_for_key
 from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._core.transaction_state import TransactionState
@@ -253,3 +254,26 @@ def test_the_places_of_records_sent_to_two_partitions_do_not_mix():
     assert [f.result().topic_partition for f in second] == [TP1, TP1]
     assert [f.result().topic_partition for f in first] == [TP0, TP0]
     assert TopicPartition("topic", 2) not in {b.topic_partition for b in harness.sent_batches()}
+
+
+def test_a_record_refused_while_it_waited_for_memory_leaves_its_place_in_the_queue():
+    # It would hold up every later record of the producer, for ever.
+    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness.send(partition=0)
+    blocked = harness.try_send(partition=1)
+    assert isinstance(blocked, AppendBlocked)
+    harness.manager.transition_to_abortable_error(KafkaError("meanwhile"))
+    with pytest.raises(KafkaError, match="meanwhile"):
+        harness.try_send(partition=1, blocked=blocked)
+    assert not harness.core._accumulator.pool.waiting
+
+
+def test_a_record_that_waits_for_metadata_instead_leaves_the_queue_for_memory():
+    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness.send(partition=0)
+    blocked = harness.try_send(partition=1)
+    harness.core._metadata.topics.clear()
+    again = harness.try_send(partition=1, blocked=blocked)
+    assert isinstance(again, AppendBlocked)
+    assert again.reason is BlockReason.METADATA
+    assert not harness.core._accumulator.pool.waiting

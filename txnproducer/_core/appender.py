@@ -165,9 +165,15 @@ class Appender:
                         return future
         record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         ticket = None if blocked is None else blocked.ticket
-        outcome = self._append_any(record, ticket, now_ms)
-        if type(outcome) is FutureRecordMetadata:
-            self._accumulator.give_up(ticket)
+        kept = None
+        try:
+            outcome = self._append_any(record, ticket, now_ms)
+            kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
+        finally:
+            # Also when the record is refused by now: a place in the queue for memory that nobody
+            # waits at would hold up everybody behind it.
+            if ticket is not kept:
+                self._accumulator.give_up(ticket)
         return outcome
 
     def _queue_for_key(self, queues: TopicQueues, key: bytes) -> PartitionQueue | None:

@@ -1,0 +1,77 @@
+"""An idempotent producer's bump renumbers its batches; what may be written keeps its one number.
+
+The broker knows a batch that it has by its sequence alone. Sent under another epoch, it would be
+written a second time. Java's producer does that: it renumbers all that is in flight.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
+from tests.harness import TP0
+from txnproducer._protocol.events import ResponseFailure
+from txnproducer.errors import ErrorCode, OutOfOrderSequenceError
+
+
+def lose_the_first_of_two(code):
+    """Have the first batch refused as out of order, when the second's answer was a doubtful one."""
+    harness = idempotent()
+    futures, requests = send_each(harness, 2)
+    harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.client.answer_produce(requests[1], code)
+    harness.settle()
+    harness.run_until(lambda: len(harness.client.waiting(PRODUCE)) == 1)
+    (first,) = harness.client.waiting(PRODUCE)
+    harness.client.answer_produce(first, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    return harness, futures
+
+
+def test_a_batch_that_may_be_written_fails_instead_of_being_sent_under_a_new_epoch():
+    harness, (first, second) = lose_the_first_of_two(ErrorCode.REQUEST_TIMED_OUT)
+    harness.run_until(second.done)
+    assert isinstance(second.exception(), OutOfOrderSequenceError)
+    harness.client.prepare_produce(base_offset=7)
+    harness.run_until(first.done)
+    assert first.result().offset == 7
+    last = harness.sent_batches(TP0)[-1]
+    assert (last.header.producer_epoch, last.header.base_sequence) == (1, 0)
+    assert memory_taken(harness) == 0
+
+
+def test_a_batch_that_was_surely_refused_goes_out_again_under_the_new_epoch():
+    harness, (first, second) = lose_the_first_of_two(ErrorCode.NOT_ENOUGH_REPLICAS)
+    for offset in (7, 8):
+        harness.client.prepare_produce(base_offset=offset)
+    harness.run_until(lambda: first.done() and second.done())
+    assert [f.result().offset for f in (first, second)] == [7, 8]
+    numbers = [(b.header.producer_epoch, b.header.base_sequence) for b in harness.sent_batches()]
+    assert numbers[-2:] == [(1, 0), (1, 1)]
+
+
+def test_a_batch_renumbered_on_the_wire_is_not_sent_again_once_its_answer_is_lost():
+    harness = idempotent()
+    (first, second), requests = send_each(harness, 2)
+    harness.client.answer_produce(requests[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    harness.settle()
+    harness.client.fail(requests[1], ResponseFailure.DISCONNECTED)
+    harness.client.prepare_produce(base_offset=7)
+    harness.run_until(lambda: first.done() and second.done())
+    assert second.exception() is not None
+    assert first.result().offset == 7
+
+
+@pytest.mark.parametrize("count", [3])
+def test_later_records_follow_under_numbers_without_a_gap(count):
+    harness, (first, second) = lose_the_first_of_two(ErrorCode.REQUEST_TIMED_OUT)
+    harness.run_until(second.done)
+    for offset in range(count + 1):
+        harness.client.prepare_produce(base_offset=offset)
+    harness.run_until(first.done)
+    later = []
+    for _ in range(count):
+        later.append(harness.send())
+        harness.run_until(later[-1].done)
+    assert [f.exception() for f in later] == [None] * count
+    sequences = [b.header.base_sequence for b in harness.sent_batches() if b.header.producer_epoch]
+    assert sequences == sorted(set(sequences))
