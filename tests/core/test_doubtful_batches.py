@@ -11,11 +11,11 @@ import pytest
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0
 from txnproducer._protocol.events import ResponseFailure
-from txnproducer.errors import ErrorCode, OutOfOrderSequenceError
+from txnproducer.errors import ErrorCode, NetworkError, OutOfOrderSequenceError
 
 
 def lose_the_first_of_two(code):
-    """Have the first batch refused as out of order, when the second's answer was a doubtful one."""
+    """Have the first of two batches refused as out of order, after the second ended with a code."""
     harness = idempotent()
     futures, requests = send_each(harness, 2)
     harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -57,8 +57,10 @@ def test_a_batch_renumbered_on_the_wire_is_not_sent_again_once_its_answer_is_los
     harness.client.fail(requests[1], ResponseFailure.DISCONNECTED)
     harness.client.prepare_produce(base_offset=7)
     harness.run_until(lambda: first.done() and second.done())
-    assert second.exception() is not None
+    assert isinstance(second.exception(), NetworkError)
     assert first.result().offset == 7
+    sent = [b for b in harness.sent_batches() if b.header.producer_epoch == 1]
+    assert [b.header.base_sequence for b in sent] == [0]
 
 
 @pytest.mark.parametrize("count", [3])
