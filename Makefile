@@ -19,7 +19,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
-.PHONY: help demo test lint types unit integration examples chaos bench format env clean coverage
+.PHONY: help demo test lint types unit simulation integration examples chaos sim bench format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ help:  ## list these targets
 demo: .venv/.installed-demo  ## stream a real data set through Spark into Kafka, exactly once, with faults
 	@$(BIN)/txnproducer demo $(if $(INPUT),--input "$(INPUT)")
 
-test: lint types unit integration examples  ## pass every check below
+test: lint types unit simulation integration examples  ## pass every check below
 
 lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 	$(BIN)/ruff check $(CODE)
@@ -41,6 +41,9 @@ types: .venv/.installed-dev  ## mypy --strict
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting
 	$(PYTEST) tests
 
+simulation: .venv/.installed-dev  ## a thousand fresh seeds of the simulator
+	$(BIN)/txnproducer simulate --seeds 1000
+
 coverage: .venv/.installed-dev  ## the unit tests again, with the branches they leave out
 	$(BIN)/coverage run -m pytest tests
 	$(BIN)/coverage report --skip-covered
@@ -53,6 +56,10 @@ examples: .venv/.installed-dev  ## run every program in examples/
 
 chaos: .venv/.installed-dev  ## kill brokers and clients for as long as it takes; goes on where it stopped
 	$(BIN)/python -m integration.chaos $(ARGS)
+
+sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on where it stopped
+	$(BIN)/txnproducer simulate --seed 1 --seeds 100000 --requests 100000000 --coverage 300 \
+	  --results results/sim.jsonl $(ARGS)
 
 bench: .venv/.installed-dev  ## measure against the other Python clients, side by side
 	$(BIN)/python -m integration.benchmarks $(ARGS)

@@ -15,7 +15,7 @@ from txnproducer.errors import ErrorCode, NetworkError, OutOfOrderSequenceError
 
 
 def lose_the_first_of_two(code):
-    """Have the first of two batches refused as out of order, after the second ended with a code."""
+    """Have the first of two batches refused as out of order; the second ended with a code."""
     harness = idempotent()
     futures, requests = send_each(harness, 2)
     harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)

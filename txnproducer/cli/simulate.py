@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -28,9 +28,6 @@ from txnproducer.sim.campaign import (
     fingerprint,
     run_seeds,
 )
-
-if TYPE_CHECKING:
-    from coverage import Coverage
 
 EXIT_VIOLATION = 1
 _CHUNK = 50
@@ -92,7 +89,7 @@ def command(
     totals, earlier = _run(first, seeds, requests, jobs, results)
     _report(totals, earlier, time.monotonic() - began)
     if coverage_seeds:
-        click.echo(_branches_reached(range(first, first + coverage_seeds)))
+        click.echo(_branches_reached(first, coverage_seeds))
     missing = totals.kinds_without_effect if totals.seeds >= SEEDS_THAT_SHOW_ALL else []
     if missing:
         click.echo(f"never took effect: {', '.join(missing)}", err=True)
@@ -181,27 +178,35 @@ def _report(totals: Totals, earlier: Totals, seconds: float) -> None:
         click.echo(f"  txnproducer simulate --trace --seed {seed}   # {checker}: {text}", err=True)
 
 
-def _branches_reached(seeds: range) -> str:
-    """Run seeds again, counting the core's branches that they reach."""
-    try:
-        from coverage import Coverage
-    except ModuleNotFoundError as error:
-        raise click.ClickException("--coverage needs the package coverage") from error
-    package = Path(__file__).parent.parent / "_core"
-    measured = Coverage(
-        data_file=None, branch=True, source=[str(package)], config_file=False, messages=False
-    )
-    with _measuring(measured):
-        run_seeds(seeds)
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        percent = measured.report(file=nowhere)
-    return f"{len(seeds)} seeds reach {percent:.1f} % of the core's lines and branches"
+def _branches_reached(first: int, count: int) -> str:
+    """Run seeds again in an interpreter of their own, counting the core's branches they reach.
+
+    Lines that run when a module is imported count as well, so that it has to be a new interpreter.
+    """
+    core = Path(__file__).parent.parent / "_core"
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "seeds.py"
+        script.write_text(
+            "from txnproducer.sim.campaign import run_seeds\n"
+            f"run_seeds(range({first}, {first + count}))\n",
+            encoding="utf-8",
+        )
+        # A configuration of its own: whatever stands in the working directory is another's.
+        settings = Path(folder) / "coverage.ini"
+        settings.write_text(
+            f"[run]\nbranch = true\nsource = {core}\ndata_file = {folder}/data\n"
+            "[report]\nexclude_also =\n    if TYPE_CHECKING\n    ^\\s*\\.\\.\\.$\n",
+            encoding="utf-8",
+        )
+        tool = [sys.executable, "-m", "coverage"]
+        options = ["--rcfile", str(settings)]
+        _run_tool([*tool, "run", *options, str(script)])
+        percent = _run_tool([*tool, "report", *options, "--format=total", "--precision=1"])
+    return f"{count} seeds reach {percent.strip()} % of the core's lines and branches"
 
 
-@contextmanager
-def _measuring(measured: Coverage) -> Iterator[None]:
-    measured.start()
-    try:
-        yield
-    finally:
-        measured.stop()
+def _run_tool(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise click.ClickException(f"--coverage failed: {done.stderr.strip()}")
+    return done.stdout
