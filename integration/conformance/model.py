@@ -76,10 +76,11 @@ class ModelTarget:
     def committed_offset(
         self, group_id: str, place: TopicPartition, *, require_stable: bool
     ) -> int | ErrorCode:
-        found = self._cluster.committed_offsets(group_id, require_stable=require_stable)
-        if isinstance(found, ErrorCode):
-            return found
-        return found[place].offset if place in found else -1
+        offsets = self._cluster.group_offsets(group_id)
+        if require_stable and place in offsets.pending_partitions(group_id):
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
+        committed = offsets.committed(group_id)
+        return committed[place].offset if place in committed else -1
 
     def join_group(self, group_id: str) -> Member:
         group = self._cluster.group_offsets(group_id).group(group_id)

@@ -49,7 +49,7 @@ class Stage:
         case_name: whose stage it is.
 
     Attributes:
-        is_v2: whether transactions are of version 2 (KIP-890).
+        is_v2: whether transactions are of version 2 (KIP-890); a case may play an older client.
         transcript: what has been asked and seen.
     """
 
@@ -220,12 +220,18 @@ class Stage:
     # --- producing ------------------------------------------------------------------------------
 
     def batch(
-        self, who: Identity, sequence: int, *values: str, is_transactional: bool | None = None
+        self,
+        who: Identity,
+        sequence: int,
+        *values: str,
+        is_transactional: bool | None = None,
+        is_control: bool = False,
+        compression: str = "none",
     ) -> bytes:
         """Build a batch."""
-        builder = RecordBatchBuilder(_BATCH_BYTES)
+        builder = RecordBatchBuilder(_BATCH_BYTES, compression, is_control=is_control)
         for value in values:
-            # The present, for a real broker soon deletes what is old.
+            # A real broker soon deletes what is old.
             builder.append(int(time.time() * 1000), None, value.encode())
         if is_transactional is None:
             is_transactional = who.transactional_id is not None

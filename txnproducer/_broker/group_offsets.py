@@ -15,7 +15,7 @@ and members.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from txnproducer._broker.producer_state import ProducerStates
@@ -65,9 +65,10 @@ class GroupOffsets:
     def check_member(self, request: TxnOffsetCommitRequest) -> ErrorCode:
         """Judge whether a commit comes from the group's present member (KIP-447)."""
         group = self.groups.get(request.group_id)
+        if request.generation_id < 0 and (group is None or not group.members):
+            return ErrorCode.NONE  # whoever it is, it does not take part in a group
         if group is None:
-            is_simple = request.generation_id < 0
-            return ErrorCode.NONE if is_simple else ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.ILLEGAL_GENERATION
         instance_id = request.group_instance_id
         if instance_id is not None:
             return _check_instance(group, request.member_id, instance_id, request.generation_id)
@@ -96,6 +97,14 @@ class GroupOffsets:
             pending[group_id, place] = offset
         self.group(group_id)
         return ErrorCode.NONE
+
+    def forget_pending(
+        self, producer_id: int, group_id: str, places: Iterable[TopicPartition]
+    ) -> None:
+        """Lose offsets of an open transaction."""
+        pending = self._pending.get(producer_id, {})
+        for place in places:
+            pending.pop((group_id, place), None)
 
     def append_marker(
         self,

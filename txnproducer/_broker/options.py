@@ -28,8 +28,9 @@ class ClusterOptions:
         max_message_bytes: of a batch.
         init_producer_id_version: the newest that is offered; below 3 epochs can't be raised.
         is_before_4: a broker of Apache Kafka 3.9 with transactions v1, not of 4.x. Where a
-            transaction has begun in a partition it takes batches of a later epoch unasked, and a
-            group that it does not know is to it one without members.
+            transaction has begun in a partition it takes batches of a later epoch unasked; a group
+            that it does not know is to it one without members; and offsets that it refuses for
+            their old epoch take the new epoch's pending ones of the same partitions with them.
     """
 
     node_count: int = 1

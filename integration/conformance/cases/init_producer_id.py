@@ -178,3 +178,68 @@ def a_new_producer_begins_where_the_old_one_has_been(s: Stage) -> None:
     s.produce(after, t, 0, "second")
     s.commit(after)
     s.look(t)
+
+
+@case()
+def an_identity_without_a_transactional_id_is_not_looked_at(s: Stage) -> None:
+    who = s.init_idempotent()
+    s.ask(m.InitProducerIdRequest(None, 60_000, who.producer_id, who.producer_epoch))
+    s.ask(m.InitProducerIdRequest(None, 0))
+
+
+@case()
+def asking_aborts_a_transaction_of_added_partitions_alone(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.add(who, t)
+    s.init()
+    s.settle(who)
+    s.describe(who)
+    s.init()
+    s.look(t)
+
+
+@case()
+def an_invalid_time_out_ends_no_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.init(timeout_ms=0)
+    s.init(current=who.older(), timeout_ms=60_000)
+    s.init(current=who.stranger())
+    s.describe(who)
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def a_fenced_producer_that_asks_with_its_identity_ends_the_new_ones_transaction(s: Stage) -> None:
+    t = s.partition()
+    old = s.init()
+    s.init()
+    new = s.open(t)
+    s.init(current=old)
+    s.settle(new)
+    s.describe(new)
+    s.commit(new)
+    s.init(current=old)
+    s.look(t)
+
+
+@case()
+def a_bump_after_a_bump_after_a_commit(s: Stage) -> None:
+    t = s.partition()
+    who = s.commit(s.open(t))
+    following = s.init(current=who)
+    s.init(current=who)
+    s.init(current=following)
+    s.init(current=who)
+    s.describe(who)
+
+
+@case(only=2)
+def asking_with_the_identity_from_before_a_commit(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    s.commit(who)
+    s.init(current=who)
+    s.describe(who)

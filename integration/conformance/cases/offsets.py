@@ -297,3 +297,128 @@ def a_member_of_a_group_that_has_only_offsets_writes_none(s: Stage) -> None:
     s.commit_offset(who, t, 6, member_id="stranger", generation_id=3)
     s.commit(who)
     s.look_at_offset(t)
+
+
+@case()
+def a_member_without_a_generation_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    member_id, _ = s.join_group()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id=member_id, generation_id=-1)
+    s.commit_offset(who, t, 5, member_id="stranger", generation_id=-1)
+    s.look_at_offset(t)
+
+
+@case()
+def a_static_member_of_a_group_that_there_is_not_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id="stranger", generation_id=1, instance_id="nobody")
+    s.look_at_offset(t)
+
+
+@case()
+def a_strange_member_without_a_generation_of_a_group_that_there_is_not(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id="stranger", generation_id=-1)
+    s.look_at_offset(t)
+
+
+@case()
+def refused_offsets_leave_the_transaction_open(s: Stage) -> None:
+    t = s.partition()
+    member_id, generation_id = s.join_group()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id="stranger", generation_id=generation_id)
+    s.describe(who)
+    s.commit_offset(who, t, 6, member_id=member_id, generation_id=generation_id)
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case(only=2)
+def after_a_commit_the_former_identity_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.commit_offset(who, t, 5)
+    after = s.commit(who)
+    s.commit_offset(who, t, 6)
+    s.describe(who)
+    s.commit_offset(after, t, 7)
+    s.commit(after)
+    s.look_at_offset(t)
+
+
+@case(only=1)
+def after_a_commit_the_group_has_to_be_added_again(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.commit(who)
+    s.commit_offset(who, t, 6)
+    s.look_at_offset(t)
+
+
+@case()
+def an_aborted_offset_lets_the_next_one_through(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    who = s.abort(who)
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 3)
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case()
+def a_strange_member_without_a_generation_of_a_group_that_has_only_offsets(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5)
+    who = s.commit(who)
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 6, member_id="stranger")
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case()
+def refused_offsets_of_an_old_epoch_and_the_pending_ones_of_the_new(s: Stage) -> None:
+    t, u, v = s.partitions("t", 3)
+    old, new = s.init(), s.init()
+    s.begin_offsets(new)
+    s.commit_offset(new, t, 8)
+    s.commit_offset(new, u, 9)
+    s.commit_offset(old, t, 6)
+    s.commit_offset(old, v, 7)
+    s.look_at_offset(t)
+    s.look_at_offset(u)
+    s.commit(new)
+    for place in (t, u, v):
+        s.look_at_offset(place)
+
+
+@case()
+def offsets_that_a_new_producer_interrupts_never_count(s: Stage) -> None:
+    t = s.partition()
+    old = s.init()
+    s.begin_offsets(old)
+    s.commit_offset(old, t, 5)
+    s.init()
+    s.settle(old)
+    s.look_at_offset(t)
+    new = s.init()
+    s.begin_offsets(new)
+    s.commit_offset(new, t, 8)
+    s.commit_offset(old, t, 6)
+    s.commit(new)
+    s.look_at_offset(t)

@@ -2,8 +2,37 @@
 
 from __future__ import annotations
 
+import struct
+
+from crc32c import crc32c
+
 from integration.conformance.case import case
 from integration.conformance.stage import Identity, Stage
+
+_CRC_AT, _CHECKED_FROM = 17, 21
+_EPOCH_AT, _SEQUENCE_AT, _COUNT_AT = 51, 53, 57
+
+
+def _with_field(batch: bytes, layout: str, at: int, value: int) -> bytes:
+    changed = bytearray(batch)
+    struct.pack_into(layout, changed, at, value)
+    struct.pack_into(">I", changed, _CRC_AT, crc32c(bytes(changed[_CHECKED_FROM:])))
+    return bytes(changed)
+
+
+def with_count(batch: bytes, count: int) -> bytes:
+    """Return a batch that claims another number of records."""
+    return _with_field(batch, ">i", _COUNT_AT, count)
+
+
+def with_sequence(batch: bytes, sequence: int) -> bytes:
+    """Return a batch with another first sequence."""
+    return _with_field(batch, ">i", _SEQUENCE_AT, sequence)
+
+
+def with_epoch(batch: bytes, epoch: int) -> bytes:
+    """Return a batch with another epoch."""
+    return _with_field(batch, ">h", _EPOCH_AT, epoch)
 
 
 @case()
@@ -208,6 +237,86 @@ def a_batch_with_a_wrong_checksum_is_refused(s: Stage) -> None:
     s.produce_batches(None, [(t, bytes(damaged))])
     s.produce(who, t, 0, "a")
     s.look(t)
+
+
+@case()
+def a_batch_that_was_cut_short_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce_batches(None, [(t, s.batch(who, 0, "a")[:-3])])
+    s.look(t)
+
+
+@case()
+def two_batches_for_one_partition_are_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce_batches(None, [(t, s.batch(who, 0, "a") + s.batch(who, 1, "b"))])
+    s.look(t)
+
+
+@case()
+def a_control_batch_of_a_client_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce_batches(None, [(t, s.batch(who, 0, "a", is_control=True))])
+    s.look(t)
+
+
+@case()
+def a_compressed_batch_counts_as_its_records(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce_batches(None, [(t, s.batch(who, 0, "a", "b", "c", compression="gzip"))])
+    s.produce(who, t, 3, "d")
+    s.look(t)
+
+
+@case()
+def a_batch_whose_count_is_not_its_records_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce_batches(None, [(t, with_count(s.batch(who, 0, "a", "b"), 3))])
+    s.look(t)
+
+
+@case()
+def a_batch_with_a_producer_but_no_sequence_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce_batches(None, [(t, with_sequence(s.batch(who, 0, "a"), -1))])
+    s.look(t)
+
+
+@case()
+def a_batch_with_a_negative_epoch_is_refused(s: Stage) -> None:
+    t = s.partition()
+    who = s.init_idempotent()
+    s.produce_batches(None, [(t, with_epoch(s.batch(who, 0, "a"), -1))])
+    s.look(t)
+
+
+@case()
+def the_same_topic_may_be_produced_to_again_and_again_without_waiting(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.init_idempotent()
+    for sequence in range(8):
+        batches = [(place, s.batch(who, sequence, str(sequence))) for place in (t, u)]
+        s.produce_batches(None, batches)
+    s.look(t, u)
+
+
+@case()
+def a_bumped_idempotent_producer_takes_its_partitions_along_one_by_one(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.init_idempotent()
+    s.produce(who, t, 0, "a")
+    s.produce(who, u, 0, "a")
+    s.produce(who.newer(), t, 0, "b")
+    s.produce(who, u, 1, "b")
+    s.produce(who.newer(2), u, 0, "c")
+    s.produce(who.newer(), u, 0, "d")
+    s.look(t, u)
 
 
 @case()

@@ -222,3 +222,97 @@ def one_acknowledgement_is_enough_in_a_transaction(s: Stage) -> None:
     s.produce(who, t, 0, "a", acks=1)
     s.commit(who)
     s.look(t)
+
+
+@case()
+def one_request_holds_one_producers_transaction(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who, other = s.init("a"), s.init("b")
+    s.begin(who, t)
+    s.begin(other, u)
+    batches = [(t, s.batch(who, 0, "lost")), (u, s.batch(other, 0, "lost"))]
+    s.produce_batches(who.transactional_id, batches)
+    s.look(t, u)
+
+
+@case()
+def a_request_may_hold_a_plain_batch_beside_a_transactional_one(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.init()
+    s.begin(who, t)
+    plain = s.batch(Identity(None, -1, -1), -1, "plain")
+    s.produce_batches(who.transactional_id, [(t, s.batch(who, 0, "open")), (u, plain)])
+    s.describe(who)
+    s.look(t, u)
+
+
+@case(only=1)
+def a_partition_that_was_not_added_spoils_no_other_batch(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.init()
+    s.add(who, t)
+    batches = [(t, s.batch(who, 0, "kept")), (u, s.batch(who, 0, "lost"))]
+    s.produce_batches(who.transactional_id, batches)
+    s.commit(who)
+    s.look(t, u)
+
+
+@case(only=1)
+def a_refused_first_batch_keeps_later_ones_out_until_it_comes_again(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.produce(who, t, 0, "0")
+    s.add(who, t)
+    s.produce(who, t, 1, "1")
+    s.produce(who, t, 0, "0")
+    s.produce(who, t, 1, "1")
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def a_gap_at_the_beginning_of_the_second_transaction(s: Stage) -> None:
+    t = s.partition()
+    who = s.commit(s.open(t))
+    following = 0 if s.is_v2 else 1
+    s.begin(who, t)
+    s.produce(who, t, following + 1, "second")
+    s.produce(who, t, following, "first")
+    s.produce(who, t, following + 1, "second")
+    s.commit(who)
+    s.look(t)
+
+
+@case()
+def a_transaction_goes_on_after_a_refused_batch(s: Stage) -> None:
+    t, u = s.partitions("t", 2)
+    who = s.open(t)
+    s.produce(who, t, 4, "lost")
+    s.begin(who, u)
+    s.produce(who, u, 0, "kept")
+    s.commit(who)
+    s.look(t, u)
+
+
+@case()
+def a_transaction_of_refused_batches_alone_can_be_aborted(s: Stage) -> None:
+    t = s.partition()
+    who = s.init()
+    s.begin(who, t)
+    damaged = s.batch(who, 0, "a")[:-1] + b"x"
+    s.produce_batches(who.transactional_id, [(t, damaged)])
+    s.abort(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case()
+def an_idempotent_producer_is_not_touched_by_transactions_of_others(s: Stage) -> None:
+    t = s.partition()
+    plain = s.init_idempotent()
+    s.produce(plain, t, 0, "plain 1")
+    who = s.open(t)
+    s.produce(plain, t, 1, "plain 2")
+    s.abort(who)
+    s.produce(plain, t, 2, "plain 3")
+    s.look(t)

@@ -125,3 +125,49 @@ def time_counts_from_the_beginning_of_the_transaction_not_from_initialising(s: S
     s.produce(who, t, 0, "in time")
     s.commit(who)
     s.look(t)
+
+
+@case()
+def a_late_producer_goes_on_with_the_epoch_that_its_abort_was_answered(s: Stage) -> None:
+    t = s.partition()
+    who = timed_out(s, t)
+    after = s.abort(who)
+    s.begin(after, t)
+    s.produce(after, t, 0, "new")
+    s.end(after, commit=True)
+    s.settle(who)
+    s.look(t)
+
+
+@case()
+def a_late_producer_that_a_new_one_has_followed(s: Stage) -> None:
+    t = s.partition()
+    who = timed_out(s, t)
+    s.init()
+    s.end(who, commit=True)
+    s.end(who, commit=False)
+    s.produce(who, t, 1, "too late")
+    s.add(who, t)
+    s.init(current=who)
+    s.look(t)
+
+
+@case()
+def a_transaction_that_times_out_lets_through_what_follows(s: Stage) -> None:
+    t = s.partition()
+    late = s.open(t, "late", name="a", timeout_ms=TIMEOUT_MS)
+    other = s.open(t, "kept", name="b")
+    s.commit(other)
+    s.look(t)
+    s.settle(late)
+    s.look(t)
+
+
+@case()
+def after_a_time_out_the_same_epoch_plus_one_is_nobodys(s: Stage) -> None:
+    t = s.partition()
+    who = timed_out(s, t)
+    s.begin(who.newer(), t)
+    s.produce(who.newer(), t, 0, "whose")
+    s.describe(who)
+    s.look(t)

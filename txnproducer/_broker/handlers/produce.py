@@ -1,7 +1,9 @@
 """Produce (key 0), v3-v13.
 
 Behavior:
-* Appends one batch to each partition; one partition's refusal leaves the others alone.
+* Appends one batch to each partition; one partition's refusal leaves the others alone. Anything
+  but one whole batch is INVALID_RECORD. What a batch holds is looked at last, when its partition
+  is in the transaction already.
 * A transactional batch has to belong to the open transaction: v1 asks the coordinator whether the
   partition was added, v2 has it added now (KIP-890). Once a transaction has begun in a partition,
   nobody is asked any more.
@@ -19,7 +21,7 @@ markers are written the answer is CONCURRENT_TRANSACTIONS at once (a real broker
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from txnproducer._broker.coordination import ask_coordinator, has_begun
 from txnproducer._broker.resources import Resource
@@ -32,7 +34,7 @@ from txnproducer._protocol.messages import (
     ProduceResponse,
     RecordError,
 )
-from txnproducer._record import BatchHeader, RecordBatch
+from txnproducer._record import BatchHeader, RecordBatch, read_header
 from txnproducer.errors import CorruptRecordError, ErrorCode
 from txnproducer.records import TopicPartition
 
@@ -49,17 +51,24 @@ _UNVERIFIED = frozenset(
 )
 
 
+class Batch(NamedTuple):
+    """A batch that has been found whole; whether its records are sound is not known yet."""
+
+    header: BatchHeader
+    records: bytes
+
+
 def handle(
     cluster: BrokerCluster, node_id: int, request: ProduceRequest, now_ms: int
 ) -> ProduceResponse:
     """Answer; see the module."""
     if request.acks not in (-1, 0, 1):
         return _all(request, ErrorCode.INVALID_REQUIRED_ACKS)
-    batches: dict[TopicPartition, RecordBatch] = {}
+    batches: dict[TopicPartition, Batch] = {}
     answers: dict[TopicPartition, ProducePartitionResponse] = {}
     for partition in request.partitions:
         place = partition.topic_partition
-        batch, code = _read(cluster, partition)
+        batch, code = _find(cluster, partition)
         if batch is None:
             answers[place] = ProducePartitionResponse(place, code)
         else:
@@ -73,16 +82,12 @@ def handle(
     nodes = _refuse_misdirected(cluster, node_id, batches, answers)
     _refuse_unverified(cluster, request, batches, answers, now_ms)
     for place, batch in batches.items():
-        answers[place] = _refuse_records(cluster, place, batch) or _append(
-            cluster, place, batch, now_ms
-        )
+        answers[place] = _append(cluster, place, batch, now_ms)
     ordered = tuple(answers[p.topic_partition] for p in request.partitions)
     return ProduceResponse(ordered, nodes)
 
 
-def _read(
-    cluster: BrokerCluster, partition: ProducePartition
-) -> tuple[RecordBatch | None, ErrorCode]:
+def _find(cluster: BrokerCluster, partition: ProducePartition) -> tuple[Batch | None, ErrorCode]:
     place = partition.topic_partition
     if partition.topic_id is not None and partition.topic_id not in cluster.topic_ids:
         return None, ErrorCode.UNKNOWN_TOPIC_ID
@@ -90,18 +95,20 @@ def _read(
         return None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if place not in cluster.logs:
         return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if len(partition.records) > cluster.options.max_message_bytes:
-        return None, ErrorCode.MESSAGE_TOO_LARGE
+    records = bytes(partition.records)
     try:
-        return RecordBatch(bytes(partition.records)), ErrorCode.NONE
+        header = read_header(records)
     except CorruptRecordError:
-        return None, ErrorCode.CORRUPT_MESSAGE
+        return None, ErrorCode.INVALID_RECORD
+    if header.size_bytes != len(records):
+        return None, ErrorCode.INVALID_RECORD
+    return Batch(header, records), ErrorCode.NONE
 
 
 def _refuse_misdirected(
     cluster: BrokerCluster,
     node_id: int,
-    batches: dict[TopicPartition, RecordBatch],
+    batches: dict[TopicPartition, Batch],
     answers: dict[TopicPartition, ProducePartitionResponse],
 ) -> tuple[BrokerNode, ...]:
     nodes: dict[int, BrokerNode] = {}
@@ -119,7 +126,7 @@ def _refuse_misdirected(
 def _refuse_unverified(
     cluster: BrokerCluster,
     request: ProduceRequest,
-    batches: dict[TopicPartition, RecordBatch],
+    batches: dict[TopicPartition, Batch],
     answers: dict[TopicPartition, ProducePartitionResponse],
     now_ms: int,
 ) -> None:
@@ -192,8 +199,14 @@ def _refuse_records(
 
 
 def _append(
-    cluster: BrokerCluster, place: TopicPartition, batch: RecordBatch, now_ms: int
+    cluster: BrokerCluster, place: TopicPartition, found: Batch, now_ms: int
 ) -> ProducePartitionResponse:
+    batch, code = _read(cluster, found)
+    if batch is None:
+        return ProducePartitionResponse(place, code)
+    refused = _refuse_records(cluster, place, batch)
+    if refused is not None:
+        return refused
     code, is_appended = cluster.decide_append()
     if code and not is_appended:
         return ProducePartitionResponse(place, code)
@@ -202,6 +215,21 @@ def _append(
     if code:
         return ProducePartitionResponse(place, code)
     return ProducePartitionResponse(place, code, offset, log_start_offset=0)
+
+
+def _read(cluster: BrokerCluster, found: Batch) -> tuple[RecordBatch | None, ErrorCode]:
+    header = found.header
+    if len(found.records) > cluster.options.max_message_bytes:
+        return None, ErrorCode.MESSAGE_TOO_LARGE
+    is_sound = header.record_count == header.last_offset_delta + 1 > 0
+    try:
+        batch = RecordBatch(found.records)
+    except CorruptRecordError:
+        return None, ErrorCode.CORRUPT_MESSAGE if is_sound else ErrorCode.INVALID_RECORD
+    has_sequence = header.base_sequence >= 0 or not header.has_producer_id
+    if is_sound and has_sequence and not header.is_control:
+        return batch, ErrorCode.NONE
+    return None, ErrorCode.INVALID_RECORD
 
 
 def _all(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:

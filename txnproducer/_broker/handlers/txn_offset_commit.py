@@ -86,6 +86,8 @@ def _write(
     if cluster.options.is_before_4:
         offsets.group(request.group_id)
     code = _verify(cluster, request, now_ms) or offsets.check_member(request)
+    if cluster.options.is_before_4 and code == ErrorCode.INVALID_PRODUCER_EPOCH:
+        offsets.forget_pending(request.producer_id, request.group_id, valid)
     if code:
         return code
     kept = {

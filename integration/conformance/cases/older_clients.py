@@ -1,0 +1,199 @@
+"""Clients of transactions v1 on a cluster of v2, and ids that change from one to the other.
+
+Such a client adds its partitions itself, ends with EndTxn 4 and keeps its epoch (KIP-890).
+"""
+
+from __future__ import annotations
+
+from integration.conformance.case import case
+from integration.conformance.cases.time_outs import TIMEOUT_MS
+from integration.conformance.stage import Stage
+
+
+@case(only=2)
+def an_older_client_keeps_its_epoch_from_commit_to_commit(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    who = s.open(t)
+    s.commit(who)
+    s.describe(who)
+    s.add(who, t)
+    s.produce(who, t, 1, "second")
+    s.abort(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case(only=2)
+def an_older_clients_batch_outside_a_transaction_is_refused(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    who = s.init()
+    s.produce(who, t, 0, "lost")
+    s.look(t)
+
+
+@case(only=2)
+def an_older_client_cannot_abort_nothing(s: Stage) -> None:
+    s.is_v2 = False
+    who = s.init()
+    s.end(who, commit=False)
+    s.describe(who)
+
+
+@case(only=2)
+def an_older_client_repeats_its_commit(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    who = s.open(t)
+    s.commit(who)
+    s.commit(who)
+    s.end(who, commit=False)
+    s.look(t)
+
+
+@case(only=2)
+def an_older_clients_offsets(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    who = s.init()
+    s.commit_offset(who, t, 4)
+    s.add_offsets(who)
+    s.commit_offset(who, t, 5)
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case(only=2)
+def an_older_client_that_takes_too_long(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    who = s.open(t, timeout_ms=TIMEOUT_MS)
+    s.settle(who)
+    s.describe(who)
+    s.end(who, commit=True)
+    s.end(who, commit=False)
+    s.produce(who, t, 1, "too late")
+    s.init(current=who)
+    s.describe(who)
+    s.look(t)
+
+
+@case(only=2)
+def an_older_client_is_fenced(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    who = s.open(t)
+    s.init()
+    s.settle(who)
+    s.describe(who)
+    s.end(who, commit=True)
+    s.end(who, commit=False)
+    s.produce(who, t, 1, "too late")
+    s.init()
+    s.look(t)
+
+
+@case(only=2)
+def an_older_client_bumps_its_epoch_itself(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    who = s.open(t)
+    s.init(current=who)
+    s.settle(who)
+    s.describe(who)
+    who = s.init(current=who)
+    s.add(who, t)
+    s.produce(who, t, 0, "kept")
+    s.commit(who)
+    s.look(t)
+
+
+@case(only=2)
+def a_producer_changes_to_the_second_version_between_transactions(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    who = s.commit(s.open(t, "old"))
+    s.is_v2 = True
+    s.produce(who, t, 1, "new")
+    who = s.commit(who)
+    s.describe(who)
+    s.produce(who, t, 0, "newer")
+    s.commit(who)
+    s.look(t)
+
+
+@case(only=2)
+def a_producer_changes_to_the_second_version_without_a_bump_to_another_partition(
+    s: Stage,
+) -> None:
+    s.is_v2 = False
+    t, u = s.partitions("t", 2)
+    who = s.commit(s.open(t, "old"))
+    s.is_v2 = True
+    s.produce(who, u, 0, "new")
+    s.commit(who)
+    s.look(t, u)
+
+
+@case(only=2)
+def a_producer_changes_to_the_second_version_within_a_transaction(s: Stage) -> None:
+    s.is_v2 = False
+    t, u = s.partitions("t", 2)
+    who = s.open(t, "old")
+    s.is_v2 = True
+    s.produce(who, u, 0, "new")
+    s.describe(who)
+    s.commit(who)
+    s.describe(who)
+    s.look(t, u)
+
+
+@case(only=2)
+def a_producer_changes_back_to_the_first_version_between_transactions(s: Stage) -> None:
+    t = s.partition()
+    who = s.commit(s.open(t, "new"))
+    s.is_v2 = False
+    s.add(who, t)
+    s.produce(who, t, 0, "old")
+    s.commit(who)
+    s.describe(who)
+    s.look(t)
+
+
+@case(only=2)
+def a_commit_by_the_second_version_is_repeated_by_the_first(s: Stage) -> None:
+    t = s.partition()
+    who = s.open(t)
+    after = s.commit(who)
+    s.is_v2 = False
+    s.end(who, commit=True)
+    s.end(after, commit=True)
+    s.end(after, commit=False)
+
+
+@case(only=2)
+def a_commit_by_the_first_version_is_repeated_by_the_second(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    who = s.open(t)
+    s.commit(who)
+    s.is_v2 = True
+    s.end(who, commit=True)
+    s.end(who, commit=False)
+    s.settle(who)
+    s.describe(who)
+
+
+@case(only=2)
+def a_new_client_follows_an_older_one(s: Stage) -> None:
+    s.is_v2 = False
+    t = s.partition()
+    old = s.open(t, "old")
+    s.is_v2 = True
+    s.init()
+    s.settle(old)
+    new = s.init()
+    s.produce(new, t, 0, "new")
+    s.commit(new)
+    s.look(t)
