@@ -144,7 +144,11 @@ class EndTxnHandler(TxnRequestHandler):
             # The coordinator may have noted the commit in its log all the same: it answers a log
             # that was too slow, or had too few replicas, as if it were not available.
             self._lost_commits += 1
+        has_not_begun = code == ErrorCode.INVALID_TXN_STATE and self._actions.may_have_begun
         if verdict.action is Action.COMPLETE:
+            self._end(response, was_commit)
+        elif has_not_begun and not was_commit:
+            # What could have begun the transaction never arrived: there is nothing to abort.
             self._end(response, was_commit)
         elif self._given_up is not None and self._goes_on(verdict, code, was_commit):
             self._actions.retry(self)

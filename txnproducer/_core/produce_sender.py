@@ -230,6 +230,11 @@ class ProduceSender:
     ) -> None:
         self.requests_in_flight -= 1
         if response.failure is not None:
+            if (
+                self._transactions is not None
+                and response.failure is not ResponseFailure.UNSUPPORTED_VERSION
+            ):
+                self._transactions.request_lost(may_begin_transaction=False)
             reason = str(response.error) if response.error is not None else None
             self._complete_all(batches, _CODE_OF_FAILURE[response.failure], reason, now_ms)
             return

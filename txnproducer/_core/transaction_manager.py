@@ -32,6 +32,7 @@ from txnproducer._core.txn_requests import (
 )
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer.errors import (
+    ApplicationRecoverableError,
     CommitOutcomeUnknownError,
     IllegalStateError,
     InvalidProducerEpochError,
@@ -89,6 +90,13 @@ class TransactionManager(TransactionCourse):
                 f"the producer has lost its identity ({self._lost_identity}): once that is mended,"
                 " call init_transactions() again",
                 self._lost_identity,
+            )
+        if self._has_stray_request:
+            raise ApplicationRecoverableError(
+                f"{self.name}: an answer was lost, and its request could still join the next"
+                " transaction; this cluster is too old to raise the producer's epoch against that"
+                " (InitProducerId below version 3): close this producer, and go on with a new one",
+                recovery="restart",
             )
         self.transition_to(_S.IN_TRANSACTION)
         self.outcome = "open"

@@ -16,6 +16,9 @@ Rules:
   next transaction on; coming to v2 also raises the epoch.
 * v1 counts a transaction as started with the first partition or group that the coordinator has
   accepted, v2 with the first call. One that was not started ends without EndTxn.
+* A v1 transaction that lost an answer is followed by a new epoch: the request may still be on its
+  way, and would join a later transaction of the same epoch (KAFKA-17754). Where the cluster can't
+  raise epochs, no further transaction is begun. With v2 every transaction has its own epoch.
 * A batch's error is fatal, abortable, or (idempotent) a matter of sequences alone.
 """
 
@@ -61,6 +64,7 @@ class TransactionCourse(TxnRequestFlow):
     Attributes:
         sequences: the partitions' sequence numbers.
         is_transaction_v2_enabled: which version the present transaction is written with.
+        may_have_begun: whether only requests without an answer could have begun the transaction.
         outcome: how the latest transaction ended; None before the first.
     """
 
@@ -84,6 +88,8 @@ class TransactionCourse(TxnRequestFlow):
         self._is_identity_due = True
         self._lost_identity: KafkaError | None = None
         self._is_started = False
+        self.may_have_begun = False
+        self._has_stray_request = False
         self._end_txn: EndTxnHandler | None = None
         self._new_partitions: set[TopicPartition] = set()
         self._pending_partitions: set[TopicPartition] = set()
@@ -159,12 +165,16 @@ class TransactionCourse(TxnRequestFlow):
             if self._is_refused(handler):
                 self._out = None
                 handler.fail(self.last_error or KafkaError())
-            elif isinstance(handler, EndTxnHandler) and not self._is_started:
+            elif isinstance(handler, EndTxnHandler) and not self._must_be_ended:
                 self._out = None
                 handler.skip()
             else:
                 return handler
         return None
+
+    @property
+    def _must_be_ended(self) -> bool:
+        return self._is_started or self.may_have_begun
 
     def _is_refused(self, handler: TxnRequestHandler) -> bool:
         # A look-up does no harm while an abort is awaited, which will need the coordinator.
@@ -202,13 +212,28 @@ class TransactionCourse(TxnRequestFlow):
         self._pending_partitions -= partitions
         if are_added:
             self._partitions |= partitions
-            self._is_started = True
+            self._begun()
 
     def offsets_added(self, follower: TxnRequestHandler, leader: TxnRequestHandler) -> None:
         """Go on from AddOffsetsToTxn to TxnOffsetCommit, in the same place of the queue."""
-        self._is_started = True
+        self._begun()
         follower.order = leader.order
         self._queue.push(follower)
+
+    def _begun(self) -> None:
+        self._is_started = True
+        self.may_have_begun = False
+
+    def request_lost(self, *, may_begin_transaction: bool) -> None:
+        """Take in that a request which could do harm later has no answer."""
+        if not self.is_transactional or self.is_transaction_v2_enabled:
+            return
+        if may_begin_transaction and not self._is_started:
+            self.may_have_begun = True
+        if self.coordinator_can_bump:
+            self._is_bump_required = True
+        else:
+            self._has_stray_request = True
 
     def transaction_ended(
         self, handler: TxnRequestHandler, producer: ProducerIdAndEpoch, *, is_commit: bool
@@ -222,7 +247,7 @@ class TransactionCourse(TxnRequestFlow):
         must_bump = self._is_bump_required
         self.transition_to(_S.INITIALIZING if must_bump else _S.READY)
         self._is_bump_required = False
-        self._is_started = False
+        self._is_started = self.may_have_begun = False
         self._end_txn = None
         self._new_partitions.clear()
         self._pending_partitions.clear()

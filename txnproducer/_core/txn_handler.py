@@ -8,6 +8,9 @@ Rules:
 * After a fatal error answers are only told to whoever waits; they change nothing.
 * No answer (disconnected, timed out) means: look the coordinator up, and ask again. The broker may
   have acted; all requests of a transaction may be repeated.
+* A request without an answer may also arrive later, in the midst of another transaction
+  (KAFKA-17754, KAFKA-14402). Those that could do harm there tell the manager, which takes a new
+  epoch before that.
 """
 
 from __future__ import annotations
@@ -72,6 +75,15 @@ class TransactionActions(Protocol):
         """Whether the epoch can be raised after this transaction, by whichever side."""
         ...
 
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether only requests without an answer could have begun the transaction."""
+        ...
+
+    def request_lost(self, *, may_begin_transaction: bool) -> None:
+        """Take in that a request which could do harm later has no answer."""
+        ...
+
     def retry(self, handler: TxnRequestHandler) -> None:
         """Queue a request again, where it was."""
         ...
@@ -134,6 +146,8 @@ class TxnRequestHandler(ABC):
 
     Attributes:
         priority: when its turn is.
+        is_harmful_when_late: whether it could act upon a later transaction of the same epoch.
+        may_begin_transaction: whether the coordinator begins the transaction with it.
         needs_coordinator: which one it goes to; None for any broker.
         is_retry: whether it is queued again after an attempt.
         is_taken: whether it has left the queue to be sent.
@@ -143,6 +157,8 @@ class TxnRequestHandler(ABC):
     priority: Priority
     needs_coordinator: CoordinatorType | None = CoordinatorType.TRANSACTION
     is_end_txn = False
+    is_harmful_when_late = True
+    may_begin_transaction = False
 
     def __init__(self, actions: TransactionActions, result: TransactionalRequestResult) -> None:
         self._actions = actions
@@ -183,6 +199,9 @@ class TxnRequestHandler(ABC):
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
         """Take in that there is no answer."""
+        is_lost = failure is not ResponseFailure.UNSUPPORTED_VERSION
+        if is_lost and self.is_harmful_when_late:
+            self._actions.request_lost(may_begin_transaction=self.may_begin_transaction)
         if self._actions.has_fatal_error:
             self.fail(self._actions.last_error or KafkaError())
         elif failure is ResponseFailure.UNSUPPORTED_VERSION:

@@ -83,6 +83,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
     priority = Priority.FIND_COORDINATOR
     needs_coordinator = None
+    is_harmful_when_late = False
 
     def __init__(self, actions: TransactionActions, key: str, key_type: CoordinatorType) -> None:
         super().__init__(actions, TransactionalRequestResult("find_coordinator"))
@@ -137,8 +138,12 @@ class InitProducerIdHandler(TxnRequestHandler):
       gets EndTxn's outcome, even if the bump fails.
     * An idempotent producer has no coordinator; any broker gives an id.
 
+    Late: it raises the epoch or fences, and then the producer is told so; nothing joins anything.
+
     Retries: every retriable code (CONCURRENT_TRANSACTIONS while an older transaction completes).
     """
+
+    is_harmful_when_late = False
 
     def __init__(
         self,
@@ -211,6 +216,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
     """
 
     priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    may_begin_transaction = True
 
     def __init__(self, actions: TransactionActions, partitions: frozenset[TopicPartition]) -> None:
         super().__init__(actions, TransactionalRequestResult("add_partitions_to_txn"))
@@ -280,6 +286,7 @@ class AddOffsetsToTxnHandler(TxnRequestHandler):
     """
 
     priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    may_begin_transaction = True
 
     def __init__(self, actions: TransactionActions, follower: TxnOffsetCommitHandler) -> None:
         super().__init__(actions, follower.result)
