@@ -266,6 +266,10 @@ def on_purpose(table: dict[str, Any], code: str, row: dict[str, Any]) -> dict[st
         # Java's abort stays in ABORTING_TRANSACTION for ever, where it can raise the epoch.
         error = {"type": "UnknownProducerIdError", "cause": None}
         return {"settled_state": "FATAL_ERROR", "settled_last_error": error}
+    if request == "EndTxn(commit)" and code == "UNKNOWN_SERVER_ERROR":
+        # What broke in the coordinator may have broken after it had written the commit.
+        error = {"type": "CommitOutcomeUnknownError", "cause": "KafkaError"}
+        return {"settled_result_error": error}
     if request == "FindCoordinator(group)" and row["settled_state"] == "FATAL_ERROR":
         # Java's call waits for its time-out, although nothing will come any more.
         return {

@@ -7,8 +7,9 @@ A commit that was sent and got no answer may have been carried out, or not, or m
 way. As long as it is only repeated, that does no harm: the coordinator answers a repeated commit
 as the first. It matters in two cases:
 
-* The producer ends before the answer comes. Then nobody may say "not committed": whoever waits
-  gets `CommitOutcomeUnknownError`.
+* The producer ends before the answer comes, or the answer to the repetition is a refusal. Then
+  nobody may say "not committed": whoever waits gets `CommitOutcomeUnknownError`. Without a lost
+  attempt a refusal is certain.
 * The application wants to abort. The handler turns into an abort of the same transaction, and the
   coordinator's answer to that tells the outcome. NONE: aborted, and the lost commit can't succeed
   any more. INVALID_TXN_STATE: only a transaction that was committed answers its abort like that.
@@ -88,6 +89,11 @@ class EndTxnHandler(TxnRequestHandler):
         self.result = result
         self.is_commit = False
 
+    def inherit(self, failed: EndTxnHandler) -> None:
+        """Abort a transaction whose commit has failed with its outcome unknown."""
+        self._lost_commits = failed._lost_commits
+        self._given_up = failed.result
+
     def skip(self) -> None:
         """End a transaction that the coordinator does not know."""
         self._was_committed = self.is_commit
@@ -135,11 +141,9 @@ class EndTxnHandler(TxnRequestHandler):
         table = verdicts.END_TXN_COMMIT if was_commit else verdicts.END_TXN_ABORT
         code = response.error_code
         verdict = table.judge(code)
-        if was_commit and code == ErrorCode.INVALID_TXN_STATE:
-            # A transaction that was committed does not refuse its commit, so this one was not.
-            # With v2 the coordinator has aborted it, mostly at its time-out, a moment before the
-            # commit came (KAFKA-20785): nothing of it is visible, a new producer can do it again.
-            self._lost_commits = 0
+        if was_commit and code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            # Something broke inside the coordinator, before it had written or after.
+            self._lost_commits += 1
         elif was_commit and verdict.action in _PASSING and code not in _NOT_CARRIED_OUT:
             # The coordinator may have noted the commit in its log all the same: it answers a log
             # that was too slow, or had too few replicas, as if it were not available.

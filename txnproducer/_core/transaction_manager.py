@@ -140,12 +140,16 @@ class TransactionManager(TransactionCourse):
         self._queue_end_txn(result, is_commit=False)
 
     def _queue_end_txn(self, result: TransactionalRequestResult, *, is_commit: bool) -> None:
+        failed = self._end_txn
         self._end_txn = EndTxnHandler(
             self,
             result,
             is_commit=is_commit,
             is_transaction_v2_enabled=self.is_transaction_v2_enabled,
         )
+        if failed is not None and failed.may_be_committed:
+            # Its caller was told, or will not ask any more: the abort has to tell as well.
+            self._end_txn.inherit(failed)
         self.maybe_update_transaction_v2_enabled(on_initialization=False)
         self._queue.push(self._end_txn)
 
