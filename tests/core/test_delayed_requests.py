@@ -1,0 +1,202 @@
+"""The guard against requests that come late, from a connection that is dead (KAFKA-17754).
+
+With transactions v1 all transactions of a producer share one epoch, so that a request which got no
+answer may arrive in the midst of a later transaction, and commit, abort or join it. Java's
+producer lets it. Here the epoch is raised before the next transaction begins, or none is begun.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.txn_driver import TP0, TxnDriver
+from tests.harness import CoreHarness
+from txnproducer._core.transaction_state import TransactionState
+from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    ApiKey,
+    EndTxnRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+from txnproducer.errors import ApplicationRecoverableError, ErrorCode
+from txnproducer.records import ProducerIdAndEpoch
+
+NEXT = ProducerIdAndEpoch(77, 1)
+LOST = (ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT)
+
+
+def lose(driver, kind, failure):
+    """Lose the answer of the next request, which must be of a kind, and have it repeated."""
+    assert isinstance(driver.take(), kind)
+    driver.fail(failure)
+    driver.expect(FindCoordinatorRequest)
+    if kind is not EndTxnRequest:
+        driver.expect(kind)
+
+
+def finish(driver, result):
+    assert result.is_successful
+    result.acknowledge()
+
+
+@pytest.mark.parametrize("failure", LOST)
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_lost_answer_to_end_txn_raises_the_epoch_before_the_next_transaction(failure, is_commit):
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.add_partition()
+    result = driver.manager.begin_commit() if is_commit else driver.manager.begin_abort()
+    lose(driver, EndTxnRequest, failure)
+    driver.expect(EndTxnRequest)
+    bump = driver.expect(InitProducerIdRequest, producer=NEXT)
+    assert (bump.producer_id, bump.producer_epoch) == (77, 0)
+    finish(driver, result)
+    driver.manager.begin_transaction()
+    assert driver.manager.producer_id_and_epoch == NEXT
+
+
+@pytest.mark.parametrize("failure", LOST)
+def test_a_lost_answer_to_add_partitions_raises_the_epoch(failure):
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.manager.maybe_add_partition(TP0)
+    lose(driver, AddPartitionsToTxnRequest, failure)
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(driver, commit)
+
+
+@pytest.mark.parametrize("lost", [AddOffsetsToTxnRequest, TxnOffsetCommitRequest])
+def test_a_lost_answer_to_offsets_raises_the_epoch(lost):
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.send_offsets()
+    if lost is TxnOffsetCommitRequest:
+        driver.expect(AddOffsetsToTxnRequest)
+        driver.expect(FindCoordinatorRequest)
+    lose(driver, lost, ResponseFailure.DISCONNECTED)
+    if lost is AddOffsetsToTxnRequest:
+        driver.expect(FindCoordinatorRequest)
+        driver.expect(TxnOffsetCommitRequest)
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(driver, commit)
+
+
+@pytest.mark.parametrize("failure", LOST)
+def test_a_lost_answer_to_produce_raises_the_epoch(failure):
+    harness = CoreHarness(transaction_version=1)
+    harness.start_transaction()
+    harness.client.prepare_add_partitions()
+    harness.client.prepare_failure(ApiKey.PRODUCE, failure)
+    harness.client.prepare_produce(base_offset=0)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert future.exception() is None
+    harness.client.prepare_init_producer_id(producer_epoch=2)
+    harness.commit()
+    assert harness.manager.producer_id_and_epoch.producer_epoch == 2
+    assert len(harness.client.sent(ApiKey.INIT_PRODUCER_ID)) == 2
+
+
+@pytest.mark.parametrize("kind", [FindCoordinatorRequest, InitProducerIdRequest])
+def test_lost_answers_that_can_do_no_harm_raise_nothing(kind):
+    driver = TxnDriver(version=1)
+    result = driver.manager.initialize_transactions()
+    if kind is InitProducerIdRequest:
+        driver.expect(FindCoordinatorRequest)
+    driver.take()
+    driver.fail()
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(InitProducerIdRequest, producer=ProducerIdAndEpoch(77, 0))
+    finish(driver, result)
+    driver.manager.begin_transaction()
+    driver.add_partition()
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest)
+    finish(driver, commit)
+
+
+def test_with_transactions_v2_every_transaction_has_an_epoch_of_its_own_anyhow():
+    driver = TxnDriver(version=2)
+    driver.begin()
+    driver.add_partition()
+    commit = driver.manager.begin_commit()
+    lose(driver, EndTxnRequest, ResponseFailure.DISCONNECTED)
+    driver.expect(EndTxnRequest, producer=NEXT)
+    finish(driver, commit)
+    assert driver.kinds()[-1] == "EndTxn"
+
+
+def test_a_request_that_was_never_sent_is_not_lost():
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.add_partition()
+    driver.manager.begin_commit()
+    driver.take()
+    driver.fail(ResponseFailure.UNSUPPORTED_VERSION)
+    assert driver.state is TransactionState.FATAL_ERROR
+    assert driver.kinds()[-1] == "EndTxn"
+
+
+def test_where_epochs_cannot_be_raised_no_further_transaction_is_begun():
+    driver = TxnDriver(version=1, can_bump=False)
+    driver.begin()
+    driver.add_partition()
+    commit = driver.manager.begin_commit()
+    lose(driver, EndTxnRequest, ResponseFailure.DISCONNECTED)
+    driver.expect(EndTxnRequest)
+    finish(driver, commit)
+    for _ in range(2):
+        with pytest.raises(ApplicationRecoverableError, match="go on with a new one") as refusal:
+            driver.manager.begin_transaction()
+        assert refusal.value.recovery == "restart"
+        assert driver.state is TransactionState.READY
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE])
+def test_a_transaction_that_only_a_lost_request_could_have_begun_is_aborted_all_the_same(code):
+    # Java skips EndTxn, leaves the transaction open at the coordinator, and is fenced by its own
+    # bump. INVALID_TXN_STATE tells that the request never arrived.
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.manager.maybe_add_partition(TP0)
+    driver.take()
+    driver.fail()
+    driver.expect(FindCoordinatorRequest, ErrorCode.TRANSACTION_ABORTABLE)
+    assert driver.state is TransactionState.ABORTABLE_ERROR
+    assert driver.take() is None  # the repetition is given up
+    abort = driver.manager.begin_abort()
+    driver.expect(FindCoordinatorRequest)
+    assert not driver.expect(EndTxnRequest, code).is_commit
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(driver, abort)
+    driver.manager.begin_transaction()
+
+
+def test_a_transaction_that_began_for_certain_is_not_taken_for_one_that_did_not():
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.manager.maybe_add_partition(TP0)
+    lose(driver, AddPartitionsToTxnRequest, ResponseFailure.DISCONNECTED)
+    abort = driver.manager.begin_abort()
+    driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
+    assert driver.state is TransactionState.FATAL_ERROR
+    assert abort.error is not None
+
+
+def test_an_idempotent_producer_keeps_its_epoch():
+    harness = CoreHarness(transactional_id=None)
+    harness.start_idempotent()
+    harness.client.prepare_failure(ApiKey.PRODUCE)
+    harness.client.prepare_produce(base_offset=0)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert future.result().offset == 0
+    assert {b.header.producer_epoch for b in harness.sent_batches()} == {0}
