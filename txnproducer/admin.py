@@ -28,6 +28,8 @@ from tenacity import (
     wait_fixed,
 )
 
+from txnproducer._protocol.messages import TransactionDescription
+
 from .errors import (
     DisconnectError,
     InvalidMetadataError,
@@ -422,6 +424,51 @@ def coordinator_of(
     leaders = _leaders(bootstrap_servers, topic, timeout, security)
     # `Utils.abs` of the Java code clears the sign bit.
     return leaders[(java_hash(key) & 0x7FFFFFFF) % len(leaders)]
+
+
+def describe_transaction(
+    bootstrap_servers: str,
+    transactional_id: str,
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> TransactionDescription | None:
+    """Return what the coordinator knows of a transactional id (KIP-664, Kafka 3.0 and newer).
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        transactional_id: Whose.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Returns:
+        The description; None if the coordinator does not know the id (any more).
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        UnsupportedVersionError: The cluster is too old to tell.
+        KafkaError: The cluster refused.
+    """
+
+    def question(client: KafkaAdminClient) -> Any:
+        try:
+            return client.describe_transactions([transactional_id])[transactional_id]
+        except kafka.errors.TransactionalIdNotFoundError:
+            return None
+
+    told = ask(bootstrap_servers, question, timeout, **security)
+    if told is None:
+        return None
+    places = tuple(sorted(TopicPartition(*place) for place in told.topic_partitions))
+    return TransactionDescription(
+        0,
+        transactional_id,
+        told.state.value,
+        told.producer_id,
+        told.producer_epoch,
+        told.transaction_timeout_ms,
+        told.transaction_start_time_ms,
+        places,
+    )
 
 
 def committed_offsets(

@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 
 from txnproducer import _advice, _live_producers
 from txnproducer._arguments import Headers, check_headers, check_place, to_bytes
+from txnproducer._core.commit_evidence import ResolvedOutcome, SentCommit, resolve
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.txn_result import TransactionalRequestResult
@@ -31,9 +32,11 @@ from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
+    IllegalStateError,
     KafkaError,
+    UnsupportedVersionError,
 )
-from txnproducer.records import as_consumer_group_metadata, as_offsets
+from txnproducer.records import ProducerIdAndEpoch, as_consumer_group_metadata, as_offsets
 from txnproducer.transaction import Outcome, Transaction
 
 __all__ = ["OnDelivery", "TransactionalProducer"]
@@ -207,6 +210,60 @@ class TransactionalProducer:
             KafkaError: refused; `recovery` says what to do.
         """
         self._end("abort_transaction", self._core.begin_abort)
+
+    def resolve_outcome(self) -> ResolvedOutcome:
+        """Find out what became of a commit that ended with `CommitOutcomeUnknownError`.
+
+        Asks the transaction's coordinator (DescribeTransactions, Kafka 3.0 and newer), also after
+        this producer has failed or was closed. Call it before anything else initializes the
+        transactional id: the next `init_transactions` of the id, by any producer, overwrites the
+        evidence, and then the answer is "unknown" for ever. Bounded by `max_block_ms`.
+
+        Returns:
+            "committed": all of it is, or is about to be, visible. "aborted": nothing of it is, or
+            ever will be. "unknown": it cannot be told. With transactions v1 that is so after the
+            coordinator has fenced the producer (at the transaction's time-out, or for a newer
+            producer); with both versions while the transaction is still open, since the commit may
+            yet arrive: ask again after `transaction_timeout_ms`.
+
+        Raises:
+            IllegalStateError: no commit was ever begun.
+            KafkaTimeoutError: the cluster did not answer in time.
+            KafkaError: the cluster refuses to tell; the user needs Describe on the id.
+        """
+        if self._refusal is _advice.forked:
+            raise self._refusal("resolve_outcome")
+        known, commit = self._outcome(), self._last_commit()
+        if commit is None:
+            raise IllegalStateError("resolve_outcome(): no commit was ever begun")
+        if known in ("committed", "aborted"):
+            return known
+        outcome = self._ask_for_outcome(commit)
+        if outcome != "unknown" and self._transaction is not None:
+            self._transaction.outcome = outcome
+        return outcome
+
+    def _last_commit(self) -> SentCommit | None:
+        manager = self._core.transaction_manager
+        return None if manager is None else manager.last_commit
+
+    def _ask_for_outcome(self, commit: SentCommit) -> ResolvedOutcome:
+        # Imported late: only who is in doubt needs kafka-python's admin client.
+        from txnproducer import admin
+
+        config = self._config
+        security = {name: value for name, value in config.security.items() if value is not None}
+        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
+        try:
+            told = admin.describe_transaction(
+                servers, config.transactional_id or "", self._max_block_s, **security
+            )
+        except UnsupportedVersionError:
+            return "unknown"
+        if told is None:
+            return "unknown"
+        described = ProducerIdAndEpoch(told.producer_id, told.producer_epoch)
+        return resolve(commit, told.state, described)
 
     @property
     def transaction_state(self) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from txnproducer._core.commit_evidence import SentCommit
 from txnproducer._core.end_txn import EndTxnHandler
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._core.txn_course import Outcome, TransactionCourse
@@ -114,6 +115,7 @@ class TransactionManager(TransactionCourse):
     def _start_commit(self, result: TransactionalRequestResult) -> None:
         self._fail_with_error()
         self.transition_to(_S.COMMITTING_TRANSACTION)
+        self.last_commit = SentCommit(self.producer_id_and_epoch, self.is_transaction_v2_enabled)
         self._queue_end_txn(result, is_commit=True)
 
     def begin_abort(self) -> TransactionalRequestResult:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 from typing import Literal, TypeAlias
 
+from txnproducer._core.commit_evidence import SentCommit
 from txnproducer._core.end_txn import EndTxnHandler
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sequence_manager import BumpOutcome, SequenceManager
@@ -66,6 +67,7 @@ class TransactionCourse(TxnRequestFlow):
         is_transaction_v2_enabled: which version the present transaction is written with.
         may_have_begun: whether only requests without an answer could have begun the transaction.
         outcome: how the latest transaction ended; None before the first.
+        last_commit: the latest commit that was begun; evidence of it can be asked for.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class TransactionCourse(TxnRequestFlow):
         self._client = client
         self.sequences = SequenceManager(is_transactional=transactional_id is not None)
         self.outcome: Outcome | None = None
+        self.last_commit: SentCommit | None = None
         self.is_transaction_v2_enabled = False
         self._is_v2_enabled_next = False
         self._features_epoch = -1

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from txnproducer._core.append_blocked import AppendBlocked, BlockReason
+from txnproducer._core.commit_evidence import resolve
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer.errors import (
@@ -21,7 +22,12 @@ from txnproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
 )
-from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from txnproducer.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 from txnproducer.sim.faults import FaultKind
 from txnproducer.sim.history import Attempt, SentRecord
 from txnproducer.sim.process import Condition, Process, Script
@@ -219,7 +225,7 @@ class _Transaction:
         self, error: KafkaError
     ) -> Generator[tuple[Condition, int], bool, bool]:
         if isinstance(error, CommitOutcomeUnknownError):
-            self._attempt.claim = "unknown"
+            self._resolve()
         if error.recovery == "abort":
             return (yield from self._abort_it())
         if self._attempt.claim == "open":
@@ -265,6 +271,15 @@ class _Transaction:
         attempt.claim = "committed"
         return True
 
+    def _resolve(self) -> None:
+        """Ask the coordinator, as `resolve_outcome` does; what it proves is claimed then."""
+        commit, name = self._process.manager.last_commit, self._process.transactional_id or ""
+        known = self._simulator.cluster.transaction_coordinator(name).find(name)
+        self._attempt.claim = "unknown"
+        if known is not None and commit is not None:
+            described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
+            self._attempt.claim = resolve(commit, known.state.value, described)
+
     def _note_end(self, error: KafkaError) -> None:
         """Note what a producer that has ended says about the transaction."""
         attempt, commit = self._attempt, self._commit
@@ -274,7 +289,7 @@ class _Transaction:
         if commit is not None and commit.is_successful:
             attempt.claim = "committed"
         elif isinstance(told, CommitOutcomeUnknownError):
-            attempt.claim = "unknown"
+            self._resolve()
         elif attempt.claim == "open":
             attempt.claim = "aborted"
 
