@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _live_producers, producer
+from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
+from txnproducer import TransactionalProducer, _live_producers, admin, producer
 from txnproducer._protocol.events import ResponseFailure
-from txnproducer._protocol.messages import ApiKey
+from txnproducer._protocol.messages import ApiKey, TransactionDescription
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     BufferExhaustedError,
@@ -29,6 +30,7 @@ from txnproducer.errors import (
     SerializationError,
     TopicAuthorizationError,
     UnknownConfigError,
+    UnsupportedVersionError,
 )
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
@@ -643,3 +645,82 @@ def test_a_configuration_made_before_is_taken_as_it_is(client):
     config = ProducerConfig.build(bootstrap_servers="boot:9092", transactional_id="mine")
     with TransactionalProducer.from_config(config) as one:
         assert repr(one) == "<TransactionalProducer 'mine' UNINITIALIZED>"
+
+
+# --- the outcome of a commit without an answer ------------------------------------------------
+
+
+@pytest.fixture
+def in_doubt(ready, client):
+    """Return a producer whose commit was lost, and its transaction."""
+    client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
+    client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    txn = ready.transaction()
+    with pytest.raises(CommitOutcomeUnknownError):
+        with txn:
+            ready.send("topic", b"value")
+    return ready, txn
+
+
+def describes(monkeypatch, state, epoch):
+    asked = []
+
+    def describe_transaction(servers, transactional_id, timeout, **security):
+        asked.append((servers, transactional_id, timeout, security))
+        if isinstance(state, Exception):
+            raise state
+        if state is None:
+            return None
+        return TransactionDescription(0, transactional_id, state, PRODUCER_ID, epoch)
+
+    monkeypatch.setattr(admin, "describe_transaction", describe_transaction)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "outcome"),
+    [
+        ("CompleteCommit", PRODUCER_EPOCH + 1, "committed"),
+        ("CompleteAbort", PRODUCER_EPOCH + 1, "aborted"),
+        ("Ongoing", PRODUCER_EPOCH, "unknown"),
+        ("Empty", PRODUCER_EPOCH + 2, "unknown"),
+        (None, 0, "unknown"),
+        (UnsupportedVersionError("too old"), 0, "unknown"),
+    ],
+)
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_the_coordinator_is_asked_for_an_outcome_in_doubt(
+    in_doubt, monkeypatch, state, epoch, outcome, is_closed
+):
+    one, txn = in_doubt
+    if is_closed:
+        one.close(0)
+    asked = describes(monkeypatch, state, epoch)
+    assert one.resolve_outcome() == outcome
+    assert txn.outcome == outcome
+    ((servers, transactional_id, timeout, security),) = asked
+    assert (servers, transactional_id, timeout) == ("boot:9092", "txn", 10.0)
+    assert security["security_protocol"] == "PLAINTEXT"
+
+
+def test_an_outcome_that_is_known_is_not_asked_for(ready, monkeypatch):
+    asked = describes(monkeypatch, None, 0)
+    with ready.transaction():
+        ready.send("topic", b"value")
+    assert ready.resolve_outcome() == "committed"
+    assert asked == []
+
+
+def test_without_a_commit_there_is_no_outcome_to_resolve(ready, make):
+    with pytest.raises(IllegalStateError, match="no commit was ever begun"):
+        ready.resolve_outcome()
+    with pytest.raises(IllegalStateError, match="no commit was ever begun"):
+        make(None).resolve_outcome()
+
+
+def test_a_cluster_that_does_not_tell_raises(in_doubt, monkeypatch):
+    one, txn = in_doubt
+    describes(monkeypatch, KafkaTimeoutError("no answer"), 0)
+    with pytest.raises(KafkaTimeoutError):
+        one.resolve_outcome()
+    assert txn.outcome == "unknown"
