@@ -21,9 +21,10 @@ class Mode:
     transaction_version: int
     features: tuple[tuple[str, int], ...] = ()
 
-    def start(self) -> EmbeddedKafka:
-        """Make a broker of this mode, with time-outs as short as tests want them."""
+    def start(self, nodes: int = 1) -> EmbeddedKafka:
+        """Make a cluster of this mode, with time-outs as short as tests want them."""
         return EmbeddedKafka(
+            nodes,
             version=self.version,
             features=dict(self.features),
             settings={

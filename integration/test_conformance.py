@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.conformance.case import play
+from integration.brokers import Mode
+from integration.conformance.case import Case, play
 from integration.conformance.cases import CASES
 from integration.conformance.live import LiveTarget
 from integration.conformance.model import ModelTarget
@@ -21,12 +22,31 @@ def live(broker: Broker) -> Iterator[LiveTarget]:
         yield target
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_model_answers_as_the_real_broker_does(
+@pytest.fixture(scope="module")
+def live_pair(broker: Broker) -> Iterator[LiveTarget]:
+    mode = broker.mode
+    with mode.start(nodes=2) as kafka:
+        with LiveTarget(kafka.bootstrap_servers, mode.transaction_version) as target:
+            yield target
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.nodes == 1])
+def test_the_model_answers_as_a_real_broker_does(
     broker: Broker, live: LiveTarget, name: str
 ) -> None:
-    case, mode = CASES[name], broker.mode
+    compare(CASES[name], broker.mode, live)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.nodes == 2])
+def test_the_model_answers_as_two_real_brokers_do(
+    broker: Broker, live_pair: LiveTarget, name: str
+) -> None:
+    compare(CASES[name], broker.mode, live_pair)
+
+
+def compare(case: Case, mode: Mode, live: LiveTarget) -> None:
     if not case.is_for(mode.transaction_version):
         pytest.skip(f"about transactions v{case.only} alone")
     truth = play(case, live)
-    assert play(case, ModelTarget(mode.version, mode.transaction_version)) == truth
+    model = ModelTarget(mode.version, mode.transaction_version, case.nodes)
+    assert play(case, model) == truth

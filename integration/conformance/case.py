@@ -24,29 +24,31 @@ class Case:
         group: the module that it stands in.
         script: what to do.
         only: the transaction version that it makes sense for; None for both.
+        nodes: how many brokers it needs.
     """
 
     name: str
     group: str
     script: Script
     only: int | None
+    nodes: int
 
-    def is_for(self, transaction_version: int) -> bool:
-        """Tell whether it makes sense for a version of transactions."""
-        return self.only in (None, transaction_version)
+    def is_for(self, transaction_version: int, nodes: int | None = None) -> bool:
+        """Tell whether it makes sense for a version of transactions (on so many brokers)."""
+        return self.only in (None, transaction_version) and nodes in (None, self.nodes)
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(*, only: int | None = None) -> Callable[[Script], Script]:
+def case(*, only: int | None = None, nodes: int = 1) -> Callable[[Script], Script]:
     """Make a case of a function."""
 
     def register(script: Script) -> Script:
         name = script.__name__
         if name in CASES:
             raise ValueError(f"two cases are called {name}")
-        CASES[name] = Case(name, script.__module__.rpartition(".")[2], script, only)
+        CASES[name] = Case(name, script.__module__.rpartition(".")[2], script, only, nodes)
         return script
 
     return register

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from integration.conformance.questions import Questions
-from integration.conformance.target import Member, ProducerSeen, RecordSeen
+from integration.conformance.target import Member, ProducerSeen, RecordSeen, coordinated_by
 from integration.readers import read_with_confluent
 from tests.wire.client_driver import BOOTSTRAP, Driver
 from txnproducer import admin
@@ -43,20 +43,22 @@ class LiveTarget:
     """See the module; a context manager.
 
     Args:
-        servers: the broker's address.
+        servers: the brokers' addresses.
         transaction_version: the finalized feature.
     """
 
     def __init__(self, servers: str, transaction_version: int) -> None:
         self.transaction_version = transaction_version
         self._servers = servers
-        self._driver = Driver(servers)
-        self._questions = Questions(servers)
+        self._driver = Driver(servers.split(",")[0])
         self._connection = admin.connect(servers)
         self._admin = self._connection.__enter__()
         self._topic_ids: dict[str, bytes | None] = {}
         self._groups: dict[str, set[tuple[str, TopicPartition]]] = {}
-        self._node_id = self._first_node()
+        self._questions = {
+            node.node_id: Questions(node.host, node.port) for node in self._find_nodes()
+        }
+        self._node_ids = sorted(self._questions)
         self._warm_up()
 
     def __enter__(self) -> Self:
@@ -69,16 +71,16 @@ class LiveTarget:
         trace: TracebackType | None,
     ) -> None:
         self._connection.__exit__(kind, error, trace)
-        self._questions.close()
+        for questions in self._questions.values():
+            questions.close()
         self._driver.close()
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _first_node(self) -> int:
-        answer = self._send(BOOTSTRAP, m.MetadataRequest(()))
-        (node,) = answer.brokers
-        self._driver.client.update_nodes([node])
-        return int(node.node_id)
+    def _find_nodes(self) -> tuple[m.BrokerNode, ...]:
+        answer: m.MetadataResponse = self._send(BOOTSTRAP, m.MetadataRequest(()))
+        self._driver.client.update_nodes(answer.brokers)
+        return answer.brokers
 
     def _send(self, connection: ConnectionId, request: m.Request) -> Any:
         self._driver.connect(connection)
@@ -87,42 +89,67 @@ class LiveTarget:
         self._driver.events.clear()
         return answer.body
 
-    def _send_to(self, channel: Channel, request: m.Request) -> Any:
-        return self._send(ConnectionId(self._node_id, channel), request)
+    def _send_to(self, node_id: int, request: m.Request) -> Any:
+        is_data = isinstance(request, m.ProduceRequest | m.MetadataRequest)
+        channel = Channel.DATA if is_data else Channel.COORDINATOR
+        return self._send(ConnectionId(node_id, channel), request)
 
     def ask(self, request: m.Request) -> m.Response:
         if isinstance(request, m.TxnOffsetCommitRequest):
             places = {(request.group_id, place) for place, _ in request.offsets}
             self._groups.setdefault(request.transactional_id, set()).update(places)
-        is_data = isinstance(request, m.ProduceRequest | m.MetadataRequest)
-        channel = Channel.DATA if is_data else Channel.COORDINATOR
-        answer: m.Response = self._send_to(channel, request)
+        answer: m.Response = self._send_to(self._home(request), request)
         return answer
+
+    def ask_elsewhere(self, request: m.Request) -> m.Response:
+        home = self._home(request)
+        other = next(node_id for node_id in self._node_ids if node_id != home)
+        answer: m.Response = self._send_to(other, request)
+        return answer
+
+    def _home(self, request: m.Request) -> int:
+        if len(self._node_ids) == 1:
+            return self._node_ids[0]  # also what has no leader or coordinator
+        if isinstance(request, m.ProduceRequest):
+            return self._leader(self._node_ids[0], request.partitions[0].topic_partition)
+        key = coordinated_by(request)
+        return self._node_ids[0] if key is None else self._coordinator(*key)
+
+    def _leader(self, asked: int, place: TopicPartition) -> int:
+        """Return a partition's leader as a broker knows it, -1 for none."""
+        answer = self._send_to(asked, m.MetadataRequest((place.topic,), False))
+        leaders = {each.partition: each.leader_id for each in answer.topics[0].partitions}
+        return int(leaders.get(place.partition, -1))
+
+    def _coordinator(self, kind: m.CoordinatorType, key: str) -> int:
+        look_up = m.FindCoordinatorRequest(key, kind)
+        (found,) = self._send_to(self._node_ids[0], look_up).coordinators
+        return -1 if found.error_code else int(found.node.node_id)
 
     def _warm_up(self) -> None:
         """Have the internal topics made, and their coordinators loaded."""
         for kind in m.CoordinatorType:
-            look_up = m.FindCoordinatorRequest("warm-up", kind)
-
-            def is_found(look_up: m.FindCoordinatorRequest = look_up) -> bool:
-                return not self._send_to(Channel.DATA, look_up).coordinators[0].error_code
-
-            _wait(is_found, f"no coordinator of {kind.name}")
+            _wait(partial(self._has_coordinator, kind), f"no coordinator of {kind.name}")
         count = admin.partition_count(self._servers, admin.TRANSACTION_TOPIC) or 0
-        keys = _keys_of_all(count)
-        describe = m.DescribeTransactionsRequest(keys)
-
-        def is_loaded() -> bool:
-            answer = self._send_to(Channel.COORDINATOR, describe)
-            return all(each.error_code not in _NOT_YET for each in answer.transactions)
-
-        _wait(is_loaded, "coordinators that do not load")
-
+        for key in _keys_of_all(count):
+            _wait(partial(self._is_loaded, key), f"the coordinator of {key} does not load")
         a_block_of_ids = m.InitProducerIdRequest(None, 60_000)
-        _wait(
-            lambda: not self._send_to(Channel.DATA, a_block_of_ids).error_code,
-            "no producer ids to give",
-        )
+        for node_id in self._node_ids:
+
+            def has_given(node_id: int = node_id) -> bool:
+                return not self._send_to(node_id, a_block_of_ids).error_code
+
+            _wait(has_given, f"{node_id} has no ids to give")
+
+    def _has_coordinator(self, kind: m.CoordinatorType) -> bool:
+        return self._coordinator(kind, "warm-up") >= 0
+
+    def _is_loaded(self, key: str) -> bool:
+        node_id = self._coordinator(m.CoordinatorType.TRANSACTION, key)
+        if node_id < 0:
+            return False
+        (found,) = self._send_to(node_id, m.DescribeTransactionsRequest((key,))).transactions
+        return found.error_code not in _NOT_YET
 
     def wait_ms(self, time_ms: int) -> None:
         time.sleep(time_ms / 1000)
@@ -131,7 +158,7 @@ class LiveTarget:
         describe = m.DescribeTransactionsRequest((transactional_id,))
 
         def has_ended() -> bool:
-            (found,) = self._send_to(Channel.COORDINATOR, describe).transactions
+            (found,) = self._send_to(self._home(describe), describe).transactions
             return found.state not in _OPEN
 
         _wait(has_ended, f"{transactional_id} does not end")
@@ -144,26 +171,37 @@ class LiveTarget:
         _wait(is_decided, f"offsets of {transactional_id} stay undecided")
 
     def _is_stable(self, group_id: str, place: TopicPartition) -> bool:
-        found = self._questions.committed_offset(group_id, place, require_stable=True)
+        found = self._at_group(group_id).committed_offset(group_id, place, require_stable=True)
         return not isinstance(found, ErrorCode)
 
     # --- topics ---------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partition_count: int) -> None:
-        wanted = {"num_partitions": partition_count, "replication_factor": 1}
+    def create_topic(self, name: str, partition_count: int, *, is_compacted: bool) -> None:
+        config = {"cleanup.policy": "compact"} if is_compacted else {}
+        wanted = {"num_partitions": partition_count, "replication_factor": 1, "configs": config}
         self._admin.create_topics({name: wanted})
         self._admin.wait_for_topics([name])
         for number in range(partition_count):
-            # A leader that everybody knows of may still be on its way to lead.
             place = TopicPartition(name, number)
-            _wait(partial(self._questions.is_led, place), f"{place} is not led")
+            _wait(partial(self._is_led, place), f"{place} is not led")
+
+    def _is_led(self, place: TopicPartition) -> bool:
+        leaders = {self._leader(node_id, place) for node_id in self._node_ids}
+        # A leader that everybody knows of may still be on its way to lead.
+        return len(leaders) == 1 and -1 not in leaders and self._at_leader(place).is_led(place)
+
+    def _at_leader(self, place: TopicPartition) -> Questions:
+        return self._questions[self._leader(self._node_ids[0], place)]
+
+    def _at_group(self, group_id: str) -> Questions:
+        return self._questions[self._coordinator(m.CoordinatorType.GROUP, group_id)]
 
     def topic_id(self, name: str) -> bytes | None:
-        offered = self._driver.client.api_versions(self._node_id)
+        offered = self._driver.client.api_versions(self._node_ids[0])
         if offered is None or (offered.max_version(ApiKey.PRODUCE) or 0) < PRODUCE_WITH_TOPIC_IDS:
             return None
         if name not in self._topic_ids:
-            answer = self._send_to(Channel.DATA, m.MetadataRequest((name,), False))
+            answer = self._send_to(self._node_ids[0], m.MetadataRequest((name,), False))
             self._topic_ids[name] = answer.topics[0].topic_id
         return self._topic_ids[name]
 
@@ -180,21 +218,23 @@ class LiveTarget:
         ]
 
     def last_stable_offset(self, place: TopicPartition) -> int:
-        return self._questions.end(place, read_committed=True)
+        return self._at_leader(place).end(place, read_committed=True)
 
     def log_end_offset(self, place: TopicPartition) -> int:
-        return self._questions.end(place, read_committed=False)
+        return self._at_leader(place).end(place, read_committed=False)
 
     def producers(self, place: TopicPartition) -> list[ProducerSeen]:
-        return self._questions.producers(place)
+        return self._at_leader(place).producers(place)
 
     def committed_offset(
         self, group_id: str, place: TopicPartition, *, require_stable: bool
     ) -> int | ErrorCode:
-        return self._questions.committed_offset(group_id, place, require_stable=require_stable)
+        return self._at_group(group_id).committed_offset(
+            group_id, place, require_stable=require_stable
+        )
 
-    def join_group(self, group_id: str) -> Member:
-        return self._questions.join_group(group_id)
+    def join_group(self, group_id: str, instance_id: str | None) -> Member:
+        return self._at_group(group_id).join_group(group_id, instance_id)
 
 
 def _keys_of_all(partition_count: int) -> tuple[str, ...]:

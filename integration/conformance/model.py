@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import random
 
-from integration.conformance.target import Member, ProducerSeen, RecordSeen
+from integration.conformance.target import Member, ProducerSeen, RecordSeen, coordinated_by
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._broker.resources import topic_id_of
-from txnproducer._protocol.messages import Request, Response
+from txnproducer._protocol import messages as m
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
-NODE_ID = 0
 _LONGEST_WAIT_MS = 60_000
 
 
@@ -24,19 +23,35 @@ class ModelTarget:
     Args:
         version: of Apache Kafka.
         transaction_version: the finalized feature.
+        nodes: how many brokers.
     """
 
-    def __init__(self, version: str, transaction_version: int) -> None:
+    def __init__(self, version: str, transaction_version: int, nodes: int = 1) -> None:
         self.transaction_version = transaction_version
         options = ClusterOptions(
-            transaction_version=transaction_version, is_before_4=version.startswith("3.")
+            node_count=nodes,
+            transaction_version=transaction_version,
+            is_before_4=version.startswith("3."),
         )
         self._cluster = BrokerCluster(options, random.Random(1))
         self._now_ms = 1_000
 
-    def ask(self, request: Request) -> Response:
+    def ask(self, request: m.Request) -> m.Response:
+        return self._ask(self._home(request), request)
+
+    def ask_elsewhere(self, request: m.Request) -> m.Response:
+        return self._ask((self._home(request) + 1) % len(self._cluster.nodes), request)
+
+    def _ask(self, node_id: int, request: m.Request) -> m.Response:
         self._advance_to(self._now_ms + 1)
-        return self._cluster.handle(NODE_ID, request, self._now_ms)
+        return self._cluster.handle(node_id, request, self._now_ms)
+
+    def _home(self, request: m.Request) -> int:
+        cluster = self._cluster
+        if isinstance(request, m.ProduceRequest):
+            return cluster.leaders.get(request.partitions[0].topic_partition, 0)
+        key = coordinated_by(request)
+        return 0 if key is None else cluster.coordinator_node(*key)
 
     def _advance_to(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -54,8 +69,10 @@ class ModelTarget:
             assert self._now_ms < end_ms, f"{transactional_id} does not end"
             self._advance_to(max(self._now_ms, self._cluster.next_event_ms()))
 
-    def create_topic(self, name: str, partition_count: int) -> None:
+    def create_topic(self, name: str, partition_count: int, *, is_compacted: bool) -> None:
         self._cluster.create_topic(name, partition_count)
+        if is_compacted:
+            self._cluster.compacted.add(name)
 
     def topic_id(self, name: str) -> bytes | None:
         return topic_id_of(name) if name in self._cluster.topics else None
@@ -82,8 +99,8 @@ class ModelTarget:
         committed = offsets.committed(group_id)
         return committed[place].offset if place in committed else -1
 
-    def join_group(self, group_id: str) -> Member:
+    def join_group(self, group_id: str, instance_id: str | None) -> Member:
         group = self._cluster.group_offsets(group_id).group(group_id)
         group.generation_id = max(group.generation_id, 0) + 1
-        group.members = {f"{group_id}-member": None}
+        group.members = {f"{group_id}-member": instance_id}
         return Member(f"{group_id}-member", group.generation_id)

@@ -31,18 +31,19 @@ _LATEST = -1
 _LIST_OFFSETS_VERSION = 5
 _OFFSET_FETCH_VERSION = 7  # the first with require_stable; 8 asks for several groups
 _GROUP_VERSION = 3  # from 4 on a new member has to join twice
+_STATIC_GROUP_VERSION = 5  # the first with instance ids (KIP-345)
 
 
 class Questions:
     """See the module.
 
     Args:
-        address: "host:port".
+        host: the broker's.
+        port: the broker's.
     """
 
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=_TIMEOUT)
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), timeout=_TIMEOUT)
         self._stream = self._socket.makefile("rb")
 
     def close(self) -> None:
@@ -111,11 +112,13 @@ class Questions:
             return ErrorCode(partition.error_code)
         return int(partition.committed_offset)
 
-    def join_group(self, group_id: str) -> Member:
+    def join_group(self, group_id: str, instance_id: str | None) -> Member:
+        version = _GROUP_VERSION if instance_id is None else _STATIC_GROUP_VERSION
         protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="any", metadata=b"")
         join = JoinGroupRequest(
-            version=_GROUP_VERSION,
+            version=version,
             group_id=group_id,
+            group_instance_id=instance_id,
             session_timeout_ms=30_000,
             rebalance_timeout_ms=30_000,
             member_id="",
@@ -131,6 +134,7 @@ class Questions:
         sync = SyncGroupRequest(
             version=_GROUP_VERSION,
             group_id=group_id,
+            group_instance_id=instance_id,
             generation_id=member.generation_id,
             member_id=member.member_id,
             assignments=[assignment],

@@ -69,12 +69,20 @@ class Stage:
         self.transcript.exchange(request, response)
         return response
 
+    def ask_elsewhere(self, request: m.Request) -> m.Response:
+        """Put a request to a broker that it is not for."""
+        response = self._target.ask_elsewhere(request)
+        self.transcript.exchange(request, response)
+        return response
+
     # --- topics ---------------------------------------------------------------------------------
 
-    def partitions(self, topic: str, count: int) -> list[TopicPartition]:
+    def partitions(
+        self, topic: str, count: int, *, is_compacted: bool = False
+    ) -> list[TopicPartition]:
         """Create a topic, and return its partitions."""
         name = self.name(topic)
-        self._target.create_topic(name, count)
+        self._target.create_topic(name, count, is_compacted=is_compacted)
         return [TopicPartition(name, number) for number in range(count)]
 
     def partition(self, topic: str = "t") -> TopicPartition:
@@ -228,11 +236,12 @@ class Stage:
         is_control: bool = False,
         compression: str = "none",
     ) -> bytes:
-        """Build a batch."""
+        """Build a batch of values; "k=v" is one with a key."""
         builder = RecordBatchBuilder(_BATCH_BYTES, compression, is_control=is_control)
         for value in values:
             # A real broker soon deletes what is old.
-            builder.append(int(time.time() * 1000), None, value.encode())
+            key, _, rest = value.encode().rpartition(b"=")
+            builder.append(int(time.time() * 1000), key or None, rest)
         if is_transactional is None:
             is_transactional = who.transactional_id is not None
         builder.set_producer_state(
@@ -255,12 +264,22 @@ class Stage:
         acks: int = -1,
     ) -> None:
         """Produce batches, one for each partition."""
+        self.ask(self.produce_request(transactional_id, batches, acks=acks))
+
+    def produce_request(
+        self,
+        transactional_id: str | None,
+        batches: Iterable[tuple[TopicPartition, bytes]],
+        *,
+        acks: int = -1,
+    ) -> m.ProduceRequest:
+        """Return what `produce_batches` asks."""
         parts = tuple(
             m.ProducePartition(place, batch, self._target.topic_id(place.topic))
             for place, batch in batches
         )
         is_v2 = self.is_v2 and transactional_id is not None
-        self.ask(m.ProduceRequest(transactional_id, acks, 30_000, parts, is_v2))
+        return m.ProduceRequest(transactional_id, acks, 30_000, parts, is_v2)
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -291,9 +310,9 @@ class Stage:
         told = self.transcript
         told.note(f"{group} {told.place(place)}: stable {seen[0]}, any {seen[1]}")
 
-    def join_group(self, group: str = "g") -> tuple[str, int]:
+    def join_group(self, group: str = "g", instance_id: str | None = None) -> tuple[str, int]:
         """Become a group's member; return member id and generation."""
-        member = self._target.join_group(self.name(group))
+        member = self._target.join_group(self.name(group), instance_id)
         told = self.transcript
         told.note(f"{group}: joined as {told.member(member.member_id)} of {member.generation_id}")
         return member.member_id, member.generation_id

@@ -1,6 +1,7 @@
 """What a case can do with a broker, whichever it is.
 
-Owns: `Target`, and the few values it answers with. Must not know: transcripts, cases.
+Owns: `Target`, the few values it answers with, where requests belong. Must not know: transcripts,
+cases.
 Rules: an answer with an error code is an answer; a target raises only when the test itself is
 broken (no answer at all, a wait without end).
 """
@@ -10,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from txnproducer._protocol.messages import Request, Response
+from txnproducer._protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    CoordinatorType,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    Request,
+    Response,
+    TxnOffsetCommitRequest,
+)
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
@@ -38,8 +49,28 @@ class Member(NamedTuple):
     generation_id: int
 
 
+def coordinated_by(request: Request) -> tuple[CoordinatorType, str] | None:
+    """Return whose coordinator a request is for; None if it is for any broker, or a leader."""
+    match request:
+        case TxnOffsetCommitRequest():
+            return CoordinatorType.GROUP, request.group_id
+        case DescribeTransactionsRequest():
+            return CoordinatorType.TRANSACTION, request.transactional_ids[0]
+        case InitProducerIdRequest(transactional_id=None):
+            return None
+        case (
+            InitProducerIdRequest(transactional_id=str(name))
+            | AddPartitionsToTxnRequest(transactional_id=name)
+            | AddOffsetsToTxnRequest(transactional_id=name)
+            | EndTxnRequest(transactional_id=name)
+        ):
+            return CoordinatorType.TRANSACTION, name
+        case _:
+            return None
+
+
 class Target(Protocol):
-    """One broker, that leads and coordinates everything.
+    """A cluster. Most cases want one of one broker, that leads and coordinates everything.
 
     Attributes:
         transaction_version: the finalized feature.
@@ -48,7 +79,11 @@ class Target(Protocol):
     transaction_version: int
 
     def ask(self, request: Request) -> Response:
-        """Put a request, and return its answer."""
+        """Put a request to the broker that it is for, and return its answer."""
+        ...
+
+    def ask_elsewhere(self, request: Request) -> Response:
+        """Put a request to a broker that it is not for."""
         ...
 
     def wait_ms(self, time_ms: int) -> None:
@@ -59,7 +94,7 @@ class Target(Protocol):
         """Wait until an id's transaction has ended, markers included, by whoever's hand."""
         ...
 
-    def create_topic(self, name: str, partition_count: int) -> None:
+    def create_topic(self, name: str, partition_count: int, *, is_compacted: bool) -> None:
         """Create a topic."""
         ...
 
@@ -89,6 +124,6 @@ class Target(Protocol):
         """Return what a group has committed: -1 for nothing, or why it can't be told."""
         ...
 
-    def join_group(self, group_id: str) -> Member:
-        """Become the one member of a consumer group."""
+    def join_group(self, group_id: str, instance_id: str | None) -> Member:
+        """Become the one member of a consumer group, a static one if it has an instance id."""
         ...

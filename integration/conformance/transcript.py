@@ -195,9 +195,15 @@ def _produced(t: Transcript, response: m.ProduceResponse) -> str:
     told = (
         f"{t.place(each.topic_partition)} {error(each.error_code)}"
         f"{f' at {each.base_offset}' if each.base_offset >= 0 else ''}"
+        f"{_blamed(each)}{', a leader is named' if each.current_leader else ''}"
         for each in response.partitions
     )
     return ", ".join(sorted(told))
+
+
+def _blamed(part: m.ProducePartitionResponse) -> str:
+    indexes = [str(each.batch_index) for each in part.record_errors]
+    return f" for records {' '.join(indexes)}" if indexes else ""
 
 
 _RESPONSES: dict[type, Callable[[Transcript, Any], str]] = {

@@ -22,8 +22,9 @@ PLAYED = [(mode, name) for mode, frozen in FROZEN.items() for name in frozen["tr
 @pytest.mark.parametrize(("mode", "name"), PLAYED, ids=[f"{m}-{name}" for m, name in PLAYED])
 def test_the_model_answers_as_the_real_broker_did(mode: str, name: str) -> None:
     frozen = FROZEN[mode]
-    target = ModelTarget(frozen["version"], frozen["transaction_version"])
-    assert play(CASES[name], target) == frozen["transcripts"][name]
+    case = CASES[name]
+    target = ModelTarget(frozen["version"], frozen["transaction_version"], case.nodes)
+    assert play(case, target) == frozen["transcripts"][name]
 
 
 @pytest.mark.parametrize("mode", FROZEN)

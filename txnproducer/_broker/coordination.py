@@ -25,12 +25,19 @@ def check_transactional_id(
     cluster: BrokerCluster, node_id: int, transactional_id: str, now_ms: int
 ) -> ErrorCode:
     """Judge whether a broker may answer for a transactional id."""
+    kind = CoordinatorType.TRANSACTION
+    return check_name(cluster, transactional_id) or cluster.check_coordinator(
+        node_id, kind, transactional_id, now_ms
+    )
+
+
+def check_name(cluster: BrokerCluster, transactional_id: str) -> ErrorCode:
+    """Judge whether any broker may answer for a transactional id."""
     if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, transactional_id):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
-    kind = CoordinatorType.TRANSACTION
-    return cluster.check_coordinator(node_id, kind, transactional_id, now_ms)
+    return ErrorCode.NONE
 
 
 def check_producer(

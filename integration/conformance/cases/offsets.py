@@ -329,6 +329,30 @@ def a_strange_member_without_a_generation_of_a_group_that_there_is_not(s: Stage)
 
 
 @case()
+def the_groups_static_member_writes_its_offsets(s: Stage) -> None:
+    t = s.partition()
+    member_id, generation_id = s.join_group(instance_id="me")
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id=member_id, generation_id=generation_id, instance_id="me")
+    s.commit(who)
+    s.look_at_offset(t)
+
+
+@case()
+def a_static_member_that_another_has_replaced_writes_no_offsets(s: Stage) -> None:
+    t = s.partition()
+    member_id, generation_id = s.join_group(instance_id="me")
+    who = s.init()
+    s.begin_offsets(who)
+    s.commit_offset(who, t, 5, member_id="former", generation_id=generation_id, instance_id="me")
+    s.commit_offset(
+        who, t, 5, member_id=member_id, generation_id=generation_id + 1, instance_id="me"
+    )
+    s.look_at_offset(t)
+
+
+@case()
 def refused_offsets_leave_the_transaction_open(s: Stage) -> None:
     t = s.partition()
     member_id, generation_id = s.join_group()

@@ -320,6 +320,15 @@ def a_bumped_idempotent_producer_takes_its_partitions_along_one_by_one(s: Stage)
 
 
 @case()
+def a_compacted_topic_takes_no_record_without_a_key(s: Stage) -> None:
+    t, u = s.partitions("t", 2, is_compacted=True)
+    who = s.init_idempotent()
+    s.produce_batches(None, [(t, s.batch(who, 0, "k=a", "b", "k=c", "d"))])
+    s.produce_batches(None, [(t, s.batch(who, 0, "k=a", "k=c")), (u, s.batch(who, 0, "b"))])
+    s.look(t, u)
+
+
+@case()
 def a_batch_that_is_too_large_is_refused(s: Stage) -> None:
     t = s.partition()
     who = s.init_idempotent()

@@ -34,6 +34,7 @@ def the_oldest_open_transaction_holds_up_the_others(s: Stage) -> None:
     t = s.partition()
     first = s.open(t, "first", name="a")
     second = s.open(t, "second", name="b")
+    s.look(t)
     s.commit(second)
     s.look(t)
     s.commit(first)

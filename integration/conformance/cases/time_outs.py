@@ -128,6 +128,18 @@ def time_counts_from_the_beginning_of_the_transaction_not_from_initialising(s: S
 
 
 @case()
+def each_transaction_has_a_time_of_its_own(s: Stage) -> None:
+    t = s.partition()
+    who = s.commit(s.open(t, timeout_ms=TIMEOUT_MS))
+    s.wait_ms(2 * TIMEOUT_MS)
+    s.begin(who, t)
+    s.produce(who, t, 0 if s.is_v2 else 1, "in time")
+    s.wait_ms(TIMEOUT_MS // 2)
+    s.commit(who)
+    s.look(t)
+
+
+@case()
 def a_late_producer_goes_on_with_the_epoch_that_its_abort_was_answered(s: Stage) -> None:
     t = s.partition()
     who = timed_out(s, t)

@@ -7,7 +7,8 @@ Behavior:
 * With the present id and epoch (v3): the next epoch for the one who has these, PRODUCER_FENCED for
   others; asked again after a lost answer, the same answer.
 * When the epochs are used up, a new producer id.
-* A time-out of 0 or less, or above the cluster's limit: INVALID_TRANSACTION_TIMEOUT.
+* A time-out of 0 or less, or above the cluster's limit: INVALID_TRANSACTION_TIMEOUT, from any
+  broker.
 
 Version notes: v3 brings the present id and epoch (KIP-360), v4 the code PRODUCER_FENCED.
 Simplifications: no two-phase commit (KIP-939).
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txnproducer._broker.coordination import check_transactional_id
+from txnproducer._broker.coordination import check_name, check_transactional_id
 from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_metadata import (
     LAST_CLIENT_EPOCH,
@@ -41,11 +42,14 @@ def handle(
         if not cluster.is_allowed(Resource.CLUSTER, ""):
             return InitProducerIdResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return InitProducerIdResponse(ErrorCode.NONE, cluster.new_producer_id(), 0)
-    code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
+    code = check_name(cluster, request.transactional_id)
     if code:
         return InitProducerIdResponse(code)
     if not 0 < request.transaction_timeout_ms <= cluster.options.max_transaction_timeout_ms:
         return InitProducerIdResponse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
+    if code:
+        return InitProducerIdResponse(code)
     return _init(cluster, request.transactional_id, request, now_ms)
 
 
