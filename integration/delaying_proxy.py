@@ -1,0 +1,177 @@
+"""A TCP proxy between a producer and a broker: it cuts connections, and delivers what was cut.
+
+Why it exists: "a request of a dead connection arrives later" is what a network does and no broker
+does by itself. Here it is done to one request of one kind, exactly when a test wants it.
+Owns: `DelayingProxy`. It listens on 127.0.0.1 only, and knows of the protocol only that a frame is
+its length and then the API's key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import Self
+
+from txnproducer._protocol.messages import ApiKey
+
+HOST = "127.0.0.1"
+_LENGTH_BYTES = 4
+_PATIENCE_S = 20.0
+
+
+@dataclass
+class Held:
+    """A request that the broker has not seen, and the connection that it will come on."""
+
+    frame: bytes
+    upstream: socket.socket
+
+    def deliver(self) -> bytes:
+        """Let the request arrive; return the broker's answer, without its length."""
+        self.upstream.sendall(self.frame)
+        answer = _read_frame(self.upstream)
+        self.upstream.close()
+        if answer is None:
+            raise AssertionError("the broker closed the connection of a late request")
+        return answer[_LENGTH_BYTES:]
+
+
+@dataclass
+class _Rules:
+    """What to do with the next request of a kind."""
+
+    hold: list[ApiKey] = field(default_factory=list)
+    drop_answer: list[ApiKey] = field(default_factory=list)
+
+
+class DelayingProxy:
+    """See the module; used as a context manager.
+
+    Args:
+        address: of the broker.
+
+    Attributes:
+        port: where it listens.
+        held: what was held back, in order.
+        is_open: whether new connections are served.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._rules = _Rules()
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server((HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.held: list[Held] = []
+        self.is_open = True
+
+    def __enter__(self) -> Self:
+        self._run(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_open = False
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            sockets = list(self._sockets)
+        for each in sockets:
+            _shut(each)
+        for thread in self._threads:
+            thread.join(_PATIENCE_S)
+
+    def hold_next(self, api_key: ApiKey) -> None:
+        """Keep the next request of a kind, and cut its connection for the client."""
+        self._rules.hold.append(api_key)
+
+    def drop_next_answer(self, api_key: ApiKey) -> None:
+        """Let the broker act upon the next request of a kind, but cut off its answer."""
+        self._rules.drop_answer.append(api_key)
+
+    def _run(self, target, *arguments) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _keep(self, one: socket.socket) -> socket.socket:
+        with self._lock:
+            self._sockets.append(one)
+        return one
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.is_open:
+                upstream = socket.create_connection(self._address, _PATIENCE_S)
+                self._run(self._serve, self._keep(client), self._keep(upstream))
+            else:
+                client.close()
+
+    def _serve(self, client: socket.socket, upstream: socket.socket) -> None:
+        """Carry requests one way and answers the other, each in their order."""
+        pending: list[bool] = []
+        answers = threading.Thread(target=_copy, args=(upstream, client, pending), daemon=True)
+        self._threads.append(answers)
+        answers.start()
+        while (frame := _read_frame(client)) is not None:
+            kind = int.from_bytes(frame[4:6], "big")
+            if kind in self._rules.hold:
+                self._rules.hold.remove(ApiKey(kind))
+                self._hold(frame, client)
+                continue
+            if kind in self._rules.drop_answer:
+                self._rules.drop_answer.remove(ApiKey(kind))
+                pending.append(True)
+            with contextlib.suppress(OSError):
+                upstream.sendall(frame)
+        _shut(client)
+        _shut(upstream)
+
+    def _hold(self, frame: bytes, client: socket.socket) -> None:
+        # A connection of its own, for the client's is closed: the broker knows no difference.
+        upstream = self._keep(socket.create_connection(self._address, _PATIENCE_S))
+        self.held.append(Held(frame, upstream))
+        _shut(client)
+
+
+def _copy(upstream: socket.socket, client: socket.socket, is_cut: list[bool]) -> None:
+    while (frame := _read_frame(upstream)) is not None:
+        if is_cut:
+            break
+        with contextlib.suppress(OSError):
+            client.sendall(frame)
+    _shut(client)
+
+
+def _read_frame(source: socket.socket) -> bytes | None:
+    """Read a length and what it counts; None at the end of the connection."""
+    head = _read(source, _LENGTH_BYTES)
+    body = None if head is None else _read(source, int.from_bytes(head, "big"))
+    return None if head is None or body is None else head + body
+
+
+def _read(source: socket.socket, count: int) -> bytes | None:
+    data = b""
+    while len(data) < count:
+        try:
+            part = source.recv(count - len(data))
+        except OSError:
+            return None
+        if not part:
+            return None
+        data += part
+    return data
+
+
+def _shut(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
