@@ -6,6 +6,7 @@ from integration.conformance.case import CASES
 from integration.conformance.cases import (
     add_partitions,
     end_txn,
+    group_members,
     init_producer_id,
     last_epochs,
     lookup,
@@ -22,6 +23,7 @@ __all__ = [
     "CASES",
     "add_partitions",
     "end_txn",
+    "group_members",
     "init_producer_id",
     "last_epochs",
     "lookup",
