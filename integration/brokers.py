@@ -28,6 +28,10 @@ class Mode:
             version=self.version,
             features=dict(self.features),
             settings={
+                # One node of several may be frozen, and the others have to go on.
+                "transaction.state.log.replication.factor": 1,
+                "transaction.state.log.min.isr": 1,
+                "offsets.topic.replication.factor": 1,
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
                 "group.initial.rebalance.delay.ms": 0,
             },

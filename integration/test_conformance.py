@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def live(broker: Broker) -> Iterator[LiveTarget]:
-    with LiveTarget(broker.servers, broker.mode.transaction_version) as target:
+    with LiveTarget(broker.kafka, broker.mode.transaction_version) as target:
         yield target
 
 
@@ -26,7 +26,7 @@ def live(broker: Broker) -> Iterator[LiveTarget]:
 def live_pair(broker: Broker) -> Iterator[LiveTarget]:
     mode = broker.mode
     with mode.start(nodes=2) as kafka:
-        with LiveTarget(kafka.bootstrap_servers, mode.transaction_version) as target:
+        with LiveTarget(kafka, mode.transaction_version) as target:
             yield target
 
 

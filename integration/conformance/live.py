@@ -10,7 +10,8 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,7 @@ from txnproducer._protocol.messages import ApiKey
 from txnproducer._wire.version_choice import PRODUCE_WITH_TOPIC_IDS
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
+from txnproducer.testing import EmbeddedKafka
 
 _LONGEST_S = 20.0
 _POLL_S = 0.01
@@ -43,12 +45,14 @@ class LiveTarget:
     """See the module; a context manager.
 
     Args:
-        servers: the brokers' addresses.
+        kafka: the cluster.
         transaction_version: the finalized feature.
     """
 
-    def __init__(self, servers: str, transaction_version: int) -> None:
+    def __init__(self, kafka: EmbeddedKafka, transaction_version: int) -> None:
         self.transaction_version = transaction_version
+        self._kafka = kafka
+        servers = kafka.bootstrap_servers
         self._servers = servers
         self._driver = Driver(servers.split(",")[0])
         self._connection = admin.connect(servers)
@@ -59,6 +63,7 @@ class LiveTarget:
             node.node_id: Questions(node.host, node.port) for node in self._find_nodes()
         }
         self._node_ids = sorted(self._questions)
+        self._guide = self._node_ids[0]  # whom to ask where things are
         self._warm_up()
 
     def __enter__(self) -> Self:
@@ -78,9 +83,16 @@ class LiveTarget:
     # --- requests -------------------------------------------------------------------------------
 
     def _find_nodes(self) -> tuple[m.BrokerNode, ...]:
-        answer: m.MetadataResponse = self._send(BOOTSTRAP, m.MetadataRequest(()))
-        self._driver.client.update_nodes(answer.brokers)
-        return answer.brokers
+        found: tuple[m.BrokerNode, ...] = ()
+
+        def are_all_there() -> bool:
+            nonlocal found
+            found = self._send(BOOTSTRAP, m.MetadataRequest(())).brokers
+            return len(found) == self._kafka.nodes
+
+        _wait(are_all_there, "not all brokers know one another")
+        self._driver.client.update_nodes(found)
+        return found
 
     def _send(self, connection: ConnectionId, request: m.Request) -> Any:
         self._driver.connect(connection)
@@ -109,11 +121,11 @@ class LiveTarget:
 
     def _home(self, request: m.Request) -> int:
         if len(self._node_ids) == 1:
-            return self._node_ids[0]  # also what has no leader or coordinator
+            return self._guide  # also what has no leader or coordinator
         if isinstance(request, m.ProduceRequest):
-            return self._leader(self._node_ids[0], request.partitions[0].topic_partition)
+            return self._leader(self._guide, request.partitions[0].topic_partition)
         key = coordinated_by(request)
-        return self._node_ids[0] if key is None else self._coordinator(*key)
+        return self._guide if key is None else self._coordinator(*key)
 
     def _leader(self, asked: int, place: TopicPartition) -> int:
         """Return a partition's leader as a broker knows it, -1 for none."""
@@ -123,7 +135,7 @@ class LiveTarget:
 
     def _coordinator(self, kind: m.CoordinatorType, key: str) -> int:
         look_up = m.FindCoordinatorRequest(key, kind)
-        (found,) = self._send_to(self._node_ids[0], look_up).coordinators
+        (found,) = self._send_to(self._guide, look_up).coordinators
         return -1 if found.error_code else int(found.node.node_id)
 
     def _warm_up(self) -> None:
@@ -179,6 +191,25 @@ class LiveTarget:
     def create_topic(self, name: str, partition_count: int, *, is_compacted: bool) -> None:
         config = {"cleanup.policy": "compact"} if is_compacted else {}
         wanted = {"num_partitions": partition_count, "replication_factor": 1, "configs": config}
+        self._create(name, partition_count, wanted)
+
+    def create_topic_at(self, name: str, transactional_id: str, *, is_far: bool) -> None:
+        near = self._coordinator(m.CoordinatorType.TRANSACTION, transactional_id)
+        leader = next(node_id for node_id in self._node_ids if (node_id != near) == is_far)
+        self._create(name, 1, {"assignments": {0: [leader]}})
+
+    @contextmanager
+    def hold_markers(self, place: TopicPartition) -> Iterator[None]:
+        far = self._leader(self._guide, place)
+        index = self._kafka.node_index(far)
+        self._guide = next(node_id for node_id in self._node_ids if node_id != far)
+        self._kafka.pause_node(index)
+        try:
+            yield
+        finally:
+            self._kafka.resume_node(index)
+
+    def _create(self, name: str, partition_count: int, wanted: dict[str, Any]) -> None:
         self._admin.create_topics({name: wanted})
         self._admin.wait_for_topics([name])
         for number in range(partition_count):
@@ -191,17 +222,17 @@ class LiveTarget:
         return len(leaders) == 1 and -1 not in leaders and self._at_leader(place).is_led(place)
 
     def _at_leader(self, place: TopicPartition) -> Questions:
-        return self._questions[self._leader(self._node_ids[0], place)]
+        return self._questions[self._leader(self._guide, place)]
 
     def _at_group(self, group_id: str) -> Questions:
         return self._questions[self._coordinator(m.CoordinatorType.GROUP, group_id)]
 
     def topic_id(self, name: str) -> bytes | None:
-        offered = self._driver.client.api_versions(self._node_ids[0])
+        offered = self._driver.client.api_versions(self._guide)
         if offered is None or (offered.max_version(ApiKey.PRODUCE) or 0) < PRODUCE_WITH_TOPIC_IDS:
             return None
         if name not in self._topic_ids:
-            answer = self._send_to(self._node_ids[0], m.MetadataRequest((name,), False))
+            answer = self._send_to(self._guide, m.MetadataRequest((name,), False))
             self._topic_ids[name] = answer.topics[0].topic_id
         return self._topic_ids[name]
 

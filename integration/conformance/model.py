@@ -6,15 +6,29 @@ Owns: `ModelTarget`. Must not know: a real broker.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from integration.conformance.target import Member, ProducerSeen, RecordSeen, coordinated_by
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._broker.resources import topic_id_of
+from txnproducer._broker.transaction_coordinator import Marker
 from txnproducer._protocol import messages as m
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
 _LONGEST_WAIT_MS = 60_000
+
+
+class HoldingCluster(BrokerCluster):
+    """A cluster whose markers can be kept from a partition."""
+
+    held: TopicPartition | None = None
+
+    def write_marker(self, place: TopicPartition, marker: Marker, now_ms: int) -> ErrorCode:
+        if place == self.held:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return super().write_marker(place, marker, now_ms)
 
 
 class ModelTarget:
@@ -33,7 +47,7 @@ class ModelTarget:
             transaction_version=transaction_version,
             is_before_4=version.startswith("3."),
         )
-        self._cluster = BrokerCluster(options, random.Random(1))
+        self._cluster = HoldingCluster(options, random.Random(1))
         self._now_ms = 1_000
 
     def ask(self, request: m.Request) -> m.Response:
@@ -73,6 +87,19 @@ class ModelTarget:
         self._cluster.create_topic(name, partition_count)
         if is_compacted:
             self._cluster.compacted.add(name)
+
+    def create_topic_at(self, name: str, transactional_id: str, *, is_far: bool) -> None:
+        cluster = self._cluster
+        cluster.create_topic(name, 1)
+        near = cluster.coordinator_node(m.CoordinatorType.TRANSACTION, transactional_id)
+        leader = (near + is_far) % len(cluster.nodes)
+        cluster.move_partition(TopicPartition(name, 0), leader, self._now_ms)
+
+    @contextmanager
+    def hold_markers(self, place: TopicPartition) -> Iterator[None]:
+        self._cluster.held = place
+        yield
+        self._cluster.held = None
 
     def topic_id(self, name: str) -> bytes | None:
         return topic_id_of(name) if name in self._cluster.topics else None

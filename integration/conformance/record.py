@@ -22,7 +22,7 @@ def record(mode: Mode) -> dict[str, list[str]]:
     version = mode.transaction_version
     transcripts = {}
     for nodes in sorted({case.nodes for case in CASES.values()}):
-        with mode.start(nodes) as kafka, LiveTarget(kafka.bootstrap_servers, version) as target:
+        with mode.start(nodes) as kafka, LiveTarget(kafka, version) as target:
             for name, case in CASES.items():
                 if case.is_for(version, nodes):
                     transcripts[name] = play(case, target)

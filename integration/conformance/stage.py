@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from integration.conformance.target import Target
@@ -88,6 +89,17 @@ class Stage:
     def partition(self, topic: str = "t") -> TopicPartition:
         """Create a topic of one partition."""
         return self.partitions(topic, 1)[0]
+
+    def near_and_far(self, name: str = "a") -> tuple[TopicPartition, TopicPartition]:
+        """Create two partitions: led by an id's coordinator, and led by another broker."""
+        near, far = self.name("near"), self.name("far")
+        self._target.create_topic_at(near, self.name(name), is_far=False)
+        self._target.create_topic_at(far, self.name(name), is_far=True)
+        return TopicPartition(near, 0), TopicPartition(far, 0)
+
+    def hold_markers(self, place: TopicPartition) -> AbstractContextManager[None]:
+        """Keep markers from a far partition: transactions there stay in the midst of their end."""
+        return self._target.hold_markers(place)
 
     def unknown_partition(self) -> TopicPartition:
         """Return a partition of a topic that there is not."""

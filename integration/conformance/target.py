@@ -9,6 +9,7 @@ broken (no answer at all, a wait without end).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from txnproducer._protocol.messages import (
@@ -96,6 +97,14 @@ class Target(Protocol):
 
     def create_topic(self, name: str, partition_count: int, *, is_compacted: bool) -> None:
         """Create a topic."""
+        ...
+
+    def create_topic_at(self, name: str, transactional_id: str, *, is_far: bool) -> None:
+        """Create a topic of one partition, led by an id's coordinator, or far from it."""
+        ...
+
+    def hold_markers(self, place: TopicPartition) -> AbstractContextManager[None]:
+        """Keep markers from a partition that is led far from the coordinator."""
         ...
 
     def topic_id(self, name: str) -> bytes | None:

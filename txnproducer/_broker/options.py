@@ -30,7 +30,8 @@ class ClusterOptions:
         is_before_4: a broker of Apache Kafka 3.9 with transactions v1, not of 4.x. Where a
             transaction has begun in a partition it takes batches of a later epoch unasked; a group
             that it does not know is to it one without members; and offsets that it refuses for
-            their old epoch take the new epoch's pending ones of the same partitions with them.
+            their old epoch take the new epoch's pending ones of the same partitions with them. A
+            fenced producer that adds partitions is told so even while markers are written.
     """
 
     node_count: int = 1

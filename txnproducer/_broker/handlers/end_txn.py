@@ -2,9 +2,10 @@
 
 Behavior:
 * Decides the open transaction, and answers before the markers are written.
-* v1: the epoch has to be the present one. Repeated after the end, the same decision is NONE (while
-  markers are written, CONCURRENT_TRANSACTIONS), the other one INVALID_TXN_STATE. Without a
-  transaction: INVALID_TXN_STATE.
+* While markers are written: CONCURRENT_TRANSACTIONS; to v2 whoever asks, to v1 the present
+  producer.
+* v1: the epoch has to be the present one. Repeated after the end, the same decision is NONE, the
+  other one INVALID_TXN_STATE. Without a transaction: INVALID_TXN_STATE.
 * v2 (KIP-890): every end raises the epoch, and the answer has the next producer id and epoch. The
   former epoch is a repetition of the last end: the same decision NONE, the other one
   INVALID_TXN_STATE. With the present epoch and no open transaction an abort succeeds, and raises
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from txnproducer._broker.cluster import BrokerCluster
 
 _S = TransactionState
-_STATES = {
-    True: (_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT),
-    False: (_S.PREPARE_ABORT, _S.COMPLETE_ABORT),
-}
 
 
 def handle(
@@ -67,19 +64,20 @@ def _judge_v1(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode |
         return ErrorCode.PRODUCER_FENCED
     if known.state is _S.ONGOING:
         return None
+    if known.state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     return _repeated(known, is_commit=request.is_commit)
 
 
 def _repeated(known: TransactionMetadata, *, is_commit: bool) -> ErrorCode:
-    prepared, complete = _STATES[is_commit]
-    if known.state is complete:
-        return ErrorCode.NONE
-    is_same = known.state is prepared
-    return ErrorCode.CONCURRENT_TRANSACTIONS if is_same else ErrorCode.INVALID_TXN_STATE
+    complete = _S.COMPLETE_COMMIT if is_commit else _S.COMPLETE_ABORT
+    return ErrorCode.NONE if known.state is complete else ErrorCode.INVALID_TXN_STATE
 
 
 def _judge_v2(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode | None:
     """Return the answer to an EndTxn that changes nothing; None for one that ends it."""
+    if known.state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     is_after_rotation = (
         known.previous_producer_id == request.producer_id
         and request.producer_epoch == LAST_CLIENT_EPOCH
@@ -89,17 +87,11 @@ def _judge_v2(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode |
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     is_retry = is_after_rotation or known.producer_epoch == request.producer_epoch + 1
     is_present = known.producer_epoch == request.producer_epoch
-    if known.state.is_prepared:
-        is_valid = known.producer_epoch == request.producer_epoch + 1
-    elif known.state.is_complete:
-        is_valid = is_retry or is_present
-    else:
-        is_valid = is_present
-    if not is_valid:
+    if not is_present and not (known.state.is_complete and is_retry):
         return ErrorCode.PRODUCER_FENCED
     if known.state is _S.ONGOING:
         return None
-    if known.state.is_prepared or (known.state.is_complete and is_retry):
+    if known.state.is_complete and is_retry:
         return _repeated(known, is_commit=request.is_commit)
     # At rest, with the present epoch: an abort of nothing raises the epoch.
     return ErrorCode.INVALID_TXN_STATE if request.is_commit else None

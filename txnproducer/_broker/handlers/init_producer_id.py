@@ -3,7 +3,8 @@
 Behavior:
 * Without a transactional id: a new producer id, epoch 0, from any broker.
 * With one: the next epoch. An open transaction is aborted first, and its producer fenced; whoever
-  asks has to come again (CONCURRENT_TRANSACTIONS) until that is complete.
+  asks, though it be a fenced one, has to come again (CONCURRENT_TRANSACTIONS) until that is
+  complete.
 * With the present id and epoch (v3): the next epoch for the one who has these, PRODUCER_FENCED for
   others; asked again after a lost answer, the same answer.
 * When the epochs are used up, a new producer id.
@@ -60,10 +61,10 @@ def _init(
     known = coordinator.find(name)
     if known is None:
         known = coordinator.create(name, request.transaction_timeout_ms, now_ms)
-    if request.producer_id != -1 and not _is_expected(known, request):
-        return InitProducerIdResponse(ErrorCode.PRODUCER_FENCED)
     if known.state.is_prepared:
         return InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if request.producer_id != -1 and not _is_expected(known, request):
+        return InitProducerIdResponse(ErrorCode.PRODUCER_FENCED)
     if known.state is TransactionState.ONGOING:
         code = coordinator.fence(known, now_ms)
         return InitProducerIdResponse(code or ErrorCode.CONCURRENT_TRANSACTIONS)
