@@ -15,11 +15,13 @@ and offsets only.
     acknowledged every record acknowledged lies at the offset that was told, once
     duplicated   no record is twice in a log under an idempotent producer
     told         commit succeeds only if every record did; callbacks come once each, in order
+    expired      once everything has healed, no record expires for lack of progress
     memory       a closed producer has given back all of its buffer memory
     open         in the end no transaction is open, no offset pending
     reader       what a consumer has read stays true
     state        no call is refused with an illegal state; the sender never poisons the producer
     hangs, spins see `simulator` and `process`
+    crash        the core raises nothing that it does not promise
     logged       the core logs no exception
 """
 
@@ -30,13 +32,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from txnproducer._core.results import FutureRecordMetadata
-from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError
 from txnproducer.records import TopicPartition
 from txnproducer.sim.history import Attempt, SentRecord
 
 if TYPE_CHECKING:
     from txnproducer.sim.process import Process
     from txnproducer.sim.simulator import Simulator
+
+
+# In so long a time a record that is refused a few times is delivered.
+_LONG_ENOUGH_MS = 10_000
 
 
 class Checkers:
@@ -115,6 +121,7 @@ class Checkers:
         self._check_plain(everything)
         self._check_duplicates(everything)
         self._check_told(everything)
+        self._check_progress()
         self._check_fences()
         self._check_nothing_open()
         self._check_readers()
@@ -256,6 +263,17 @@ class Checkers:
                     )
                 if future.error is None and attempt.is_idempotent:
                     self._check_offset(record, future, everything, last)
+
+    def _check_progress(self) -> None:
+        if int(self._simulator.options.settings["delivery_timeout_ms"]) < _LONG_ENOUGH_MS:
+            return
+        for attempt in self._history.attempts[self._simulator.healed_at :]:
+            for record in attempt.records:
+                future = record.future
+                if record.waited_in_vain or future is None or not future.done():
+                    continue
+                if type(future.error) is KafkaTimeoutError:
+                    self._history.violate("expired", f"{record.value!r}: {future.error}")
 
     def _check_offset(
         self,

@@ -24,12 +24,14 @@ class SentRecord:
         place: where to (the partition as the producer chose it).
         value: unique in the whole run.
         future: what `send` returned.
+        waited_in_vain: for memory or metadata; it never got into a batch.
         deliveries: what its callback was called with, each time.
     """
 
     place: TopicPartition
     value: bytes
     future: FutureRecordMetadata | None = None
+    waited_in_vain: bool = False
     deliveries: list[tuple[RecordMetadata, KafkaError | None]] = field(default_factory=list)
 
     def on_delivery(self, metadata: RecordMetadata, error: KafkaError | None) -> None:

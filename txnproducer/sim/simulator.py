@@ -14,11 +14,13 @@ from __future__ import annotations
 import heapq
 import logging
 import random
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from txnproducer._broker.cluster import BrokerCluster
@@ -48,6 +50,8 @@ from txnproducer.sim.workload import (
 # The safety phase ends after this, even if requests are rare because everything is broken.
 _LONGEST_SAFETY_MS = 240_000
 _CONSUME_EVERY_MS = 700
+# So many attempts each application makes after the healing, the last one a success.
+_PROOFS = 3
 _BUSIEST_RUN_EVENTS = 400_000
 _CORE_LOGGER = logging.getLogger("txnproducer._core")
 
@@ -93,6 +97,7 @@ class Simulator:
     Attributes:
         now_ms: the time.
         request_count: how many requests producers have sent.
+        healed_at: how many attempts there were when everything healed.
         slack_ms: what a bounded call may take longer than its bound.
     """
 
@@ -119,7 +124,7 @@ class Simulator:
         self._incarnations: Counter[str] = Counter()
         self._offsets = 0
         self._transactions = 0
-        self._healed_at = 0
+        self.healed_at = 0
         self._is_ending = False
         self._finished: set[str] = set()
 
@@ -168,9 +173,12 @@ class Simulator:
         if not self._is_ending:
             return not process.is_second or process.dice.random() < 0.9
         # After the healing each one has to show that it still can.
-        claims = [a for a in self.history.attempts if a.owner_process == process.name]
-        is_proven = bool(claims) and claims[-1].number >= self._healed_at
-        is_proven = is_proven and (claims[-1].owner is None or claims[-1].claim == "committed")
+        own = [
+            attempt
+            for attempt in self.history.attempts[self.healed_at :]
+            if attempt.owner_process == process.name
+        ]
+        is_proven = len(own) >= _PROOFS and (own[-1].owner is None or own[-1].claim == "committed")
         return not process.is_second and not (is_proven and self._has_enough)
 
     @property
@@ -243,19 +251,26 @@ class Simulator:
     def run(self) -> SeedResult:
         """Run; see the module."""
         with _listening(partial(self.history.violate, "logged")):
-            self._start_processes()
-            self.trouble.start()
-            self.call_at(_CONSUME_EVERY_MS, self._consume)
-            self._run_until(lambda: self._has_enough, _LONGEST_SAFETY_MS)
-            self._live()
-        self.checkers.finish()
+            try:
+                self._run_phases()
+            except Exception as error:  # noqa: BLE001 - whatever the core raises is its fault
+                self.history.violate("crash", _told(error))
+        if not self.history.violations:
+            self.checkers.finish()
         return self._result()
+
+    def _run_phases(self) -> None:
+        self._start_processes()
+        self.trouble.start()
+        self.call_at(_CONSUME_EVERY_MS, self._consume)
+        self._run_until(lambda: self._has_enough, _LONGEST_SAFETY_MS)
+        self._live()
 
     def _live(self) -> None:
         """Let everything heal, everybody finish, and the coordinators clean up."""
         self.trouble.heal(self.now_ms)
         self._is_ending = True
-        self._healed_at = len(self.history.attempts)
+        self.healed_at = len(self.history.attempts)
         settings = self.options.settings
         longest_ms = int(settings["transaction_timeout_ms"])
         bound_ms = 60_000 + 20 * (
@@ -316,6 +331,12 @@ class Simulator:
             self.now_ms,
             self.history.violations,
         )
+
+
+def _told(error: Exception) -> str:
+    places = traceback.extract_tb(error.__traceback__)[-3:]
+    way = " < ".join(f"{Path(p.filename).name}:{p.lineno}" for p in reversed(places))
+    return f"{error!r} ({way})"
 
 
 class _Listener(logging.Handler):

@@ -27,6 +27,8 @@ _REFUSALS = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REQUEST_TIMED_OUT,
 )
+_REFUSALS_WHEN_HEALED = 30
+_REFUSED_WHEN_HEALED = 0.3
 _KEPT = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
 
 
@@ -43,6 +45,7 @@ class Trouble:
         self._dice = dice
         self._faults = simulator.faults
         self._counts = simulator.faults.counts
+        self._refusals_left = _REFUSALS_WHEN_HEALED
         cluster = simulator.cluster
         cluster.decide_log_write = self._decide_log_write
         cluster.decide_append = self._decide_append
@@ -93,10 +96,19 @@ class Trouble:
         return LogWrite.LATE if is_late else LogWrite.DONE
 
     def _decide_append(self) -> tuple[ErrorCode, bool]:
+        if self._faults.is_healed:
+            return self._decide_append_when_healed()
         if self._faults.happens(FaultKind.APPEND_REFUSED):
             return self._dice.choice(_REFUSALS), False
         if self._faults.happens(FaultKind.APPEND_KEPT):
             return self._dice.choice(_KEPT), True
+        return ErrorCode.NONE, True
+
+    def _decide_append_when_healed(self) -> tuple[ErrorCode, bool]:
+        """Refuse for a while what any producer can send again: nobody may fail over that."""
+        if self._refusals_left and self._dice.random() < _REFUSED_WHEN_HEALED:
+            self._refusals_left -= 1
+            return ErrorCode.NOT_ENOUGH_REPLICAS, False
         return ErrorCode.NONE, True
 
     # --- the cluster ----------------------------------------------------------------------------

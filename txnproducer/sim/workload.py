@@ -379,6 +379,7 @@ def _wait_to_append(
     is_possible = yield partial(core.append_can_proceed, blocked), limit_ms
     if is_possible:
         return blocked
+    record.waited_in_vain = True
     waited_ms = process.now_ms - start_ms
     return core.time_out_append(
         blocked, draft.topic, draft.partition, record.on_delivery, waited_ms, process.now_ms

@@ -1,0 +1,406 @@
+"""Deliberate bugs of the core, each of which the simulator has to catch.
+
+A mutant is one replacement of text in one file. `old` has to be there exactly once, so that a
+mutant whose place has changed is noticed. What catches it is in `tests/data/mutants.json`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One bug: where it is, what it is, what its author would have thought."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    why: str
+
+
+MUTANTS = (
+    # --- order and numbers ---------------------------------------------------------------------
+    Mutant(
+        "push-front",
+        "partition_queues.py",
+        "if not other.has_sequence or not is_before(other.base_sequence, batch.base_sequence):",
+        "if True:",
+        "a batch to be sent again goes in front of its queue, whatever waits there",
+    ),
+    Mutant(
+        "no-in-flight-gating",
+        "drain.py",
+        "return sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence)",
+        "return False",
+        "a retried batch may go out while an earlier one is still under way",
+    ),
+    Mutant(
+        "stale-epoch-not-gated",
+        "drain.py",
+        "if sequences.has_in_flight_batches(place) and sequences.has_stale_producer_id_and_epoch(place):",
+        "if False:",
+        "new batches need not wait for those of an earlier epoch",
+    ),
+    Mutant(
+        "unresolved-not-gated",
+        "drain.py",
+        "return sequences.has_unresolved_sequence(place)",
+        "return False",
+        "new batches may be numbered behind one whose fate is unknown",
+    ),
+    Mutant(
+        "expired-not-unresolved",
+        "produce_sender.py",
+        "if batch.has_sequence and not is_refusal_certain:",
+        "if False:",
+        "a batch that expired on the wire is over and done with",
+    ),
+    Mutant(
+        "retry-with-a-new-sequence",
+        "drain.py",
+        "if identity is not None and not batch.has_sequence:",
+        "if identity is not None and (not batch.has_sequence or _renumber(batch)):",
+        "each attempt of a batch takes the next number",
+    ),
+    Mutant(
+        "sequence-not-incremented",
+        "drain.py",
+        "sequences.increment_sequence_number(place, batch.record_count)",
+        "sequences.increment_sequence_number(place, 1)",
+        "a batch takes one number, however many records it has",
+    ),
+    Mutant(
+        "may-be-written-is-renumbered",
+        "sender.py",
+        "self._producing.fail_what_may_be_written(doomed, now_ms)",
+        "pass",
+        "after a bump everything in flight goes out under the new epoch",
+    ),
+    Mutant(
+        "sequences-kept-after-v2-end",
+        "txn_course.py",
+        "            self.sequences.reset_sequence_numbers()\n            self.sequences.adopt(producer)\n        must_bump",
+        "            self.sequences.adopt(producer)\n        must_bump",
+        "sequence numbers go on over the epoch of the next transaction",
+    ),
+    Mutant(
+        "epoch-of-end-not-adopted",
+        "txn_course.py",
+        "        if producer.is_valid:\n            _LOG.debug",
+        "        if False:\n            _LOG.debug",
+        "the identity in EndTxn's answer is not looked at",
+    ),
+    Mutant(
+        "failed-batch-keeps-its-numbers",
+        "sequence_manager.py",
+        "entry.adjust_sequences_due_to_failed_batch(batch)",
+        "pass",
+        "the numbers of a refused batch are left as a gap",
+    ),
+    Mutant(
+        "last-acked-goes-back",
+        "txn_partition_map.py",
+        "if identity_of(batch) == self.producer_id_and_epoch and is_sequence_after(\n            batch.last_sequence, self.last_acked_sequence\n        ):",
+        "if True:",
+        "whatever is acknowledged last is what was acknowledged up to",
+    ),
+    Mutant(
+        "no-bump-for-a-gap",
+        "sequence_manager.py",
+        "            self.request_idempotent_epoch_bump_for_partition(place)\n        return True",
+        "            pass\n        return True",
+        "a gap in the sequences closes by itself if one only tries often enough",
+    ),
+    # --- the course of a transaction -----------------------------------------------------------
+    Mutant(
+        "commit-before-flush",
+        "txn_course.py",
+        "if handler.is_end_txn and has_incomplete_batches:",
+        "if False:",
+        "EndTxn may go out while records are still on their way",
+    ),
+    Mutant(
+        "abort-before-flush",
+        "txn_course.py",
+        "if handler.is_end_txn and has_incomplete_batches:",
+        "if handler.is_end_txn and has_incomplete_batches and not self.is_aborting:",
+        "an abort has nothing to wait for",
+    ),
+    Mutant(
+        "end-txn-first",
+        "txn_handler.py",
+        "    END_TXN = 3",
+        "    END_TXN = 1",
+        "ending a transaction is more urgent than adding to it",
+    ),
+    Mutant(
+        "abort-drops-numbered-batches",
+        "record_accumulator.py",
+        "b for b in queue.batches if not (b.has_sequence if is_idempotent else b.is_closed)",
+        "b for b in queue.batches",
+        "an abort may drop whatever waits in the queues",
+    ),
+    Mutant(
+        "failed-record-does-not-matter",
+        "txn_course.py",
+        "        self.maybe_transition_to_error_state(error)\n        if not self.has_fatal_error",
+        "        if not self.has_fatal_error",
+        "a record that failed is told by its future; the commit need not fail",
+    ),
+    Mutant(
+        "local-failure-does-not-matter",
+        "appender.py",
+        "            transactions.maybe_transition_to_error_state(error)",
+        "            pass",
+        "a record that never got into a batch is no part of the transaction",
+    ),
+    Mutant(
+        "no-bump-after-error",
+        "txn_course.py",
+        "        if not self.is_completing:\n            self.require_epoch_bump()",
+        "        if False:\n            self.require_epoch_bump()",
+        "after an abort the same epoch will do",
+    ),
+    Mutant(
+        "no-guard-against-late-requests",
+        "txn_course.py",
+        "        if self.coordinator_can_bump:\n            self._is_bump_required = True\n        else:\n            self._has_stray_request = True",
+        "        pass",
+        "a request without an answer is repeated, and that is all",
+    ),
+    Mutant(
+        "no-refusal-where-epochs-cannot-be-raised",
+        "txn_course.py",
+        "            self._has_stray_request = True",
+        "            pass",
+        "an old cluster has to do without the guard",
+    ),
+    Mutant(
+        "partitions-kept-for-the-next-transaction",
+        "txn_course.py",
+        "        self._pending_partitions.clear()\n        self._partitions.clear()",
+        "        self._pending_partitions.clear()",
+        "a partition that was added once is in every later transaction",
+    ),
+    Mutant(
+        "partition-not-added",
+        "transaction_manager.py",
+        "            self._new_partitions.add(topic_partition)",
+        "            self._partitions.add(topic_partition)",
+        "with v1, too, the broker adds partitions by itself",
+    ),
+    Mutant(
+        "send-before-partition-is-added",
+        "txn_course.py",
+        "return not self.is_transactional or topic_partition in self._partitions",
+        "return True",
+        "records may go out while the partition is being added",
+    ),
+    Mutant(
+        "v2-by-api-version",
+        "txn_course.py",
+        "self._is_v2_enabled_next = features.transaction_version >= 2",
+        "self._is_v2_enabled_next = True",
+        "a broker that offers EndTxn v5 speaks transactions v2",
+    ),
+    Mutant(
+        "no-bump-at-the-upgrade",
+        "txn_course.py",
+        "            # Fences what the v1 transaction may have left: v2 does not add partitions explicitly.\n            self._is_bump_required = True",
+        "            pass",
+        "coming to v2 needs no new epoch",
+    ),
+    Mutant(
+        "fresh-id-after-fencing",
+        "verdicts.py",
+        "_OUTDATED_PRODUCER: Final = {_C.INVALID_PRODUCER_EPOCH: _FENCED, _C.PRODUCER_FENCED: _FENCED}",
+        "_OUTDATED_PRODUCER: Final = {_C.INVALID_PRODUCER_EPOCH: _ABORTABLE, _C.PRODUCER_FENCED: _ABORTABLE}",
+        "a fenced producer can abort and go on",
+    ),
+    Mutant(
+        "fenced-is-retried",
+        "verdicts.py",
+        "_OUTDATED_PRODUCER: Final = {_C.INVALID_PRODUCER_EPOCH: _FENCED, _C.PRODUCER_FENCED: _FENCED}",
+        "_OUTDATED_PRODUCER: Final = {_C.INVALID_PRODUCER_EPOCH: _RETRY, _C.PRODUCER_FENCED: _RETRY}",
+        "a fenced producer asks again until it is let in",
+    ),
+    Mutant(
+        "bump-without-the-present-identity",
+        "txn_course.py",
+        "                current=self.producer_id_and_epoch,\n",
+        "",
+        "raising the epoch is the same as beginning anew",
+    ),
+    Mutant(
+        "lost-commit-is-a-failure",
+        "end_txn.py",
+        "return self._is_commit_on_wire or self._lost_commits > 0",
+        "return False",
+        "a commit without an answer was not carried out",
+    ),
+    Mutant(
+        "refused-log-write-is-a-failure",
+        "end_txn.py",
+        "elif was_commit and verdict.action in _PASSING and code not in _NOT_CARRIED_OUT:",
+        "elif False:",
+        "a coordinator that is not available has written nothing",
+    ),
+    Mutant(
+        "invalid-state-is-committed",
+        "verdicts.py",
+        'END_TXN_COMMIT: Final = _table(\n    "EndTxn(commit)",\n    _UNEXPECTED,',
+        'END_TXN_COMMIT: Final = _table(\n    "EndTxn(commit)",\n    _COMPLETE,',
+        "a commit that is answered with an unusual error is done, mostly",
+    ),
+    Mutant(
+        "invalid-txn-state-ends-a-commit-well",
+        "end_txn.py",
+        "        if verdict.action is Action.COMPLETE:\n            self._end(response, was_commit)",
+        "        if verdict.action is Action.COMPLETE or code == ErrorCode.INVALID_TXN_STATE:\n            self._end(response, was_commit)",
+        "INVALID_TXN_STATE means that the transaction has ended already, so all is well",
+    ),
+    Mutant(
+        "given-up-commit-says-aborted",
+        "end_txn.py",
+        "        elif self._was_committed:",
+        "        elif False:",
+        "an abort that ends has aborted",
+    ),
+    # --- offsets -------------------------------------------------------------------------------
+    Mutant(
+        "offsets-done-although-refused",
+        "txn_requests.py",
+        "        if self._pending:\n            self._carry_out(retry, None)\n        else:",
+        "        if False:\n            self._carry_out(retry, None)\n        else:",
+        "partitions whose offsets were refused for the moment do not matter",
+    ),
+    Mutant(
+        "offsets-without-adding-the-group",
+        "transaction_manager.py",
+        "self._queue.push(commit if is_v2 else AddOffsetsToTxnHandler(self, commit))",
+        "self._queue.push(commit)",
+        "with v1, too, the group is added with its first offsets",
+    ),
+    Mutant(
+        "group-member-not-told",
+        "txn_requests.py",
+        "            group.generation_id,\n            group.member_id,",
+        '            -1,\n            "",',
+        "the group's generation is of no interest to a producer",
+    ),
+    # --- coordinators, leaders ----------------------------------------------------------------
+    Mutant(
+        "coordinator-not-looked-up",
+        "verdicts.py",
+        "_LOST_COORDINATOR: Final = {_C.COORDINATOR_NOT_AVAILABLE: _LOOK_UP, _C.NOT_COORDINATOR: _LOOK_UP}",
+        "_LOST_COORDINATOR: Final = {_C.COORDINATOR_NOT_AVAILABLE: _RETRY, _C.NOT_COORDINATOR: _RETRY}",
+        "a coordinator stays where it is",
+    ),
+    Mutant(
+        "lost-connection-is-fatal",
+        "txn_handler.py",
+        "            self._actions.retry(self)\n\n    def _unsupported",
+        '            self.fatal_error(KafkaError("no answer"))\n\n    def _unsupported',
+        "without an answer nothing can be done",
+    ),
+    Mutant(
+        "no-metadata-after-a-move",
+        "produce_sender.py",
+        "        if outcome.needs_metadata:\n            self._metadata.request_update()",
+        "        if False:\n            self._metadata.request_update()",
+        "metadata are as good as their age",
+    ),
+    Mutant(
+        "stale-leader-wins",
+        "metadata.py",
+        "        if known_epoch > answer.leader_epoch:",
+        "        if known_epoch < answer.leader_epoch:",
+        "the leader that was known first is the right one",
+    ),
+    # --- the end of batches --------------------------------------------------------------------
+    Mutant(
+        "memory-kept-after-success",
+        "produce_sender.py",
+        "        if not batch.is_in_flight:\n            self._accumulator.deallocate(batch)\n        if is_mine",
+        "        if is_mine",
+        "memory comes back by itself",
+    ),
+    Mutant(
+        "memory-freed-on-the-wire",
+        "record_accumulator.py",
+        "        if not batch.is_memory_freed:\n            batch.is_memory_freed = True",
+        "        if True:",
+        "giving memory back twice does no harm",
+    ),
+    Mutant(
+        "waiting-place-kept",
+        "appender.py",
+        "            if ticket is not kept:",
+        "            if False:",
+        "a record that was refused while it waited leaves its place by itself",
+    ),
+    Mutant(
+        "failure-taken-for-success",
+        "produce_outcome.py",
+        "    if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:",
+        "    if code in (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):",
+        "a sequence that the broker does not want it has already",
+    ),
+    Mutant(
+        "left-out-partition-is-delivered",
+        "produce_sender.py",
+        "        if response.failure is not None:\n            if (",
+        "        if response.failure is ResponseFailure.TIMED_OUT:\n            self._complete_all(batches, ErrorCode.NONE, None, now_ms)\n            return\n        if response.failure is not None:\n            if (",
+        "a request that timed out was surely written in the end",
+    ),
+    Mutant(
+        "late-answer-ends-nothing",
+        "produce_sender.py",
+        "        batch.is_in_flight = False\n        if response.error_code in _MAYBE_WRITTEN:",
+        "        if response.error_code in _MAYBE_WRITTEN:",
+        "a batch that was answered counts as on the wire",
+    ),
+    Mutant(
+        "batches-never-expire",
+        "producer_batch.py",
+        "return now_ms - self.created_ms >= delivery_timeout_ms",
+        "return False",
+        "a record is sent until it is delivered",
+    ),
+    Mutant(
+        "muted-for-ever",
+        "record_accumulator.py",
+        ".queue(topic_partition.partition).is_muted = False",
+        ".queue(topic_partition.partition)",
+        "a partition that waits for an answer goes on waiting",
+    ),
+    Mutant(
+        "callbacks-twice",
+        "producer_batch.py",
+        "        self._callbacks = []\n        return CallbackBatch(calls, on_finished)",
+        "        return CallbackBatch([*calls, *calls[:1]], on_finished)",
+        "a callback may run once more",
+    ),
+    Mutant(
+        "split-without-numbers",
+        "produce_sender.py",
+        "            if sequences is not None and part.has_sequence:\n                sequences.add_in_flight_batch(part)",
+        "            pass",
+        "the parts of a split batch need not be tracked",
+    ),
+    Mutant(
+        "close-forgets-who-waits",
+        "sender.py",
+        "            self._transactions.close(error)\n        self._producing.abort_all(error)",
+        "            self._transactions.close(error)",
+        "closing by force leaves the records to themselves",
+    ),
+)
+
+# What a mutant's text may need besides.
+HELPERS = {
+    "retry-with-a-new-sequence": (
+        "\n\ndef _renumber(batch):\n    batch.base_sequence = -1\n    return True\n"
+    ),
+}

@@ -1,0 +1,162 @@
+"""Run the simulator on a core with one deliberate bug: `python -m tests.sim.mutation NAME`.
+
+The bug is put into the source when the module is imported, in an interpreter of its own; no file
+is changed. `--all` looks for the first seed that catches each mutant (a seed that also fails
+without the bug does not count) and writes `tests/data/mutants.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+
+from tests.sim.mutants import HELPERS, MUTANTS, Mutant
+
+ROOT = Path(__file__).parent.parent.parent
+CORE = ROOT / "txnproducer" / "_core"
+RESULTS = ROOT / "tests" / "data" / "mutants.json"
+DRAWN = ROOT / "tests" / "data" / "drawn_mutants.json"
+MOST_SEEDS = 2000
+_CHUNK = 25
+
+
+class _MutatingLoader(SourceFileLoader):
+    """Compiles the mutated source, past the cache of compiled files."""
+
+    mutant: Mutant
+
+    def get_code(self, fullname):
+        source = mutated(self.mutant, Path(self.path).read_text("utf-8"))
+        return compile(source, self.path, "exec")
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+        self._name = f"txnproducer._core.{mutant.file.removesuffix('.py')}"
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname != self._name:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        assert spec is not None
+        assert spec.origin is not None
+        spec.loader = _MutatingLoader(fullname, spec.origin)
+        spec.loader.mutant = self._mutant
+        return spec
+
+
+def mutated(mutant: Mutant, source: str) -> str:
+    """Return a file's source with the bug in it."""
+    found = source.count(mutant.old)
+    if found != 1:
+        raise ValueError(f"{mutant.name}: {found} places in {mutant.file}, not one")
+    return source.replace(mutant.old, mutant.new) + HELPERS.get(mutant.name, "")
+
+
+def drawn_mutants() -> tuple[Mutant, ...]:
+    """Return the mutants that a tool has drawn."""
+    if not DRAWN.exists():
+        return ()
+    return tuple(Mutant(**values) for values in json.loads(DRAWN.read_text("utf-8")))
+
+
+def all_mutants() -> tuple[Mutant, ...]:
+    """Return those written by hand and those drawn."""
+    return (*MUTANTS, *drawn_mutants())
+
+
+# --- inside the interpreter with the bug --------------------------------------------------------
+
+
+def run_mutant(name: str, seeds: Iterable[int]) -> dict[str, object] | None:
+    """Install a bug and run seeds; return the first that is caught, or None."""
+    if name:
+        (mutant,) = (m for m in all_mutants() if m.name == name)
+        sys.meta_path.insert(0, _Finder(mutant))
+    from txnproducer.sim.simulator import run_seed
+
+    for seed in seeds:
+        result = run_seed(seed)
+        if result.violations:
+            checker, text = result.violations[0]
+            return {"seed": seed, "checker": checker, "text": text[:200]}
+    return None
+
+
+# --- outside ------------------------------------------------------------------------------------
+
+
+def ask(name: str, first: int, count: int) -> dict[str, object] | None:
+    """Run seeds on a mutant (no name: on the core as it is) in an interpreter of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sim.mutation", "--run", name, str(first), str(count)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=1800,
+    )
+    if done.returncode:
+        # A core that can't even be imported, or that brings the judge down, is caught as well.
+        return {"seed": first, "checker": "crash", "text": done.stderr.strip()[-200:]}
+    return json.loads(done.stdout) if done.stdout.strip() else None
+
+
+def hunt(mutant: Mutant, first: int = 1) -> dict[str, object] | None:
+    """Return what catches a mutant, within `MOST_SEEDS` seeds, and how many it took."""
+    start, end = first, first + MOST_SEEDS
+    while start < end:
+        count = min(_CHUNK if start > first else 3, end - start)
+        caught = ask(mutant.name, start, count)
+        if caught is None:
+            start += count
+            continue
+        seed = int(str(caught["seed"]))
+        if ask("", seed, 1) is None:
+            return {**caught, "seeds_needed": seed - first + 1}
+        start = seed + 1
+    return None
+
+
+def known() -> dict[str, dict[str, object]]:
+    """Return what is noted of each mutant."""
+    return json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutation", description=__doc__)
+    parser.add_argument("name", nargs="?", help="one mutant")
+    parser.add_argument("--all", action="store_true", help="look for those not caught yet")
+    parser.add_argument("--refresh", action="store_true", help="look again for all")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--run", nargs=3, metavar=("NAME", "FIRST", "COUNT"))
+    arguments = parser.parse_args()
+    if arguments.run:
+        name, first, count = arguments.run
+        caught = run_mutant(name, range(int(first), int(first) + int(count)))
+        print(json.dumps(caught) if caught else "")
+        return
+    results = {} if arguments.refresh else known()
+    wanted = [
+        m
+        for m in all_mutants()
+        if (arguments.name == m.name) or (arguments.all and m.name not in results)
+    ]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for mutant, caught in zip(wanted, pool.map(hunt, wanted), strict=True):
+            print(mutant.name, caught, flush=True)
+            if caught is not None:
+                results[mutant.name] = caught
+                RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Every seed that ever failed is run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from txnproducer.sim import run_seed
+
+LINES = (Path(__file__).parent / "seeds.txt").read_text("utf-8").splitlines()
+SEEDS = [line.split(maxsplit=1) for line in LINES if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("seed", [int(number) for number, _ in SEEDS])
+def test_a_seed_that_failed_once_passes(seed):
+    result = run_seed(seed)
+    assert result.violations == []
+    assert result.requests >= 300
+    assert result.transactions.total() >= 20
+
+
+def test_every_seed_has_a_comment():
+    assert all(comment.strip() for _, comment in SEEDS)
