@@ -161,7 +161,6 @@ def test_no_offsets_are_no_request_and_need_no_transaction(ready, client):
 # --- time-outs, and going on after them
 
 
-@pytest.mark.conformance("2.02")
 @pytest.mark.conformance("2.03")
 def test_init_that_timed_out_is_waited_for_again(make, client):
     client.held.add(ApiKey.INIT_PRODUCER_ID)
@@ -711,11 +710,47 @@ def test_an_outcome_that_is_known_is_not_asked_for(ready, monkeypatch):
     assert asked == []
 
 
-def test_without_a_commit_there_is_no_outcome_to_resolve(ready, make):
-    with pytest.raises(IllegalStateError, match="no commit was ever begun"):
+def test_without_a_commit_that_has_ended_there_is_no_outcome_to_resolve(ready, make, client):
+    with pytest.raises(IllegalStateError, match="no commit has ended"):
         ready.resolve_outcome()
-    with pytest.raises(IllegalStateError, match="no commit was ever begun"):
+    with pytest.raises(IllegalStateError, match="no commit has ended"):
         make(None).resolve_outcome()
+    client.held.add(ApiKey.PRODUCE)
+    impatient(ready)
+    with pytest.raises(KafkaTimeoutError), ready.transaction():
+        ready.send("topic", b"value")
+    # With v1 the coordinator may still describe the end of the transaction before this one.
+    with pytest.raises(IllegalStateError, match="no commit has ended"):
+        ready.resolve_outcome()
+
+
+def test_an_outcome_that_was_resolved_stays_so(in_doubt, monkeypatch):
+    one, txn = in_doubt
+    asked = describes(monkeypatch, "CompleteCommit", PRODUCER_EPOCH + 1)
+    assert one.resolve_outcome() == "committed"
+    one.close(0)
+    assert txn.outcome == "committed"
+    assert one.resolve_outcome() == "committed"
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_an_abort_settles_a_doubt_that_the_commit_has_raised(ready, client, is_committed):
+    # The coordinator can be asked again, but something forbids to repeat the commit.
+    client.prepare_failure(ApiKey.END_TXN, ResponseFailure.DISCONNECTED)
+    client.prepare_find_coordinator(ErrorCode.TRANSACTION_ABORTABLE)
+    txn = ready.transaction()
+    with pytest.raises(CommitOutcomeUnknownError), txn:
+        ready.send("topic", b"value")
+    assert txn.outcome == "unknown"
+    if is_committed:
+        client.prepare_end_txn(ErrorCode.INVALID_TXN_STATE)
+        with pytest.raises(IllegalStateError, match="was carried out"):
+            ready.abort_transaction()
+    else:
+        ready.abort_transaction()
+    assert txn.outcome == ("committed" if is_committed else "aborted")
+    assert commits_sent(client) == ([True, False, True] if is_committed else [True, False])
 
 
 def test_a_cluster_that_does_not_tell_raises(in_doubt, monkeypatch):

@@ -99,6 +99,7 @@ class TransactionalProducer:
         self._refusal = _advice.not_open
         self._transaction: Transaction | None = None
         self._commit: TransactionalRequestResult | None = None
+        self._resolved: ResolvedOutcome = "unknown"
         self._config = config
         self._value_serializer = config.value_serializer
         self._key_serializer = config.key_serializer
@@ -148,6 +149,7 @@ class TransactionalProducer:
             self._core.begin_transaction()
             self._transaction = transaction
             self._commit = None
+            self._resolved = "unknown"
 
     def transaction(self) -> Transaction:
         """Return a transaction to be used as a `with` block: commits at its end, or aborts."""
@@ -227,21 +229,22 @@ class TransactionalProducer:
             yet arrive: ask again after `transaction_timeout_ms`.
 
         Raises:
-            IllegalStateError: no commit was ever begun.
+            IllegalStateError: no commit has ended; one that has timed out is repeated, or aborted.
             KafkaTimeoutError: the cluster did not answer in time.
             KafkaError: the cluster refuses to tell; the user needs Describe on the id.
         """
         if self._refusal is _advice.forked:
             raise self._refusal("resolve_outcome")
         known, commit = self._outcome(), self._last_commit()
-        if commit is None:
-            raise IllegalStateError("resolve_outcome(): no commit was ever begun")
-        if known in ("committed", "aborted"):
-            return known
-        outcome = self._ask_for_outcome(commit)
-        if outcome != "unknown" and self._transaction is not None:
-            self._transaction.outcome = outcome
-        return outcome
+        if known == "open" or commit is None:
+            raise IllegalStateError(
+                "resolve_outcome(): no commit has ended; call commit_transaction(), or"
+                " abort_transaction()"
+            )
+        if known == "unknown":
+            known = self._resolved = self._ask_for_outcome(commit)
+            self._settle()
+        return known
 
     def _last_commit(self) -> SentCommit | None:
         manager = self._core.transaction_manager
@@ -465,7 +468,8 @@ class TransactionalProducer:
         except KafkaError as error:
             self._settle()
             lost = None if self._commit is None else self._commit.error
-            if isinstance(lost, CommitOutcomeUnknownError) and lost is not error:
+            is_other = isinstance(lost, CommitOutcomeUnknownError) and lost is not error
+            if lost is not None and is_other and self._outcome() == "unknown":
                 # The abort says that the producer has failed; that the commit before it may have
                 # been carried out must not be lost on the way.
                 raise lost from error
@@ -481,12 +485,12 @@ class TransactionalProducer:
         manager = self._core.transaction_manager
         if manager is None or manager.outcome is None:
             return "open"
+        if manager.outcome != "open":
+            return manager.outcome  # also where an abort has found out about a lost commit
         if self._commit is not None and isinstance(self._commit.error, CommitOutcomeUnknownError):
-            return "unknown"
-        if manager.has_fatal_error and manager.outcome == "open":
-            # No commit is under way that could still succeed, and none can follow.
-            return "aborted"
-        return manager.outcome
+            return self._resolved
+        # After a fatal error no commit is under way that could still succeed, and none can follow.
+        return "aborted" if manager.has_fatal_error else "open"
 
     def _send_later(self, record: _Record, blocked: AppendBlocked) -> FutureRecordMetadata:
         """Wait for metadata or memory, then append; one `max_block_ms` for all of it."""

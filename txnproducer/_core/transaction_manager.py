@@ -124,8 +124,8 @@ class TransactionManager(TransactionCourse):
         Raises:
             IllegalStateError: no transaction is open, the commit has succeeded meanwhile, or
                 another call has to be repeated first.
-            CommitOutcomeUnknownError: a commit was sent, and the cluster is too old to find out
-                what became of it; the producer is at its end.
+            CommitOutcomeUnknownError: a commit was sent, and the producer came to its end before
+                it could find out what became of it.
             KafkaError: the producer has failed.
         """
         self._ensure_transactional()
@@ -172,6 +172,10 @@ class TransactionManager(TransactionCourse):
             self._queue.remove(lambda queued: queued.is_end_txn)
             self._end_txn.fail(self.last_error or KafkaError())
         pending.result.acknowledge()
+        lost = pending.result.error
+        if self.has_fatal_error and isinstance(lost, CommitOutcomeUnknownError):
+            # That the producer has failed says less than what its caller has not heard yet.
+            raise lost
         return None
 
     def _give_up_commit(self, end_txn: EndTxnHandler) -> TransactionalRequestResult:

@@ -67,7 +67,8 @@ class TransactionCourse(TxnRequestFlow):
         is_transaction_v2_enabled: which version the present transaction is written with.
         may_have_begun: whether only requests without an answer could have begun the transaction.
         outcome: how the latest transaction ended; None before the first.
-        last_commit: the latest commit that was begun; evidence of it can be asked for.
+        last_commit: the latest commit that was begun; once it was sent, and its answer is lost for
+            good, evidence of it can be asked for.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class TransactionCourse(TxnRequestFlow):
         if self.is_transactional:
             self.sequences.reset_sequence_numbers()
         self.sequences.adopt(producer)
-        self._is_bump_required = False
+        self._is_bump_required = self._has_stray_request = False  # what is late is fenced now
         self._is_identity_due = False
         self.transition_to(_S.READY)
         if self.is_transactional and not is_epoch_bump:
