@@ -14,6 +14,7 @@ import pytest
 from tests.live_client import LiveClient
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
 from txnproducer import TransactionalProducer, _live_producers, admin, producer
+from txnproducer._io_thread import monotonic_ms
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, TransactionDescription
 from txnproducer.config import ProducerConfig
@@ -159,6 +160,27 @@ def test_no_offsets_are_no_request_and_need_no_transaction(ready, client):
 
 
 # --- time-outs, and going on after them
+
+
+@pytest.mark.conformance("2.02")
+@pytest.mark.parametrize(
+    ("call", "held", "hint"),
+    [
+        ("init_transactions", ApiKey.INIT_PRODUCER_ID, "replication"),
+        ("commit_transaction", ApiKey.END_TXN, "partitions without a leader"),
+        ("abort_transaction", ApiKey.END_TXN, "brokers that cannot be reached"),
+    ],
+)
+def test_a_time_out_names_the_call_and_what_usually_helps(make, client, call, held, hint):
+    one = make()
+    if call != "init_transactions":
+        one.init_transactions()
+        one.begin_transaction()
+        one.send("topic", b"value").result(PATIENCE_S)
+    client.held.add(held)
+    impatient(one)
+    with pytest.raises(KafkaTimeoutError, match=rf"{call} did not finish.*{hint}"):
+        getattr(one, call)()
 
 
 @pytest.mark.conformance("2.03")
@@ -362,6 +384,39 @@ def test_a_buffer_that_stays_full_fails_the_future(make, client):
     futures = [one.send("topic", b"x" * 16_000, partition=0) for _ in range(3)]
     assert isinstance(futures[-1].exception(0), BufferExhaustedError)
     assert one.metrics()["waiting-threads"] == 0
+
+
+@pytest.mark.conformance("2.20")
+def test_metadata_and_memory_are_waited_for_out_of_one_budget(make, client, monkeypatch):
+    def wait_four_seconds(blocked, timeout_s):
+        waits.append((blocked.reason.name, round(timeout_s)))
+        proceeds = wait(blocked, PATIENCE_S) if blocked.ticket is None else False
+        clock.jump_ms += 4_000
+        return proceeds
+
+    clock = SkippingClock()
+    monkeypatch.setattr(producer, "monotonic_ms", clock)
+    client.topics["other"] = 1
+    one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=10_000)
+    client.held.add(ApiKey.PRODUCE)
+    for _ in range(2):
+        one.send("topic", b"x" * 16_000, partition=0)
+    waits: list[tuple[str, int]] = []
+    wait = one._wait_to_append
+    monkeypatch.setattr(one, "_wait_to_append", wait_four_seconds)
+    future = one.send("other", b"x" * 16_000)
+    assert isinstance(future.exception(0), BufferExhaustedError)
+    assert waits == [("METADATA", 10), ("MEMORY", 6), ("MEMORY", 2)]
+
+
+class SkippingClock:
+    """The producer's clock, moved on by a test."""
+
+    def __init__(self) -> None:
+        self.jump_ms = 0
+
+    def __call__(self) -> int:
+        return monotonic_ms() + self.jump_ms
 
 
 @pytest.mark.conformance("2.30")

@@ -64,7 +64,7 @@ def test_a_key_follows_a_growing_topic():
         assert partition_of(future) == partition_for_key(key, 50)
 
 
-@pytest.mark.conformance("5.40", "5.39")
+@pytest.mark.conformance("5.40")
 def test_records_without_key_fill_a_batch_and_move_on():
     harness = in_transaction(linger_ms=1_000, batch_size=1_000, topics={"topic": 4})
     counts: Counter[int] = Counter()
@@ -156,7 +156,7 @@ def test_a_refused_login_that_is_mended_is_forgotten():
     assert future.exception() is None
 
 
-@pytest.mark.conformance("5.04", "5.31")
+@pytest.mark.conformance("5.04")
 def test_memory_asked_for_goes_to_the_next_one_when_the_record_found_a_place_without_it():
     harness = in_transaction(buffer_memory=100_000, batch_size=65_536, linger_ms=60_000)
     harness.send(partition=0)
@@ -191,7 +191,7 @@ def test_a_wait_for_memory_that_ends_in_an_error_leaves_the_queue_too():
     assert not harness.core._accumulator.pool.waiting
 
 
-@pytest.mark.conformance("2.06", "1.22")
+@pytest.mark.conformance("2.06")
 @pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
 def test_a_record_sent_while_the_transaction_ends_is_refused_though_its_batch_is_open(call):
     harness = in_transaction(linger_ms=1_000)
@@ -212,7 +212,7 @@ def test_an_interrupted_wait_leaves_the_queue_for_memory():
     assert not harness.core._accumulator.pool.waiting
 
 
-@pytest.mark.conformance("1.05", "2.25")
+@pytest.mark.conformance("2.25")
 def test_a_send_that_fails_while_a_transaction_is_being_aborted_changes_nothing():
     harness = in_transaction(max_block_ms=1_000)
     harness.send()

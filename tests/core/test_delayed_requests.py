@@ -43,6 +43,7 @@ def finish(driver, result):
     result.acknowledge()
 
 
+@pytest.mark.quirk("O7")
 @pytest.mark.parametrize("failure", LOST)
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_a_lost_answer_to_end_txn_raises_the_epoch_before_the_next_transaction(failure, is_commit):

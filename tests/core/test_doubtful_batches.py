@@ -27,6 +27,7 @@ def lose_the_first_of_two(code):
     return harness, futures
 
 
+@pytest.mark.quirk("O8")
 def test_a_batch_that_may_be_written_fails_instead_of_being_sent_under_a_new_epoch():
     harness, (first, second) = lose_the_first_of_two(ErrorCode.REQUEST_TIMED_OUT)
     harness.run_until(second.done)

@@ -30,6 +30,7 @@ def after_a_transaction(version=2, **settings):
     return harness
 
 
+@pytest.mark.quirk("O9")
 @pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort"])
 def test_data_wait_while_the_markers_are_being_written(state):
     harness = after_a_transaction()

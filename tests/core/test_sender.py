@@ -28,7 +28,7 @@ from txnproducer.records import ProducerIdAndEpoch
 # --- the first steps -----------------------------------------------------------------------
 
 
-@pytest.mark.conformance("3.31", "6.10")
+@pytest.mark.conformance("6.10")
 def test_an_idempotent_producer_gets_its_id_from_any_broker_before_any_data_goes():
     harness = CoreHarness(transactional_id=None)
     harness.know_topics()
@@ -49,7 +49,7 @@ def test_an_idempotent_producer_gets_its_id_from_any_broker_before_any_data_goes
     assert (batch.header.producer_id, batch.header.producer_epoch) == (7, 0)
 
 
-@pytest.mark.conformance("6.11", "5.25")
+@pytest.mark.conformance("6.11")
 def test_with_nothing_to_do_the_step_asks_for_the_next_metadata_refresh_only():
     harness = idempotent()
     harness.settle()
@@ -58,7 +58,7 @@ def test_with_nothing_to_do_the_step_asks_for_the_next_metadata_refresh_only():
     assert delay_ms <= harness.config.metadata_max_age_ms
 
 
-@pytest.mark.conformance("5.25", "6.11")
+@pytest.mark.conformance("5.25")
 def test_with_a_record_on_the_wire_the_step_asks_for_its_expiry():
     harness = idempotent(delivery_timeout_ms=40_000)
     send_each(harness, 1)
@@ -67,7 +67,7 @@ def test_with_a_record_on_the_wire_the_step_asks_for_its_expiry():
     assert harness.step() == 25_000
 
 
-@pytest.mark.conformance("6.12", "6.11")
+@pytest.mark.conformance("6.12")
 def test_one_request_per_broker_with_one_batch_per_partition():
     harness = idempotent(node_count=2, topics={"topic": 4})
     for partition in (0, 1, 2, 3):
@@ -150,7 +150,7 @@ def test_answers_out_of_order_still_put_the_retries_in_order():
     assert harness.sequences_sent() == [0, 1, 0]
 
 
-@pytest.mark.conformance("4.09", "4.10")
+@pytest.mark.conformance("4.09")
 def test_what_was_acknowledged_never_goes_back():
     harness = idempotent()
     futures, requests = send_each(harness, 2)
@@ -179,7 +179,7 @@ def test_a_lost_request_is_sent_again_under_the_same_sequence(failure):
     assert harness.sequences_sent() == [0, 0]
 
 
-@pytest.mark.conformance("6.13", "4.59")
+@pytest.mark.conformance("4.59")
 def test_a_version_that_the_broker_lacks_is_fatal():
     harness = idempotent()
     (future,), (request,) = send_each(harness, 1)
@@ -262,7 +262,7 @@ def test_without_a_named_leader_metadata_are_asked_for_and_the_backoff_holds():
 # --- epochs --------------------------------------------------------------------------------
 
 
-@pytest.mark.conformance("4.18", "4.28")
+@pytest.mark.conformance("4.18")
 def test_a_gap_that_cannot_close_raises_the_epoch_locally_and_renumbers_from_zero():
     harness = idempotent()
     futures, requests = send_each(harness, 1)
@@ -308,7 +308,7 @@ def test_a_refused_id_fails_what_waits_and_is_asked_for_again():
 # --- metadata ------------------------------------------------------------------------------
 
 
-@pytest.mark.conformance("6.18", "5.11")
+@pytest.mark.conformance("6.18")
 def test_a_topic_that_expired_from_metadata_is_wanted_again_when_data_wait_for_it():
     harness = idempotent(metadata_max_idle_ms=5_000, linger_ms=10_000)
     future = harness.send()

@@ -42,7 +42,8 @@ def test_a_batch_that_expires_unsent_leaves_no_doubt_behind():
     assert memory_taken(harness) == 0
 
 
-@pytest.mark.conformance("5.23", "4.41", "4.49", "4.24")
+@pytest.mark.conformance("4.41")
+@pytest.mark.quirk("Q13")
 def test_a_batch_that_expires_at_its_first_attempt_on_the_wire_leaves_its_partition_in_doubt():
     """Java judges "sent before" by "put back before" and misses the first attempt."""
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
@@ -59,7 +60,7 @@ def test_a_batch_that_expires_at_its_first_attempt_on_the_wire_leaves_its_partit
     assert isinstance(future.exception(), KafkaTimeoutError)  # what was told is not taken back
 
 
-@pytest.mark.conformance("4.37", "4.39", "4.49")
+@pytest.mark.conformance("4.49")
 @pytest.mark.trap(30)
 def test_after_an_expiry_in_doubt_new_records_go_under_a_new_epoch_from_zero():
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
@@ -96,6 +97,7 @@ def test_a_later_success_proves_that_the_expired_batch_was_written():
 
 
 @pytest.mark.conformance("5.24")
+@pytest.mark.quirk("Q15")
 def test_a_batch_that_is_overdue_is_failed_and_not_sent():
     """Java numbers it, reports it as failed and sends it all the same."""
     harness = idempotent(delivery_timeout_ms=31_000, linger_ms=1_000)
@@ -107,7 +109,8 @@ def test_a_batch_that_is_overdue_is_failed_and_not_sent():
     assert harness.client.sent(PRODUCE) == []
 
 
-@pytest.mark.conformance("4.25", "4.26")
+@pytest.mark.conformance("4.25")
+@pytest.mark.quirk("Q14")
 def test_a_retriable_answer_at_the_deadline_is_told_and_leaves_doubt():
     """Java counts it as a certain refusal."""
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
@@ -143,7 +146,7 @@ def test_a_callback_of_an_expired_batch_may_send_again():
     assert again[0].exception() is None
 
 
-@pytest.mark.conformance("5.20", "5.19")
+@pytest.mark.conformance("5.20")
 def test_with_one_in_flight_an_expired_batch_keeps_its_partition_muted_until_the_answer():
     harness = CoreHarness(
         transactional_id=None,
@@ -171,7 +174,7 @@ def test_with_one_in_flight_an_expired_batch_keeps_its_partition_muted_until_the
     assert len(harness.client.sent(PRODUCE)) == 2
 
 
-@pytest.mark.conformance("4.45", "5.33", "4.52")
+@pytest.mark.conformance("4.45")
 @pytest.mark.trap(35)
 @pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NOT_ENOUGH_REPLICAS])
 def test_an_error_answer_for_an_expired_batch_only_frees_its_memory(code):
@@ -191,7 +194,7 @@ def test_an_error_answer_for_an_expired_batch_only_frees_its_memory(code):
 # --- split ---------------------------------------------------------------------------------
 
 
-@pytest.mark.conformance("4.50", "4.53")
+@pytest.mark.conformance("4.50")
 @pytest.mark.trap(34)
 def test_a_batch_that_is_too_large_is_split_and_its_parts_go_one_by_one():
     harness = idempotent(linger_ms=10, batch_size=6_000)
@@ -232,7 +235,8 @@ def test_a_single_record_that_is_too_large_fails():
 # --- answers that should not be ------------------------------------------------------------
 
 
-@pytest.mark.conformance("6.16", "6.17", "4.47")
+@pytest.mark.conformance("6.16")
+@pytest.mark.quirk("Q4")
 def test_one_partitions_trouble_in_an_answer_does_not_strand_the_others():
     """In Java an exception loses the rest of the answer, with its futures and its memory."""
     harness = idempotent(topics={"topic": 3})

@@ -51,7 +51,7 @@ def test_no_data_go_while_a_coordinator_request_is_under_way_but_answers_are_tak
     assert len(harness.client.sent(PRODUCE)) == 1
 
 
-@pytest.mark.conformance("6.02", "2.32")
+@pytest.mark.conformance("6.02")
 @pytest.mark.trap(37)
 @pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
 def test_the_end_of_a_transaction_waits_for_every_batch_on_the_wire(call):
@@ -83,7 +83,7 @@ def test_a_commit_waits_for_delivery_callbacks_too():
     assert len(harness.deliveries) == 1
 
 
-@pytest.mark.conformance("6.03", "5.36")
+@pytest.mark.conformance("6.03")
 @pytest.mark.trap(36)
 def test_an_abort_drops_what_was_never_sent_and_sends_again_what_was():
     harness = in_transaction()
@@ -106,7 +106,7 @@ def test_an_abort_drops_what_was_never_sent_and_sends_again_what_was():
     assert not harness.client.sent(END_TXN)[0].is_commit
 
 
-@pytest.mark.conformance("6.04", "2.22")
+@pytest.mark.conformance("6.04")
 @pytest.mark.trap(36)
 def test_after_an_abortable_error_what_was_not_sent_fails_with_that_error():
     harness = in_transaction(linger_ms=1_000)
@@ -118,7 +118,7 @@ def test_after_an_abortable_error_what_was_not_sent_fails_with_that_error():
     assert harness.state is TransactionState.ABORTABLE_ERROR
 
 
-@pytest.mark.conformance("6.06", "5.33")
+@pytest.mark.conformance("6.06")
 def test_a_fatal_error_fails_what_is_on_the_wire_and_its_answer_frees_the_memory():
     harness = in_transaction()
     future = harness.send()
@@ -164,7 +164,7 @@ def test_a_commit_waits_for_a_retrys_backoff():
 # --- lost coordinators ---------------------------------------------------------------------
 
 
-@pytest.mark.conformance("6.08", "3.05")
+@pytest.mark.conformance("6.08")
 def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again():
     harness = CoreHarness(node_count=2)
     harness.client.down.add(1)
@@ -227,22 +227,32 @@ def test_a_throttled_coordinator_costs_the_throttle_time_and_no_more():
     assert len(harness.client.sent(ApiKey.FIND_COORDINATOR)) == 1
 
 
-@pytest.mark.conformance("3.08", "3.09")
-def test_a_first_attempt_never_waits_and_a_second_one_waits_one_backoff():
+@pytest.mark.conformance("3.09")
+@pytest.mark.quirk("D3")
+def test_a_first_attempt_never_waits():
     """Java's first InitProducerId waits too, since it was put back for lack of a coordinator."""
     harness = CoreHarness()
     harness.client.prepare_find_coordinator()
     harness.core.init_transactions()
     harness.run_until_sent(ApiKey.INIT_PRODUCER_ID)
     assert harness.now_ms == 0
-    request = harness.client.waiting(ApiKey.INIT_PRODUCER_ID)[0]
-    concurrent = type(harness.client).init_response(-1, -1, ErrorCode.CONCURRENT_TRANSACTIONS)
-    harness.client.answer(request, concurrent)
-    harness.run_until_sent(ApiKey.INIT_PRODUCER_ID, 2)
-    assert harness.now_ms == harness.config.retry_backoff_ms
 
 
-@pytest.mark.conformance("3.37", "3.36")
+@pytest.mark.conformance("3.08")
+def test_every_further_attempt_waits_the_same_backoff():
+    harness = CoreHarness(retry_backoff_ms=70)
+    harness.client.prepare_find_coordinator()
+    harness.core.init_transactions()
+    for attempt in range(1, 5):
+        harness.run_until_sent(ApiKey.INIT_PRODUCER_ID, attempt)
+        assert harness.now_ms == (attempt - 1) * 70
+        request = harness.client.waiting(ApiKey.INIT_PRODUCER_ID)[0]
+        concurrent = type(harness.client).init_response(-1, -1, ErrorCode.CONCURRENT_TRANSACTIONS)
+        harness.client.answer(request, concurrent)
+
+
+@pytest.mark.conformance("3.37")
+@pytest.mark.quirk("Q9")
 def test_a_refused_login_fails_the_request_in_hand_and_names_the_reason():
     """Java loses the request in hand when the coordinator's own connection is refused."""
     harness = CoreHarness(node_count=2)
@@ -319,7 +329,8 @@ def test_a_forced_close_fails_everything_at_once():
     harness.core.force_close(harness.now_ms)  # again does nothing
 
 
-@pytest.mark.conformance("6.22", "6.24")
+@pytest.mark.conformance("6.24")
+@pytest.mark.quirk("Q11")
 def test_a_close_while_init_waits_wakes_the_waiter():
     """In Java the loop ends and whoever waits for init is never woken."""
     harness = CoreHarness()
@@ -345,6 +356,7 @@ def test_a_closed_producer_refuses_every_call():
 
 
 @pytest.mark.conformance("2.26")
+@pytest.mark.quirk("Q12")
 def test_a_record_outside_a_transaction_is_refused_and_leaves_nothing_behind():
     """In Java the refused record stays queued and holds up the next commit."""
     harness = CoreHarness()
@@ -359,6 +371,7 @@ def test_a_record_outside_a_transaction_is_refused_and_leaves_nothing_behind():
 
 @pytest.mark.conformance("2.25")
 @pytest.mark.trap(40)
+@pytest.mark.quirk("D2")
 def test_a_local_failure_outside_a_transaction_fails_the_future_and_changes_no_state():
     """In Java send() raises IllegalStateException instead, from the illegal state change."""
     harness = CoreHarness()
@@ -370,7 +383,7 @@ def test_a_local_failure_outside_a_transaction_fails_the_future_and_changes_no_s
     assert harness.manager.last_error is None
 
 
-@pytest.mark.conformance("2.21", "2.22", "2.29")
+@pytest.mark.conformance("2.22")
 @pytest.mark.trap(40)
 def test_a_record_that_is_too_large_fails_its_future_its_callback_and_the_transaction():
     harness = in_transaction()
@@ -384,7 +397,7 @@ def test_a_record_that_is_too_large_fails_its_future_its_callback_and_the_transa
         harness.core.begin_commit()
 
 
-@pytest.mark.conformance("2.21", "2.23", "2.28")
+@pytest.mark.conformance("2.28")
 @pytest.mark.trap(32, 40)
 def test_an_unknown_topic_is_waited_for_until_max_block_and_then_fails_the_transaction():
     harness = in_transaction(max_block_ms=5_000)
@@ -410,7 +423,7 @@ def test_a_partition_beyond_the_known_ones_is_waited_for():
     assert "6 partitions" in str(future.exception())
 
 
-@pytest.mark.conformance("2.21", "2.22")
+@pytest.mark.conformance("2.21")
 @pytest.mark.parametrize(
     "code", [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 )
@@ -434,7 +447,7 @@ def test_a_callers_mistake_raises_and_leaves_the_transaction_alone():
     harness.complete(harness.core.begin_commit())
 
 
-@pytest.mark.conformance("5.31", "2.20")
+@pytest.mark.conformance("5.31")
 def test_a_record_that_finds_no_memory_in_time_fails():
     harness = in_transaction(
         buffer_memory=100_000, batch_size=65_536, max_block_ms=3_000, linger_ms=0
@@ -446,7 +459,7 @@ def test_a_record_that_finds_no_memory_in_time_fails():
     assert not harness.core._accumulator.pool.waiting
 
 
-@pytest.mark.conformance("5.31", "5.07")
+@pytest.mark.conformance("5.31")
 def test_waiting_for_memory_sends_what_lingers_and_goes_on_when_it_is_answered():
     harness = in_transaction(buffer_memory=100_000, batch_size=65_536, linger_ms=60_000)
     harness.client.prepare_produce()
@@ -459,7 +472,7 @@ def test_waiting_for_memory_sends_what_lingers_and_goes_on_when_it_is_answered()
     assert second.exception() is None
 
 
-@pytest.mark.conformance("2.34", "5.32")
+@pytest.mark.conformance("2.34")
 def test_a_close_ends_the_wait_for_metadata_and_for_memory():
     harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
@@ -519,6 +532,7 @@ def test_a_local_failure_is_told_by_the_next_call_too():
         harness.send()
 
 
+@pytest.mark.conformance("1.05")
 def test_an_illegal_step_while_a_batch_fails_still_ends_the_batch():
     harness = in_transaction()
     future = harness.send()

@@ -101,7 +101,7 @@ def test_a_batch_without_a_number_cannot_be_tracked(either):
         either.add_in_flight_batch(FakeBatch())
 
 
-@pytest.mark.conformance("4.05", "4.12")
+@pytest.mark.conformance("4.12")
 def test_the_lowest_sequence_in_flight_is_known(either):
     assert either.first_in_flight_sequence(TP0) == -1
     first, second = drain(either, 2), drain(either, 2)
@@ -113,7 +113,7 @@ def test_the_lowest_sequence_in_flight_is_known(either):
     assert either.last_acked_sequence(TP0) == 3
 
 
-@pytest.mark.conformance("4.16", "4.17")
+@pytest.mark.conformance("4.17")
 @pytest.mark.trap(25, 26)
 def test_a_partition_takes_the_new_epoch_only_when_nothing_old_is_in_flight(idempotent):
     asked, other = drain(idempotent, place=TP0), drain(idempotent, place=TP1)
@@ -134,6 +134,7 @@ def test_a_partition_takes_the_new_epoch_only_when_nothing_old_is_in_flight(idem
 
 @pytest.mark.conformance("4.47")
 @pytest.mark.trap(18, 35)
+@pytest.mark.quirk("Q4")
 def test_a_late_success_after_the_numbers_were_wiped_is_tolerated(either):
     batch = drain(either)
     either.reset_sequence_numbers()
@@ -173,7 +174,7 @@ def test_a_transactional_producer_shifts_after_a_certain_refusal(transactional):
     assert (later.base_sequence, transactional.sequence_number(TP0)) == (0, 2)
 
 
-@pytest.mark.conformance("4.24", "4.25")
+@pytest.mark.conformance("4.24")
 @pytest.mark.trap(27)
 def test_nothing_moves_after_a_failure_that_may_be_a_success(either):
     failed, later = drain(either, 3), drain(either, 2)
@@ -182,7 +183,7 @@ def test_nothing_moves_after_a_failure_that_may_be_a_success(either):
     assert not is_bump_due(either)
 
 
-@pytest.mark.conformance("4.34", "4.35")
+@pytest.mark.conformance("4.34")
 @pytest.mark.trap(28, 29)
 def test_a_partition_that_the_broker_forgot_begins_at_zero_and_others_go_on(transactional):
     drain(transactional, place=TP1)
@@ -236,7 +237,7 @@ def test_out_of_order_of_the_next_batch_is_a_gap(idempotent, transactional):
     assert not can_retry(transactional, drain(transactional), OUT_OF_ORDER)
 
 
-@pytest.mark.conformance("4.28", "4.03")
+@pytest.mark.conformance("4.03")
 def test_the_next_batch_is_recognised_around_the_wrap(transactional):
     transactional.maybe_update_producer_id_and_epoch(TP0)
     transactional.increment_sequence_number(TP0, 2**31 - 2)
@@ -289,9 +290,14 @@ def test_unknown_producer_without_truncation_fails_in_a_transaction(transactiona
     assert not can_retry(transactional, drain(transactional), UNKNOWN, log_start_offset=5)
 
 
-@pytest.mark.conformance("4.32", "4.33")
 @pytest.mark.trap(28)
-@pytest.mark.parametrize("log_start_offset", [0, 9])
+@pytest.mark.parametrize(
+    "log_start_offset",
+    [
+        pytest.param(9, marks=pytest.mark.conformance("4.32"), id="truncated"),
+        pytest.param(0, marks=pytest.mark.conformance("4.33"), id="not-truncated"),
+    ],
+)
 def test_unknown_producer_bumps_and_retries_without_transactions(idempotent, log_start_offset):
     ack(idempotent, drain(idempotent), base_offset=5)
     batch = drain(idempotent)
@@ -316,7 +322,7 @@ def test_a_later_success_proves_that_the_expired_batch_was_written(either):
     assert not is_bump_due(either)
 
 
-@pytest.mark.conformance("4.37", "4.39", "4.40")
+@pytest.mark.conformance("4.39")
 @pytest.mark.trap(30)
 def test_a_partition_whose_batches_all_expired_is_lost_under_this_epoch(either):
     expired, later = drain(either), drain(either)
@@ -350,7 +356,8 @@ def test_a_bump_happens_once(idempotent):
     assert not is_bump_due(idempotent)
 
 
-@pytest.mark.conformance("4.19", "4.20")
+@pytest.mark.conformance("4.20")
+@pytest.mark.quirk("Q2")
 def test_after_the_last_epoch_batches_are_renumbered_when_the_new_id_is_known():
     manager = manager_for(
         is_transactional=False, producer=ProducerIdAndEpoch(77, MAX_PRODUCER_EPOCH)

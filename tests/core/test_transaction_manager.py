@@ -83,13 +83,16 @@ def test_a_new_manager_knows_nothing():
     assert driver.take() is None
 
 
-@pytest.mark.conformance("3.32", "1.07", "2.31", "3.43")
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param(1, marks=pytest.mark.conformance("2.31")),
+        pytest.param(2, marks=pytest.mark.conformance("3.43")),
+    ],
+)
 @pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
 def test_an_empty_transaction_ends_without_a_request(version, call):
     driver = begun(version=version)
-    first = driver.sent[1]
-    assert (first.producer_id, first.producer_epoch) == (-1, -1)
     result = getattr(driver.manager, call)()
     assert driver.take() is None
     finish(driver, result)
@@ -97,7 +100,7 @@ def test_an_empty_transaction_ends_without_a_request(version, call):
     assert driver.manager.producer_id_and_epoch == PRODUCER
 
 
-@pytest.mark.conformance("1.24", "1.27", "3.42", "3.46", "2.17")
+@pytest.mark.conformance("1.27")
 def test_a_v1_transaction_adds_partitions_and_offsets_before_it_commits():
     driver = begun(version=1)
     manager = driver.manager
@@ -119,7 +122,7 @@ def test_a_v1_transaction_adds_partitions_and_offsets_before_it_commits():
     assert manager.outcome == "committed"
 
 
-@pytest.mark.conformance("1.25", "3.39", "3.41", "3.44")
+@pytest.mark.conformance("1.25")
 @pytest.mark.trap(17, 18, 19)
 def test_a_v2_transaction_adds_nothing_and_goes_on_under_the_epoch_of_its_end():
     driver = begun(version=2)
@@ -160,7 +163,7 @@ def test_only_v2_counts_a_call_as_the_start_of_the_transaction(version, requests
     assert driver.kinds().count("EndTxn") == requests
 
 
-@pytest.mark.conformance("3.03", "6.02")
+@pytest.mark.conformance("3.03")
 def test_the_end_waits_for_incomplete_batches():
     driver = with_partition()
     driver.manager.begin_commit()
@@ -217,7 +220,7 @@ def test_initializing_twice_is_refused():
     assert driver.state is S.READY
 
 
-@pytest.mark.conformance("2.03", "2.04", "2.08")
+@pytest.mark.conformance("2.04")
 @pytest.mark.trap(1, 2)
 def test_after_a_timed_out_init_only_init_is_possible_and_waits_for_the_same():
     driver = TxnDriver()
@@ -238,7 +241,7 @@ def test_after_a_timed_out_init_only_init_is_possible_and_waits_for_the_same():
     assert driver.kinds().count("InitProducerId") == 1
 
 
-@pytest.mark.conformance("2.06", "2.07")
+@pytest.mark.conformance("2.07")
 @pytest.mark.trap(1)
 @pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
 def test_a_timed_out_end_is_waited_for_again_through_a_lost_coordinator(call):
@@ -312,7 +315,7 @@ def test_an_idempotent_producer_refuses_records_only_after_a_fatal_error():
 # --- errors, raw and told again ---------------------------------------------------------------
 
 
-@pytest.mark.conformance("2.09", "2.10", "3.12", "3.13", "1.17")
+@pytest.mark.conformance("2.10")
 @pytest.mark.trap(4, 5, 10)
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
 def test_a_fenced_producer_says_so_at_once_and_ever_after(code):
@@ -335,7 +338,7 @@ def test_a_fenced_producer_says_so_at_once_and_ever_after(code):
     assert driver.state is S.FATAL_ERROR
 
 
-@pytest.mark.conformance("3.12", "2.10")
+@pytest.mark.conformance("3.12")
 @pytest.mark.trap(10)
 def test_an_old_epoch_from_produce_is_abortable_and_keeps_its_name():
     driver = with_partition()
@@ -346,7 +349,7 @@ def test_an_old_epoch_from_produce_is_abortable_and_keeps_its_name():
     assert caught.value.recovery == "abort"
 
 
-@pytest.mark.conformance("2.10", "1.03")
+@pytest.mark.conformance("2.10")
 @pytest.mark.trap(6)
 def test_a_poisoned_producer_names_the_illegal_transition_as_the_cause():
     driver = TxnDriver()
@@ -359,7 +362,7 @@ def test_a_poisoned_producer_names_the_illegal_transition_as_the_cause():
         assert caught.value.__cause__ is poison.value
 
 
-@pytest.mark.conformance("1.10", "4.57", "2.23")
+@pytest.mark.conformance("4.57")
 @pytest.mark.trap(32)
 @pytest.mark.parametrize("error", [NetworkError(), KafkaTimeoutError(), InvalidTxnStateError()])
 def test_what_was_retried_in_vain_is_told_as_abortable(error):
@@ -411,6 +414,7 @@ def test_a_fatal_error_wakes_whoever_waits_even_for_a_request_not_sent():
 
 
 @pytest.mark.conformance("2.11")
+@pytest.mark.quirk("D6")
 def test_an_unseen_failure_is_told_wrapped_by_init_and_raw_by_commit():
     driver = TxnDriver()
     driver.manager.initialize_transactions()
@@ -429,6 +433,7 @@ def test_an_unseen_failure_is_told_wrapped_by_init_and_raw_by_commit():
 
 
 @pytest.mark.conformance("2.13")
+@pytest.mark.quirk("D1")
 def test_a_fatal_error_does_not_turn_a_success_into_a_failure():
     driver = with_partition()
     commit = driver.manager.begin_commit()
@@ -440,7 +445,7 @@ def test_a_fatal_error_does_not_turn_a_success_into_a_failure():
 # --- initializing again -----------------------------------------------------------------------
 
 
-@pytest.mark.conformance("1.15", "1.16")
+@pytest.mark.conformance("1.15")
 @pytest.mark.trap(15)
 @pytest.mark.parametrize(
     ("code", "kind", "recovery"),
@@ -474,6 +479,7 @@ def test_a_refused_init_can_be_tried_again_after_the_senders_next_step(code, kin
     finish(driver, again)
 
 
+@pytest.mark.quirk("O1")
 def test_an_init_whose_coordinator_is_refused_fails_and_can_be_tried_again():
     driver = TxnDriver()
     manager = driver.manager
@@ -492,7 +498,7 @@ def test_an_init_whose_coordinator_is_refused_fails_and_can_be_tried_again():
 # --- coordinators -----------------------------------------------------------------------------
 
 
-@pytest.mark.conformance("3.05", "3.06")
+@pytest.mark.conformance("3.05")
 @pytest.mark.parametrize("failure", [ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT])
 def test_a_request_without_an_answer_is_sent_again_after_a_look_up(failure):
     driver = TxnDriver()
@@ -593,7 +599,7 @@ def test_an_answer_with_two_coordinators_is_fatal():
     assert isinstance(result.error, IllegalStateError)
 
 
-@pytest.mark.conformance("3.36", "3.37")
+@pytest.mark.conformance("3.37")
 def test_a_refused_login_fails_the_request_in_hand_too():
     driver = TxnDriver()
     result = driver.manager.initialize_transactions()
@@ -612,7 +618,7 @@ def test_a_refused_login_matters_to_nobody_who_has_nothing_to_send():
     assert driver.state is S.IN_TRANSACTION
 
 
-@pytest.mark.conformance("3.35", "3.45")
+@pytest.mark.conformance("3.35")
 @pytest.mark.trap(16)
 @pytest.mark.parametrize(
     ("version", "can_bump", "must_bump", "can_abort"),
@@ -630,7 +636,7 @@ def test_who_raises_the_epoch_is_remembered_while_the_coordinator_is_away(
 # --- AddPartitionsToTxn -----------------------------------------------------------------------
 
 
-@pytest.mark.conformance("1.24", "3.28")
+@pytest.mark.conformance("1.24")
 def test_a_partition_is_asked_for_once():
     driver = with_partition(version=1)
     driver.manager.maybe_add_partition(TP0)
@@ -667,7 +673,7 @@ def test_the_first_partition_waits_shortly_for_the_previous_transaction():
     assert handler.retry_backoff_ms == 100
 
 
-@pytest.mark.conformance("3.16", "1.11")
+@pytest.mark.conformance("3.16")
 def test_denied_topics_are_named_and_an_abort_needs_no_request():
     driver = begun(version=1)
     other = TopicPartition("other", 0)
@@ -707,7 +713,7 @@ def test_an_abort_forgets_new_partitions_but_sends_a_request_that_was_built():
 # --- offsets ----------------------------------------------------------------------------------
 
 
-@pytest.mark.conformance("3.20", "3.08")
+@pytest.mark.conformance("3.20")
 def test_a_retry_sends_all_offsets_and_waits_only_for_those_that_failed():
     driver = begun()
     result = driver.send_offsets(TP0, TP1)
@@ -727,7 +733,8 @@ def test_a_retry_sends_all_offsets_and_waits_only_for_those_that_failed():
     finish(driver, result)
 
 
-@pytest.mark.conformance("2.14", "3.20")
+@pytest.mark.conformance("2.14")
+@pytest.mark.quirk("Q10")
 def test_two_calls_are_done_each_by_its_own_answer_and_in_their_order():
     driver = begun()
     first = driver.send_offsets(offset=1)
@@ -740,7 +747,8 @@ def test_two_calls_are_done_each_by_its_own_answer_and_in_their_order():
     finish(driver, second)
 
 
-@pytest.mark.conformance("1.20", "3.04")
+@pytest.mark.conformance("1.20")
+@pytest.mark.quirk("Q3")
 def test_offsets_of_an_aborted_transaction_never_reach_the_next_one():
     driver = begun()
     lost = driver.send_offsets(TP0)
@@ -759,6 +767,7 @@ def test_offsets_of_an_aborted_transaction_never_reach_the_next_one():
 
 @pytest.mark.conformance("3.19")
 @pytest.mark.trap(7)
+@pytest.mark.quirk("Q7")
 @pytest.mark.parametrize(
     "code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTION_ABORTABLE]
 )
@@ -806,7 +815,7 @@ def test_group_metadata_go_along():
 # --- the epoch after a transaction ------------------------------------------------------------
 
 
-@pytest.mark.conformance("1.13", "3.32", "4.56")
+@pytest.mark.conformance("1.13")
 @pytest.mark.trap(8)
 def test_a_v1_abort_after_an_error_raises_the_epoch_before_it_returns():
     driver = with_partition(version=1)
@@ -822,7 +831,7 @@ def test_a_v1_abort_after_an_error_raises_the_epoch_before_it_returns():
     driver.manager.begin_transaction()
 
 
-@pytest.mark.conformance("1.14", "6.07", "3.30")
+@pytest.mark.conformance("1.14")
 @pytest.mark.trap(9)
 def test_an_abort_without_anything_added_raises_the_epoch_alone():
     driver = begun(version=1)
@@ -835,6 +844,7 @@ def test_an_abort_without_anything_added_raises_the_epoch_alone():
 
 
 @pytest.mark.conformance("3.30")
+@pytest.mark.quirk("Q5")
 def test_a_bump_that_becomes_due_during_the_abort_is_made():
     driver = begun(version=1)
     driver.add_partition(TP0)
@@ -874,6 +884,7 @@ def test_v2_leaves_the_epoch_to_the_coordinator():
 
 
 @pytest.mark.conformance("3.33")
+@pytest.mark.quirk("D8")
 def test_a_bump_that_fails_is_told_at_the_next_begin():
     driver = with_partition(version=1)
     driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
@@ -928,7 +939,7 @@ def test_a_fatal_end_is_told_with_its_own_error():
     assert driver.take() is None
 
 
-@pytest.mark.conformance("3.47", "3.48", "2.40")
+@pytest.mark.conformance("3.47")
 @pytest.mark.trap(17)
 def test_an_upgrade_is_seen_at_the_end_and_costs_a_bump():
     driver = with_partition(version=1)
@@ -970,8 +981,9 @@ def test_only_a_newer_reading_of_the_features_counts():
 # --- giving up a commit -----------------------------------------------------------------------
 
 
-@pytest.mark.conformance("2.06", "2.07", "2.12")
+@pytest.mark.conformance("2.12")
 @pytest.mark.trap(1, 3)
+@pytest.mark.quirk("D7")
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_commit_that_was_not_sent_becomes_an_abort(version):
     driver = with_partition(version=version)
@@ -1048,6 +1060,7 @@ def test_an_abort_after_a_lost_commit_finds_out_that_it_was_not_carried_out(vers
     assert driver.manager.producer_id_and_epoch == NEXT
 
 
+@pytest.mark.quirk("D7")
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_abort_after_a_lost_commit_finds_out_that_it_was_carried_out(version):
     driver = with_partition(version=version)
@@ -1196,6 +1209,7 @@ def test_a_commit_that_the_coordinator_aborted_before_it_came_is_known_to_have_f
     assert commit.error.recovery == "restart"
 
 
+@pytest.mark.quirk("O6")
 def test_a_send_that_fails_beside_a_sent_commit_does_not_decide_over_it():
     driver = with_partition()
     commit = driver.manager.begin_commit()
@@ -1209,7 +1223,7 @@ def test_a_send_that_fails_beside_a_sent_commit_does_not_decide_over_it():
 # --- closing, late answers --------------------------------------------------------------------
 
 
-@pytest.mark.conformance("6.22", "6.24")
+@pytest.mark.conformance("6.22")
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_closing_fails_whoever_still_waits(steps):
     driver = TxnDriver()
@@ -1304,7 +1318,7 @@ def test_the_first_fatal_error_is_kept():
 # --- batches ----------------------------------------------------------------------------------
 
 
-@pytest.mark.conformance("1.03", "1.05")
+@pytest.mark.conformance("1.03")
 @pytest.mark.trap(6)
 def test_a_batch_that_fails_outside_a_transaction_poisons():
     driver = TxnDriver()
@@ -1339,7 +1353,7 @@ def expired_batch(driver):
     sequences.mark_sequence_unresolved(batch)
 
 
-@pytest.mark.conformance("4.40", "4.42", "4.44")
+@pytest.mark.conformance("4.40")
 @pytest.mark.trap(16, 31)
 @pytest.mark.parametrize(
     ("version", "can_bump", "state"),
@@ -1360,7 +1374,6 @@ def test_a_batch_of_unknown_fate_is_abortable_where_the_epoch_can_change(version
         assert is_bump == (version == 1)
 
 
-@pytest.mark.conformance("3.31", "6.10", "4.19", "1.21")
 def test_an_idempotent_producer_gets_an_id_from_any_broker_and_a_new_one_after_the_last_epoch():
     driver = TxnDriver(None)
     manager = driver.manager

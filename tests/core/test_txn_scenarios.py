@@ -96,7 +96,7 @@ def test_a_record_joins_its_partition_to_the_transaction_only_once_it_was_append
     assert request.partitions == (TP1,)
 
 
-@pytest.mark.conformance("3.01", "3.02")
+@pytest.mark.conformance("3.02")
 def test_coordinator_requests_go_one_at_a_time_in_the_order_of_their_priority():
     harness = in_transaction(version=1)
     offsets = harness.send_offsets()

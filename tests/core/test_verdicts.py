@@ -9,26 +9,23 @@ package does something else on purpose, `on_purpose` says so; what no longer dif
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.core.txn_driver import PRODUCER, TP0, TxnDriver
+from tests.core.txn_points import POINTS, Point
 from txnproducer import errors
 from txnproducer._core import verdicts
 from txnproducer._core.verdicts import Action, Form
 from txnproducer._protocol.messages import (
-    AddOffsetsToTxnRequest,
     CoordinatorType,
-    EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from txnproducer.errors import ErrorCode, KafkaError, TopicAuthorizationError
+from txnproducer.errors import ErrorCode, KafkaError
 from txnproducer.records import ProducerIdAndEpoch
 
 ORACLE = json.loads(
@@ -51,105 +48,6 @@ FIELDS = (
 
 
 # --- the points of the protocol ---------------------------------------------------------------
-
-
-@dataclass
-class Point:
-    """A driver with a request out, and the result of the call that waits."""
-
-    driver: TxnDriver
-    result: Any = None
-
-
-def initializing(driver: TxnDriver) -> Point:
-    result = driver.manager.initialize_transactions()
-    driver.take()
-    return Point(driver, result)
-
-
-def initializing_with_coordinator(driver: TxnDriver) -> Point:
-    result = driver.manager.initialize_transactions()
-    driver.expect(FindCoordinatorRequest)
-    driver.take()
-    return Point(driver, result)
-
-
-def bumping(driver: TxnDriver) -> Point:
-    driver.begin()
-    driver.add_partition()
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
-    # Without bump support nothing but an upgrade sets it; the table is about the answer alone.
-    driver.manager._is_bump_required = True
-    result = driver.manager.begin_abort()
-    driver.expect(EndTxnRequest)
-    driver.take()
-    return Point(driver, result)
-
-
-def adding_partitions(driver: TxnDriver) -> Point:
-    driver.begin()
-    driver.manager.maybe_add_partition(TP0)
-    driver.take()
-    return Point(driver)
-
-
-def adding_offsets(driver: TxnDriver) -> Point:
-    driver.begin()
-    result = driver.send_offsets()
-    driver.take()
-    return Point(driver, result)
-
-
-def finding_group(driver: TxnDriver) -> Point:
-    driver.begin()
-    result = driver.send_offsets()
-    if not driver.manager.is_transaction_v2_enabled:
-        driver.expect(AddOffsetsToTxnRequest)
-    driver.take()
-    return Point(driver, result)
-
-
-def committing_offsets(driver: TxnDriver) -> Point:
-    point = finding_group(driver)
-    driver.reply()
-    driver.take()
-    return point
-
-
-def committing(driver: TxnDriver) -> Point:
-    driver.begin()
-    driver.add_partition()
-    result = driver.manager.begin_commit()
-    driver.take()
-    return Point(driver, result)
-
-
-def aborting(driver: TxnDriver) -> Point:
-    driver.begin()
-    driver.add_partition()
-    result = driver.manager.begin_abort()
-    driver.take()
-    return Point(driver, result)
-
-
-def initializing_without_transactions(driver: TxnDriver) -> Point:
-    driver.as_sender(driver.manager.bump_idempotent_epoch_and_reset_id_if_needed)
-    driver.take()
-    return Point(driver)
-
-
-POINTS: dict[str, Callable[[TxnDriver], Point]] = {
-    "FindCoordinator(txn)": initializing,
-    "InitProducerId(init)": initializing_with_coordinator,
-    "InitProducerId(bump)": bumping,
-    "AddPartitionsToTxn": adding_partitions,
-    "AddOffsetsToTxn": adding_offsets,
-    "FindCoordinator(group)": finding_group,
-    "TxnOffsetCommit": committing_offsets,
-    "EndTxn(commit)": committing,
-    "EndTxn(abort)": aborting,
-    "InitProducerId(idempotent)": initializing_without_transactions,
-}
 
 
 def point_name(table: dict[str, Any]) -> str:
@@ -292,7 +190,6 @@ def _on_purpose_without_transactions(code: str) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.conformance("3.11", "3.12", "3.14", "3.21", "3.25", "3.26", "3.27", "3.30", "1.15")
 @pytest.mark.trap(7, 10, 11, 12, 13, 14, 15, 16)
 @pytest.mark.parametrize("name", TABLES)
 def test_every_code_is_taken_as_the_java_client_takes_it(name):

@@ -373,6 +373,7 @@ def test_damaged_bytes_are_an_error_of_the_connection(body: m.Request, version: 
         CODEC.decode(body, version, memoryview(b"\0\0\0\x2a\0\xff\xff"))
 
 
+@pytest.mark.conformance("6.16")
 def test_a_topic_id_that_nobody_asked_about_is_an_error_of_the_connection() -> None:
     topic_type = kp.ProduceResponse.TopicProduceResponse
     part = topic_type.PartitionProduceResponse(index=0, error_code=0, base_offset=1)

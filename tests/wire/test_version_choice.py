@@ -48,6 +48,7 @@ def offset_commit(v2: bool = False, **group: Any) -> m.TxnOffsetCommitRequest:
     )
 
 
+@pytest.mark.conformance("3.46")
 @pytest.mark.parametrize(
     ("body", "version"),
     [

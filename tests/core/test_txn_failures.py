@@ -1,0 +1,256 @@
+"""Transactions in which something fails: who is told what, and how the next one can begin."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness import TP0, TP1, CoreHarness
+from txnproducer._core.transaction_state import TransactionState as S
+from txnproducer._protocol.messages import ApiKey
+from txnproducer.errors import (
+    AuthenticationError,
+    ErrorCode,
+    InvalidProducerEpochError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    SaslAuthenticationError,
+    TransactionAbortableError,
+    TransactionalIdAuthorizationError,
+)
+
+PRODUCE, END_TXN, INIT = ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID
+ADD_PARTITIONS = ApiKey.ADD_PARTITIONS_TO_TXN
+COORDINATOR_KINDS = (ADD_PARTITIONS, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.FIND_COORDINATOR, END_TXN)
+
+
+def in_transaction(version=2, **settings):
+    harness = CoreHarness(transaction_version=version, **settings)
+    harness.start_transaction()
+    harness.know_topics()
+    return harness
+
+
+def expire_on_the_wire(harness):
+    """Send a record that is not answered before its time is up; return its future."""
+    future = harness.send()
+    harness.run_until_sent(PRODUCE)
+    harness.run_until(future.done)
+    return future
+
+
+# --- what is told -----------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("2.09")
+@pytest.mark.trap(4)
+def test_the_call_that_waited_gets_the_error_itself_and_later_ones_get_it_as_a_cause():
+    harness = CoreHarness()
+    harness.client.prepare_find_coordinator(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    result = harness.core.init_transactions()
+    with pytest.raises(TransactionalIdAuthorizationError) as raw:
+        harness.complete(result)
+    assert raw.value is result.error
+    assert result.is_acked
+    with pytest.raises(KafkaError) as wrapped:
+        harness.core.init_transactions()
+    assert type(wrapped.value) is KafkaError
+    assert wrapped.value.__cause__ is raw.value
+
+
+@pytest.mark.conformance("2.23")
+@pytest.mark.trap(32, 40)
+def test_a_local_time_out_stays_itself_for_the_record_and_is_abortable_for_the_transaction():
+    harness = in_transaction(max_block_ms=5_000)
+    future = harness.send("missing")
+    assert isinstance(future.exception(), KafkaTimeoutError)
+    last = harness.manager.last_error
+    assert type(last) is TransactionAbortableError
+    assert last.__cause__ is future.exception()
+
+
+@pytest.mark.conformance("2.29")
+@pytest.mark.parametrize("partition", [None, 1])
+def test_a_callback_learns_the_place_of_a_record_that_was_never_sent(partition):
+    harness = in_transaction(max_block_ms=1_000)
+    harness.send("missing", partition=partition, is_watched=True)
+    harness.settle()
+    ((metadata, error),) = harness.deliveries
+    assert isinstance(error, KafkaTimeoutError)
+    expected = ("missing", -1 if partition is None else partition, -1, -1, -1, -1)
+    assert metadata == expected
+
+
+@pytest.mark.conformance("3.13")
+@pytest.mark.trap(4, 5)
+def test_a_producer_fenced_while_adding_a_partition_fails_the_record_that_waited_for_it():
+    harness = in_transaction(version=1)
+    harness.client.prepare_add_partitions(ErrorCode.PRODUCER_FENCED)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert isinstance(future.exception(), ProducerFencedError)
+    for call in (harness.core.begin_commit, harness.core.begin_abort, harness.core.begin_commit):
+        with pytest.raises(ProducerFencedError):
+            call()
+
+
+@pytest.mark.conformance("3.36")
+def test_a_refused_login_on_the_way_to_any_broker_fails_all_that_is_queued():
+    harness = CoreHarness()
+    harness.client.refusing_logins[-1] = SaslAuthenticationError("wrong password")
+    result = harness.core.init_transactions()
+    with pytest.raises(AuthenticationError, match="wrong password"):
+        harness.complete(result)
+    assert harness.state is S.FATAL_ERROR
+    assert not harness.manager.has_pending_requests
+
+
+# --- what goes on -----------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("3.01")
+def test_of_several_coordinator_requests_one_is_on_the_wire():
+    harness = in_transaction(version=1)
+    harness.send_offsets()
+    harness.send(partition=0)
+    harness.send(partition=1)
+    harness.core.begin_commit()
+    for _ in range(3):
+        harness.run_for(1_000)
+        waiting = [r for kind in COORDINATOR_KINDS for r in harness.client.waiting(kind)]
+        assert len(waiting) == 1
+
+
+@pytest.mark.conformance("4.14")
+def test_after_an_abortable_error_a_partition_of_the_transaction_is_still_sent_to():
+    harness = in_transaction()
+    retried = harness.send(partition=0)
+    harness.run_until_sent(PRODUCE)
+    refused = harness.send(partition=1, value=b"x" * 2_000_000)
+    assert refused.done()
+    assert harness.state is S.ABORTABLE_ERROR
+    harness.client.answer_produce(
+        harness.client.waiting(PRODUCE)[0], ErrorCode.NOT_ENOUGH_REPLICAS
+    )
+    harness.client.prepare_produce(base_offset=3)
+    harness.run_until(retried.done)
+    assert retried.result().offset == 3
+    assert harness.state is S.ABORTABLE_ERROR
+    assert [b.topic_partition for b in harness.sent_batches()] == [TP0, TP0]
+
+
+@pytest.mark.conformance("6.05")
+@pytest.mark.trap(36)
+def test_records_are_dropped_only_when_no_coordinator_request_is_on_the_wire():
+    harness = in_transaction(version=1)
+    waiting = harness.send(partition=0)
+    harness.run_until_sent(ADD_PARTITIONS)
+    refused = harness.send(partition=1, value=b"x" * 2_000_000)
+    assert refused.done()
+    harness.run_for(1_000)
+    assert harness.state is S.ABORTABLE_ERROR
+    assert not waiting.done()
+    (request,) = harness.client.waiting(ADD_PARTITIONS)
+    harness.client.disconnect(request.connection)
+    harness.run_until(waiting.done)
+    assert waiting.exception() is harness.manager.last_error
+
+
+# --- expiry -----------------------------------------------------------------------------------
+
+SHORT = {"delivery_timeout_ms": 20_000, "request_timeout_ms": 20_000}
+
+
+@pytest.mark.conformance("4.42")
+def test_a_batch_that_expires_makes_its_transaction_abortable():
+    harness = in_transaction(**SHORT)
+    future = expire_on_the_wire(harness)
+    assert isinstance(future.exception(), KafkaTimeoutError)
+    assert harness.state is S.ABORTABLE_ERROR
+    last = harness.manager.last_error
+    assert type(last) is TransactionAbortableError
+    assert last.__cause__ is future.exception()
+
+
+@pytest.mark.conformance("4.43")
+@pytest.mark.trap(32)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_batch_that_expires_during_the_commit_ends_the_commit_and_an_abort_helps(version):
+    harness = in_transaction(version, **SHORT)
+    harness.client.prepare_add_partitions()
+    harness.send()
+    commit = harness.core.begin_commit()
+    with pytest.raises(TransactionAbortableError) as caught:
+        harness.complete(commit)
+    assert isinstance(caught.value.__cause__, KafkaTimeoutError)
+    assert harness.client.sent(END_TXN) == []
+
+    harness.client.prepare_init_producer_id(producer_epoch=2)
+    harness.abort()
+    assert [r.is_commit for r in harness.client.sent(END_TXN)] == [False]
+    harness.begin_transaction()
+    harness.client.prepare_add_partitions()
+    harness.client.prepare_produce(base_offset=5)
+    future = harness.send()
+    harness.commit()
+    assert future.result().offset == 5
+
+
+@pytest.mark.conformance("4.44")
+def test_after_an_expiry_on_the_wire_a_v1_abort_raises_the_epoch_and_numbers_begin_at_zero():
+    harness = in_transaction(version=1, **SHORT)
+    harness.client.prepare_add_partitions()
+    expire_on_the_wire(harness)
+    harness.client.prepare_init_producer_id(producer_epoch=2)
+    before = len(harness.client.sent_kinds())
+    harness.abort()
+    assert [k for k in harness.client.sent_kinds()[before:] if k in (END_TXN, INIT)] == [
+        END_TXN,
+        INIT,
+    ]
+    harness.begin_transaction()
+    harness.client.prepare_add_partitions()
+    harness.client.prepare_produce()
+    harness.send()
+    harness.commit()
+    last = harness.sent_batches()[-1].header
+    assert (last.producer_epoch, last.base_sequence) == (2, 0)
+
+
+@pytest.mark.conformance("4.56")
+@pytest.mark.trap(10)
+def test_an_old_epoch_told_by_produce_is_cured_by_an_abort_and_a_new_epoch():
+    harness = in_transaction(version=1)
+    harness.client.prepare_add_partitions()
+    harness.client.prepare_produce(ErrorCode.INVALID_PRODUCER_EPOCH)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert isinstance(future.exception(), InvalidProducerEpochError)
+    assert harness.state is S.ABORTABLE_ERROR
+    harness.client.prepare_init_producer_id(producer_epoch=2)
+    harness.abort()
+    assert harness.client.sent_kinds()[-2:] == [END_TXN, INIT]
+    assert harness.manager.producer_id_and_epoch.producer_epoch == 2
+    assert harness.manager.state.name == "READY"
+
+
+# --- close ------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("6.23")
+def test_a_close_refuses_records_first_and_ends_when_the_rest_is_done_or_forced():
+    harness = in_transaction()
+    sent = harness.send(partition=0)
+    harness.settle()
+    harness.core.initiate_close(harness.now_ms)
+    with pytest.raises(KafkaError, match="closed"):
+        harness.send(partition=1)
+    assert harness.core.needs_wakeup
+    assert not harness.core.is_closed
+    harness.run_for(1_000)
+    assert not sent.done()
+    assert not harness.core.is_closed
+    harness.core.force_close(harness.now_ms)
+    assert harness.core.is_closed
+    assert isinstance(sent.exception(), KafkaError)
+    assert harness.sent_batches(TP1) == []
