@@ -121,6 +121,7 @@ def test_a_partition_that_is_added_late_begins_no_transaction(
     (late,) = proxy.held
     late.deliver()
     told = admin.describe_transaction(broker.servers, transactional_id)
+    assert told is not None
     assert told.state == "Empty"  # the state of an epoch that was just taken
     assert values(read_with_confluent(broker.servers, topic)) == [b"value"]
 

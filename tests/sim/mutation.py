@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
@@ -151,7 +151,9 @@ def main() -> None:
         if (arguments.name == m.name) or (arguments.all and m.name not in results)
     ]
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for mutant, caught in zip(wanted, pool.map(hunt, wanted), strict=True):
+        hunts = {pool.submit(hunt, mutant): mutant for mutant in wanted}
+        for done in as_completed(hunts):
+            mutant, caught = hunts[done], done.result()
             print(mutant.name, caught, flush=True)
             if caught is not None:
                 results[mutant.name] = caught

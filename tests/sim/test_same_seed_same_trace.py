@@ -15,7 +15,7 @@ SEEDS = (1, 60, 405)
 
 
 def trace_of(seed):
-    lines = []
+    lines: list[str] = []
     run_seed(seed, lines.append)
     return lines
 
@@ -34,7 +34,7 @@ def test_another_seed_gives_another_trace():
 
 
 def test_looking_on_changes_nothing():
-    lines = []
+    lines: list[str] = []
     seen, unseen = run_seed(3, lines.append), run_seed(3)
     assert (seen.requests, seen.virtual_ms) == (unseen.requests, unseen.virtual_ms)
 

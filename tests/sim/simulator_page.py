@@ -1,0 +1,47 @@
+"""The generated parts of docs/simulator.md; `python -m tests.sim.simulator_page` writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.sim.mutation import all_mutants, known
+from txnproducer.sim import FaultKind
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "simulator.md"
+
+
+def mutant_table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of mutants: what it is, how many seeds it took, which checker caught it."""
+    lines = [
+        "| mutant | what its author thought | seeds needed | caught by |",
+        "|---|---|---|---|",
+    ]
+    for mutant in all_mutants():
+        result = results.get(mutant.name)
+        found = "| |" if result is None else f"{result['seeds_needed']} | {result['checker']} |"
+        lines.append(f"| {mutant.name} | {mutant.why} | {found}")
+    return "\n".join(lines)
+
+
+def fault_list() -> str:
+    """Return the kinds of faults as a list."""
+    return "\n".join(f"* {kind.value}" for kind in FaultKind)
+
+
+def replaced(page: str, name: str, content: str) -> str:
+    """Return a page with one generated part made anew."""
+    pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end {name} -->)"
+    return re.sub(pattern, lambda m: f"{m[1]}{content}{m[2]}", page, flags=re.DOTALL)
+
+
+def main() -> None:
+    page = PAGE.read_text("utf-8")
+    page = replaced(page, "faults", fault_list())
+    PAGE.write_text(replaced(page, "mutants", mutant_table(known())), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Every deliberate bug of the core is caught, with the seed that caught it before."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.sim.mutation import CORE, MOST_SEEDS, all_mutants, ask, drawn_mutants, known, mutated
+from tests.sim.simulator_page import mutant_table
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "simulator.md"
+KNOWN = known()
+MUTANTS = {mutant.name: mutant for mutant in all_mutants()}
+
+
+@pytest.fixture(scope="module")
+def caught():
+    """Run every mutant with its seed, each in an interpreter of its own, two at a time."""
+    names = sorted(KNOWN)
+    with ThreadPoolExecutor(2) as pool:
+        answers = pool.map(lambda name: ask(name, int(KNOWN[name]["seed"]), 1), names)
+        return dict(zip(names, answers, strict=True))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_a_deliberate_bug_is_caught(name, caught):
+    assert name in KNOWN, f"python -m tests.sim.mutation {name}"
+    assert caught[name] is not None, f"seed {KNOWN[name]['seed']} does not catch {name} any more"
+
+
+def test_there_are_forty_and_ten_were_drawn_by_a_tool():
+    assert len(MUTANTS) >= 50
+    assert len(drawn_mutants()) >= 10
+    assert all(int(KNOWN[name]["seeds_needed"]) <= MOST_SEEDS for name in MUTANTS)
+
+
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_a_mutants_place_is_in_the_code(name):
+    mutant = MUTANTS[name]
+    source = (CORE / mutant.file).read_text("utf-8")
+    compile(mutated(mutant, source), mutant.file, "exec")
+
+
+def test_the_page_has_the_table_of_mutants():
+    assert mutant_table(KNOWN) in PAGE.read_text("utf-8")
