@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 from tests.sim.mutants import HELPERS, MUTANTS, Mutant
 
@@ -126,7 +127,7 @@ def hunt(mutant: Mutant, first: int = 1) -> dict[str, object] | None:
     return None
 
 
-def known() -> dict[str, dict[str, object]]:
+def known() -> dict[str, dict[str, Any]]:
     """Return what is noted of each mutant."""
     return json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
 
