@@ -106,6 +106,57 @@ def test_a_lost_answer_to_produce_raises_the_epoch(failure):
     assert len(harness.client.sent(ApiKey.INIT_PRODUCER_ID)) == 2
 
 
+@pytest.mark.parametrize("when", ["open", "committing", "aborting"])
+def test_records_that_expire_on_the_wire_raise_the_epoch_though_their_answer_may_yet_come(when):
+    harness = CoreHarness(
+        transaction_version=1, delivery_timeout_ms=20_000, request_timeout_ms=20_000
+    )
+    harness.start_transaction()
+    harness.client.prepare_add_partitions(delay_ms=1_000)
+    future = harness.send()
+    harness.run_until_sent(ApiKey.PRODUCE)
+    harness.client.prepare_end_txn()
+    harness.client.prepare_init_producer_id(producer_epoch=2)
+    commit = harness.core.begin_commit() if when == "committing" else None
+    abort = harness.core.begin_abort() if when == "aborting" else None
+    harness.run_until(future.done)
+    assert harness.client.waiting(ApiKey.PRODUCE)
+    assert commit is None or commit.is_completed
+    harness.complete(abort or harness.core.begin_abort())
+    assert harness.manager.producer_id_and_epoch.producer_epoch == 2
+    assert [request.is_commit for request in harness.client.sent(ApiKey.END_TXN)] == [False]
+
+
+def test_a_lost_answer_to_the_new_epoch_itself_does_no_harm():
+    # A copy that comes late is refused, or gives the epoch that the repetition has given.
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.add_partition()
+    commit = driver.manager.begin_commit()
+    lose(driver, EndTxnRequest, ResponseFailure.DISCONNECTED)
+    driver.expect(EndTxnRequest)
+    lose(driver, InitProducerIdRequest, ResponseFailure.TIMED_OUT)
+    assert driver.sent[-1] == driver.sent[-3]
+    assert driver.take() is None
+    finish(driver, commit)
+
+
+def test_the_transaction_after_the_new_epoch_costs_no_further_one():
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.add_partition()
+    commit = driver.manager.begin_commit()
+    lose(driver, EndTxnRequest, ResponseFailure.DISCONNECTED)
+    driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(driver, commit)
+    driver.manager.begin_transaction()
+    driver.add_partition()
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest)
+    finish(driver, commit)
+
+
 @pytest.mark.parametrize("kind", [FindCoordinatorRequest, InitProducerIdRequest])
 def test_lost_answers_that_can_do_no_harm_raise_nothing(kind):
     driver = TxnDriver(version=1)
@@ -159,6 +210,20 @@ def test_where_epochs_cannot_be_raised_no_further_transaction_is_begun():
             driver.manager.begin_transaction()
         assert refusal.value.recovery == "restart"
         assert driver.state is TransactionState.READY
+
+
+def test_a_new_identity_ends_the_ban_on_further_transactions():
+    # The first v2 transaction comes with a new epoch, and what was late is of the old one.
+    driver = TxnDriver(version=1, can_bump=False)
+    driver.begin()
+    driver.add_partition()
+    driver.client.set_transaction_version(2)
+    commit = driver.manager.begin_commit()
+    lose(driver, EndTxnRequest, ResponseFailure.DISCONNECTED)
+    driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(driver, commit)
+    driver.manager.begin_transaction()
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE])
