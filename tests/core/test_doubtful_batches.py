@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
-from tests.harness import TP0
+from tests.harness import TP0, CoreHarness
+from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer.errors import ErrorCode, NetworkError, OutOfOrderSequenceError
 
@@ -78,3 +79,44 @@ def test_later_records_follow_under_numbers_without_a_gap(count):
     assert [f.exception() for f in later] == [None] * count
     sequences = [b.header.base_sequence for b in harness.sent_batches() if b.header.producer_epoch]
     assert sequences == sorted(set(sequences))
+
+
+def let_the_second_get_in_first(harness):
+    """Have a broker that does not know the producer refuse its first batch and take the second."""
+    futures, requests = send_each(harness, 3)
+    harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.client.answer_produce(requests[1], base_offset=5)
+    harness.client.answer_produce(requests[2], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.settle()
+    harness.run_until(lambda: len(harness.client.waiting(PRODUCE)) == 1)
+    (first,) = harness.client.waiting(PRODUCE)
+    harness.client.answer_produce(first, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    harness.settle()
+    return futures
+
+
+@pytest.mark.quirk("O10")
+def test_a_batch_whose_place_was_taken_by_a_later_one_fails_at_once():
+    harness = idempotent()
+    first, second, third = let_the_second_get_in_first(harness)
+    assert isinstance(first.exception(), OutOfOrderSequenceError)
+    assert second.result().offset == 5
+    harness.client.prepare_produce(base_offset=6)
+    harness.run_until(third.done)
+    last = harness.sent_batches(TP0)[-1]
+    assert third.result().offset == 6
+    assert (last.header.producer_epoch, last.header.base_sequence) == (1, 0)
+    assert memory_taken(harness) == 0
+
+
+def test_in_a_transaction_it_leads_to_an_abort_at_once():
+    harness = CoreHarness()
+    harness.start_transaction()
+    harness.know_topics()
+    futures = let_the_second_get_in_first(harness)
+    assert isinstance(futures[0].exception(), OutOfOrderSequenceError)
+    assert harness.state is TransactionState.ABORTABLE_ERROR
+    harness.client.prepare_produce(base_offset=6)
+    harness.abort()
+    sent = harness.sent_batches(TP0)
+    assert [b.header.base_sequence for b in sent] == [0, 1, 2, 0, 2, 2]  # none was given again

@@ -217,6 +217,10 @@ class SequenceManager:
         place = batch.topic_partition
         unresolved_next = self._unresolved.get(place)
         is_next = self._is_next_to_acked(batch)
+        if unresolved_next is None and not batch.is_reset and self._is_behind_acked(batch):
+            # A later batch was written without it, which a broker allows that does not know the
+            # producer yet. No retry gets in any more. (Java's tries until its time is up.)
+            return False
         if unresolved_next is None and (batch.is_reset or not is_next):
             # An earlier batch failed as well, and will be sent first.
             return True
@@ -230,6 +234,10 @@ class SequenceManager:
     def _is_next_to_acked(self, batch: NumberedBatch) -> bool:
         last = self.last_acked_sequence(batch.topic_partition)
         return batch.base_sequence == next_sequence_after(last)
+
+    def _is_behind_acked(self, batch: NumberedBatch) -> bool:
+        entry = self.partitions.find(batch.topic_partition)
+        return entry is not None and entry.is_behind_acked(batch)
 
     # --- unresolved partitions ------------------------------------------------------------------
 

@@ -156,6 +156,14 @@ class TxnPartitionEntry:
         """Tell whether a sequence directly follows the last acknowledged one."""
         return sequence == next_sequence_after(self.last_acked_sequence)
 
+    def is_behind_acked(self, batch: NumberedBatch) -> bool:
+        """Tell whether a later batch was written; if this one was not, it never will be."""
+        return (
+            self.last_acked_sequence != NO_LAST_ACKED_SEQUENCE
+            and identity_of(batch) == self.producer_id_and_epoch
+            and is_sequence_after(self.last_acked_sequence, batch.last_sequence)
+        )
+
     def increment_sequence(self, increment: int) -> None:
         """Take sequences."""
         self.next_sequence = increment_sequence(self.next_sequence, increment)
@@ -202,6 +210,8 @@ class TxnPartitionEntry:
         """
         if identity_of(failed) != self.producer_id_and_epoch:
             return
+        if self.is_behind_acked(failed):
+            return  # the broker goes on from the later batch
         base, count = failed.base_sequence, failed.record_count
         later = [
             batch
