@@ -1,50 +1,45 @@
-"""Every numbered behaviour of the Java client that must be shown has a test that says so.
+"""Each behaviour, difference and trap of the catalogue has a test, and their page is current.
 
-The numbers stand in `@pytest.mark.conformance("3.06")` and `@pytest.mark.trap(10)`, read here
-without running anything.
+The numbers stand in marks: `conformance("3.06")`, `quirk("Q1")`, `trap(10)`.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections import Counter
 
-ROOT = Path(__file__).parent.parent
-# How many behaviours each part has: state machine, API, coordinator requests.
-REQUIRED = {1: 27, 2: 40, 3: 50}
-REQUIRED_TRAPS = {*range(1, 11), *range(17, 24), 36, 37}
+import pytest
 
+from tests.conformance_page import CATALOGUE, PAGE, read_marks, render
+from tests.conformance_page import tests_of as shown_by
 
-def marks(name: str) -> Iterator[str]:
-    for folder in ("tests", "integration"):
-        for path in (ROOT / folder).rglob("test_*.py"):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                # On a function, a class, a parameter or a whole module.
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Attribute)
-                    and node.func.attr == name
-                ):
-                    yield from (str(ast.literal_eval(argument)) for argument in node.args)
+# How many behaviours each part has.
+SIZES = {1: 27, 2: 40, 3: 50, 4: 61, 5: 43, 6: 24}
+TABLES = {"conformance": "behaviours", "quirk": "quirks", "trap": "traps"}
+MARKS = read_marks()
 
 
-def test_every_behaviour_of_the_first_three_parts_has_a_test():
-    shown = set(marks("conformance"))
-    wanted = {
-        f"{part}.{number:02d}"
-        for part, count in REQUIRED.items()
-        for number in range(1, count + 1)
-    }
-    assert sorted(wanted - shown) == []
+def test_the_catalogue_is_complete():
+    wanted = [f"{part}.{n:02d}" for part, count in SIZES.items() for n in range(1, count + 1)]
+    assert list(CATALOGUE["behaviours"]) == wanted
+    assert list(CATALOGUE["traps"]) == [str(number) for number in range(1, 41)]
+    assert {f"Q{number}" for number in range(1, 16)} <= CATALOGUE["quirks"].keys()
 
 
-def test_every_required_trap_has_a_test():
-    shown = {int(number) for number in marks("trap")}
-    assert sorted(REQUIRED_TRAPS - shown) == []
+@pytest.mark.parametrize("kind", TABLES)
+def test_whatever_is_in_the_catalogue_has_a_test(kind):
+    assert [name for name in CATALOGUE[TABLES[kind]] if name not in shown_by(MARKS, kind)] == []
 
 
-def test_a_mark_names_a_behaviour_that_exists():
-    sizes = {**REQUIRED, 4: 61, 5: 43, 6: 24}
-    known = {f"{part}.{n:02d}" for part, count in sizes.items() for n in range(1, count + 1)}
-    assert sorted(set(marks("conformance")) - known) == []
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_mark_names_what_is_in_the_catalogue(kind):
+    assert sorted(shown_by(MARKS, kind).keys() - CATALOGUE[TABLES[kind]].keys()) == []
+
+
+def test_a_test_shows_one_behaviour():
+    """A parametrized test may show one with each parameter, a class one with each test."""
+    own = Counter(mark.test for mark in MARKS if mark.kind == "conformance" and mark.is_own)
+    assert [test for test, count in own.items() if count > 1] == []
+
+
+def test_the_page_is_up_to_date():
+    assert PAGE.read_text("utf-8") == render(), "run: python -m tests.conformance_page"
