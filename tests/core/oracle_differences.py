@@ -1,4 +1,10 @@
-"""Where this producer answers an error code otherwise than the Java client, and why."""
+"""Where this producer differs from the Java client on purpose: every outcome, with its reason.
+
+Each entry names the tables of `tests/data/handler_oracle.json`, the outcomes (by the codes, or by
+what the Java client was seen to do), and this package's own values. The comparison fails on a
+difference that is not here, and on one that is here and does not occur. `docs/
+oracle-differences.md` is generated from this list.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +15,140 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SameAs:
-    """The value that Java's outcome has in another field."""
+    """A value: what the outcome has in another field."""
 
     field: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Difference:
-    """One difference."""
+    """One difference.
 
-    points: tuple[str, ...]
-    ours: Mapping[str, Any]
+    Attributes:
+        title: what is different, in a few words.
+        tables: the tables it holds for, without the mode: then in all modes; or with it.
+        values: the fields that differ and what they are here.
+        reason: why.
+        codes: the codes; empty for all.
+        where: only outcomes in which the Java client was seen to have these values.
+    """
+
+    title: str
+    tables: tuple[str, ...]
+    values: Mapping[str, Any]
     reason: str
-    when: Mapping[str, Any] = field(default_factory=dict)
-    codes: frozenset[str] | None = None
-    modes: tuple[str, ...] = ("TV1", "TV1nb", "TV2", "-", "idem")
+    codes: tuple[str, ...] = ()
+    where: Mapping[str, Any] = field(default_factory=dict)
 
-    def covers(self, table: str, code: str, java: Mapping[str, Any]) -> bool:
-        """Tell whether an outcome is concerned."""
-        point, mode = table.split("/")
+    def covers(self, table_name: str, code: str, outcome: Mapping[str, Any]) -> bool:
+        """Tell whether an outcome of the Java client is one that differs here."""
+        point, _, _ = table_name.rpartition("/")
         return (
-            point in self.points
-            and mode in self.modes
-            and (self.codes is None or code in self.codes)
-            and all(java.get(name) == value for name, value in self.when.items())
+            (point in self.tables or table_name in self.tables)
+            and (not self.codes or code in self.codes)
+            and all(outcome.get(name) == value for name, value in self.where.items())
         )
 
-    def own(self, java: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: java[value.field] if isinstance(value, SameAs) else value
-            for name, value in self.ours.items()
-        }
+
+def _error(kind: str, cause: str | None = None) -> dict[str, str | None]:
+    return {"type": kind, "cause": cause}
 
 
-DIFFERENCES: tuple[Difference, ...] = ()
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        title="A failed initialization can be tried again",
+        tables=("FindCoordinator(txn)", "InitProducerId(init)"),
+        where={"settled_state": "ABORTABLE_ERROR"},
+        values={"settled_state": "UNINITIALIZED", "settled_last_error": None},
+        reason=(
+            "There is no transaction that could be aborted. In Java initTransactions() then raises"
+            " on every call, and an abort leads to a producer that is ready and has no identity,"
+            " so that its first send is an illegal state."
+        ),
+    ),
+    Difference(
+        title="An abort that is done does not fail because of the next epoch",
+        tables=("InitProducerId(bump)",),
+        where={"settled_result": "failed"},
+        values={
+            "result": "done",
+            "result_error": None,
+            "settled_result": "done",
+            "settled_result_error": None,
+        },
+        reason=(
+            "EndTxn was answered: the transaction is aborted, whatever becomes of the epoch. The"
+            " error is kept, and the next begin_transaction() raises it."
+        ),
+    ),
+    Difference(
+        title="An abort by an unknown producer id ends the producer",
+        tables=("EndTxn(abort)/TV1", "EndTxn(abort)/TV2"),
+        codes=("UNKNOWN_PRODUCER_ID",),
+        values={
+            "state": "FATAL_ERROR",
+            "last_error": _error("UnknownProducerIdError"),
+            "settled_state": "FATAL_ERROR",
+            "settled_last_error": _error("UnknownProducerIdError"),
+        },
+        reason=(
+            "Where it can raise the epoch, Java's producer stays in ABORTING_TRANSACTION with"
+            " nothing to send: every later call is an illegal state, and nothing says that a new"
+            " producer is needed."
+        ),
+    ),
+    Difference(
+        title="A commit that broke the coordinator may have happened",
+        tables=("EndTxn(commit)",),
+        codes=("UNKNOWN_SERVER_ERROR",),
+        values={
+            "result_error": _error("CommitOutcomeUnknownError", "KafkaError"),
+            "settled_result_error": _error("CommitOutcomeUnknownError", "KafkaError"),
+        },
+        reason=(
+            "What went wrong in the coordinator may have gone wrong after it had written the"
+            " commit. An application that takes the error for a refusal, and writes again, writes"
+            " twice."
+        ),
+    ),
+    Difference(
+        title="No call waits for a producer that has failed",
+        tables=("FindCoordinator(group)",),
+        where={"settled_state": "FATAL_ERROR"},
+        values={
+            "result": "failed",
+            "result_error": SameAs("last_error"),
+            "settled_result": "failed",
+            "settled_result_error": SameAs("settled_last_error"),
+        },
+        reason=(
+            "The offsets can't be sent any more, and the error is known. Java's call waits until"
+            " its time is up, and then tells of the time."
+        ),
+    ),
+    Difference(
+        title="A producer without transactions has no coordinator to look for",
+        tables=("InitProducerId(idempotent)",),
+        codes=("COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
+        values={"next_request": "InitProducerId"},
+        reason=(
+            "Java sends a FindCoordinator whose key is null, for a producer that any broker can"
+            " give an id to."
+        ),
+    ),
+    Difference(
+        title="A producer without transactions has nothing to abort",
+        tables=("InitProducerId(idempotent)",),
+        codes=("TRANSACTION_ABORTABLE",),
+        values={
+            "state": "FATAL_ERROR",
+            "last_error": _error("KafkaError"),
+            "settled_state": "FATAL_ERROR",
+            "settled_last_error": _error("KafkaError"),
+        },
+        reason=(
+            "Java takes it for an abortable error; from then on every step of its I/O thread"
+            " raises an illegal state, and no record is sent or fails before its time is up."
+        ),
+    ),
+)

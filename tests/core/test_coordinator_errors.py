@@ -1,6 +1,6 @@
 """What single error codes of coordinators lead to, request by request.
 
-All codes at all points are compared with the Java client in `test_verdicts.py`; here stand those
+All codes at all points are compared with the Java client in `test_oracle.py`; here stand those
 that an application has to know, each with what it means.
 """
 

@@ -119,9 +119,7 @@ class CoordinatorSender:
     def _drop_unsent_batches(self) -> None:
         transactions = self._transactions
         if transactions.has_abortable_error:
-            error = transactions.last_error
-            if error is not None:
-                self._accumulator.abort_undrained_batches(error)
+            self._accumulator.abort_undrained_batches(transactions.last_error or KafkaError())
         elif transactions.is_aborting:
             self._accumulator.abort_undrained_batches(TransactionAbortedError())
 

@@ -97,7 +97,7 @@ class EndTxnHandler(TxnRequestHandler):
     def skip(self) -> None:
         """End a transaction that the coordinator does not know."""
         self._was_committed = self.is_commit
-        self._actions.transaction_ended(self, ProducerIdAndEpoch.NONE, is_commit=self.is_commit)
+        self._ended(ProducerIdAndEpoch.NONE, is_commit=self.is_commit)
 
     def complete_operation(self) -> None:
         """Tell whoever waits, now that the transaction and all that follows it has ended."""
@@ -177,7 +177,12 @@ class EndTxnHandler(TxnRequestHandler):
             self._actions.require_epoch_bump()
         self._lost_commits = 0
         producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-        self._actions.transaction_ended(self, producer, is_commit=was_commit)
+        self._ended(producer, is_commit=was_commit)
+
+    def _ended(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
+        self._actions.transaction_ended(
+            producer, self.result, self.complete_operation, is_commit=is_commit
+        )
 
     def fail(self, error: KafkaError) -> None:
         """Fail for whoever waits; not known is what it says where it is not known."""

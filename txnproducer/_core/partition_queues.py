@@ -79,12 +79,11 @@ class PartitionQueue:
             position += 1
         self.batches.insert(position, batch)
 
-    def remove_if_waiting(self, batch: ProducerBatch) -> None:
-        """Take a batch out if it is in the queue."""
+    def remove(self, batch: ProducerBatch) -> None:
+        """Take a waiting batch out, wherever it stands."""
         if batch is self.open_batch:
             self.open_batch = None
-        if batch in self.batches:
-            self.batches.remove(batch)
+        self.batches.remove(batch)
 
 
 class TopicQueues:

@@ -328,20 +328,19 @@ class ProduceSender:
             has_attempts_left=batch.attempts < self._options.retries,
             can_retry=lambda error: self._can_retry(batch, response, error, now_ms),
         )
-        if outcome.error is not None:
-            _LOG.debug("%s: %s, so %s", batch, outcome.error, outcome.action.name)
-        if outcome.action is Action.COMPLETE:
+        error = outcome.error
+        if error is not None:
+            _LOG.debug("%s: %s, so %s", batch, error, outcome.action.name)
+        if error is None or outcome.action is Action.COMPLETE:
             self._complete_batch(batch, response)
         elif outcome.action is Action.RETRY:
             self._reenqueue_batch(batch, now_ms)
         elif outcome.action is Action.SPLIT:
             self._split_batch(batch, now_ms)
-        elif outcome.error is not None:
-            errors = record_errors(response, outcome.error)
+        else:
+            errors = record_errors(response, error)
             is_certain = outcome.is_refusal_certain
-            self.fail_batch(
-                batch, outcome.error, errors, is_refusal_certain=is_certain, now_ms=now_ms
-            )
+            self.fail_batch(batch, error, errors, is_refusal_certain=is_certain, now_ms=now_ms)
         if outcome.needs_metadata:
             self._metadata.request_update()
         return outcome

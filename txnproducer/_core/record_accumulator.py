@@ -146,11 +146,11 @@ class RecordAccumulator:
         batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
         try:
             future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
+            if future is None:
+                raise IllegalStateError("an empty batch refused a record")
         except BaseException:
             self.pool.deallocate(memory_bytes)
             raise
-        if future is None:
-            raise IllegalStateError("an empty batch refused a record")
         queue.add_new(batch)
         self.active.setdefault(queue.topic_partition, queue)
         self._incomplete[batch] = None
@@ -307,7 +307,7 @@ class RecordAccumulator:
             return []
         taken = [batch for batch in queue.batches if batch.may_be_written]
         for batch in taken:
-            queue.remove_if_waiting(batch)
+            queue.remove(batch)
         if not queue.batches:
             del self.active[topic_partition]
         return taken
@@ -397,7 +397,7 @@ class RecordAccumulator:
                 b for b in queue.batches if not (b.has_sequence if is_idempotent else b.is_closed)
             ]
             for batch in doomed:
-                queue.remove_if_waiting(batch)
+                queue.remove(batch)
                 self._abort(batch, error)
             if not queue.batches:
                 del self.active[place]

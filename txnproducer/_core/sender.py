@@ -31,7 +31,12 @@ from txnproducer._core.metadata_refresher import MetadataRefresher
 from txnproducer._core.produce_sender import ProduceSender
 from txnproducer._core.record_accumulator import RecordAccumulator
 from txnproducer._core.transaction_manager import TransactionManager
-from txnproducer.errors import AuthenticationError, AuthorizationError, KafkaError
+from txnproducer.errors import (
+    AuthenticationError,
+    ClusterAuthorizationError,
+    KafkaError,
+    TransactionalIdAuthorizationError,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -130,7 +135,7 @@ class Sender:
         if error is None or not transactions.must_begin_anew:
             return False
         refusal = error
-        if isinstance(error, AuthorizationError):
+        if isinstance(error, (ClusterAuthorizationError, TransactionalIdAuthorizationError)):
             refusal = AuthenticationError(str(error))
             refusal.__cause__ = error
         coordinators.fail_request_in_hand(refusal)

@@ -25,6 +25,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from txnproducer._core.commit_evidence import SentCommit
@@ -114,16 +115,6 @@ class TransactionCourse(TxnRequestFlow):
     @property
     def _has_identity(self) -> bool:
         return not self._is_identity_due
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a transaction can be begun."""
-        return self.is_transactional and self.state is _S.READY
-
-    @property
-    def is_initializing(self) -> bool:
-        """Whether the identity is on its way."""
-        return self.is_transactional and self.state is _S.INITIALIZING
 
     @property
     def has_partitions_to_add(self) -> bool:
@@ -240,7 +231,12 @@ class TransactionCourse(TxnRequestFlow):
             self._has_stray_request = True
 
     def transaction_ended(
-        self, handler: TxnRequestHandler, producer: ProducerIdAndEpoch, *, is_commit: bool
+        self,
+        producer: ProducerIdAndEpoch,
+        result: TransactionalRequestResult,
+        on_end: Callable[[], None],
+        *,
+        is_commit: bool,
     ) -> None:
         """Take in the end of the transaction, and perhaps the identity for the next one."""
         self.outcome = "committed" if is_commit else "aborted"
@@ -257,20 +253,16 @@ class TransactionCourse(TxnRequestFlow):
         self._pending_partitions.clear()
         self._partitions.clear()
         self.is_transaction_v2_enabled = self._is_v2_enabled_next
-        if isinstance(handler, EndTxnHandler):
-            self._follow(handler, must_bump=must_bump)
-
-    def _follow(self, end_txn: EndTxnHandler, *, must_bump: bool) -> None:
         if not must_bump:
-            end_txn.complete_operation()
+            on_end()
             return
         self._queue.push(
             InitProducerIdHandler(
                 self,
-                end_txn.result,
+                result,
                 self._transaction_timeout_ms,
                 current=self.producer_id_and_epoch,
-                on_bump_end=end_txn.complete_operation,
+                on_bump_end=on_end,
             )
         )
 

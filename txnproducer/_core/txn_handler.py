@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol
 
@@ -131,9 +132,21 @@ class TransactionActions(Protocol):
         ...
 
     def transaction_ended(
-        self, handler: TxnRequestHandler, producer: ProducerIdAndEpoch, *, is_commit: bool
+        self,
+        producer: ProducerIdAndEpoch,
+        result: TransactionalRequestResult,
+        on_end: Callable[[], None],
+        *,
+        is_commit: bool,
     ) -> None:
-        """Take in the end of the transaction, and perhaps the identity for the next one."""
+        """Take in the end of the transaction, and perhaps the identity for the next one.
+
+        Args:
+            producer: the identity; `ProducerIdAndEpoch.NONE` if it stays.
+            result: of the operation that ended it.
+            on_end: called when all that follows has ended as well.
+            is_commit: whether it was committed.
+        """
         ...
 
 
