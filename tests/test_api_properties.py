@@ -263,6 +263,24 @@ class PublicApi(RuleBasedStateMachine):
         if is_waited_for:
             self.join(made)
 
+    @rule(
+        lane=st.sampled_from("AB"),
+        trouble=st.sampled_from([Trouble.ANSWER_LOST, Trouble.LOST, Trouble.SLOW, Trouble.LATE]),
+        is_fenced=st.booleans(),
+        is_waited_for=st.booleans(),
+    )
+    def doubt(self, lane: str, trouble: Trouble, is_fenced: bool, is_waited_for: bool) -> None:
+        """Let a commit meet with trouble, and with another producer that begins meanwhile."""
+        self.call([(lane, "begin", 0), (lane, "send", 0)], is_waited_for=True)
+        self.client.plan(trouble, ApiKey.END_TXN, delay_ms=5)
+        if is_fenced:
+            self.client.plan(Trouble.SLOW, ApiKey.END_TXN)
+        self.call([(lane, "commit", 0)], is_waited_for=False)
+        if is_fenced:
+            self.fence()
+        if is_waited_for:
+            self.join_all()
+
     @rule(lane=st.sampled_from("AB"))
     def wait(self, lane: str) -> None:
         for call in self.lanes[lane].calls:
