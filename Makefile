@@ -38,8 +38,10 @@ lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 types: .venv/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
 
-unit: .venv/.installed-dev  ## tests without network, JVM or waiting
-	$(PYTEST) tests
+unit: .venv/.installed-dev  ## tests without network, JVM or waiting; those of the core reach every branch
+	$(PYTEST) tests --ignore=tests/core
+	$(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core
+	$(BIN)/coverage report --skip-covered --fail-under=100
 
 simulation: .venv/.installed-dev  ## a thousand fresh seeds of the simulator
 	$(BIN)/txnproducer simulate --seeds 1000

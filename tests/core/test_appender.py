@@ -277,3 +277,32 @@ def test_a_record_that_waits_for_metadata_instead_leaves_the_queue_for_memory():
     assert isinstance(again, AppendBlocked)
     assert again.reason is BlockReason.METADATA
     assert not harness.core._accumulator.pool.waiting
+
+
+def test_a_key_waits_for_metadata_while_they_do_not_know_its_topic():
+    harness = in_transaction(linger_ms=1_000)
+    harness.send(key=b"key", partition=None)
+    harness.client.topics.pop("topic")
+    harness.core._metadata.request_update()
+    harness.run_until(lambda: "topic" not in harness.core._metadata.topics)
+    blocked = harness.try_send(key=b"key", partition=None)
+    assert isinstance(blocked, AppendBlocked)
+    assert blocked.reason is BlockReason.METADATA
+
+
+def test_a_record_without_key_that_waited_for_memory_joins_the_batch_of_another_that_waited():
+    harness = in_transaction(
+        topics={"topic": 3, "other": 1},
+        buffer_memory=100_000,
+        batch_size=65_536,
+        linger_ms=60_000,
+    )
+    harness.send("other")
+    waits = [harness.try_send(partition=None), harness.try_send(partition=None)]
+    assert all(isinstance(wait, AppendBlocked) for wait in waits)
+    harness.settle()
+    harness.client.answer_produce(harness.client.waiting(ApiKey.PRODUCE)[0])
+    harness.settle()
+    sent = [harness.try_send(partition=None, blocked=wait) for wait in waits]
+    assert len({partition_of(future) for future in sent}) == 1
+    assert not harness.core._accumulator.pool.waiting

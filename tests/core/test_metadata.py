@@ -7,7 +7,12 @@ import pytest
 from tests.core.support import TP0, TP1, know, make_metadata, metadata_answer, topic_metadata
 from txnproducer._core.metadata import NEVER_MS
 from txnproducer._protocol.messages import BrokerNode, LeaderIdAndEpoch, MetadataRequest
-from txnproducer.errors import ErrorCode, InvalidTopicError, TopicAuthorizationError
+from txnproducer.errors import (
+    ErrorCode,
+    InvalidTopicError,
+    TopicAuthorizationError,
+    UnsupportedVersionError,
+)
 from txnproducer.records import TopicPartition
 
 
@@ -209,3 +214,21 @@ def test_a_partition_is_asked_for_again_at_a_users_wish():
     metadata.request_topic("topic")
     assert metadata.update_delay_ms(0) == 100
     assert metadata.build_request(100).topics == ("topic",)
+
+
+def test_a_topic_without_a_leader_yet_is_asked_for_again_and_not_forgotten():
+    metadata = make_metadata()
+    metadata.add_topic("topic", 0)
+    exchange(metadata, topic_metadata("topic", [0]))
+    metadata.request_update()
+    elects = topic_metadata("topic", [], error_code=ErrorCode.LEADER_NOT_AVAILABLE)
+    exchange(metadata, elects, now_ms=1_000)
+    assert metadata.leader_of(TP0) == (0, 0)
+    assert metadata.update_delay_ms(2_000) == 0
+
+
+def test_any_other_refusal_of_a_topic_keeps_its_own_name():
+    metadata = make_metadata()
+    metadata.add_topic("topic", 0)
+    exchange(metadata, topic_metadata("topic", [], error_code=ErrorCode.UNSUPPORTED_VERSION))
+    assert isinstance(metadata.take_topic_error("topic"), UnsupportedVersionError)

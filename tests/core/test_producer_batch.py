@@ -289,3 +289,18 @@ def test_a_batch_names_its_place_when_shown():
     batch, _ = make_batch(2)
     assert "topic-0 records=2" in repr(batch)
     assert batch.topic_partition == TP0
+
+
+def test_a_result_is_set_once():
+    batch, _ = make_batch()
+    batch.result.set(0, -1, None)
+    with pytest.raises(IllegalStateError, match="twice"):
+        batch.result.set(1, -1, None)
+
+
+def test_a_future_says_where_to_and_how_it_stands():
+    batch, (future,) = make_batch()
+    assert repr(future) == "<FutureRecordMetadata topic-0 pending>"
+    batch.complete(0, -1)
+    batch.result.done()
+    assert repr(future) == "<FutureRecordMetadata topic-0 delivered>"

@@ -16,6 +16,7 @@ from tests.core.support import (
 )
 from txnproducer._core.buffer_pool import BufferPool, MemoryTicket
 from txnproducer._core.partition_queues import is_before
+from txnproducer._core.producer_batch import ProducerBatch
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer.errors import IllegalStateError, KafkaError, TransactionAbortedError
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
@@ -100,6 +101,8 @@ def test_the_compression_estimate_improves_slowly_and_worsens_fast():
     assert queues.compression_ratio == pytest.approx(0.845)
     queues.learn_compression_ratio(1.2)
     assert queues.compression_ratio == pytest.approx(1.2)
+    queues.learn_compression_ratio(queues.compression_ratio)
+    assert queues.compression_ratio == pytest.approx(1.2)
 
 
 @pytest.mark.conformance("5.06")
@@ -146,6 +149,34 @@ def test_memory_is_given_first_come_first_served():
     assert pool.allocate(50, large) is None
     assert pool.allocate(5, small) is None
     assert pool.available_bytes == 45
+
+
+def test_one_that_waits_may_need_another_amount_and_keeps_its_place():
+    pool = BufferPool(100)
+    pool.allocate(90)
+    first, second = pool.allocate(50), pool.allocate(5)
+    assert first is not None
+    assert pool.allocate(80, first) is first
+    assert pool.allocate(5, second) is second
+    pool.deallocate(50)
+    assert not pool.is_due(first)
+    pool.deallocate(40)
+    assert pool.allocate(80, first) is None
+    assert pool.allocate(5, second) is None
+    assert pool.available_bytes == 15
+
+
+def test_a_batch_that_refuses_its_first_record_gives_its_memory_back(monkeypatch):
+    accumulator = make_accumulator()
+    monkeypatch.setattr(ProducerBatch, "try_append", lambda *_: None)
+    with pytest.raises(IllegalStateError, match="empty batch"):
+        append(accumulator)
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
+    assert queued(accumulator) == []
+
+
+def test_where_nothing_waits_nothing_is_taken_out():
+    assert make_accumulator().take_written(TP0) == []
 
 
 @pytest.mark.conformance("5.32")
@@ -454,3 +485,17 @@ def test_the_queue_that_was_served_goes_behind_the_others():
         append(accumulator, place)
     drain_one(accumulator, TP0)
     assert list(accumulator.active) == [TP1, tp2, TP0]
+
+
+def test_batches_that_may_be_written_are_taken_out_and_an_empty_queue_is_no_longer_active():
+    accumulator = make_accumulator(batch_size=0, is_idempotent=True)
+    append(accumulator)
+    append(accumulator, TP1)
+    append(accumulator, TP1)
+    written = [head(accumulator, TP0), head(accumulator, TP1)]
+    for batch in written:
+        batch.may_be_written = True
+    assert accumulator.take_written(TP0) == [written[0]]
+    assert accumulator.take_written(TP1) == [written[1]]
+    assert list(accumulator.active) == [TP1]
+    assert len(queued(accumulator, TP1)) == 1

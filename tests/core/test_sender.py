@@ -243,6 +243,42 @@ def test_a_leader_named_in_the_refusal_is_used_at_once():
     assert len(harness.client.sent(ApiKey.METADATA)) <= asked + 1
 
 
+def test_a_leader_named_that_is_known_already_changes_nothing():
+    harness = idempotent(node_count=2)
+    (future,), (request,) = send_each(harness, 1)
+    known = harness.core._metadata.leader_of(TP0)
+    harness.client.answer_produce(
+        request,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        current_leader=LeaderIdAndEpoch(*known),
+        nodes=(BrokerNode(1, "broker-1", 9092),),
+    )
+    harness.client.prepare_produce(base_offset=4)
+    harness.run_until(future.done)
+    assert [b.node_id for b in harness.sent_batches()] == [0, 0]
+
+
+def test_a_request_that_cannot_even_be_written_is_sent_again(monkeypatch):
+    harness = idempotent()
+    refused = []
+
+    def refuse(request, now_ms):
+        refused.append(request)
+        monkeypatch.undo()
+        raise UnsupportedVersionError("the broker was exchanged for an old one")
+
+    monkeypatch.setattr(harness.client, "send", refuse)
+    future = harness.send()
+    harness.settle()
+    assert len(refused) == 1
+    assert not future.done()
+    harness.client.prepare_produce(base_offset=4)
+    harness.run_until(future.done)
+    assert future.result().offset == 4
+    assert harness.core._sender._producing.requests_in_flight == 0
+    assert memory_taken(harness) == 0
+
+
 @pytest.mark.conformance("6.15")
 def test_without_a_named_leader_metadata_are_asked_for_and_the_backoff_holds():
     harness = idempotent(node_count=2)

@@ -11,7 +11,13 @@ from txnproducer._core.sequence_manager import (
     SequenceManager,
 )
 from txnproducer._protocol.messages import ProducePartitionResponse
-from txnproducer.errors import ErrorCode, IllegalStateError, KafkaTimeoutError, error_for_code
+from txnproducer.errors import (
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    error_for_code,
+)
 from txnproducer.records import ProducerIdAndEpoch
 
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -374,3 +380,10 @@ def test_after_the_last_epoch_batches_are_renumbered_when_the_new_id_is_known():
     assert (other.producer_id, other.producer_epoch) == (77, MAX_PRODUCER_EPOCH)
     assert manager.sequence_number(TP0) == 2
     assert not is_bump_due(manager)
+
+
+def test_a_certain_refusal_after_the_numbers_were_wiped_is_tolerated(transactional):
+    batch = drain(transactional)
+    transactional.reset_sequence_numbers()
+    transactional.handle_failed_batch(batch, KafkaError(), adjust_sequence_numbers=True)
+    assert drain(transactional).base_sequence == 0

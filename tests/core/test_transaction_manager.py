@@ -1294,9 +1294,15 @@ def test_an_answer_that_meets_an_impossible_state_fails_whoever_waits():
         lambda driver: (driver.begin(), driver.manager.maybe_add_partition(TP0)),
         lambda driver: (driver.begin(), driver.send_offsets()),
         lambda driver: (driver.begin(), driver.send_offsets(), driver.expect(AddOffsets)),
+        lambda driver: (
+            driver.begin(),
+            driver.send_offsets(),
+            driver.expect(AddOffsets),
+            driver.expect(Find),
+        ),
         lambda driver: (driver.begin(), driver.add_partition(), driver.manager.begin_commit()),
     ],
-    ids=["find", "init", "partitions", "offsets", "find-group", "end"],
+    ids=["find", "init", "partitions", "offsets", "find-group", "commit-offsets", "end"],
 )
 def test_an_answer_to_another_request_is_an_error(bring):
     driver = TxnDriver(version=1)
