@@ -7,6 +7,7 @@ import pytest
 from tests.core.oracle import CODES, TABLES, compare, outcomes, own_values
 from tests.core.oracle_differences import DIFFERENCES
 from tests.core.oracle_points import POINTS, observe, reach, requests_of
+from tests.oracle_differences_page import PAGE, render
 
 
 @pytest.mark.trap(7, 10, 11, 12, 13, 14, 15, 16)
@@ -43,3 +44,7 @@ def test_a_listed_difference_is_one_in_each_of_its_tables_and_fields(difference)
     assert covered >= set(difference.tables)
     for code in difference.codes:
         assert any((name, code) in covered for name in TABLES)
+
+
+def test_the_page_of_differences_is_up_to_date():
+    assert PAGE.read_text("utf-8") == render(), "run: python -m tests.oracle_differences_page"
