@@ -143,7 +143,7 @@ class PartitionLog:
         return ErrorCode.NONE
 
     def visible_entries(self, *, read_committed: bool, from_offset: int = 0) -> Iterator[LogEntry]:
-        """Yield the batches that a consumer gets at an isolation level."""
+        """Yield the batches that a consumer gets at an isolation level, whole ones."""
         end = self.last_stable_offset if read_committed else self.log_end_offset
         for entry in self.entries[self._index_of(from_offset) :]:
             if entry.base_offset >= end:
@@ -166,7 +166,7 @@ class PartitionLog:
         low, high = 0, len(self.entries)
         while low < high:
             middle = (low + high) // 2
-            if self.entries[middle].base_offset < offset:
+            if self.entries[middle].base_offset + self.entries[middle].record_count <= offset:
                 low = middle + 1
             else:
                 high = middle
@@ -187,4 +187,5 @@ class PartitionLog:
                 read_committed=read_committed, from_offset=from_offset
             )
             for record in (entry.batch or ())
+            if entry.base_offset + record.offset_delta >= from_offset
         ]
