@@ -178,11 +178,11 @@ class ProducerStates:
         return first_offset
 
     def forget_idle(self, before_ms: int) -> int:
-        """Forget producers without an open transaction that were last seen before a time."""
+        """Forget producers without an open transaction that were not seen after a time."""
         idle = [
             producer_id
             for producer_id, state in self.producers.items()
-            if state.first_offset is None and state.last_ms < before_ms
+            if state.first_offset is None and state.last_ms <= before_ms
         ]
         for producer_id in idle:
             del self.producers[producer_id]
