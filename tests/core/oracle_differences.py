@@ -54,6 +54,21 @@ def _error(kind: str, cause: str | None = None) -> dict[str, str | None]:
     return {"type": kind, "cause": cause}
 
 
+_PRODUCE = "Produce(1 record, logStartOffset=0, first batch,{})"
+_MAY_BE_WRITTEN = (
+    "What went wrong in the broker may have gone wrong after it had written the batch. With its"
+    " numbers used again a later record could be taken for it, acknowledged and not written."
+)
+_TOO_OLD = _MAY_BE_WRITTEN + (
+    " A cluster that can raise no epoch leaves no other way out than a new producer."
+)
+_IN_DOUBT_FOR_GOOD = {
+    "next_seq": 1,
+    "settled_state": "FATAL_ERROR",
+    "settled_last_error": _error("KafkaError"),
+}
+
+
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         title="A failed initialization can be tried again",
@@ -150,5 +165,42 @@ DIFFERENCES: tuple[Difference, ...] = (
             "Java takes it for an abortable error; from then on every step of its I/O thread"
             " raises an illegal state, and no record is sent or fails before its time is up."
         ),
+    ),
+    Difference(
+        title="A batch that broke the broker keeps its numbers",
+        tables=tuple(
+            f"{_PRODUCE.format(when)}/{mode}"
+            for when in ("inTxn", "committing", "aborting")
+            for mode in ("TV1", "TV2")
+        ),
+        codes=("UNKNOWN_SERVER_ERROR",),
+        values={"next_seq": 1},
+        reason=_MAY_BE_WRITTEN,
+    ),
+    Difference(
+        title="A batch that broke a broker which can raise no epoch ends the producer",
+        tables=(f"{_PRODUCE.format('inTxn')}/TV1nb",),
+        codes=("UNKNOWN_SERVER_ERROR",),
+        values=_IN_DOUBT_FOR_GOOD,
+        reason=_TOO_OLD,
+    ),
+    Difference(
+        title="The same while a commit waits",
+        tables=(f"{_PRODUCE.format('committing')}/TV1nb",),
+        codes=("UNKNOWN_SERVER_ERROR",),
+        values={**_IN_DOUBT_FOR_GOOD, "settled_result_error": _error("KafkaError")},
+        reason=_TOO_OLD,
+    ),
+    Difference(
+        title="The same while an abort waits",
+        tables=(f"{_PRODUCE.format('aborting')}/TV1nb",),
+        codes=("UNKNOWN_SERVER_ERROR",),
+        values={
+            **_IN_DOUBT_FOR_GOOD,
+            "next_request": None,
+            "settled_result": "failed",
+            "settled_result_error": _error("KafkaError"),
+        },
+        reason=_TOO_OLD,
     ),
 )

@@ -12,7 +12,12 @@ from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, CoreHarness
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
-from txnproducer.errors import ErrorCode, NetworkError, OutOfOrderSequenceError
+from txnproducer.errors import (
+    ErrorCode,
+    NetworkError,
+    OutOfOrderSequenceError,
+    TopicAuthorizationError,
+)
 
 
 def lose_the_first_of_two(code):
@@ -120,3 +125,55 @@ def test_in_a_transaction_it_leads_to_an_abort_at_once():
     harness.abort()
     sent = harness.sent_batches(TP0)
     assert [b.header.base_sequence for b in sent] == [0, 1, 2, 0, 2, 2]  # none was given again
+
+
+@pytest.mark.quirk("O11")
+def test_a_refusal_after_an_attempt_that_may_be_written_leaves_doubt_and_raises_the_epoch():
+    # Under the same epoch the next transaction's first record would get the number of this one,
+    # and the broker, which has it, would acknowledge it as a duplicate.
+    harness = CoreHarness(transaction_version=1)
+    harness.start_transaction()
+    harness.know_topics()
+    future = harness.send()
+    harness.client.prepare_add_partitions()
+    harness.settle()
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0], ErrorCode.REQUEST_TIMED_OUT)
+    commit = harness.core.begin_commit()  # an error of the commit alone would raise no epoch
+    harness.client.prepare_produce(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    harness.run_until(lambda: commit.is_completed)
+    assert isinstance(future.exception(), TopicAuthorizationError)
+    commit.acknowledge()
+    epoch = harness.manager.producer_id_and_epoch.producer_epoch
+    harness.client.prepare_init_producer_id(producer_epoch=epoch + 1)
+    harness.abort()
+    assert harness.manager.producer_id_and_epoch.producer_epoch == epoch + 1
+
+
+def test_with_it_fail_all_that_would_come_behind_the_later_one():
+    harness = idempotent()
+    futures, requests = send_each(harness, 3)
+    harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.client.answer_produce(requests[1], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.client.answer_produce(requests[2], base_offset=5)
+    harness.settle()
+    harness.client.prepare_produce(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    harness.run_until(lambda: all(f.done() for f in futures))
+    assert isinstance(futures[0].exception(), OutOfOrderSequenceError)
+    assert isinstance(futures[1].exception(), OutOfOrderSequenceError)
+    assert futures[2].result().offset == 5
+    assert [b.header.producer_epoch for b in harness.sent_batches()] == [0] * 4
+    assert memory_taken(harness) == 0
+
+
+def test_one_of_them_on_the_wire_is_not_sent_again_under_its_new_number():
+    harness = idempotent()
+    futures, requests = send_each(harness, 3)
+    harness.client.answer_produce(requests[2], base_offset=5)  # answers may come in any order
+    harness.client.answer_produce(requests[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    harness.settle()
+    assert isinstance(futures[0].exception(), OutOfOrderSequenceError)
+    harness.client.answer_produce(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    harness.settle()
+    assert isinstance(futures[1].exception(), OutOfOrderSequenceError)
+    assert [b.header.producer_epoch for b in harness.sent_batches()] == [0] * 3
+    assert memory_taken(harness) == 0

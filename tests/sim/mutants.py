@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "may-be-written-is-renumbered",
         "sender.py",
-        "self._producing.fail_what_may_be_written(doomed, now_ms)",
+        "self._producing.fail_what_must_keep_its_number(renumbered, now_ms)",
         "pass",
         "after a bump everything in flight goes out under the new epoch",
     ),

@@ -51,7 +51,7 @@ class ProduceOutcome:
     Attributes:
         action: what to do with the batch.
         error: the broker's error, None for NONE.
-        is_refusal_certain: whether the broker surely does not have the records.
+        is_refusal_certain: whether this attempt surely did not write the records.
         needs_metadata: whether the cluster has changed under us.
         new_leader: the leader that the broker named, if it did.
     """

@@ -295,21 +295,33 @@ class ProduceSender:
             if self._options.is_order_guaranteed_by_muting:
                 self._accumulator.unmute_partition(batch.topic_partition)
 
-    def fail_what_may_be_written(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """Fail the waiting batches of partitions that the broker may have.
+    def fail_what_must_keep_its_number(
+        self, partitions: Iterable[TopicPartition], now_ms: int
+    ) -> None:
+        """Fail the waiting batches of partitions that may be written, or were overtaken.
 
-        Called before an idempotent producer's batches get new numbers: the broker knows a batch it
-        has by its number alone, and would write it a second time. (Java lets it.)
+        Called before an idempotent producer's batches get new numbers. The broker knows a batch it
+        has by its number alone, and would write it a second time; one that was overtaken it would
+        write behind records that were sent later. (Java lets it do either.)
         """
         for place in partitions:
-            for batch in self._accumulator.take_written(place):
+            for batch in self._in_flight.get(place, ()):
+                batch.is_overtaken = self._is_overtaken(batch)
+            for batch in self._accumulator.take_out(place, self._must_keep_its_number):
                 error = OutOfOrderSequenceError(
                     f"{batch.record_count} record(s) for {place.topic}-{place.partition}: the"
-                    " broker has lost track of this producer's sequence, and may have them or not"
+                    " broker has lost track of this producer's sequence, and "
+                    + ("may have them or not" if batch.may_be_written else "has later ones")
                 )
                 self.fail_batch(
                     batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
                 )
+
+    def _must_keep_its_number(self, batch: ProducerBatch) -> bool:
+        return batch.may_be_written or self._is_overtaken(batch)
+
+    def _is_overtaken(self, batch: ProducerBatch) -> bool:
+        return self._transactions is not None and self._transactions.sequences.is_overtaken(batch)
 
     # --- the end of a batch ---------------------------------------------------------------------
 
@@ -339,7 +351,9 @@ class ProduceSender:
             self._split_batch(batch, now_ms)
         else:
             errors = record_errors(response, error)
-            is_certain = outcome.is_refusal_certain
+            # An earlier attempt may have been written. With its numbers used again the broker
+            # would take later records for it, and not write them.
+            is_certain = outcome.is_refusal_certain and not batch.may_be_written
             self.fail_batch(batch, error, errors, is_refusal_certain=is_certain, now_ms=now_ms)
         if outcome.needs_metadata:
             self._metadata.request_update()
@@ -356,8 +370,9 @@ class ProduceSender:
             return False
         if self._transactions is None:
             return isinstance(error, RetriableError)
-        if batch.may_be_written and batch.is_reset and not self._transactions.is_transactional:
-            return False  # renumbered on the wire: as in `fail_what_may_be_written`
+        must_keep_its_number = batch.may_be_written or batch.is_overtaken
+        if must_keep_its_number and batch.is_reset and not self._transactions.is_transactional:
+            return False  # renumbered on the wire: as in `fail_what_must_keep_its_number`
         return self._transactions.can_retry(response, error, batch)
 
     def _complete_batch(self, batch: ProducerBatch, response: ProducePartitionResponse) -> None:

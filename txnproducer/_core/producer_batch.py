@@ -73,6 +73,7 @@ class ProducerBatch:
         "in_retry",
         "is_in_flight",
         "is_memory_freed",
+        "is_overtaken",
         "is_reset",
         "is_split",
         "is_transactional",
@@ -110,6 +111,7 @@ class ProducerBatch:
         self.in_retry = False
         self.was_sent = False
         self.may_be_written = False
+        self.is_overtaken = False
         self.is_in_flight = False
         self.final_state: FinalState | None = None
         self.producer_id = ProducerIdAndEpoch.NONE.producer_id

@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -300,12 +301,14 @@ class RecordAccumulator:
                 del self.active[place]
         return expired, next_expiry_ms
 
-    def take_written(self, topic_partition: TopicPartition) -> list[ProducerBatch]:
-        """Take out a partition's waiting batches that the broker may have."""
+    def take_out(
+        self, topic_partition: TopicPartition, is_wanted: Callable[[ProducerBatch], bool]
+    ) -> list[ProducerBatch]:
+        """Take out some of a partition's waiting batches."""
         queue = self.active.get(topic_partition)
         if queue is None:
             return []
-        taken = [batch for batch in queue.batches if batch.may_be_written]
+        taken = [batch for batch in queue.batches if is_wanted(batch)]
         for batch in taken:
             queue.remove(batch)
         if not queue.batches:

@@ -114,9 +114,9 @@ class Sender:
         if transactions.has_abortable_error and self._begin_anew(transactions, coordinators):
             return 0
         if not transactions.is_transactional:
-            # Before the numbers change: what may be written must not go out under another one.
-            doomed = transactions.sequences.partitions_to_renumber
-            self._producing.fail_what_may_be_written(doomed, now_ms)
+            # Before the numbers change, which some batches must not.
+            renumbered = transactions.sequences.partitions_to_renumber
+            self._producing.fail_what_must_keep_its_number(renumbered, now_ms)
         transactions.bump_idempotent_epoch_and_reset_id_if_needed()
         return coordinators.step(now_ms)
 

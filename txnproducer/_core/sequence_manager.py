@@ -217,7 +217,7 @@ class SequenceManager:
         place = batch.topic_partition
         unresolved_next = self._unresolved.get(place)
         is_next = self._is_next_to_acked(batch)
-        if unresolved_next is None and not batch.is_reset and self._is_behind_acked(batch):
+        if unresolved_next is None and not batch.is_reset and self.is_overtaken(batch):
             # A later batch was written without it, which a broker allows that does not know the
             # producer yet. No retry gets in any more. (Java's tries until its time is up.)
             return False
@@ -235,9 +235,10 @@ class SequenceManager:
         last = self.last_acked_sequence(batch.topic_partition)
         return batch.base_sequence == next_sequence_after(last)
 
-    def _is_behind_acked(self, batch: NumberedBatch) -> bool:
+    def is_overtaken(self, batch: NumberedBatch) -> bool:
+        """Tell whether a later batch was written: if this one was not, its place is taken."""
         entry = self.partitions.find(batch.topic_partition)
-        return entry is not None and entry.is_behind_acked(batch)
+        return entry is not None and entry.is_overtaken(batch)
 
     # --- unresolved partitions ------------------------------------------------------------------
 

@@ -156,8 +156,8 @@ class TxnPartitionEntry:
         """Tell whether a sequence directly follows the last acknowledged one."""
         return sequence == next_sequence_after(self.last_acked_sequence)
 
-    def is_behind_acked(self, batch: NumberedBatch) -> bool:
-        """Tell whether a later batch was written; if this one was not, it never will be."""
+    def is_overtaken(self, batch: NumberedBatch) -> bool:
+        """Tell whether a later batch was written: if this one was not, its place is taken."""
         return (
             self.last_acked_sequence != NO_LAST_ACKED_SEQUENCE
             and identity_of(batch) == self.producer_id_and_epoch
@@ -210,7 +210,7 @@ class TxnPartitionEntry:
         """
         if identity_of(failed) != self.producer_id_and_epoch:
             return
-        if self.is_behind_acked(failed):
+        if self.is_overtaken(failed):
             return  # the broker goes on from the later batch
         base, count = failed.base_sequence, failed.record_count
         later = [
