@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "conformance.md"
 CATALOGUE: dict[str, Any] = tomllib.loads(
     (ROOT / "tests" / "data" / "conformance.toml").read_text("utf-8")
 )
-KINDS = frozenset({"conformance", "quirk", "trap"})
+KINDS = frozenset({"conformance", "quirk", "trap", "regression"})
 
 
 @dataclass(frozen=True)

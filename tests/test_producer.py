@@ -162,6 +162,7 @@ def test_no_offsets_are_no_request_and_need_no_transaction(ready, client):
 # --- time-outs, and going on after them
 
 
+@pytest.mark.regression("class-10")
 @pytest.mark.conformance("2.02")
 @pytest.mark.parametrize(
     ("call", "held", "hint"),
@@ -519,6 +520,7 @@ def test_the_time_of_each_kind_of_call_is_counted(ready):
 # --- the end
 
 
+@pytest.mark.regression("class-9")
 def test_closing_aborts_the_open_transaction_and_settles_its_outcome(ready, client):
     txn = ready.transaction()
     txn.__enter__()
@@ -646,6 +648,7 @@ def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
     assert client.is_closed
 
 
+@pytest.mark.regression("class-9")
 def test_at_exit_what_is_open_is_closed(ready, client):
     ready.begin_transaction()
     ready.send("topic", b"value").result(PATIENCE_S)

@@ -80,6 +80,7 @@ def aborted_unseen(driver, commit):
     assert isinstance(commit.error.__cause__, TransactionAbortableError)
 
 
+@pytest.mark.regression("class-2")
 @either_version
 @pytest.mark.parametrize("way", IN_DOUBT)
 @pytest.mark.parametrize("end", ENDS)

@@ -43,6 +43,7 @@ def finish(driver, result):
     result.acknowledge()
 
 
+@pytest.mark.regression("KAFKA-17754")
 @pytest.mark.quirk("O7")
 @pytest.mark.parametrize("failure", LOST)
 @pytest.mark.parametrize("is_commit", [True, False])

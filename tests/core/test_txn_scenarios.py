@@ -218,6 +218,7 @@ def test_a_previous_transaction_still_completing_is_an_ordinary_retry_in_transac
     assert harness.client.sent(ADD_PARTITIONS) == []
 
 
+@pytest.mark.regression("class-7")
 @pytest.mark.conformance("3.49")
 def test_the_feature_decides_on_the_version_not_what_the_broker_could_speak():
     # The scripted brokers offer every version there is; only the finalized level differs.
