@@ -149,6 +149,12 @@ class Bench:
             return who
         return Who(who.transactional_id, answer.producer_id, answer.producer_epoch)
 
+    def add_offsets(self, who: Who) -> int:
+        """Add the group to the transaction; return the verdict."""
+        name = who.transactional_id or ""
+        request = m.AddOffsetsToTxnRequest(name, who.producer_id, who.epoch, GROUP)
+        return int(self.ask(request).error_code)
+
     def commit_offset(
         self,
         who: Who,
