@@ -3,6 +3,10 @@
 Behavior:
 * Tells the state of each id that the asked broker coordinates; TRANSACTIONAL_ID_NOT_FOUND for one
   that it does not know.
+* Partitions of topics that access is refused to are left out.
+
+Version notes: there is one version (KIP-664).
+Simplifications: none.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txnproducer._broker.coordination import check_transactional_id
+from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -45,5 +50,5 @@ def _describe(
         known.producer_epoch,
         known.timeout_ms,
         known.start_ms,
-        tuple(sorted(known.partitions)),
+        tuple(p for p in sorted(known.partitions) if cluster.is_allowed(Resource.TOPIC, p.topic)),
     )

@@ -37,21 +37,26 @@ def handle(
     cluster: BrokerCluster, node_id: int, request: InitProducerIdRequest, now_ms: int
 ) -> InitProducerIdResponse:
     """Answer; see the module."""
+    code = _check_access(cluster, request.transactional_id)
+    if code:
+        return InitProducerIdResponse(code)
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return InitProducerIdResponse(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:
-        if not cluster.is_allowed(Resource.CLUSTER, ""):
-            return InitProducerIdResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return InitProducerIdResponse(ErrorCode.NONE, cluster.new_producer_id(), 0)
-    code = check_name(cluster, request.transactional_id)
-    if code:
-        return InitProducerIdResponse(code)
     if not 0 < request.transaction_timeout_ms <= cluster.options.max_transaction_timeout_ms:
         return InitProducerIdResponse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
     if code:
         return InitProducerIdResponse(code)
     return _init(cluster, request.transactional_id, request, now_ms)
+
+
+def _check_access(cluster: BrokerCluster, name: str | None) -> ErrorCode:
+    if name is not None:
+        return check_name(cluster, name)
+    is_allowed = cluster.is_allowed(Resource.CLUSTER, "")
+    return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def _init(

@@ -1,6 +1,7 @@
 """Produce (key 0), v3-v13.
 
 Behavior:
+* A refused transactional id, or none, refuses every partition where any batch is transactional.
 * Appends one batch to each partition; one partition's refusal leaves the others alone. Anything
   but one whole batch is INVALID_RECORD. What a batch holds is looked at last, when its partition
   is in the transaction already.
@@ -64,6 +65,10 @@ def handle(
     """Answer; see the module."""
     if request.acks not in (-1, 0, 1):
         return _all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    name = request.transactional_id
+    is_allowed = name is not None and cluster.is_allowed(Resource.TRANSACTIONAL_ID, name)
+    if not is_allowed and _is_transactional(request):
+        return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     batches: dict[TopicPartition, Batch] = {}
     answers: dict[TopicPartition, ProducePartitionResponse] = {}
     for partition in request.partitions:
@@ -73,18 +78,23 @@ def handle(
             answers[place] = ProducePartitionResponse(place, code)
         else:
             batches[place] = batch
-    is_transactional = any(b.header.is_transactional for b in batches.values())
-    name = request.transactional_id
-    if is_transactional and (
-        name is None or not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name)
-    ):
-        return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     nodes = _refuse_misdirected(cluster, node_id, batches, answers)
     _refuse_unverified(cluster, request, batches, answers, now_ms)
     for place, batch in batches.items():
         answers[place] = _append(cluster, place, batch, now_ms)
     ordered = tuple(answers[p.topic_partition] for p in request.partitions)
     return ProduceResponse(ordered, nodes)
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    """Tell whether any batch is, be it in a partition that is refused."""
+    for partition in request.partitions:
+        try:
+            if read_header(bytes(partition.records)).is_transactional:
+                return True
+        except CorruptRecordError:
+            continue  # refused later on, by itself
+    return False
 
 
 def _find(cluster: BrokerCluster, partition: ProducePartition) -> tuple[Batch | None, ErrorCode]:
