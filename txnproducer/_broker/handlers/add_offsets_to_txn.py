@@ -5,6 +5,7 @@ Behavior:
   with others.
 
 Version notes: with transactions v2 clients do not send it.
+Simplifications: none of its own; it is answered in one step (see `transaction_coordinator`).
 """
 
 from __future__ import annotations

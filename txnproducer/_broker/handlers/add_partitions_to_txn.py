@@ -6,6 +6,7 @@ Behavior:
 * While the former transaction's markers are written: CONCURRENT_TRANSACTIONS.
 
 Version notes: v4 and above are between brokers; with transactions v2 clients do not send it.
+Simplifications: none of its own; it is answered in one step (see `transaction_coordinator`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ Behavior:
   the epoch; a commit is INVALID_TXN_STATE.
 
 Version notes: v5 speaks transactions v2.
+Simplifications: none of its own; it is answered in one step (see `transaction_coordinator`).
 """
 
 from __future__ import annotations
