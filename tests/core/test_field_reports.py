@@ -238,11 +238,9 @@ def test_a_commit_is_repeated_and_judged_by_the_version_that_it_was_begun_with()
     harness.begin()
     harness.write(b"value")
     mine = harness.identity
-    harness.lost.append(END_TXN)
-    commit = harness.core.begin_commit()
-    harness.run_until_sent(END_TXN)
     harness.client.set_transaction_version(1)  # a downgrade changes later transactions alone
-    harness.complete(commit)
+    harness.lost.append(END_TXN)
+    harness.end(is_commit=True)
     first, again = harness.client.sent(END_TXN)
     assert again == first
     assert again.is_transaction_v2_enabled
