@@ -90,6 +90,9 @@ REFUSALS = {
     ),
     "FindCoordinator, group": Refusal(group_coordinator, (GROUP_G,), [GROUP_REFUSED]),
     "FindCoordinator, id": Refusal(id_coordinator, (ID,), [ID_REFUSED]),
+    "FindCoordinator, id of a group's name": Refusal(
+        group_coordinator, ((Resource.TRANSACTIONAL_ID, GROUP),), [NONE]
+    ),
     "FindCoordinator, group of an id's name": Refusal(
         id_coordinator, ((Resource.GROUP, "a"),), [NONE]
     ),

@@ -167,7 +167,14 @@ def test_a_new_epoch_begins_at_sequence_zero_and_shuts_the_old_one_out():
     assert verdict(log, newer, 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     append(log, newer, 0)
     assert verdict(log, PLAIN, 1) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert verdict(log, PLAIN, 0) == ErrorCode.INVALID_PRODUCER_EPOCH  # no duplicate any more
+    assert verdict(log, PLAIN, 0) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_new_epochs_batches_are_no_duplicates_of_the_old_ones():
+    log = PartitionLog()
+    newer = PLAIN._replace(epoch=1)
+    offsets = [append(log, who, sequence) for who in (PLAIN, newer) for sequence in (0, 1)]
+    assert offsets == [0, 1, 2, 3]
 
 
 def test_a_plain_batch_in_the_midst_of_its_producers_transaction_is_refused():
