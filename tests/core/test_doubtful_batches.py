@@ -177,3 +177,41 @@ def test_one_of_them_on_the_wire_is_not_sent_again_under_its_new_number():
     assert isinstance(futures[1].exception(), OutOfOrderSequenceError)
     assert [b.header.producer_epoch for b in harness.sent_batches()] == [0] * 3
     assert memory_taken(harness) == 0
+
+
+# --- renumbered on the wire ------------------------------------------------------------------
+
+
+def renumber_the_second_on_the_wire():
+    """Have the first of two batches refused for good, and a record more waiting."""
+    harness = idempotent()
+    (first, second), requests = send_each(harness, 2)
+    harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
+    harness.settle()
+    assert first.exception() is not None
+    third = harness.send()
+    harness.settle()
+    return harness, requests[1], (second, third)
+
+
+@pytest.mark.quirk("O12")
+def test_new_records_wait_for_a_batch_that_was_renumbered_on_the_wire():
+    harness, request, (second, third) = renumber_the_second_on_the_wire()
+    assert harness.client.waiting(PRODUCE) == [request]
+    harness.client.answer_produce(request, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    for offset in (7, 8):
+        harness.client.prepare_produce(base_offset=offset)
+    harness.run_until(lambda: second.done() and third.done())
+    numbers = [(b.header.producer_epoch, b.header.base_sequence) for b in harness.sent_batches()]
+    assert numbers == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_what_follows_a_batch_written_under_its_old_number_begins_under_another_epoch():
+    harness, request, (second, third) = renumber_the_second_on_the_wire()
+    harness.client.answer_produce(request, base_offset=7)
+    harness.client.prepare_produce(base_offset=8)
+    harness.run_until(third.done)
+    assert [f.result().offset for f in (second, third)] == [7, 8]
+    numbers = [(b.header.producer_epoch, b.header.base_sequence) for b in harness.sent_batches()]
+    assert numbers[:2] == [(0, 0), (0, 1)]
+    assert numbers[2:] == [(2, 0)]

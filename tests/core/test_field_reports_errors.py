@@ -99,6 +99,7 @@ def test_a_record_that_was_retried_in_vain_asks_for_an_abort_and_never_for_itsel
     future = harness.send()
     harness.run_until(future.done)
     assert isinstance(future.exception(), NotEnoughReplicasError)
+    assert future.exception().recovery == "abort"
     with pytest.raises(KafkaError) as refusal:
         harness.core.begin_commit()
     assert refusal.value.recovery == "abort"

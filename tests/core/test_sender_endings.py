@@ -391,3 +391,25 @@ def test_a_plain_producer_has_no_transactions():
     for harness in (idempotent(), CoreHarness(transactional_id=None, enable_idempotence=False)):
         with pytest.raises(IllegalStateError, match="transactional_id"):
             harness.core.init_transactions()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, "they are not written; its last attempt ended with: NOT"),
+        (ErrorCode.REQUEST_TIMED_OUT, "the broker may have the records; its last attempt ended"),
+    ],
+)
+def test_what_expires_before_a_retry_says_what_its_last_attempt_ended_with(code, words):
+    harness = idempotent(
+        delivery_timeout_ms=20_000,
+        request_timeout_ms=10_000,
+        retry_backoff_ms=60_000,
+        retry_backoff_max_ms=60_000,
+    )
+    (future,), (request,) = send_each(harness, 1)
+    harness.client.answer_produce(request, code)
+    harness.run_until(future.done)
+    assert isinstance(future.exception(), KafkaTimeoutError)
+    assert words in str(future.exception())
+    assert harness.client.waiting(PRODUCE) == []

@@ -64,6 +64,7 @@ class Verification:
     epoch: int
     lowest_sequence: int
     is_v2: bool
+    begun_ms: int
 
 
 class ProducerStates:
@@ -83,12 +84,12 @@ class ProducerStates:
         return epoch is None or state.epoch == epoch
 
     def begin_verification(
-        self, producer_id: int, epoch: int, sequence: int, *, is_v2: bool
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, is_v2: bool
     ) -> None:
         """Note that a first batch goes to be verified: later sequences are kept out until then."""
         known = self.verifications.get(producer_id)
         if known is None:
-            self.verifications[producer_id] = Verification(epoch, sequence, is_v2)
+            self.verifications[producer_id] = Verification(epoch, sequence, is_v2, now_ms)
         elif epoch > known.epoch:
             known.epoch, known.lowest_sequence = epoch, sequence
         elif epoch == known.epoch:
@@ -178,7 +179,10 @@ class ProducerStates:
         return first_offset
 
     def forget_idle(self, before_ms: int) -> int:
-        """Forget producers without an open transaction that were not seen after a time."""
+        """Forget what was not seen after a time; return how many producers.
+
+        A producer whose transaction is open is kept. What waits to be verified is forgotten too.
+        """
         idle = [
             producer_id
             for producer_id, state in self.producers.items()
@@ -186,6 +190,9 @@ class ProducerStates:
         ]
         for producer_id in idle:
             del self.producers[producer_id]
+        for producer_id, waiting in list(self.verifications.items()):
+            if waiting.begun_ms <= before_ms:
+                del self.verifications[producer_id]
         return len(idle)
 
     def _of(self, producer_id: int, epoch: int) -> ProducerState:

@@ -133,9 +133,10 @@ def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
     """Return whether a batch must stay in its queue so that sequences stay in order.
 
     In this order: the partition must be in the transaction, and the producer must have an id. A
-    batch without a number waits while older ones of an earlier id or epoch are in flight, and
-    while it is not known what became of an expired one. A numbered one goes only as the lowest in
-    flight, so retries go one at a time.
+    batch without a number waits while older ones of an earlier id or epoch are in flight (also if
+    they were renumbered on the wire, where Java's does not wait), and while it is not known what
+    became of an expired one. A numbered one goes only as the lowest in flight, so retries go one
+    at a time.
     """
     if identity is None:
         return False
@@ -149,7 +150,7 @@ def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
         return sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence)
     if sequences.has_in_flight_batches(place) and sequences.has_stale_producer_id_and_epoch(place):
         return True
-    return sequences.has_unresolved_sequence(place)
+    return sequences.has_renumbered_batches(place) or sequences.has_unresolved_sequence(place)
 
 
 def drain(

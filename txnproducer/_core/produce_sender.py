@@ -139,15 +139,10 @@ class ProduceSender:
 
     def _fail_expired(self, batch: ProducerBatch, now_ms: int) -> None:
         topic, partition = batch.topic_partition
-        known = (
-            "the broker has not answered yet, it may have the records"
-            if batch.was_sent
-            else "nothing was sent"
-        )
         error = KafkaTimeoutError(
             f"{batch.record_count} record(s) for {topic}-{partition} expired "
             f"{now_ms - batch.created_ms} ms after their batch was begun "
-            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {known}"
+            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {_what_is_known(batch)}"
         )
         self.fail_batch(batch, error, lambda _: error, is_refusal_certain=False, now_ms=now_ms)
 
@@ -346,7 +341,7 @@ class ProduceSender:
         if error is None or outcome.action is Action.COMPLETE:
             self._complete_batch(batch, response)
         elif outcome.action is Action.RETRY:
-            self._reenqueue_batch(batch, now_ms)
+            self._reenqueue_batch(batch, error, now_ms)
         elif outcome.action is Action.SPLIT:
             self._split_batch(batch, now_ms)
         else:
@@ -428,7 +423,8 @@ class ProduceSender:
         if batch.has_sequence and not is_refusal_certain:
             transactions.sequences.mark_sequence_unresolved(batch)
 
-    def _reenqueue_batch(self, batch: ProducerBatch, now_ms: int) -> None:
+    def _reenqueue_batch(self, batch: ProducerBatch, error: KafkaError, now_ms: int) -> None:
+        batch.last_error = error
         self._accumulator.reenqueue(batch, now_ms)
         self._remove_from_in_flight(batch)
         self._metrics.count("record-retry", batch.record_count, now_ms)
@@ -456,6 +452,16 @@ class ProduceSender:
         if self._accumulator.has_incomplete:
             self._accumulator.abort_batches(error)
             self._in_flight.clear()
+
+
+def _what_is_known(batch: ProducerBatch) -> str:
+    """Say what became of a batch that has expired."""
+    if not batch.was_sent:
+        return "nothing was sent"
+    if batch.is_in_flight:
+        return "the broker has not answered yet, it may have the records"
+    doubt = "the broker may have the records" if batch.may_be_written else "they are not written"
+    return f"{doubt}; its last attempt ended with: {batch.last_error}"
 
 
 def _same_error(error: KafkaError) -> RecordErrors:

@@ -78,6 +78,7 @@ class ProducerBatch:
         "is_split",
         "is_transactional",
         "last_attempt_ms",
+        "last_error",
         "may_be_written",
         "memory_bytes",
         "producer_epoch",
@@ -111,6 +112,7 @@ class ProducerBatch:
         self.in_retry = False
         self.was_sent = False
         self.may_be_written = False
+        self.last_error: KafkaError | None = None
         self.is_overtaken = False
         self.is_in_flight = False
         self.final_state: FinalState | None = None

@@ -130,6 +130,11 @@ class SequenceManager:
         entry = self.partitions.find(topic_partition)
         return entry is not None and entry.has_in_flight_batches
 
+    def has_renumbered_batches(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a batch in flight has another number now than it was sent with."""
+        entry = self.partitions.find(topic_partition)
+        return entry is not None and any(batch.is_reset for batch in entry.in_flight)
+
     def first_in_flight_sequence(self, topic_partition: TopicPartition) -> int:
         """Return the lowest base sequence in flight, or -1."""
         entry = self.partitions.find(topic_partition)
@@ -163,6 +168,10 @@ class SequenceManager:
         last_offset = response.base_offset + batch.record_count - 1 if has_offset else -1
         entry.maybe_update_last_acked(batch, last_offset)
         entry.remove_in_flight_batch(batch)
+        if batch.is_reset and not self._is_transactional:
+            # It was renumbered on the wire, and is written under its old number: what was to
+            # follow it under the new epoch has to be the first there. (Java's is refused once.)
+            self.request_idempotent_epoch_bump_for_partition(batch.topic_partition)
 
     def handle_failed_batch(
         self, batch: NumberedBatch, error: KafkaError, *, adjust_sequence_numbers: bool

@@ -304,13 +304,15 @@ class TransactionCourse(TxnRequestFlow):
             return
         if not self.is_transactional or self._is_commit_decided_elsewhere:
             return
+        own_error = error
         if isinstance(error, ABORTABLE_AFTER_RETRIES):
-            cause = error
-            error = TransactionAbortableError(f"the transaction cannot be completed: {cause}")
-            error.__cause__ = cause
+            error = TransactionAbortableError(f"the transaction cannot be completed: {own_error}")
+            error.__cause__ = own_error
         if not self.is_completing:
             self.require_epoch_bump()
         self.transition_to_abortable_error(error)
+        if self.state is _S.ABORTABLE_ERROR:
+            own_error.recovery = error.recovery  # what the record's future has to say, too
 
     @property
     def _is_commit_decided_elsewhere(self) -> bool:

@@ -32,6 +32,7 @@ from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
 from txnproducer.errors import AuthenticationError, IllegalStateError
 from txnproducer.sim.faults import FaultKind
 from txnproducer.sim.trace import show_message
+from txnproducer.sim.wire_rules import WireRules
 
 if TYPE_CHECKING:
     from txnproducer.sim.simulator import Simulator
@@ -108,6 +109,7 @@ class SimNetwork:
         self.on_event: Callable[[], None] = _nothing
         self.unreachable: set[int] = set()
         self.is_login_refused = False
+        self._rules = WireRules(name, simulator.history)
 
     # --- KafkaClient ----------------------------------------------------------------------------
 
@@ -156,6 +158,7 @@ class SimNetwork:
         link.in_flight[request.correlation_id] = request
         simulator = self._simulator
         simulator.request_count += 1
+        self._rules.sent(request.body)
         fate = simulator.faults.network_fate()
         delay_ms = 1 + self._dice.randrange(self._way_ms)
         if fate is not None:
@@ -360,6 +363,7 @@ class SimNetwork:
             link.muted_until_ms = now_ms + 1 + self._dice.randrange(500)
         if self._simulator.trace.is_on:
             self._simulator.trace.add(now_ms, self._name, f"<- {show_message(body)}")
+        self._rules.answered(request.body, body)
         self._tell(ClientResponse(request, body))
 
     def _time_out(self, request: ClientRequest, link: Link, life: int, now_ms: int) -> None:

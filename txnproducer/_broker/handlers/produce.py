@@ -146,7 +146,7 @@ def _refuse_unverified(
         if not batch.header.is_transactional:
             continue
         header = batch.header
-        code = _begin_verification(cluster, place, header, request)
+        code = _begin_verification(cluster, place, header, request, now_ms)
         if code:
             del batches[place]
             answers[place] = ProducePartitionResponse(place, code)
@@ -173,7 +173,11 @@ def _refuse_unverified(
 
 
 def _begin_verification(
-    cluster: BrokerCluster, place: TopicPartition, header: BatchHeader, request: ProduceRequest
+    cluster: BrokerCluster,
+    place: TopicPartition,
+    header: BatchHeader,
+    request: ProduceRequest,
+    now_ms: int,
 ) -> ErrorCode:
     states = cluster.logs[place].states
     producer_id, epoch = header.producer_id, header.producer_epoch
@@ -182,7 +186,7 @@ def _begin_verification(
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if not has_begun(cluster, states, producer_id, epoch):
         is_v2 = request.is_transaction_v2_enabled
-        states.begin_verification(producer_id, epoch, header.base_sequence, is_v2=is_v2)
+        states.begin_verification(producer_id, epoch, header.base_sequence, now_ms, is_v2=is_v2)
     return ErrorCode.NONE
 
 
