@@ -197,6 +197,19 @@ def test_a_partition_never_forgets_a_producer_whose_transaction_is_open():
     assert bench.cluster.last_stable_offset(T0) == 0
 
 
+def test_what_waits_to_be_verified_is_forgotten_with_the_idle_producers():
+    bench = Bench(transaction_version=1, producer_id_expiration_ms=1_000)
+    who = bench.init()
+    early = bench.produce(who, T0, 2)  # not added yet: from now on later sequences are kept out
+    assert early.error_code == ErrorCode.TRANSACTION_ABORTABLE
+    bench.add(who, T0)
+    bench.pass_ms(999)
+    later = bench.produce(who, T0, 5)
+    assert later.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    bench.pass_ms(1)
+    assert bench.produce(who, T0, 5).error_code == ErrorCode.NONE
+
+
 # --- the last epochs -----------------------------------------------------------------------------
 
 
