@@ -266,7 +266,9 @@ class TransactionalProducer:
         if told is None:
             return "unknown"
         described = ProducerIdAndEpoch(told.producer_id, told.producer_epoch)
-        return resolve(commit, told.state, described)
+        manager = self._core.transaction_manager
+        may_begin_again = manager is not None and manager.may_begin_again
+        return resolve(commit, told.state, described, may_begin_again=may_begin_again)
 
     @property
     def transaction_state(self) -> str:

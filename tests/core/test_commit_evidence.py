@@ -22,6 +22,13 @@ def test_with_v1_only_an_end_under_the_transactions_own_epoch_proves_something(s
 
 
 @pytest.mark.parametrize("state", STATES)
+def test_an_abort_proves_nothing_if_a_delayed_request_may_have_begun_something(state):
+    commit = SentCommit(MINE, is_transaction_v2=False)
+    expected = "committed" if "Commit" in state else "unknown"
+    assert resolve(commit, state, MINE, may_begin_again=True) == expected
+
+
+@pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("described", [MINE, NEXT, LATER, OLDER, FOREIGN])
 def test_with_v2_only_an_end_under_the_next_epoch_proves_something(state, described):
     expected = ENDS.get(state, "unknown") if described == NEXT else "unknown"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.txn_driver import TxnDriver
+from tests.core.txn_driver import TP0, TxnDriver
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
+    AddPartitionsToTxnRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
@@ -181,6 +182,49 @@ def test_an_abort_inherits_the_doubt_about_a_commit_that_failed_and_settles_it(
     assert abort.is_successful is not is_committed
     assert driver.manager.outcome == ("committed" if is_committed else "aborted")
     assert driver.state is S.READY
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_an_abort_settles_no_doubt_if_a_lost_request_may_have_begun_something_behind_the_commit(
+    is_committed,
+):
+    # The coordinator may have carried the commit out, begun an empty transaction with the lost
+    # request, which came late, and aborted that.
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.manager.maybe_add_partition(TP0)
+    assert isinstance(driver.take(), AddPartitionsToTxnRequest)
+    driver.fail(ResponseFailure.TIMED_OUT)
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(AddPartitionsToTxnRequest)
+    commit = driver.manager.begin_commit()
+    end_attempt(driver, ResponseFailure.TIMED_OUT)
+    abort = driver.manager.begin_abort()
+    driver.expect(FindCoordinatorRequest)
+    if is_committed:
+        driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
+    driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    assert driver.state is S.READY
+    if is_committed:
+        assert driver.manager.outcome == "committed"
+        assert commit.is_successful
+        return
+    assert driver.manager.outcome == "unknown"
+    assert isinstance(commit.error, CommitOutcomeUnknownError)
+    assert isinstance(abort.error, CommitOutcomeUnknownError)
+    abort.acknowledge()
+    driver.manager.begin_transaction()
+    driver.manager.maybe_add_partition(TP0)
+    driver.expect(AddPartitionsToTxnRequest)
+    later = driver.manager.begin_commit()
+    end_attempt(driver, ResponseFailure.TIMED_OUT)
+    again = driver.manager.begin_abort()
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, producer=ProducerIdAndEpoch(77, 2))
+    assert isinstance(later.error, TransactionAbortedError)  # what was lost is fenced by now
+    assert again.is_successful
 
 
 @either_version

@@ -7,9 +7,9 @@ Owns: the table of evidence. Must not know: how it was asked for.
 With transactions v2 the end of a transaction raises the epoch by one (and, when the epochs are
 used up, goes on under a new producer id with epoch 0), so that the next epoch and a state of the
 end belong to this transaction and to no other. With v1 the epoch stays; a state of the end under
-this very epoch is this transaction's, since nothing was begun after it. An abort under the next
-epoch proves nothing with v1: it may be the fence that hit this transaction, or a later
-transaction's.
+this very epoch is this transaction's, since nothing was begun after it; but an abort is not, if a
+delayed request may have begun something. An abort under the next epoch proves nothing with v1: it
+may be the fence that hit this transaction, or a later transaction's.
 
 "Ongoing" is no "aborted": a copy of the commit may still be on its way. Nor is what belongs to a
 later producer.
@@ -47,15 +47,20 @@ class SentCommit:
     is_transaction_v2: bool
 
 
-def resolve(commit: SentCommit, state: str, described: ProducerIdAndEpoch) -> ResolvedOutcome:
+def resolve(
+    commit: SentCommit, state: str, described: ProducerIdAndEpoch, *, may_begin_again: bool = False
+) -> ResolvedOutcome:
     """Return what a description proves.
 
     Args:
         commit: whose outcome is asked for.
         state: of the transactional id, by DescribeTransactions' names (KIP-664).
         described: its producer id and epoch.
+        may_begin_again: whether a delayed request may have begun another transaction in the epoch
+            of this one, so that an abort may be of that.
     """
-    return _ENDS.get(state, "unknown") if _is_its_end(commit, described) else "unknown"
+    outcome = _ENDS.get(state, "unknown") if _is_its_end(commit, described) else "unknown"
+    return "unknown" if outcome == "aborted" and may_begin_again else outcome
 
 
 def _is_its_end(commit: SentCommit, described: ProducerIdAndEpoch) -> bool:

@@ -14,7 +14,9 @@ as the first. It matters in two cases:
   coordinator's answer to that tells the outcome. NONE: aborted, and the lost commit can't succeed
   any more. INVALID_TXN_STATE: only a transaction that was committed answers its abort like that.
   So the commit is repeated once more, for its answer (with transactions v2 the next epoch is in
-  it), and the abort call is told that it came too late.
+  it), and the abort call is told that it came too late. With transactions v1 NONE proves nothing
+  if a lost AddPartitionsToTxn or AddOffsetsToTxn may have come late: it begins another transaction
+  behind the committed one, and the abort ends that.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 from typing import Final
 
 from txnproducer._core import verdicts
+from txnproducer._core.commit_evidence import ResolvedOutcome
 from txnproducer._core.txn_handler import Priority, TransactionActions, TxnRequestHandler
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import Action, Verdict
@@ -72,7 +75,7 @@ class EndTxnHandler(TxnRequestHandler):
         self._is_commit_on_wire = False
         self._lost_commits = 0
         self._given_up: TransactionalRequestResult | None = None
-        self._was_committed = is_commit
+        self._outcome: ResolvedOutcome = "committed" if is_commit else "aborted"
 
     @property
     def may_be_committed(self) -> bool:
@@ -96,15 +99,22 @@ class EndTxnHandler(TxnRequestHandler):
 
     def skip(self) -> None:
         """End a transaction that the coordinator does not know."""
-        self._was_committed = self.is_commit
-        self._ended(ProducerIdAndEpoch.NONE, is_commit=self.is_commit)
+        self._outcome = "committed" if self.is_commit else "aborted"
+        self._ended(ProducerIdAndEpoch.NONE)
 
     def complete_operation(self) -> None:
         """Tell whoever waits, now that the transaction and all that follows it has ended."""
         given_up = self._given_up
         if given_up is None:
             self.result.done()
-        elif self._was_committed:
+        elif self._outcome == "unknown":
+            unknown = CommitOutcomeUnknownError(
+                "the commit was sent, and its answer is lost; an abort was carried out, but"
+                " perhaps of what a delayed request of this producer began behind the commit"
+            )
+            given_up.fail(unknown)
+            self.result.fail(unknown)
+        elif self._outcome == "committed":
             given_up.done()
             self.result.fail(
                 IllegalStateError(
@@ -171,17 +181,18 @@ class EndTxnHandler(TxnRequestHandler):
         return False
 
     def _end(self, response: EndTxnResponse, was_commit: bool) -> None:
-        self._was_committed = was_commit
+        self._outcome = "committed" if was_commit else "aborted"
         if not was_commit and self._lost_commits:
             # With v1 the lost commit could still arrive, in the midst of the next transaction.
             self._actions.require_epoch_bump()
+            if self._actions.may_begin_again:
+                self._outcome = "unknown"
         self._lost_commits = 0
-        producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-        self._ended(producer, is_commit=was_commit)
+        self._ended(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
 
-    def _ended(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> None:
+    def _ended(self, producer: ProducerIdAndEpoch) -> None:
         self._actions.transaction_ended(
-            producer, self.result, self.complete_operation, is_commit=is_commit
+            producer, self.result, self.complete_operation, self._outcome
         )
 
     def fail(self, error: KafkaError) -> None:

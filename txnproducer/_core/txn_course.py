@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from txnproducer._core.commit_evidence import SentCommit
+from txnproducer._core.commit_evidence import ResolvedOutcome, SentCommit
 from txnproducer._core.end_txn import EndTxnHandler
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sequence_manager import BumpOutcome, SequenceManager
@@ -51,7 +51,7 @@ _LOG = logging.getLogger(__name__)
 
 _S = TransactionState
 
-Outcome: TypeAlias = Literal["open", "committed", "aborted"]
+Outcome: TypeAlias = Literal["open"] | ResolvedOutcome
 
 
 class TransactionCourse(TxnRequestFlow):
@@ -67,6 +67,8 @@ class TransactionCourse(TxnRequestFlow):
         sequences: the partitions' sequence numbers.
         is_transaction_v2_enabled: which version the present transaction is written with.
         may_have_begun: whether only requests without an answer could have begun the transaction.
+        may_begin_again: whether a request without an answer may yet begin another one, in this
+            epoch (transactions v1).
         outcome: how the latest transaction ended; None before the first.
         last_commit: the latest commit that was begun; once it was sent, and its answer is lost for
             good, evidence of it can be asked for.
@@ -94,6 +96,7 @@ class TransactionCourse(TxnRequestFlow):
         self._lost_identity: KafkaError | None = None
         self._is_started = False
         self.may_have_begun = False
+        self.may_begin_again = False
         self._has_stray_request = False
         self._end_txn: EndTxnHandler | None = None
         self._new_partitions: set[TopicPartition] = set()
@@ -194,7 +197,8 @@ class TransactionCourse(TxnRequestFlow):
         if self.is_transactional:
             self.sequences.reset_sequence_numbers()
         self.sequences.adopt(producer)
-        self._is_bump_required = self._has_stray_request = False  # what is late is fenced now
+        # What is late is fenced now.
+        self._is_bump_required = self._has_stray_request = self.may_begin_again = False
         self._is_identity_due = False
         self.transition_to(_S.READY)
         if self.is_transactional and not is_epoch_bump:
@@ -223,8 +227,9 @@ class TransactionCourse(TxnRequestFlow):
         """Take in that a request which could do harm later has no answer."""
         if not self.is_transactional or self.is_transaction_v2_enabled:
             return
-        if may_begin_transaction and not self._is_started:
-            self.may_have_begun = True
+        if may_begin_transaction:
+            self.may_begin_again = True
+            self.may_have_begun = self.may_have_begun or not self._is_started
         if self.coordinator_can_bump:
             self._is_bump_required = True
         else:
@@ -235,11 +240,10 @@ class TransactionCourse(TxnRequestFlow):
         producer: ProducerIdAndEpoch,
         result: TransactionalRequestResult,
         on_end: Callable[[], None],
-        *,
-        is_commit: bool,
+        outcome: ResolvedOutcome,
     ) -> None:
         """Take in the end of the transaction, and perhaps the identity for the next one."""
-        self.outcome = "committed" if is_commit else "aborted"
+        self.outcome = outcome
         if producer.is_valid:
             _LOG.debug("%s: now %s", self.name, producer)
             self.sequences.reset_sequence_numbers()

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol
 
+from txnproducer._core.commit_evidence import ResolvedOutcome
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
@@ -81,6 +82,11 @@ class TransactionActions(Protocol):
         """Whether only requests without an answer could have begun the transaction."""
         ...
 
+    @property
+    def may_begin_again(self) -> bool:
+        """Whether a request without an answer may yet begin another transaction, in this epoch."""
+        ...
+
     def request_lost(self, *, may_begin_transaction: bool) -> None:
         """Take in that a request which could do harm later has no answer."""
         ...
@@ -136,8 +142,7 @@ class TransactionActions(Protocol):
         producer: ProducerIdAndEpoch,
         result: TransactionalRequestResult,
         on_end: Callable[[], None],
-        *,
-        is_commit: bool,
+        outcome: ResolvedOutcome,
     ) -> None:
         """Take in the end of the transaction, and perhaps the identity for the next one.
 
@@ -145,7 +150,7 @@ class TransactionActions(Protocol):
             producer: the identity; `ProducerIdAndEpoch.NONE` if it stays.
             result: of the operation that ended it.
             on_end: called when all that follows has ended as well.
-            is_commit: whether it was committed.
+            outcome: how it ended.
         """
         ...
 

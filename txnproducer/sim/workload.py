@@ -273,12 +273,15 @@ class _Transaction:
 
     def _resolve(self) -> None:
         """Ask the coordinator, as `resolve_outcome` does; what it proves is claimed then."""
-        commit, name = self._process.manager.last_commit, self._process.transactional_id or ""
+        manager, name = self._process.manager, self._process.transactional_id or ""
+        commit, again = manager.last_commit, manager.may_begin_again
         known = self._simulator.cluster.transaction_coordinator(name).find(name)
         self._attempt.claim = "unknown"
         if known is not None and commit is not None:
             described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
-            self._attempt.claim = resolve(commit, known.state.value, described)
+            self._attempt.claim = resolve(
+                commit, known.state.value, described, may_begin_again=again
+            )
 
     def _note_end(self, error: KafkaError) -> None:
         """Note what a producer that has ended says about the transaction."""
