@@ -52,6 +52,18 @@ def test_the_time_of_a_transaction_counts_from_its_first_partition():
     assert bench.describe().state == "CompleteAbort"
 
 
+def test_a_time_out_while_the_log_is_loaded_waits_so_that_its_markers_are_written_once():
+    bench = Bench(node_count=2, loading_ms=500, abort_check_interval_ms=100)
+    bench.open(T0, timeout_ms=1_000)
+    bench.pass_ms(900)
+    bench.move_coordinator_of("a", 1 - bench.transaction_node())
+    bench.pass_ms(400)
+    assert bench.markers(T0) == []
+    bench.pass_ms(300)
+    assert len(bench.markers(T0)) == 1
+    assert bench.cluster.counts["timed out"] == 1
+
+
 def test_no_transaction_is_aborted_while_its_coordinator_is_down():
     bench = Bench()
     bench.open(T0, timeout_ms=1_000)

@@ -232,12 +232,24 @@ class TransactionCoordinator:
             return
         self._unwritten.pop(name, None)
         if self.write(known.completed(now_ms)):
-            self._cluster.call_at(now_ms + 1, lambda due_ms: self._maybe_complete(name, due_ms))
+            epoch = self.epoch
+            self._cluster.call_at(
+                now_ms + 1, lambda due_ms: self._complete_again(name, epoch, due_ms)
+            )
+
+    def _complete_again(self, name: str, epoch: int, now_ms: int) -> None:
+        if epoch == self.epoch:
+            self._maybe_complete(name, now_ms)
 
     # --- time -----------------------------------------------------------------------------------
 
     def abort_timed_out(self, now_ms: int) -> int:
-        """Abort the transactions whose time is up; return how many."""
+        """Abort the transactions whose time is up; return how many.
+
+        None while the log is being loaded: their markers would be written twice.
+        """
+        if now_ms < self.loading_until_ms:
+            return 0
         late = [
             known
             for known in self._ids.values()

@@ -7,7 +7,7 @@ not know: the core, what was asked of it, what the application was told.
 
 Rules of one partition under one identity (producer id and epoch):
 * "numbers": the first batch that is sent has number 0. Any later number is the one behind a batch
-  that was sent before and was not refused for good: no gap is made.
+  that was sent before and was not refused for good at once: no gap is made.
 * "again": a batch is not sent over and over while the broker says that it is out of order. It can
   happen while the batches before it are sent again, a few times.
 """
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _MOST_REFUSALS = 20
 _SEQUENCES = 1 << 31
+_NOT_REFUSED = (DuplicateSequenceError, RetriableError)
 
 
 class _Numbers:
@@ -43,14 +44,16 @@ class _Numbers:
 
     Attributes:
         ends: the number behind each batch, by the batch's own.
-        refused: batches whose last answer refused them for good.
+        attempts: how often each batch was sent.
+        refused: batches that were refused for good at their first attempt.
         disorders: how often each was answered as out of order.
     """
 
-    __slots__ = ("disorders", "ends", "refused")
+    __slots__ = ("attempts", "disorders", "ends", "refused")
 
     def __init__(self) -> None:
         self.ends: dict[int, int] = {}
+        self.attempts: dict[int, int] = {}
         self.refused: set[int] = set()
         self.disorders: dict[int, int] = {}
 
@@ -89,6 +92,7 @@ class WireRules:
                     f" refused: {sorted(numbers.refused)}",
                 )
             numbers.ends[base] = (base + header.record_count) % _SEQUENCES
+            numbers.attempts[base] = numbers.attempts.get(base, 0) + 1
             numbers.refused.discard(base)
 
     @staticmethod
@@ -121,5 +125,5 @@ class WireRules:
                 self._history.violate(
                     "again", f"{self._name}: {base} in {place} was out of order {count} times"
                 )
-        elif not isinstance(error_for_code(code), (DuplicateSequenceError, RetriableError)):
+        elif numbers.attempts[base] == 1 and not isinstance(error_for_code(code), _NOT_REFUSED):
             numbers.refused.add(base)
