@@ -20,7 +20,8 @@ and offsets only.
     open         in the end no transaction is open, no offset pending
     reader       what a consumer has read stays true
     state        no call is refused with an illegal state; the sender never poisons the producer
-    hangs, spins see `simulator` and `process`
+    numbers, again  see `wire_rules`
+    hangs, spins    see `simulator` and `process`
     crash        the core raises nothing that it does not promise
     logged       the core logs no exception
 """
