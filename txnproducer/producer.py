@@ -225,8 +225,9 @@ class TransactionalProducer:
             "committed": all of it is, or is about to be, visible. "aborted": nothing of it is, or
             ever will be. "unknown": it cannot be told. With transactions v1 that is so after the
             coordinator has fenced the producer (at the transaction's time-out, or for a newer
-            producer); with both versions while the transaction is still open, since the commit may
-            yet arrive: ask again after `transaction_timeout_ms`.
+            producer), or where a delayed request may have begun another one; with both versions
+            while the transaction is still open, since the commit may yet arrive. With v2 ask again
+            after `transaction_timeout_ms`; with v1 that end leaves no evidence.
 
         Raises:
             IllegalStateError: no commit has ended; one that has timed out is repeated, or aborted.
