@@ -34,7 +34,7 @@ from txnproducer.records import TopicPartition
 if TYPE_CHECKING:
     from txnproducer.sim.history import History
 
-_MOST_REFUSALS = 20
+_MOST_REFUSALS = 5
 _SEQUENCES = 1 << 31
 _NOT_REFUSED = (DuplicateSequenceError, RetriableError)
 
