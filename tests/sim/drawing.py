@@ -29,8 +29,9 @@ import cosmic_ray.plugins
 from tests.sim.mutants import Mutant
 from tests.sim.mutation import CORE, DRAWN, ROOT
 
-# Counting decides nothing, and interfaces do nothing.
-_FILES_LEFT_OUT = {"__init__.py", "metrics.py", "ports.py"}
+# Counting decides nothing, and interfaces do nothing. Any partition is as good as any other for
+# exactly once; which one a key gets is compared with Java's in the partitioner's own tests.
+_FILES_LEFT_OUT = {"__init__.py", "metrics.py", "partitioner.py", "ports.py"}
 # They need arguments, or break a property at once.
 _OPERATORS_LEFT_OUT = {"VariableInserter", "VariableReplacer", "RemoveDecorator"}
 _SAME_BUT_FOR_IDENTITY = ("_Is", "_IsNot")

@@ -76,6 +76,13 @@ class Attempt:
     is_idempotent: bool = True
 
     @property
+    def is_fruitful(self) -> bool:
+        """Whether records were committed; an empty transaction proves little."""
+        futures = [record.future for record in self.records if record.future is not None]
+        is_written = any(future.done() and future.error is None for future in futures)
+        return self.claim == "committed" and is_written
+
+    @property
     def final_claim(self) -> Claim:
         """What may be relied upon in the end."""
         if self.claim != "open":

@@ -178,7 +178,7 @@ class Simulator:
             for attempt in self.history.attempts[self.healed_at :]
             if attempt.owner_process == process.name
         ]
-        is_proven = len(own) >= _PROOFS and (own[-1].owner is None or own[-1].claim == "committed")
+        is_proven = len(own) >= _PROOFS and (own[-1].owner is None or own[-1].is_fruitful)
         return not process.is_second and not (is_proven and self._has_enough)
 
     @property
