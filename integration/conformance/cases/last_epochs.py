@@ -62,3 +62,36 @@ def fencing_a_transaction_under_the_last_epoch(s: Stage) -> None:
     s.end(who, commit=False)
     s.init()
     s.describe(who)
+
+
+@case()
+def a_repeated_bump_to_the_last_epoch_is_answered_with_an_unknown_error(s: Stage) -> None:
+    who = s.init_until(LAST - 1)
+    last = s.init(current=who)
+    s.init(current=who)
+    s.init(current=who)
+    s.describe("a")
+    s.init(current=last)
+    s.describe("a")
+
+
+@case()
+def a_fenced_producers_bump_under_the_last_epoch_is_answered_with_an_unknown_error(
+    s: Stage,
+) -> None:
+    t = s.partition()
+    fenced = s.init_until(LAST - 1)
+    who = s.init()
+    s.init(current=fenced)
+    s.init(current=who.newer())
+    s.describe("a")
+    s.begin(who, t)
+    s.produce(who, t, 0, "lost")
+    s.init(current=fenced)
+    s.settle(who)
+    s.describe("a")
+    s.init(current=fenced)
+    s.init(current=who)
+    s.describe("a")
+    s.init()
+    s.look(t)

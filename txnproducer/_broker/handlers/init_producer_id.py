@@ -7,7 +7,8 @@ Behavior:
   complete.
 * With the present id and epoch (v3): the next epoch for the one who has these, PRODUCER_FENCED for
   others; asked again after a lost answer, the same answer.
-* When the epochs are used up, a new producer id.
+* When the epochs are used up, a new producer id: to whoever has the last epoch, or names none.
+  UNKNOWN_SERVER_ERROR to all others, be they fenced or asking again for the last epoch.
 * A time-out of 0 or less, or above the cluster's limit: INVALID_TRANSACTION_TIMEOUT, from any
   broker.
 
@@ -74,8 +75,8 @@ def _init(
         code = coordinator.fence(known, now_ms)
         return InitProducerIdResponse(code or ErrorCode.CONCURRENT_TRANSACTIONS)
     changed = _next(cluster, known, request, now_ms)
-    if changed is None:
-        return InitProducerIdResponse(ErrorCode.PRODUCER_FENCED)
+    if isinstance(changed, ErrorCode):
+        return InitProducerIdResponse(changed)
     code = coordinator.write(changed)
     if code:
         return InitProducerIdResponse(code)
@@ -95,11 +96,15 @@ def _next(
     known: TransactionMetadata,
     request: InitProducerIdRequest,
     now_ms: int,
-) -> TransactionMetadata | None:
+) -> TransactionMetadata | ErrorCode:
     expected = None if request.producer_id == -1 else request.producer_epoch
     timeout_ms = request.transaction_timeout_ms
-    if known.is_epoch_exhausted and expected in (None, known.producer_epoch):
-        return known.rotated(
-            cluster.new_producer_id(), timeout_ms, now_ms, keeps_last_epoch=expected is not None
-        )
-    return known.incremented(timeout_ms, expected, now_ms)
+    if not known.is_epoch_exhausted:
+        return known.incremented(timeout_ms, expected, now_ms) or ErrorCode.PRODUCER_FENCED
+    if expected not in (None, known.producer_epoch):
+        # Kafka throws an IllegalStateException before it asks whose epoch this is: a fenced
+        # producer's, or the present one's whose last answer was lost.
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return known.rotated(
+        cluster.new_producer_id(), timeout_ms, now_ms, keeps_last_epoch=expected is not None
+    )
