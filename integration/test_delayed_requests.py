@@ -2,7 +2,10 @@
 
 A proxy holds a request back, cuts its connection, and delivers it in the midst of the next
 transaction (KAFKA-17754, KAFKA-14402; Jepsen's report on Bufstream). With transactions v1 such a
-request bears the epoch of all transactions; without the guard it ends the wrong one.
+request bears the epoch of all transactions, unless the producer takes a new one in between: that
+is its guard. Each kind of request is shown twice, with the guard and with the guard switched off,
+when the same schedule does the harm. With v2 every transaction has an epoch of its own, and there
+is nothing to switch off.
 """
 
 from __future__ import annotations
@@ -14,7 +17,13 @@ import pytest
 
 from integration.delaying_proxy import HOST, DelayingProxy
 from integration.readers import read_with_confluent, values
-from txnproducer import admin, errors
+from txnproducer import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    TopicPartition,
+    admin,
+    errors,
+)
 from txnproducer import producer as producer_module
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._protocol.messages import ApiKey
@@ -23,8 +32,12 @@ from txnproducer.errors import ErrorCode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
-# The header of an answer from EndTxn v3 on: correlation id, no tagged fields, throttle time.
-_CODE_AT = 4 + 1 + 4
+EXPIRY_MS = 2_000
+PATIENCE_S = 30.0
+FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
+with_and_without_guard = pytest.mark.parametrize(
+    "is_guarded", [True, False], ids=["guarded", "unguarded"]
+)
 
 
 @pytest.fixture
@@ -54,43 +67,66 @@ def ready(broker, proxy, monkeypatch, transactional_id):
         one.close(0)
 
 
-def code_of(answer):
-    return ErrorCode(int.from_bytes(answer[_CODE_AT : _CODE_AT + 2], "big", signed=True))
-
-
-@pytest.mark.parametrize("is_guarded", [True, False])
-def test_a_commit_that_comes_late_leaves_the_next_transaction_alone(
-    broker, proxy, ready, monkeypatch, is_guarded
-):
+@pytest.fixture
+def does_harm(broker, monkeypatch, is_guarded):
+    """Switch the guard off, if the test asks for that; tell whether harm has to be seen then."""
     if not is_guarded:
-        monkeypatch.setattr(TransactionManager, "request_lost", lambda *_, **__: None)
+        # A lost request asks for an epoch by the one, a batch that failed by the other.
+        for name in ("request_lost", "require_epoch_bump"):
+            monkeypatch.setattr(TransactionManager, name, lambda *_, **__: None)
+    return not is_guarded and broker.mode.transaction_version == 1
+
+
+@pytest.fixture
+def told(broker, transactional_id):
+    """Ask the coordinator about the transaction."""
+
+    def ask():
+        answer = admin.describe_transaction(broker.servers, transactional_id)
+        assert answer is not None
+        return answer
+
+    return ask
+
+
+def topics_of(description):
+    return {topic for topic, _ in description.partitions}
+
+
+@with_and_without_guard
+def test_a_commit_that_comes_late_leaves_the_next_transaction_alone(
+    broker, proxy, ready, told, does_harm
+):
     topic = broker.topic()
     producer = ready()
     proxy.hold_next(ApiKey.END_TXN)
     with producer.transaction():
         producer.send(topic, b"first")
+    assert told().producer_epoch == (0 if does_harm else 1)
     producer.begin_transaction()
     producer.send(topic, b"half")
     producer.flush()
     (late,) = proxy.held
-    code = code_of(late.deliver())
+    code = late.deliver()
     producer.send(topic, b"other half")
-    aborts = producer.abort_transaction
-    if is_guarded or broker.mode.transaction_version == 2:
-        aborts()
-        assert code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
-        expected = [b"first"]
-    else:
-        # Why there is a guard: half of a transaction that was aborted is visible.
+    if does_harm:
+        # Half of a transaction that was aborted is visible.
         assert code is ErrorCode.NONE
         with pytest.raises(errors.KafkaError):
-            aborts()
+            producer.abort_transaction()
         expected = [b"first", b"half"]
+    else:
+        assert code in FENCED
+        producer.abort_transaction()
+        expected = [b"first"]
     producer.close(5)
     assert values(read_with_confluent(broker.servers, topic)) == expected
 
 
-def test_an_abort_that_comes_late_leaves_the_next_transaction_alone(broker, proxy, ready):
+@with_and_without_guard
+def test_an_abort_that_comes_late_leaves_the_next_transaction_alone(
+    broker, proxy, ready, told, does_harm
+):
     topic = broker.topic()
     producer = ready()
     proxy.hold_next(ApiKey.END_TXN)
@@ -98,17 +134,29 @@ def test_an_abort_that_comes_late_leaves_the_next_transaction_alone(broker, prox
     producer.send(topic, b"aborted")
     producer.flush()
     producer.abort_transaction()
-    with producer.transaction():
-        producer.send(topic, b"half")
-        producer.flush()
-        (late,) = proxy.held
-        assert code_of(late.deliver()) is not ErrorCode.NONE
-        producer.send(topic, b"other half")
-    assert values(read_with_confluent(broker.servers, topic)) == [b"half", b"other half"]
+    assert told().producer_epoch == (0 if does_harm else 1)
+    producer.begin_transaction()
+    producer.send(topic, b"kept")
+    producer.flush()
+    (late,) = proxy.held
+    code = late.deliver()
+    if does_harm:
+        # A transaction that nobody aborted is, and its producer is at its end.
+        assert code is ErrorCode.NONE
+        with pytest.raises(errors.KafkaError) as caught:
+            producer.commit_transaction()
+        assert caught.value.recovery == "restart"
+        expected = []
+    else:
+        assert code in FENCED
+        producer.commit_transaction()
+        expected = [b"kept"]
+    assert values(read_with_confluent(broker.servers, topic)) == expected
 
 
+@with_and_without_guard
 def test_a_partition_that_is_added_late_begins_no_transaction(
-    broker, proxy, ready, transactional_id
+    broker, proxy, ready, told, does_harm
 ):
     topic = broker.topic()
     producer = ready()
@@ -118,28 +166,130 @@ def test_a_partition_that_is_added_late_begins_no_transaction(
     if broker.mode.transaction_version == 2:
         assert proxy.held == []  # v2 adds a partition with its first batch
         return
+    assert told().producer_epoch == (0 if does_harm else 1)
     (late,) = proxy.held
-    late.deliver()
-    told = admin.describe_transaction(broker.servers, transactional_id)
-    assert told is not None
-    assert told.state == "Empty"  # the state of an epoch that was just taken
+    code = late.deliver()
+    if does_harm:
+        # A transaction that nobody began, and nobody will end.
+        assert code is ErrorCode.NONE
+        assert told().state == "Ongoing"
+    else:
+        assert code in FENCED
+        assert told().state == "Empty"  # the state of an epoch that was just taken
     assert values(read_with_confluent(broker.servers, topic)) == [b"value"]
 
 
-def test_records_that_come_late_are_not_written_twice(broker, proxy, ready):
+def abort_with_offsets(broker, producer, group, offsets):
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(offsets, group)
+    producer.abort_transaction()
+    assert committed_offsets(broker, group) == {}
+
+
+def committed_offsets(broker, group):
+    found = admin.committed_offsets(broker.servers, [group.group_id])[group.group_id]
+    return {place: offset.offset for place, offset in found.items()}
+
+
+@with_and_without_guard
+def test_a_group_that_is_added_late_with_its_offsets_does_not_join_the_next_transaction(
+    broker, proxy, ready, told, does_harm, transactional_id
+):
+    topic = broker.topic()
+    place, group = TopicPartition(topic, 0), ConsumerGroupMetadata(f"group-{transactional_id}")
+    producer = ready()
+    proxy.hold_next(ApiKey.ADD_OFFSETS_TO_TXN)
+    proxy.hold_next(ApiKey.TXN_OFFSET_COMMIT)
+    abort_with_offsets(broker, producer, group, {place: OffsetAndMetadata(5)})
+    is_v2 = broker.mode.transaction_version == 2  # which adds a group with its offsets
+    kinds = [ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT]
+    assert [late.api_key for late in proxy.held] == kinds[is_v2:]
+    assert told().producer_epoch == (0 if does_harm else 1)
+    with producer.transaction():
+        producer.send(topic, b"next")
+        producer.flush()
+        codes = {late.deliver() for late in proxy.held}
+        joined = topics_of(told())
+    if does_harm:
+        # The offsets of the aborted transaction are committed with the next one.
+        assert codes == {ErrorCode.NONE}
+        assert joined == {topic, admin.GROUP_TOPIC}
+        assert committed_offsets(broker, group) == {place: 5}
+    else:
+        assert codes <= FENCED
+        assert joined == {topic}
+        assert committed_offsets(broker, group) == {}
+    assert values(read_with_confluent(broker.servers, topic)) == [b"next"]
+
+
+@with_and_without_guard
+def test_offsets_that_come_late_are_not_committed_with_the_next_ones_of_the_group(
+    broker, proxy, ready, told, does_harm, transactional_id
+):
+    topic = broker.topic(partitions=2)
+    group = ConsumerGroupMetadata(f"group-{transactional_id}")
+    aborted, kept = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    producer = ready()
+    proxy.hold_next(ApiKey.TXN_OFFSET_COMMIT)
+    abort_with_offsets(broker, producer, group, {aborted: OffsetAndMetadata(5)})
+    assert told().producer_epoch == (0 if does_harm else 1)
+    with producer.transaction() as txn:
+        txn.send_offsets({kept: OffsetAndMetadata(7)}, group)
+        (late,) = proxy.held
+        code = late.deliver()
+    if does_harm:
+        # Records that no committed transaction has processed are skipped.
+        assert code is ErrorCode.NONE
+        assert committed_offsets(broker, group) == {aborted: 5, kept: 7}
+    else:
+        assert code in FENCED
+        assert committed_offsets(broker, group) == {kept: 7}
+
+
+def test_records_that_come_late_in_their_own_transaction_are_not_written_twice(
+    broker, proxy, ready
+):
     topic = broker.topic()
     producer = ready()
     proxy.hold_next(ApiKey.PRODUCE)
     with producer.transaction():
-        producer.send(topic, b"first")
-    producer.begin_transaction()
-    producer.send(topic, b"second")
-    producer.flush()
-    (late,) = proxy.held
-    late.deliver()
-    producer.commit_transaction()
+        producer.send(topic, b"value")
+        producer.flush()
+        (late,) = proxy.held
+        assert late.deliver() is ErrorCode.NONE  # a duplicate, which is told where it is
     everything = read_with_confluent(broker.servers, topic, "read_uncommitted")
-    assert values(everything) == [b"first", b"second"]
+    assert values(everything) == [b"value"]
+
+
+@with_and_without_guard
+def test_records_that_have_expired_and_come_late_are_not_written_into_the_next_transaction(
+    broker, proxy, ready, told, does_harm
+):
+    topic = broker.topic()
+    producer = ready(linger_ms=0, request_timeout_ms=EXPIRY_MS, delivery_timeout_ms=EXPIRY_MS)
+    proxy.hold_next_in_silence(ApiKey.PRODUCE)
+    producer.begin_transaction()
+    expired = producer.send(topic, b"expired")
+    with pytest.raises(errors.KafkaTimeoutError):
+        expired.result(PATIENCE_S)
+    producer.abort_transaction()
+    assert told().producer_epoch == (0 if does_harm else 1)
+    (late,) = proxy.held
+    codes = []
+    with producer.transaction():
+        # The worst moment: the partition is in the transaction, and its leader has not seen the
+        # new epoch, so that only its question to the coordinator keeps the old one out (KIP-890).
+        proxy.do_before_next(ApiKey.PRODUCE, lambda: codes.append(late.deliver()))
+        producer.send(topic, b"next").result(PATIENCE_S)
+        codes.append(late.deliver())
+    everything = values(read_with_confluent(broker.servers, topic, "read_uncommitted"))
+    if does_harm:
+        assert codes == [ErrorCode.NONE, ErrorCode.NONE]  # the second is a duplicate
+        assert everything == [b"expired", b"next"]
+    else:
+        assert set(codes) <= FENCED
+        assert everything == [b"next"]
+    assert values(read_with_confluent(broker.servers, topic)) == everything
 
 
 def lose_commit(proxy, producer, topic, *, arrives):
