@@ -1,48 +1,57 @@
 """`txnproducer simulate`: run the core against modelled brokers, under seeded faults.
 
-Owns: spreading seeds over processors, the report, the exit code. Must not know: what a run does.
+Owns: the options, the report, the exit code. Must not know: what a run does, how seeds are spread
+over processors, how branches are counted.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
-import tempfile
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from itertools import count
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from txnproducer.cli._core_coverage import measure, require_coverage
+from txnproducer.cli._seed_pool import ENOUGH_FAILURES, SeedPool
 from txnproducer.sim import SimOptions, run_seed
 from txnproducer.sim.campaign import (
     SEEDS_THAT_SHOW_ALL,
+    Noted,
     ResultsFile,
+    SeedsToRun,
     Totals,
     fingerprint,
-    run_seeds,
 )
 
 EXIT_VIOLATION = 1
-_CHUNK = 50
 _MOST_FAILURES_SHOWN = 20
+_OPTIONS_OF_A_TRACE = ("seed", "trace")
 
 
 @click.command()
-@click.option("--seed", type=click.IntRange(0), help="The first seed; default: a random one.")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="How many.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    help="The first seed; default: the first of the results, else a random one.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How many, with those of the results.",
+)
 @click.option(
     "--requests",
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Go on with further seeds until N requests were sent.",
+    help="Go on with further seeds until N requests were sent, with those of the results.",
 )
 @click.option("--trace", is_flag=True, help="Print every event of one seed, and its options.")
 @click.option(
@@ -53,8 +62,8 @@ _MOST_FAILURES_SHOWN = 20
 )
 @click.option(
     "--results",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Append what was done to this file, and go on where it stopped.",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Append what was done to this file, and go on with what it leaves out.",
 )
 @click.option(
     "--coverage",
@@ -62,9 +71,18 @@ _MOST_FAILURES_SHOWN = 20
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Also count the core's branches that N of the seeds reach (slow; needs coverage).",
+    help="Also count the core's branches that the first N seeds reach (slow; needs coverage).",
 )
+@click.option(
+    "--least-branches",
+    type=click.FloatRange(0, 100),
+    default=0.0,
+    metavar="PERCENT",
+    help="Fail if --coverage finds that fewer branches are reached.",
+)
+@click.pass_context
 def command(
+    context: click.Context,
     seed: int | None,
     seeds: int,
     requests: int,
@@ -72,141 +90,136 @@ def command(
     jobs: int,
     results: Path | None,
     coverage_seeds: int,
+    least_branches: float,
 ) -> None:
     """Run the producer's core against modelled brokers in virtual time, under seeded faults.
 
     A seed draws the cluster, the producers, what they do and all that goes wrong; the same seed is
-    the same run. Exits with 1 if anything was not exactly once.
+    the same run. Exits with 1 if anything was not exactly once, or if in a thousand seeds or more
+    one of the faults never took effect.
     """
-    first = random.SystemRandom().randrange(1 << 40) if seed is None else seed
     if trace:
-        if seeds > 1 or requests:
-            raise click.UsageError("--trace shows one seed: leave out --seeds and --requests")
-        _trace(first)
-        return
-    click.echo(f"from seed {first}, version {fingerprint()}", err=True)
-    began = time.monotonic()
-    totals, earlier = _run(first, seeds, requests, jobs, results)
-    _report(totals, earlier, time.monotonic() - began)
+        _refuse_what_a_trace_ignores(context)
+        context.exit(_trace(_random_seed() if seed is None else seed))
+    if least_branches and not coverage_seeds:
+        raise click.UsageError("--least-branches needs --coverage")
     if coverage_seeds:
-        click.echo(_branches_reached(first, coverage_seeds))
-    missing = totals.kinds_without_effect if totals.seeds >= SEEDS_THAT_SHOW_ALL else []
-    if missing:
-        click.echo(f"never took effect: {', '.join(missing)}", err=True)
-    if totals.failures or missing:
-        click.get_current_context().exit(EXIT_VIOLATION)
+        require_coverage()
+    version = fingerprint()
+    file = None if results is None else ResultsFile(results, version)
+    noted = Noted() if file is None else file.read()
+    first = min(noted.seeds, default=_random_seed()) if seed is None else seed
+    click.echo(f"from seed {first}, version {version}", err=True)
+    _tell_what_was_left_out(noted)
+    totals = noted.totals
+    to_run = SeedsToRun(first, noted.seeds)
+    pool = SeedPool(to_run, totals, file, seeds=seeds, requests=requests, jobs=jobs)
+    _run_and_report(pool, totals)
+    is_good = _judge(totals)
+    if coverage_seeds:
+        is_good &= _reaches_enough(first, coverage_seeds, least_branches)
+    context.exit(0 if is_good else EXIT_VIOLATION)
 
 
-def _trace(seed: int) -> None:
+def _random_seed() -> int:
+    return random.SystemRandom().randrange(1 << 40)
+
+
+def _refuse_what_a_trace_ignores(context: click.Context) -> None:
+    for option in context.command.params:
+        name = option.name or ""
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in _OPTIONS_OF_A_TRACE:
+            raise click.UsageError(f"--trace shows one seed: leave out {option.opts[0]}")
+
+
+def _trace(seed: int) -> int:
+    """Print a run; return the exit code."""
     click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed)}")
     result = run_seed(seed, click.echo)
     for checker, text in result.violations:
         click.echo(f"VIOLATION ({checker}): {text}", err=True)
-    if result.violations:
-        click.get_current_context().exit(EXIT_VIOLATION)
+    return EXIT_VIOLATION if result.violations else 0
 
 
 # --- many seeds ---------------------------------------------------------------------------------
 
 
-def _run(
-    first: int, seeds: int, requests: int, jobs: int, results: Path | None
-) -> tuple[Totals, Totals]:
-    """Run seeds until there are enough; return the sum, and what of it was done before."""
-    file = None if results is None else ResultsFile(results, fingerprint())
-    totals, done = (Totals(), set()) if file is None else file.read()
-    earlier = Totals()
-    earlier.add(totals)
-    starts = (start for start in count(first, _CHUNK) if start not in done)
-    running: dict[Future[Totals], int] = {}
-
-    def wants_more() -> bool:
-        planned = totals.seeds + _CHUNK * len(running)
-        usual = totals.requests // totals.seeds if totals.seeds else 0
-        sent = totals.requests + usual * _CHUNK * len(running)
-        return planned < seeds or sent < requests
-
-    with ProcessPoolExecutor(jobs) as pool, _progress() as progress:
-        task = progress.add_task("", total=None)
-        while True:
-            while len(running) < jobs and wants_more():
-                start = next(starts)
-                size = _CHUNK if requests else min(_CHUNK, seeds)
-                running[pool.submit(run_seeds, range(start, start + size))] = start
-            if not running:
-                return totals, earlier
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                start, chunk = running.pop(future), future.result()
-                totals.add(chunk)
-                if file is not None:
-                    file.append(start, chunk)
-            share = min(totals.seeds / seeds, totals.requests / requests if requests else 1.0)
-            text = f"{totals.seeds:,} seeds, {totals.requests:,} requests"
-            progress.update(task, total=1.0, completed=share, description=text)
+def _run_and_report(pool: SeedPool, totals: Totals) -> None:
+    """Run the seeds, and tell what was done even if they are interrupted."""
+    seeds, requests = totals.seeds, totals.requests
+    began = time.monotonic()
+    try:
+        pool.run()
+    except KeyboardInterrupt:
+        click.echo("interrupted; until then:", err=True)
+        raise
+    finally:
+        seconds = time.monotonic() - began
+        _report(totals)
+        work = _work(totals.seeds - seeds, totals.requests - requests, seconds)
+        click.echo(f"this time {work}")
+        if seeds:
+            work = _work(totals.seeds, totals.requests, totals.seconds)
+            click.echo(f"in all sittings {work} of one process")
+        _report_failures(totals)
 
 
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal)
+def _tell_what_was_left_out(noted: Noted) -> None:
+    if noted.other_versions:
+        click.echo(f"lines of another version, left out: {noted.other_versions:,}", err=True)
+    if noted.unreadable:
+        click.echo(f"torn lines, left out: {noted.unreadable:,}", err=True)
+
+
+def _judge(totals: Totals) -> bool:
+    """Tell whether all was well, and what was not even tried."""
+    missing = totals.kinds_without_effect if totals.seeds >= SEEDS_THAT_SHOW_ALL else []
+    if missing:
+        click.echo(f"never took effect: {', '.join(missing)}", err=True)
+    return not totals.failures and not missing
+
+
+def _reaches_enough(first: int, count: int, least_percent: float) -> bool:
+    click.echo(f"counting the core's branches that {count:,} seeds reach", err=True)
+    reached = measure(first, count)
+    click.echo(f"{count:,} seeds reach of the core {reached.describe()}")
+    if reached.branches_percent >= least_percent:
+        return True
+    percent = reached.branches_percent
+    click.echo(f"{percent:.2f} % of the branches, not {least_percent:g} % as asked for", err=True)
+    return False
 
 
 # --- the report ---------------------------------------------------------------------------------
 
 
-def _report(totals: Totals, earlier: Totals, seconds: float) -> None:
-    fresh = totals.requests - earlier.requests, totals.seeds - earlier.seeds
+def _report(totals: Totals) -> None:
     table = Table("fault", "took effect", title="faults")
     for name, number in sorted(totals.faults.items(), key=lambda item: -item[1]):
         table.add_row(name, f"{number:,}")
-    console = Console()
-    console.print(table)
+    Console().print(table)
     outcomes = ", ".join(f"{number:,} {name}" for name, number in totals.transactions.items())
     click.echo(
         f"{totals.seeds:,} seeds, {totals.requests:,} requests, "
         f"{totals.virtual_ms / 3_600_000:,.1f} virtual hours; transactions: {outcomes}"
     )
-    click.echo(
-        f"this time {fresh[1]:,} seeds and {fresh[0]:,} requests in {seconds:,.0f} s:"
-        f" {fresh[1] / seconds:,.1f} seeds/s, {fresh[0] / seconds:,.0f} requests/s"
+
+
+def _work(seeds: int, requests: int, seconds: float) -> str:
+    some = max(seconds, 1e-3)
+    return (
+        f"{seeds:,} seeds and {requests:,} requests in {seconds:,.0f} s:"
+        f" {seeds / some:,.1f} seeds/s, {requests / some:,.0f} requests/s"
     )
+
+
+def _report_failures(totals: Totals) -> None:
     if not totals.failures:
         click.echo("no violation")
         return
-    click.echo(f"{len(totals.failures)} seeds with a violation:", err=True)
+    click.echo(f"{len(totals.failures):,} seeds with a violation:", err=True)
     for seed, checker, text in totals.failures[:_MOST_FAILURES_SHOWN]:
         click.echo(f"  txnproducer simulate --trace --seed {seed}   # {checker}: {text}", err=True)
-
-
-def _branches_reached(first: int, count: int) -> str:
-    """Run seeds again in an interpreter of their own, counting the core's branches they reach.
-
-    Lines that run when a module is imported count as well, so that it has to be a new interpreter.
-    """
-    core = Path(__file__).parent.parent / "_core"
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "seeds.py"
-        script.write_text(
-            "from txnproducer.sim.campaign import run_seeds\n"
-            f"run_seeds(range({first}, {first + count}))\n",
-            encoding="utf-8",
-        )
-        # A configuration of its own: whatever stands in the working directory is another's.
-        settings = Path(folder) / "coverage.ini"
-        settings.write_text(
-            f"[run]\nbranch = true\nsource = {core}\ndata_file = {folder}/data\n"
-            "[report]\nexclude_also =\n    if TYPE_CHECKING\n    ^\\s*\\.\\.\\.$\n",
-            encoding="utf-8",
-        )
-        tool = [sys.executable, "-m", "coverage"]
-        options = ["--rcfile", str(settings)]
-        _run_tool([*tool, "run", *options, str(script)])
-        percent = _run_tool([*tool, "report", *options, "--format=total", "--precision=1"])
-    return f"{count} seeds reach {percent.strip()} % of the core's lines and branches"
-
-
-def _run_tool(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise click.ClickException(f"--coverage failed: {done.stderr.strip()}")
-    return done.stdout
+    if len(totals.failures) >= ENOUGH_FAILURES:
+        click.echo("so many that no more seeds were run", err=True)

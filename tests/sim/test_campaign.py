@@ -1,0 +1,66 @@
+"""What a campaign takes for the same code, and what it makes of a judge that breaks."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import txnproducer
+from txnproducer.sim import campaign, run_seed
+from txnproducer.sim.campaign import Totals, judged_files, run_seeds
+
+PACKAGE = Path(txnproducer.__file__).parent
+
+
+def imported_files(path: Path) -> set[Path]:
+    """Return the package's files that a file names in its imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("txn"):
+            continue
+        place = PACKAGE.joinpath(*(node.module or "").split(".")[1:])
+        names = [place / alias.name for alias in node.names]
+        candidates = [
+            place / "__init__.py",
+            *(name.with_suffix(".py") for name in [place, *names]),
+        ]
+        found |= {candidate for candidate in candidates if candidate.is_file()}
+    return found
+
+
+def test_the_fingerprint_covers_all_that_the_judged_code_imports():
+    judged = set(judged_files())
+    imported = set().union(*map(imported_files, judged))
+    assert {PACKAGE / "errors.py", PACKAGE / "records.py"} < imported
+    # The package itself imports everything, and decides nothing.
+    assert imported - judged - {PACKAGE / "__init__.py"} == set()
+
+
+def test_the_fingerprint_changes_with_each_judged_file(monkeypatch):
+    whole = campaign.fingerprint()
+    files = judged_files()
+    names = {path.name for path in files}
+    assert {"errors.py", "_error_kinds.py", "records.py", "_settings.py"} < names
+    monkeypatch.setattr(campaign, "judged_files", lambda: files[1:])
+    assert campaign.fingerprint() != whole
+
+
+def test_what_breaks_the_judge_is_a_failure_of_that_seed(monkeypatch):
+    def broken_at_seven(seed):
+        if seed == 7:
+            raise KeyError("no such attempt")
+        return run_seed(1)
+
+    monkeypatch.setattr(campaign, "run_seed", broken_at_seven)
+    totals = run_seeds([6, 7, 8])
+    assert totals.seeds == 3
+    ((seed, checker, text),) = totals.failures
+    assert (seed, checker) == (7, "crash")
+    assert text.startswith("KeyError: 'no such attempt' (test_campaign.py, line ")
+
+
+def test_totals_survive_the_results_file():
+    totals = run_seeds([1])
+    totals.seconds = 1.25
+    totals.failures.append((1, "order", "two before one"))
+    assert Totals.from_json(totals.to_json()) == totals

@@ -1,0 +1,134 @@
+"""Which of the core's branches seeds reach.
+
+Why it exists: a simulator proves nothing about code that it does not reach.
+Owns: running seeds under `coverage`, reading its numbers. Must not know: the campaign.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+_CORE = Path(__file__).parent.parent / "_core"
+_MOST_LINES_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What seeds reached of the core.
+
+    Attributes:
+        lines: reached, and all.
+        branches: reached, and all.
+        unreached: for each file the lines from which a branch was never taken, a line once for
+            each such branch.
+    """
+
+    lines: tuple[int, int]
+    branches: tuple[int, int]
+    unreached: dict[str, list[int]]
+
+    @property
+    def branches_percent(self) -> float:
+        """The share of branches that were reached."""
+        return _percent(self.branches)
+
+    def describe(self) -> str:
+        """Return it for people: the sums, then a line for each file that was not reached whole."""
+        lines = [f"{_of(self.branches, 'branches')}; {_of(self.lines, 'lines')}"]
+        for name, places in sorted(self.unreached.items(), key=lambda item: -len(item[1])):
+            lines.append(f"  {name}: {len(places)} not taken, from line {_shortened(places)}")
+        return "\n".join(lines)
+
+    @staticmethod
+    def from_json(report: dict[str, Any]) -> Reached:
+        """Return what a report of `coverage json` says."""
+        sums = report["totals"]
+        unreached = {
+            Path(name).name: sorted(start for start, _ in values["missing_branches"])
+            for name, values in report["files"].items()
+            if values["missing_branches"]
+        }
+        return Reached(
+            (sums["covered_lines"], sums["num_statements"]),
+            (sums["covered_branches"], sums["num_branches"]),
+            unreached,
+        )
+
+
+def require_coverage() -> None:
+    """Find out in time whether branches can be counted.
+
+    Raises:
+        click.ClickException: The package is not installed.
+    """
+    if importlib.util.find_spec("coverage") is None:
+        raise click.ClickException(
+            "--coverage needs coverage, which is not installed: run `pip install coverage`."
+        )
+
+
+def measure(first: int, count: int) -> Reached:
+    """Run seeds again in an interpreter of their own, counting what of the core they reach.
+
+    Lines that run when a module is imported count as well, so that it has to be a new interpreter.
+
+    Args:
+        first: the first seed.
+        count: how many.
+
+    Raises:
+        click.ClickException: The tool failed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script, settings, report = (
+            folder / "seeds.py",
+            folder / "settings.ini",
+            folder / "out.json",
+        )
+        script.write_text(
+            "from txnproducer.sim.campaign import run_seeds\n"
+            f"run_seeds(range({first}, {first + count}))\n",
+            encoding="utf-8",
+        )
+        # A configuration of its own: whatever stands in the working directory is another's.
+        settings.write_text(
+            f"[run]\nbranch = true\nsource = {_CORE}\ndata_file = {folder}/data\n"
+            "[report]\nexclude_also =\n    if TYPE_CHECKING\n    ^\\s*\\.\\.\\.$\n",
+            encoding="utf-8",
+        )
+        _run_tool("run", "--rcfile", str(settings), str(script))
+        _run_tool("json", "--rcfile", str(settings), "-q", "-o", str(report))
+        return Reached.from_json(json.loads(report.read_text("utf-8")))
+
+
+def _run_tool(*arguments: str) -> None:
+    command = [sys.executable, "-m", "coverage", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise click.ClickException(f"--coverage failed: {(done.stderr or done.stdout).strip()}")
+
+
+def _of(numbers: tuple[int, int], what: str) -> str:
+    return f"{numbers[0]:,} of {numbers[1]:,} {what}, {_percent(numbers):.1f} %"
+
+
+def _percent(numbers: tuple[int, int]) -> float:
+    return 100 * numbers[0] / numbers[1] if numbers[1] else 100.0
+
+
+def _shortened(places: list[int]) -> str:
+    lines = sorted(set(places))
+    more = len(lines) - _MOST_LINES_SHOWN
+    return ", ".join(map(str, lines[:_MOST_LINES_SHOWN])) + (
+        f" and {more} more" if more > 0 else ""
+    )

@@ -1,0 +1,198 @@
+"""Seeds on all processors: hand them out, gather what they showed, tell how far it is.
+
+Why it exists: a campaign runs for hours, is interrupted, and has to lose nothing by it.
+Owns: the worker processes, the size of a chunk, progress on stderr. Must not know: what a run
+does, what the report says.
+
+Rules:
+* What a chunk showed is in the file before it is in the sum.
+* No worker outlives the command, however that ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from types import TracebackType
+from typing import Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from txnproducer.sim.campaign import ResultsFile, SeedsToRun, Totals, run_seeds
+
+# Some seconds of one processor: no more is lost by an interruption.
+_LONGEST_CHUNK = 20
+# A seed's requests, for as long as none was run.
+_USUAL_REQUESTS = 800
+# A judge that is broken fails every seed: no more can be learned, and no request comes nearer.
+ENOUGH_FAILURES = 1000
+_TELL_EVERY_S = 30.0
+
+
+class SeedPool:
+    """Runs seeds until there are enough.
+
+    Args:
+        to_run: the seeds.
+        totals: what earlier sittings showed; what this one shows is added to it.
+        file: takes every chunk.
+        seeds: how many there shall be in `totals`.
+        requests: how many there shall be in `totals`.
+        jobs: processes.
+    """
+
+    def __init__(
+        self,
+        to_run: SeedsToRun,
+        totals: Totals,
+        file: ResultsFile | None,
+        *,
+        seeds: int,
+        requests: int,
+        jobs: int,
+    ) -> None:
+        self._to_run = to_run
+        self._totals = totals
+        self._file = file
+        self._seeds = seeds
+        self._requests = requests
+        self._jobs = jobs
+        self._running: dict[Future[Totals], range] = {}
+
+    def run(self) -> None:
+        """Run the seeds; whatever interrupts it also ends the workers.
+
+        Raises:
+            click.ClickException: The system killed a worker.
+        """
+        with ProcessPoolExecutor(self._jobs, initializer=_end_with_the_parent) as pool:
+            try:
+                # Workers are forked here, before the teller has a thread that may hold a lock.
+                self._hand_out(pool)
+                with Teller(self._totals, Console(stderr=True)) as teller:
+                    while self._running:
+                        for future in wait(self._running, _TELL_EVERY_S, FIRST_COMPLETED).done:
+                            self._gather(future)
+                        self._hand_out(pool)
+                        teller.tell(self._share)
+            except BaseException:
+                for worker in multiprocessing.active_children():
+                    worker.terminate()
+                raise
+
+    def _hand_out(self, pool: ProcessPoolExecutor) -> None:
+        while len(self._running) < self._jobs and (missing := self._missing) > 0:
+            # What is left is shared among those who have nothing to do.
+            fair = -(-missing // (self._jobs - len(self._running)))
+            chunk = self._to_run.take(min(fair, _LONGEST_CHUNK))
+            self._running[pool.submit(_run_chunk, chunk)] = chunk
+
+    @property
+    def _missing(self) -> int:
+        """How many more seeds have to be handed out."""
+        totals = self._totals
+        if len(totals.failures) >= ENOUGH_FAILURES:
+            return 0
+        pending = sum(len(chunk) for chunk in self._running.values())
+        usual = max(totals.requests // totals.seeds, 1) if totals.seeds else _USUAL_REQUESTS
+        requests = self._requests - totals.requests - usual * pending
+        return max(self._seeds - totals.seeds - pending, -(-requests // usual))
+
+    @property
+    def _share(self) -> float:
+        requests = self._totals.requests / self._requests if self._requests else 1.0
+        return min(self._totals.seeds / self._seeds, requests, 1.0)
+
+    def _gather(self, future: Future[Totals]) -> None:
+        try:
+            totals = future.result()
+        except BrokenProcessPool as error:
+            chunks = sorted(self._running.values(), key=lambda chunk: chunk.start)
+            names = ", ".join(f"{chunk[0]} to {chunk[-1]}" for chunk in chunks)
+            raise click.ClickException(f"a worker was killed; running were: {names}") from error
+        chunk = self._running.pop(future)
+        if self._file is not None:
+            self._file.append(chunk, totals)
+        self._totals.add(totals)
+
+
+def _run_chunk(seeds: range) -> Totals:
+    began = time.monotonic()
+    totals = run_seeds(seeds)
+    totals.seconds = time.monotonic() - began
+    return totals
+
+
+def _end_with_the_parent() -> None:
+    """Leave Ctrl-C to the parent, and end with it, even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _exit_after(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
+
+
+class Teller:
+    """Tells how far it is: a bar on a terminal, elsewhere a line now and then.
+
+    Args:
+        totals: the sum, as it grows.
+        console: where to.
+        clock: the time, in seconds.
+    """
+
+    def __init__(
+        self, totals: Totals, console: Console, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._totals = totals
+        self._clock = clock
+        self._console = console
+        self._began = self._told = clock()
+        self._earlier = totals.requests
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", total=1.0)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def tell(self, share: float) -> None:
+        """Tell how much is done.
+
+        Args:
+            share: of all, from 0 to 1.
+        """
+        now = self._clock()
+        seconds = now - self._began
+        rate = (self._totals.requests - self._earlier) / seconds if seconds else 0.0
+        text = (
+            f"{self._totals.seeds:,} seeds, {self._totals.requests:,} requests,"
+            f" {rate:,.0f} requests/s"
+        )
+        if self._console.is_terminal:
+            self._bar.update(self._task, completed=share, description=text)
+        elif now - self._told >= _TELL_EVERY_S:
+            self._told = now
+            click.echo(f"{share:.0%}: {text}", file=self._console.file)
