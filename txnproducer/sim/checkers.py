@@ -15,7 +15,9 @@ and offsets only.
     acknowledged every record acknowledged lies at the offset that was told, once
     duplicated   no record is twice in a log under an idempotent producer
     told         commit succeeds only if every record did; callbacks come once each, in order
+    content      a record in a log has the key, headers, time and partition that it was given
     expired      once everything has healed, no record expires for lack of progress
+    needless     nor does anything else fail without an excuse (see `excuses`)
     memory       a closed producer has given back all of its buffer memory
     open         in the end no transaction is open, no offset pending
     reader       what a consumer has read stays true
@@ -33,8 +35,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._record import DecodedRecord
 from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError
 from txnproducer.records import TopicPartition
+from txnproducer.sim.excuses import can_be_calm, unexcused
 from txnproducer.sim.history import Attempt, SentRecord
 
 if TYPE_CHECKING:
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from txnproducer.sim.simulator import Simulator
 
 
+# Who waits so long in each call, again and again, has been patient.
+_PATIENT_MS = 3_000
 # In so long a time a record that is refused a few times is delivered.
 _LONG_ENOUGH_MS = 10_000
 
@@ -56,8 +62,13 @@ class Checkers:
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
         self._history = simulator.history
-        self._read: dict[TopicPartition, list[tuple[int, int, int]]] = defaultdict(list)
-        self._read_up_to: Counter[TopicPartition] = Counter()
+        # By isolation level: what was read, and up to where.
+        self._read: dict[bool, dict[TopicPartition, list[tuple[int, int, int]]]] = {
+            level: defaultdict(list) for level in (True, False)
+        }
+        self._read_up_to: dict[bool, Counter[TopicPartition]] = {
+            level: Counter() for level in (True, False)
+        }
 
     # --- while it runs --------------------------------------------------------------------------
 
@@ -101,15 +112,42 @@ class Checkers:
         if isinstance(error, IllegalStateError):
             self._history.violate("state", f"{process.name} is poisoned: {error}")
 
+    def init_failed(self, process: Process, error: KafkaError) -> None:
+        """Look at an initialization that failed."""
+        if process.is_calm and self._is_calm():
+            self._history.violate("needless", f"{process.name}: init_transactions: {error!r}")
+
+    def gave_up(self, process: Process, call: str) -> None:
+        """Look at a call that its application has waited for again and again."""
+        has_patience = call == "close" or process.config.max_block_ms >= _PATIENT_MS
+        if process.is_calm and has_patience and self._is_calm():
+            self._history.violate("hangs", f"{process.name}: {call} does not end")
+
+    def closed_in_time(self, process: Process) -> None:
+        """Look at what a producer leaves open that was closed in good order."""
+        name = process.transactional_id
+        if name is None or not process.is_calm or process.has_failed:
+            return
+        known = self._simulator.cluster.transaction_coordinator(name).find(name)
+        if known is not None and known.state.value == "Ongoing":
+            self._history.violate("open", f"{process.name} is closed, its transaction open")
+
+    def _is_calm(self) -> bool:
+        """Tell whether nothing happens by itself after the healing."""
+        return can_be_calm(self._simulator.options) and not self._simulator.has_time_acted()
+
     def consume(self) -> None:
-        """Read on as a read_committed consumer does, in every partition."""
-        for place, log in self._simulator.cluster.logs.items():
-            start = self._read_up_to[place]
-            for entry in log.visible_entries(read_committed=True, from_offset=start):
-                end = entry.base_offset + entry.record_count
-                self._read[place].append((entry.base_offset, end, entry.producer_id))
-                start = end
-            self._read_up_to[place] = max(start, log.last_stable_offset)
+        """Read on as consumers do, at both levels, in every partition."""
+        for level, read in self._read.items():
+            up_to = self._read_up_to[level]
+            for place, log in self._simulator.cluster.logs.items():
+                start = up_to[place]
+                for entry in log.visible_entries(read_committed=level, from_offset=start):
+                    end = entry.base_offset + entry.record_count
+                    read[place].append((entry.base_offset, end, entry.producer_id))
+                    start = end
+                last = log.last_stable_offset if level else log.log_end_offset
+                up_to[place] = max(start, last)
 
     # --- in the end -----------------------------------------------------------------------------
 
@@ -123,6 +161,7 @@ class Checkers:
         self._check_duplicates(everything)
         self._check_told(everything)
         self._check_progress()
+        self._check_needless()
         self._check_fences()
         self._check_nothing_open()
         self._check_readers()
@@ -130,16 +169,35 @@ class Checkers:
     def _index(self) -> tuple[dict[bytes, list[_Found]], dict[bytes, list[_Found]]]:
         visible: dict[bytes, list[_Found]] = defaultdict(list)
         everything: dict[bytes, list[_Found]] = defaultdict(list)
+        sent = {record.value: record for a in self._history.attempts for record in a.records}
         for place, log in self._simulator.cluster.logs.items():
             for entry in log.visible_entries(read_committed=False):
                 is_visible = not entry.is_transactional or log.is_committed(entry)
+                last = -1
                 for record in entry.batch or ():
                     found = (place, entry.base_offset + record.offset_delta)
                     value = record.value or b""
+                    known = sent.get(value)
+                    if known is not None:
+                        self._check_content(known, place, record)
+                        if known.delivered_as < last:
+                            self._history.violate("told", f"{value!r}: called back too early")
+                        last = known.delivered_as
                     everything[value].append(found)
                     if is_visible:
                         visible[value].append(found)
         return visible, everything
+
+    def _check_content(
+        self, sent: SentRecord, place: TopicPartition, found: DecodedRecord
+    ) -> None:
+        is_same = (found.key, found.headers, found.timestamp_ms) == (
+            sent.key,
+            sent.headers,
+            sent.timestamp_ms,
+        )
+        if not is_same or sent.partition not in (None, place.partition):
+            self._history.violate("content", f"{sent.value!r} is {found} in {place}")
 
     def _judge(self, attempt: Attempt, visible: dict[bytes, list[_Found]]) -> bool | None:
         """Judge one transaction; return whether it is visible, None where nothing shows it."""
@@ -205,27 +263,29 @@ class Checkers:
 
     def _check_offsets(self, outcomes: dict[str, bool | None]) -> None:
         by_offset = {a.offset: a for a in self._history.attempts if a.group_id is not None}
-        seen: dict[str, int] = {}
-        committed: Counter[str] = Counter()
-        for group_id, _, offset in self._simulator.cluster.offsets_history():
+        seen: dict[tuple[str, TopicPartition], int] = {}
+        committed: dict[str, Counter[TopicPartition]] = defaultdict(Counter)
+        for group_id, place, offset in self._simulator.cluster.offsets_history():
             attempt = by_offset[offset.offset]
-            committed[attempt.name] += 1
+            committed[attempt.name][place] += 1
             if outcomes[attempt.name] is False:
                 self._history.violate(
                     "offsets", f"{attempt.name} is {attempt.final_claim}, its offsets committed"
                 )
-            if offset.offset < seen.get(group_id, -1):
+            if offset.offset < seen.get((group_id, place), -1):
                 self._history.violate("offsets", f"{group_id} goes back to {attempt.name}")
-            seen[group_id] = offset.offset
+            seen[group_id, place] = offset.offset
         for attempt in by_offset.values():
-            if outcomes[attempt.name] and attempt.are_offsets_sent and not committed[attempt.name]:
-                self._history.violate("offsets", f"{attempt.name}: no offsets committed")
-            if committed[attempt.name] > 1:
-                self._history.violate("offsets", f"{attempt.name}: committed twice")
+            times = committed[attempt.name]
+            missing = [place for place in attempt.offset_places if not times[place]]
+            if outcomes[attempt.name] and attempt.are_offsets_sent and missing:
+                self._history.violate("offsets", f"{attempt.name}: none committed of {missing}")
+            if times and max(times.values()) > 1:
+                self._history.violate("offsets", f"{attempt.name}: committed twice: {times}")
 
     def _check_plain(self, everything: dict[bytes, list[_Found]]) -> None:
         for attempt in self._history.attempts:
-            if attempt.owner is not None or not attempt.is_idempotent:
+            if attempt.owner is not None or not attempt.is_acknowledged:
                 continue
             last: dict[TopicPartition, int] = {}
             for record in attempt.records:
@@ -233,10 +293,12 @@ class Checkers:
                 found = everything.get(record.value, [])
                 if future is None or not future.done() or future.error is not None:
                     continue
-                if len(found) != 1:
+                if not found or (attempt.is_idempotent and len(found) > 1):
                     self._history.violate(
                         "acknowledged", f"{record.value!r} is there {len(found)} times"
                     )
+                if not attempt.is_idempotent:
+                    continue
                 for place, offset in found:
                     if offset <= last.get(place, -1):
                         self._history.violate("order", f"{record.value!r} at {offset} in {place}")
@@ -253,17 +315,26 @@ class Checkers:
 
     def _check_told(self, everything: dict[bytes, list[_Found]]) -> None:
         for attempt in self._history.attempts:
-            last: dict[TopicPartition, int] = {}
             for record in attempt.records:
                 future = record.future
                 if future is None or not future.done():
                     continue
-                if not attempt.is_crashed and len(record.deliveries) != 1:
-                    self._history.violate(
-                        "told", f"{record.value!r}: {len(record.deliveries)} callbacks"
-                    )
+                if not attempt.is_crashed:
+                    self._check_callback(record, future)
                 if future.error is None and attempt.is_idempotent:
-                    self._check_offset(record, future, everything, last)
+                    self._check_offset(record, future, everything)
+
+    def _check_callback(self, record: SentRecord, future: FutureRecordMetadata) -> None:
+        told = record.deliveries
+        if len(told) != 1:
+            self._history.violate("told", f"{record.value!r}: {len(told)} callbacks")
+            return
+        ((metadata, error),) = told
+        is_same = repr(error) == repr(future.error)
+        if not is_same or (error is None and metadata != future.metadata()):
+            self._history.violate(
+                "told", f"{record.value!r}: the callback got {told[0]}, the future {future}"
+            )
 
     def _check_progress(self) -> None:
         if int(self._simulator.options.settings["delivery_timeout_ms"]) < _LONG_ENOUGH_MS:
@@ -281,7 +352,6 @@ class Checkers:
         record: SentRecord,
         future: FutureRecordMetadata,
         everything: dict[bytes, list[_Found]],
-        last: dict[TopicPartition, int],
     ) -> None:
         told = future.metadata().offset
         if told == -1:
@@ -289,22 +359,27 @@ class Checkers:
         if (record.place, told) not in everything.get(record.value, ()):
             found = everything.get(record.value)
             self._history.violate("acknowledged", f"{record.value!r} at {told}, but is {found}")
-        if told <= last.get(record.place, -1):
-            self._history.violate("told", f"{record.value!r} out of order at {told}")
-        last[record.place] = told
+
+    def _check_needless(self) -> None:
+        if self._is_calm():
+            for text in unexcused(self._history.attempts):
+                self._history.violate("needless", text)
 
     def _check_fences(self) -> None:
         logs = self._simulator.cluster.logs
+        ids: dict[str, set[int]] = defaultdict(set)
         for fence in self._history.fences:
+            earlier = ids[fence.owner]
+            earlier.discard(fence.producer_id)
             for place, end in fence.log_end_offsets.items():
                 for entry in logs[place].entries_from(end):
-                    is_older = entry.producer_epoch < fence.producer_epoch
-                    if entry.batch is None or entry.producer_id != fence.producer_id:
-                        continue
-                    if is_older:
+                    is_own = entry.producer_id == fence.producer_id
+                    is_older = is_own and entry.producer_epoch < fence.producer_epoch
+                    if entry.batch is not None and (is_older or entry.producer_id in earlier):
                         self._history.violate(
-                            "fenced", f"{fence.owner}: {entry} after epoch {fence.producer_epoch}"
+                            "fenced", f"{fence.owner}: {entry} after {fence.producer_epoch}"
                         )
+            earlier.add(fence.producer_id)
 
     def _check_nothing_open(self) -> None:
         cluster = self._simulator.cluster
@@ -319,14 +394,17 @@ class Checkers:
             self._history.violate("open", "offsets are pending")
 
     def _check_readers(self) -> None:
-        for place, read in self._read.items():
-            log = self._simulator.cluster.logs[place]
-            final = [
-                (e.base_offset, e.base_offset + e.record_count, e.producer_id)
-                for e in log.visible_entries(read_committed=True)
-            ]
-            if final[: len(read)] != read:
-                self._history.violate("reader", f"{place}: a consumer has read what is not there")
+        for level, by_place in self._read.items():
+            for place, read in by_place.items():
+                log = self._simulator.cluster.logs[place]
+                final = [
+                    (e.base_offset, e.base_offset + e.record_count, e.producer_id)
+                    for e in log.visible_entries(read_committed=level)
+                ]
+                if final[: len(read)] != read:
+                    self._history.violate(
+                        "reader", f"{place}: a consumer has read what is not there"
+                    )
 
 
 _Found = tuple[TopicPartition, int]

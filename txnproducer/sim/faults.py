@@ -89,6 +89,9 @@ EVENT_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
 CONSEQUENCES = frozenset(FaultKind) - set(NETWORK_RATES) - set(BROKER_RATES) - set(
     EVENT_INTERVALS_MS
 )  # fmt: skip
+# After the healing: of each request, and so often at most.
+_MILD_RATE = 0.02
+_MOST_MILD = 6
 
 
 class Faults:
@@ -100,7 +103,8 @@ class Faults:
 
     Attributes:
         counts: how often each kind took effect.
-        is_healed: set when the liveness phase begins; nothing goes wrong from then on.
+        is_healed: set when the liveness phase begins; from then on nothing goes wrong but a few
+            connections, and leaders and coordinators that move, over which nobody may fail.
     """
 
     def __init__(self, rates: Mapping[FaultKind, float], dice: random.Random) -> None:
@@ -116,11 +120,12 @@ class Faults:
                 thresholds.append((total, kind))
         self._thresholds = thresholds
         self._total = total
+        self._mild_left = _MOST_MILD
 
     def network_fate(self) -> FaultKind | None:
         """Draw what becomes of one request; None: all goes well."""
         if self.is_healed:
-            return None
+            return self._mild_fate()
         drawn = self._dice.random()
         if drawn >= self._total:
             return None
@@ -128,6 +133,12 @@ class Faults:
             if drawn < threshold:
                 return kind
         return None
+
+    def _mild_fate(self) -> FaultKind | None:
+        if not self._mild_left or self._dice.random() >= _MILD_RATE:
+            return None
+        self._mild_left -= 1
+        return self._dice.choice((FaultKind.REQUEST_LOST, FaultKind.ANSWER_LOST))
 
     def happens(self, kind: FaultKind) -> bool:
         """Draw whether something goes wrong, and count it if it does."""

@@ -1,6 +1,6 @@
 """What the applications did, and what they were told: the claims that the checkers judge.
 
-Owns: `Attempt` (one transaction of one producer process), `PlainRecord`, `History`. Must not know:
+Owns: `Attempt` (one transaction of one producer process), `SentRecord`, `History`. Must not know:
 how it was done, nor what the logs say.
 """
 
@@ -21,21 +21,35 @@ class SentRecord:
     """One record of an attempt.
 
     Attributes:
+        history: counts deliveries.
         place: where to (the partition as the producer chose it).
         value: unique in the whole run.
+        key: as it was given to `send`.
+        headers: as they were given.
+        partition: as it was given; None for the producer's choice.
+        timestamp_ms: as it was given.
         future: what `send` returned.
         waited_in_vain: for memory or metadata; it never got into a batch.
         deliveries: what its callback was called with, each time.
+        delivered_as: the number of its last callback, counted over the whole run.
     """
 
+    history: History
     place: TopicPartition
     value: bytes
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int | None = None
+    timestamp_ms: int = -1
     future: FutureRecordMetadata | None = None
     waited_in_vain: bool = False
     deliveries: list[tuple[RecordMetadata, KafkaError | None]] = field(default_factory=list)
+    delivered_as: int = -1
 
     def on_delivery(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
         """Note that the callback was called."""
+        self.history.delivery_count += 1
+        self.delivered_as = self.history.delivery_count
         self.deliveries.append((metadata, error))
 
 
@@ -52,11 +66,16 @@ class Attempt:
         identity: of the producer when it began; a later identity is greater.
         records: in the order of sending.
         group_id: whose offsets were sent in it, if any were.
-        offset: what was committed for the group.
+        offset: what was committed for the group, for each partition the same.
+        offset_places: the partitions whose offsets were sent.
         are_offsets_sent: whether the call that sent them succeeded.
         is_commit_asked: whether commit was ever called.
         claim: what the application was told.
         is_idempotent: whether nothing of it may be written twice.
+        is_acknowledged: whether a broker tells what was written (`acks` other than 0).
+        is_calm: whether its producer began when all was well, and has nobody beside it.
+        errors: what its calls ended with, time-outs apart.
+        has_given_up: whether it had no more patience with a call.
         is_crashed: whether the process ended before it was told.
     """
 
@@ -69,11 +88,16 @@ class Attempt:
     records: list[SentRecord] = field(default_factory=list)
     group_id: str | None = None
     offset: int = -1
+    offset_places: tuple[TopicPartition, ...] = ()
     are_offsets_sent: bool = False
     is_commit_asked: bool = False
     claim: Claim = "open"
     is_crashed: bool = False
     is_idempotent: bool = True
+    is_acknowledged: bool = True
+    is_calm: bool = False
+    errors: list[KafkaError] = field(default_factory=list)
+    has_given_up: bool = False
 
     @property
     def is_fruitful(self) -> bool:
@@ -109,9 +133,17 @@ class Fence:
 
 
 class History:
-    """Everything that was claimed in a run."""
+    """Everything that was claimed in a run.
+
+    Attributes:
+        attempts: in the order in which they were begun.
+        fences: in the order of their time.
+        violations: the checker and a text, of each.
+        delivery_count: how many callbacks were called.
+    """
 
     def __init__(self) -> None:
+        self.delivery_count = 0
         self.attempts: list[Attempt] = []
         self.fences: list[Fence] = []
         self.violations: list[tuple[str, str]] = []

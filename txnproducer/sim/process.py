@@ -18,6 +18,7 @@ from txnproducer._core.producer_core import ProducerCore
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.sim.excuses import TIME_ENOUGH
 from txnproducer.sim.network import SimNetwork
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Process:
         incarnation: counts producers under this id, of all processes.
         is_done: whether the application has ended.
         is_second: whether it was started beside another under its id.
+        is_calm: whether its producer began when all was well, and has nobody beside it.
     """
 
     core: ProducerCore
@@ -69,11 +71,9 @@ class Process:
         self.incarnation = 0
         self.is_done = False
         self.is_crashed = False
-        self.is_second = False
-        hosts = ",".join(f"{node.host}:{node.port}" for node in simulator.cluster.nodes.values())
-        self.config = ProducerConfig.build(
-            bootstrap_servers=hosts, transactional_id=transactional_id, **settings
-        )
+        self.is_second = self.is_calm = False
+        self._settings = settings
+        self.config = self._build_config()
         self._make_script = make_script
         self._script: Script | None = None
         self._condition: Condition = lambda: True
@@ -108,10 +108,21 @@ class Process:
         manager = self.core.transaction_manager
         return manager is not None and manager.has_fatal_error
 
+    def _build_config(self, **changed: Any) -> ProducerConfig:
+        nodes = self.simulator.cluster.nodes.values()
+        return ProducerConfig.build(
+            bootstrap_servers=",".join(f"{node.host}:{node.port}" for node in nodes),
+            transactional_id=self.transactional_id,
+            **{**self._settings, **changed},
+        )
+
     def renew(self) -> None:
         """Make a new producer, as a new process would."""
         simulator = self.simulator
         self.incarnation = simulator.next_incarnation(self.transactional_id)
+        self.is_calm = simulator.is_calm(self)
+        if self.is_calm:
+            self.config = self._build_config(**TIME_ENOUGH)
         self.network = SimNetwork(
             simulator,
             self.name,

@@ -125,6 +125,7 @@ class Simulator:
         self._offsets = 0
         self._transactions = 0
         self.healed_at = 0
+        self._acts_when_healed = 0
         self._is_ending = False
         self._finished: set[str] = set()
 
@@ -165,6 +166,8 @@ class Simulator:
         )
         self.history.attempts.append(attempt)
         attempt.is_idempotent = process.core.transaction_manager is not None
+        attempt.is_acknowledged = process.config.acks != "0"
+        attempt.is_calm = process.is_calm
         self._transactions += process.transactional_id is not None
         return attempt
 
@@ -176,10 +179,28 @@ class Simulator:
         own = [
             attempt
             for attempt in self.history.attempts[self.healed_at :]
-            if attempt.owner_process == process.name
+            if attempt.owner_process == process.name and attempt.is_calm
         ]
         is_proven = len(own) >= _PROOFS and (own[-1].owner is None or own[-1].is_fruitful)
         return not process.is_second and not (is_proven and self._has_enough)
+
+    def is_calm(self, process: Process) -> bool:
+        """Tell whether all is well, and nobody else uses the process's transactional id."""
+        name = process.transactional_id
+        others = [p for p in self.processes if p is not process and p.transactional_id == name]
+        is_alone = name is None or (not process.is_second and all(p.is_done for p in others))
+        return self._is_ending and is_alone
+
+    def has_time_acted(self) -> bool:
+        """Tell whether anything was aborted, or forgotten, by time alone since the healing."""
+        return self._acts_of_time() != self._acts_when_healed
+
+    def _acts_of_time(self) -> int:
+        return self.cluster.counts["timed out"] + self.cluster.counts["expired"]
+
+    def must_begin_anew(self, process: Process) -> bool:
+        """Tell whether an application has to go on with a producer that has seen no trouble."""
+        return not process.is_calm and self.is_calm(process)
 
     @property
     def _has_enough(self) -> bool:
@@ -271,6 +292,7 @@ class Simulator:
         self.trouble.heal(self.now_ms)
         self._is_ending = True
         self.healed_at = len(self.history.attempts)
+        self._acts_when_healed = self._acts_of_time()
         settings = self.options.settings
         longest_ms = int(settings["transaction_timeout_ms"])
         bound_ms = 60_000 + 20 * (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from txnproducer._broker.resources import Resource
@@ -29,6 +30,9 @@ _REFUSALS = (
 )
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3
+_MILD = (FaultKind.LEADER_MOVED, FaultKind.COORDINATOR_MOVED, FaultKind.GROUP_MOVED)
+_MOVES_WHEN_HEALED = 4
+_MOVED_WITHIN_MS = 4000
 _KEPT = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
 
 
@@ -254,3 +258,12 @@ class Trouble:
         for process in self._simulator.processes:
             process.network.unreachable.clear()
             process.network.is_login_refused = False
+        for _ in range(_MOVES_WHEN_HEALED):
+            kind = self._dice.choice(_MILD)
+            self._later(_MOVED_WITHIN_MS, partial(self._move_mildly, kind))
+
+    def _move_mildly(self, kind: FaultKind, now_ms: int) -> None:
+        """Move something as it happens in healthy clusters: nobody may fail over that."""
+        self._simulator.trace.add(now_ms, "MILD", kind.value)
+        if self._events[kind](now_ms):
+            self._counts[kind] += 1

@@ -38,6 +38,8 @@ COMPACTED_TOPIC = "compacted"
 _INTERRUPT_RATE = 0.03
 _INTERRUPT_MS = 40
 _PATIENCE = 6
+# How an abort says that the commit was faster.
+_LATE = ("could not be aborted", "is committed")
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ def transactional_script(process: Process) -> Script:
         is_ready = yield from _initialize(process)
         while is_ready and simulator.wants_more(process):
             is_ready = yield from _Transaction(process).run()
-            if is_ready and process.dice.random() < 0.02:
+            if is_ready and (process.dice.random() < 0.02 or simulator.must_begin_anew(process)):
                 break  # a deployment: close, and begin anew
         yield from _close(process)
         if simulator.wants_more(process):
@@ -107,29 +109,36 @@ def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool
         error = ended.error
         if error is None:
             return True
-        if not ended.is_timed_out and error.recovery != "resume":
-            return False
         if not ended.is_timed_out:
+            process.simulator.checkers.init_failed(process, error)
+            if error.recovery != "resume":
+                return False
             yield _sleep(process, 500)
+    process.simulator.checkers.gave_up(process, "init_transactions")
     return False
 
 
 def _close(process: Process) -> Script:
     """Close the producer, in good order or by force, and look at what it leaves behind."""
-    core = process.core
+    core, checkers = process.core, process.simulator.checkers
     limit_ms = process.config.delivery_timeout_ms
-    if process.dice.random() < 0.2:
+    is_hasty = process.dice.random() < 0.2
+    if is_hasty:
         limit_ms = process.dice.randrange(100)
     core.initiate_close(process.now_ms)
     is_closed = yield (lambda: core.is_closed), process.now_ms + limit_ms
-    if not is_closed:
+    if is_closed:
+        checkers.closed_in_time(process)
+    else:
+        if not is_hasty:
+            checkers.gave_up(process, "close")
         core.force_close(process.now_ms)
     for event in process.network.close():
         core.handle(event, process.now_ms)
     for batch in core.take_callbacks():
         batch.run()
         core.finish_callbacks(batch)
-    process.simulator.checkers.closed(process)
+    checkers.closed(process)
 
 
 class _Transaction:
@@ -148,9 +157,12 @@ class _Transaction:
             self._process.core.begin_transaction()
         except KafkaError as refusal:
             self._attempt.claim = "aborted"
+            self._attempt.errors.append(refusal)
             self._simulator.checkers.refused(self._process, "begin_transaction", refusal)
             return False
         error = yield from self._fill()
+        if error is not None:
+            self._attempt.errors.append(error)
         dice = self._process.dice
         if error is None and dice.random() < 0.01:
             return False  # close() has to abort it
@@ -194,7 +206,10 @@ class _Transaction:
         member = next(iter(group.members), "")
         metadata = ConsumerGroupMetadata(group_id, group.generation_id, member)
         attempt.group_id, attempt.offset = group_id, self._simulator.next_offset()
-        offsets = {TopicPartition(TOPIC, 0): OffsetAndMetadata(attempt.offset, attempt.name)}
+        count = 1 + process.dice.randrange(self._simulator.options.partition_count)
+        attempt.offset_places = tuple(TopicPartition(TOPIC, number) for number in range(count))
+        told = OffsetAndMetadata(attempt.offset, attempt.name)
+        offsets = dict.fromkeys(attempt.offset_places, told)
         for _ in range(_PATIENCE):
             ended = yield from _call(
                 process, lambda: process.core.send_offsets_to_transaction(offsets, metadata)
@@ -202,6 +217,8 @@ class _Transaction:
             if not ended.is_timed_out:
                 attempt.are_offsets_sent = ended.error is None
                 return ended.error
+        attempt.has_given_up = True
+        self._simulator.checkers.gave_up(process, "send_offsets_to_transaction")
         return KafkaError("the application has no more patience", recovery="abort")
 
     def _commit_it(self) -> Generator[tuple[Condition, int], bool, bool]:
@@ -219,11 +236,15 @@ class _Transaction:
                 return (yield from self._after_failed_commit(error))
             if process.dice.random() < 0.3:
                 break
+        else:
+            self._simulator.checkers.gave_up(process, "commit_transaction")
+        attempt.has_given_up = True
         return (yield from self._abort_it())
 
     def _after_failed_commit(
         self, error: KafkaError
     ) -> Generator[tuple[Condition, int], bool, bool]:
+        self._attempt.errors.append(error)
         if isinstance(error, CommitOutcomeUnknownError):
             self._resolve()
         if error.recovery == "abort":
@@ -242,12 +263,15 @@ class _Transaction:
                 if attempt.claim == "open":
                     attempt.claim = "aborted"
                 return True
-            if isinstance(error, IllegalStateError) and self._commit is not None:
+            if isinstance(error, IllegalStateError) and any(word in str(error) for word in _LATE):
                 return (yield from self._learn_of_commit(ended))
             if not ended.is_timed_out:
+                attempt.errors.append(error)
                 self._note_end(error)
                 self._simulator.checkers.refused(process, "abort_transaction", error)
                 return False
+        self._simulator.checkers.gave_up(process, "abort_transaction")
+        attempt.has_given_up = True
         yield from _close(process)
         self._note_end(KafkaError("closed"))
         return False
@@ -337,8 +361,16 @@ def _send(
 ) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
     """Send a record as `send` does: wait for metadata and memory up to `max_block_ms`."""
     core, draft = process.core, _draft(process, attempt, number)
-    record = SentRecord(TopicPartition(draft.topic, -1), draft.value)
     start_ms = process.now_ms
+    record = SentRecord(
+        process.simulator.history,
+        TopicPartition(draft.topic, -1),
+        draft.value,
+        draft.key,
+        draft.headers,
+        draft.partition,
+        start_ms,
+    )
     outcome: FutureRecordMetadata | AppendBlocked | None = None
     while not isinstance(outcome, FutureRecordMetadata):
         if isinstance(outcome, AppendBlocked):
@@ -352,7 +384,7 @@ def _send(
                 draft.key,
                 draft.headers,
                 draft.partition,
-                process.now_ms,
+                start_ms,
                 record.on_delivery,
                 process.now_ms,
                 outcome,
@@ -442,7 +474,8 @@ def idempotent_script(process: Process) -> Script:
                 yield _sleep(process, 400)
         yield from _flush(process)
         simulator.checkers.plain_ended(process, attempt)
-        if process.has_failed or process.dice.random() < 0.05:
+        is_deployed = process.dice.random() < 0.05 or simulator.must_begin_anew(process)
+        if process.has_failed or is_deployed:
             yield from _close(process)
             yield _sleep(process, 300)
             process.renew()
