@@ -11,6 +11,11 @@ from dataclasses import dataclass
 
 from txnproducer.testing import EmbeddedKafka
 
+_AUTHORIZER: dict[str, str | bool] = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": True,
+}
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -21,8 +26,13 @@ class Mode:
     transaction_version: int
     features: tuple[tuple[str, int], ...] = ()
 
-    def start(self, nodes: int = 1) -> EmbeddedKafka:
-        """Make a cluster of this mode, with time-outs as short as tests want them."""
+    def start(self, nodes: int = 1, *, has_authorizer: bool = False) -> EmbeddedKafka:
+        """Make a cluster of this mode, with time-outs as short as tests want them.
+
+        Args:
+            nodes: how many.
+            has_authorizer: whether access can be denied; what no ACL speaks of is allowed.
+        """
         return EmbeddedKafka(
             nodes,
             version=self.version,
@@ -34,6 +44,7 @@ class Mode:
                 "offsets.topic.replication.factor": 1,
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
                 "group.initial.rebalance.delay.ms": 0,
+                **(_AUTHORIZER if has_authorizer else {}),
             },
         )
 

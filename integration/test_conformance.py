@@ -30,18 +30,37 @@ def live_pair(broker: Broker) -> Iterator[LiveTarget]:
             yield target
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.nodes == 1])
+@pytest.fixture(scope="module")
+def live_guarded(broker: Broker) -> Iterator[LiveTarget]:
+    mode = broker.mode
+    with mode.start(has_authorizer=True) as kafka:
+        with LiveTarget(kafka, mode.transaction_version) as target:
+            yield target
+
+
+def cases_on(nodes: int, *, has_authorizer: bool = False) -> list[str]:
+    return [name for name, case in CASES.items() if case.cluster == (nodes, has_authorizer)]
+
+
+@pytest.mark.parametrize("name", cases_on(1))
 def test_the_model_answers_as_a_real_broker_does(
     broker: Broker, live: LiveTarget, name: str
 ) -> None:
     compare(CASES[name], broker.mode, live)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.nodes == 2])
+@pytest.mark.parametrize("name", cases_on(2))
 def test_the_model_answers_as_two_real_brokers_do(
     broker: Broker, live_pair: LiveTarget, name: str
 ) -> None:
     compare(CASES[name], broker.mode, live_pair)
+
+
+@pytest.mark.parametrize("name", cases_on(1, has_authorizer=True))
+def test_the_model_answers_as_a_real_broker_with_an_authorizer_does(
+    broker: Broker, live_guarded: LiveTarget, name: str
+) -> None:
+    compare(CASES[name], broker.mode, live_guarded)
 
 
 def compare(case: Case, mode: Mode, live: LiveTarget) -> None:

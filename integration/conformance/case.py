@@ -25,6 +25,7 @@ class Case:
         script: what to do.
         only: the transaction version that it makes sense for; None for both.
         nodes: how many brokers it needs.
+        has_authorizer: whether access has to be denied in it.
     """
 
     name: str
@@ -32,23 +33,32 @@ class Case:
     script: Script
     only: int | None
     nodes: int
+    has_authorizer: bool
 
-    def is_for(self, transaction_version: int, nodes: int | None = None) -> bool:
-        """Tell whether it makes sense for a version of transactions (on so many brokers)."""
-        return self.only in (None, transaction_version) and nodes in (None, self.nodes)
+    def is_for(self, transaction_version: int) -> bool:
+        """Tell whether it makes sense for a version of transactions."""
+        return self.only in (None, transaction_version)
+
+    @property
+    def cluster(self) -> tuple[int, bool]:
+        """What kind of cluster it needs: how many brokers, and whether with an authorizer."""
+        return self.nodes, self.has_authorizer
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(*, only: int | None = None, nodes: int = 1) -> Callable[[Script], Script]:
+def case(
+    *, only: int | None = None, nodes: int = 1, has_authorizer: bool = False
+) -> Callable[[Script], Script]:
     """Make a case of a function."""
 
     def register(script: Script) -> Script:
         name = script.__name__
         if name in CASES:
             raise ValueError(f"two cases are called {name}")
-        CASES[name] = Case(name, script.__module__.rpartition(".")[2], script, only, nodes)
+        group = script.__module__.rpartition(".")[2]
+        CASES[name] = Case(name, group, script, only, nodes, has_authorizer)
         return script
 
     return register

@@ -16,11 +16,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from integration.conformance.access import denial
 from integration.conformance.questions import Questions
 from integration.conformance.target import Member, ProducerSeen, RecordSeen, coordinated_by
 from integration.readers import read_with_confluent
 from tests.wire.client_driver import BOOTSTRAP, Driver
 from txnproducer import admin
+from txnproducer._broker.resources import Resource
 from txnproducer._protocol import messages as m
 from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import ApiKey
@@ -208,6 +210,13 @@ class LiveTarget:
             yield
         finally:
             self._kafka.resume_node(index)
+
+    @contextmanager
+    def deny(self, resource: Resource, name: str) -> Iterator[None]:
+        if resource is Resource.TOPIC:
+            self.topic_id(name)  # nobody is told it afterwards
+        with denial(self._admin, resource, name):
+            yield
 
     def _create(self, name: str, partition_count: int, wanted: dict[str, Any]) -> None:
         self._admin.create_topics({name: wanted})

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from integration.conformance.target import Member, ProducerSeen, RecordSeen, coordinated_by
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
-from txnproducer._broker.resources import topic_id_of
+from txnproducer._broker.resources import Resource, topic_id_of
 from txnproducer._broker.transaction_coordinator import Marker
 from txnproducer._protocol import messages as m
 from txnproducer.errors import ErrorCode
@@ -100,6 +100,12 @@ class ModelTarget:
         self._cluster.held = place
         yield
         self._cluster.held = None
+
+    @contextmanager
+    def deny(self, resource: Resource, name: str) -> Iterator[None]:
+        self._cluster.denied.add((resource, name))
+        yield
+        self._cluster.denied.discard((resource, name))
 
     def topic_id(self, name: str) -> bytes | None:
         return topic_id_of(name) if name in self._cluster.topics else None

@@ -7,12 +7,13 @@ Rules: names that a case uses get the case's prefix, so that cases never meet on
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from integration.conformance.target import Target
 from integration.conformance.transcript import Transcript, error, records
+from txnproducer._broker.resources import Resource
 from txnproducer._protocol import messages as m
 from txnproducer._record import RecordBatchBuilder
 from txnproducer.errors import ErrorCode
@@ -100,6 +101,18 @@ class Stage:
     def hold_markers(self, place: TopicPartition) -> AbstractContextManager[None]:
         """Keep markers from a far partition: transactions there stay in the midst of their end."""
         return self._target.hold_markers(place)
+
+    @contextmanager
+    def denied(self, *resources: tuple[Resource, str]) -> Iterator[None]:
+        """Refuse access to resources; the cluster has no name."""
+        told = ", ".join(f"{kind.name.lower()} {name}".strip() for kind, name in resources)
+        with ExitStack() as stack:
+            for kind, name in resources:
+                full = self.name(name) if name else name
+                stack.enter_context(self._target.deny(kind, full))
+            self.transcript.note(f"denied: {told}")
+            yield
+        self.transcript.note(f"no more denied: {told}")
 
     def unknown_partition(self) -> TopicPartition:
         """Return a partition of a topic that there is not."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
+from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -105,6 +106,15 @@ class Target(Protocol):
 
     def hold_markers(self, place: TopicPartition) -> AbstractContextManager[None]:
         """Keep markers from a partition that is led far from the coordinator."""
+        ...
+
+    def deny(self, resource: Resource, name: str) -> AbstractContextManager[None]:
+        """Refuse access to a resource.
+
+        Args:
+            resource: its kind; of the cluster only what an idempotent producer needs.
+            name: its name; "" for the cluster.
+        """
         ...
 
     def topic_id(self, name: str) -> bytes | None:

@@ -171,7 +171,7 @@ def _metadata(t: Transcript, response: m.MetadataResponse) -> str:
             for each in sorted(topic.partitions, key=lambda each: each.partition)
         ]
         told.append(f"{t.name(topic.topic)} {error(topic.error_code)} [{', '.join(leaders)}]")
-    return f"brokers {len(response.brokers)}, {', '.join(told)}"
+    return f"brokers {len(response.brokers)}, {', '.join(sorted(told))}"
 
 
 def _coordinators(t: Transcript, response: m.FindCoordinatorResponse) -> str:

@@ -10,7 +10,11 @@ from zlib import crc32
 
 
 class Resource(Enum):
-    """A kind of resource."""
+    """A kind of resource.
+
+    The cluster's refusal is that of idempotent producers: of its IDEMPOTENT_WRITE, and of writing
+    to any topic, either of which would be enough (KIP-679).
+    """
 
     TOPIC = auto()
     GROUP = auto()

@@ -17,6 +17,7 @@ from integration.conformance.cases import (
     produce,
     produce_in_transactions,
     reading,
+    refused_access,
     time_outs,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "produce",
     "produce_in_transactions",
     "reading",
+    "refused_access",
     "time_outs",
 ]
