@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ RESULTS = ROOT / "tests" / "data" / "mutants.json"
 DRAWN = ROOT / "tests" / "data" / "drawn_mutants.json"
 MOST_SEEDS = 2000
 _CHUNK = 25
+_LONGEST_SEED_S = 100
 
 
 class _MutatingLoader(SourceFileLoader):
@@ -84,12 +86,20 @@ def run_mutant(name: str, seeds: Iterable[int]) -> dict[str, object] | None:
         sys.meta_path.insert(0, _Finder(mutant))
     from txnproducer.sim.simulator import run_seed
 
+    signal.signal(signal.SIGALRM, _stop)
     for seed in seeds:
-        result = run_seed(seed)
-        if result.violations:
-            checker, text = result.violations[0]
+        signal.alarm(_LONGEST_SEED_S)
+        violations = run_seed(seed).violations
+        signal.alarm(0)
+        if violations:
+            checker, text = violations[0]
             return {"seed": seed, "checker": checker, "text": text[:200]}
     return None
+
+
+def _stop(number: int, frame: object) -> None:  # noqa: ARG001 - the signature of a handler
+    # Raised in whatever the core does without end; the simulator reports what the core raises.
+    raise TimeoutError(f"one seed took longer than {_LONGEST_SEED_S} s")
 
 
 # --- outside ------------------------------------------------------------------------------------
@@ -103,11 +113,11 @@ def ask(name: str, first: int, count: int) -> dict[str, object] | None:
         text=True,
         check=False,
         cwd=ROOT,
-        timeout=1800,
+        timeout=3600,
     )
     if done.returncode:
-        # A core that can't even be imported, or that brings the judge down, is caught as well.
-        return {"seed": first, "checker": "crash", "text": done.stderr.strip()[-200:]}
+        # A mutant that can't even be imported shows nothing of the judge, nor one it dies of.
+        raise RuntimeError(f"{name}: {done.stderr.strip()[-2000:]}")
     return json.loads(done.stdout) if done.stdout.strip() else None
 
 
@@ -154,7 +164,11 @@ def main() -> None:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         hunts = {pool.submit(hunt, mutant): mutant for mutant in wanted}
         for done in as_completed(hunts):
-            mutant, caught = hunts[done], done.result()
+            mutant = hunts[done]
+            if (broken := done.exception()) is not None:
+                print(mutant.name, "BROKEN", broken, flush=True)
+                continue
+            caught = done.result()
             print(mutant.name, caught, flush=True)
             if caught is not None:
                 results[mutant.name] = caught

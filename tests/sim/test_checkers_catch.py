@@ -29,6 +29,7 @@ def caught():
 def test_a_deliberate_bug_is_caught(name, caught):
     assert name in KNOWN, f"python -m tests.sim.mutation {name}"
     assert caught[name] is not None, f"seed {KNOWN[name]['seed']} does not catch {name} any more"
+    assert caught[name]["checker"] == KNOWN[name]["checker"]
 
 
 def test_there_are_forty_and_ten_were_drawn_by_a_tool():
