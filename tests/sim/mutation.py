@@ -97,7 +97,7 @@ def run_mutant(name: str, seeds: Iterable[int]) -> dict[str, object] | None:
     return None
 
 
-def _stop(number: int, frame: object) -> None:  # noqa: ARG001 - the signature of a handler
+def _stop(number: int, frame: object) -> None:
     # Raised in whatever the core does without end; the simulator reports what the core raises.
     raise TimeoutError(f"one seed took longer than {_LONGEST_SEED_S} s")
 

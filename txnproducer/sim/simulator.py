@@ -274,10 +274,10 @@ class Simulator:
         with _listening(partial(self.history.violate, "logged")):
             try:
                 self._run_phases()
+                if not self.history.violations:
+                    self.checkers.finish()
             except Exception as error:  # noqa: BLE001 - whatever the core raises is its fault
                 self.history.violate("crash", _told(error))
-        if not self.history.violations:
-            self.checkers.finish()
         return self._result()
 
     def _run_phases(self) -> None:
