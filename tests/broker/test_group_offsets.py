@@ -1,4 +1,4 @@
-"""Offsets of groups in transactions: pending and stable ones, markers, members that are fenced."""
+"""Offsets of groups in transactions: pending and stable ones, failed writes, fenced members."""
 
 from __future__ import annotations
 
@@ -145,6 +145,155 @@ def test_kafka_3_9_loses_the_pending_offsets_that_a_fenced_producer_tries_to_wri
     assert bench.commit_offset(old, 5) == ErrorCode.INVALID_PRODUCER_EPOCH
     bench.commit(new)
     assert offsets_of(bench) == kept
+
+
+# --- writes that fail ----------------------------------------------------------------------------
+
+
+def fail_writes(bench: Bench, code: ErrorCode, *, are_kept: bool) -> None:
+    bench.cluster.decide_offsets_append = lambda: (code, are_kept)
+
+
+def heal(bench: Bench) -> None:
+    fail_writes(bench, ErrorCode.NONE, are_kept=True)
+
+
+def test_offsets_whose_write_is_refused_are_not_pending_and_can_be_sent_again(bench):
+    who = begin(bench)
+    fail_writes(bench, ErrorCode.NOT_LEADER_OR_FOLLOWER, are_kept=False)
+    assert bench.commit_offset(who, 5) == ErrorCode.NOT_COORDINATOR
+    assert not bench.cluster.has_pending_offsets
+    heal(bench)
+    assert bench.commit_offset(who, 5) == ErrorCode.NONE
+    bench.commit(who)
+    assert offsets_of(bench) == {0: 5}
+
+
+def test_a_refused_write_leaves_what_was_pending_and_the_transaction_as_they_were(bench):
+    who = begin(bench)
+    bench.commit_offset(who, 5)
+    fail_writes(bench, ErrorCode.NOT_LEADER_OR_FOLLOWER, are_kept=False)
+    bench.commit_offset(who, 6)
+    bench.commit_offset(who, 6, T1)
+    bench.commit(who)
+    assert offsets_of(bench) == {0: 5}
+
+
+def test_v2_offsets_whose_write_is_refused_have_begun_the_transaction():
+    bench = Bench(transaction_version=2)
+    who = bench.init()
+    fail_writes(bench, ErrorCode.NOT_LEADER_OR_FOLLOWER, are_kept=False)
+    bench.commit_offset(who, 5)
+    found = bench.describe()
+    assert (found.state, found.partitions) == (
+        "Ongoing",
+        (bench.cluster.offsets_partition(GROUP),),
+    )
+    bench.commit(who)
+    assert offsets_of(bench, require_stable=True) == {}
+
+
+def test_offsets_that_the_log_kept_in_spite_of_its_error_are_pending_and_committed(bench):
+    who = begin(bench)
+    fail_writes(bench, ErrorCode.REQUEST_TIMED_OUT, are_kept=True)
+    assert bench.commit_offset(who, 5) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert offsets_of(bench, require_stable=True) == UNSTABLE
+    bench.commit(who)
+    assert offsets_of(bench) == {0: 5}
+
+
+@pytest.mark.parametrize("are_kept", [False, True], ids=["refused", "kept"])
+def test_before_kafka_4_a_failed_write_takes_pending_offsets_of_its_partitions_with_it(are_kept):
+    bench = Bench(transaction_version=1, is_before_4=True)
+    who = begin(bench)
+    bench.commit_offset(who, 5)
+    bench.commit_offset(who, 3, T1)
+    fail_writes(bench, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, are_kept=are_kept)
+    assert bench.commit_offset(who, 6) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.commit(who)
+    assert offsets_of(bench) == {1: 3}
+
+
+@pytest.mark.parametrize(
+    ("code", "since_4", "before_4"),
+    [
+        (
+            ErrorCode.NETWORK_EXCEPTION,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ),
+        (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ),
+        (
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ),
+        (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.NOT_COORDINATOR,
+        ),
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR),
+        (
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.REQUEST_TIMED_OUT,
+        ),
+        (
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ),
+        (
+            ErrorCode.MESSAGE_TOO_LARGE,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        ),
+        (
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        ),
+        (
+            ErrorCode.INVALID_FETCH_SIZE,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        ),
+        (ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION),
+    ],
+)
+def test_what_the_log_answers_comes_to_the_client_as_an_error_of_the_coordinator(
+    code, since_4, before_4
+):
+    for is_before_4, told in ((False, since_4), (True, before_4)):
+        bench = Bench(transaction_version=1, is_before_4=is_before_4)
+        who = begin(bench)
+        fail_writes(bench, code, are_kept=False)
+        assert bench.commit_offset(who, 5) == told
+
+
+def test_writes_of_offsets_and_of_records_fail_by_themselves(bench):
+    bench.cluster.decide_append = lambda: (ErrorCode.NOT_ENOUGH_REPLICAS, False)
+    who = begin(bench)
+    assert bench.commit_offset(who, 5) == ErrorCode.NONE
+    bench.cluster.decide_append = lambda: (ErrorCode.NONE, True)
+    fail_writes(bench, ErrorCode.NOT_ENOUGH_REPLICAS, are_kept=False)
+    bench.go_on(who, T0)
+    bench.commit(who)
+    assert bench.values(T0) == ["v"]
+    assert offsets_of(bench) == {0: 5}
+
+
+def test_where_all_offsets_are_refused_before_nothing_is_written_that_could_fail(bench):
+    who = begin(bench)
+    fail_writes(bench, ErrorCode.NOT_ENOUGH_REPLICAS, are_kept=False)
+    too_long = "x" * (MAX_METADATA_BYTES + 1)
+    code = bench.commit_offset(who, 5, metadata=too_long)
+    assert code == ErrorCode.OFFSET_METADATA_TOO_LARGE
 
 
 # --- members -------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ __all__ = ["BrokerCluster", "ClusterOptions", "Resource"]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 NOBODY = -1
+AppendDecision = Callable[[], tuple[ErrorCode, bool]]
 
 _VERSIONS = {
     ApiKey.PRODUCE: ApiVersionRange(3, 13),
@@ -80,6 +81,7 @@ class BrokerCluster:
         decide_log_write: what becomes of writes to the transaction log; replace it for faults.
         decide_append: an error for a Produce partition, and whether it is appended all the same;
             replace it for faults.
+        decide_offsets_append: the same for the offsets of a TxnOffsetCommit.
         denied: resources that are refused.
         compacted: topics whose records need a key.
         counts: what happened by itself: refused, stale, timed out, expired, rotated.
@@ -109,7 +111,8 @@ class BrokerCluster:
         self.denied: set[tuple[Resource, str]] = set()
         self.counts: Counter[str] = Counter()
         self.decide_log_write: Callable[[], LogWrite] = lambda: LogWrite.DONE
-        self.decide_append: Callable[[], tuple[ErrorCode, bool]] = lambda: (ErrorCode.NONE, True)
+        self.decide_append: AppendDecision = lambda: (ErrorCode.NONE, True)
+        self.decide_offsets_append: AppendDecision = lambda: (ErrorCode.NONE, True)
         self._producer_ids = itertools.count(1000)
         self._timers: list[tuple[int, int, Callable[[int], None]]] = []
         self._order = itertools.count()

@@ -4,10 +4,14 @@ Behavior:
 * Writes a group's offsets in the transaction: pending until it is committed.
 * The group's partition has to be in the transaction (v1: added before, and verified; v2: it is
   added now), the producer has to be the present one, and so has the group's member.
+* What goes wrong with the write comes as an error of the coordinator, one that asks the client to
+  look for it again or to wait. Offsets that the log kept although it failed are pending from 4.0
+  on; before, a failed write takes pending offsets of the same partitions with it.
 
 Version notes: v3 brings the member (KIP-447), v5 transactions v2 (KIP-890).
 Simplifications: metadata longer than 4 KiB is the only refusal of a single partition besides
-unknown topics.
+unknown topics. Offsets that the log of a broker before 4.0 kept in spite of its error do not come
+back when the group moves.
 """
 
 from __future__ import annotations
@@ -32,8 +36,22 @@ if TYPE_CHECKING:
 # A real broker does not let a client see these of its own log.
 _TRANSLATED = {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+_TRANSLATED_SINCE_4 = _TRANSLATED | {
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+_TRANSLATED_BEFORE_4 = _TRANSLATED | {
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
 
 
@@ -47,8 +65,10 @@ def handle(
     codes = {place: _check_topic(cluster, place) for place, _ in request.offsets}
     valid = {place: offset for place, offset in request.offsets if not codes[place]}
     if valid:
+        is_before_4 = cluster.options.is_before_4
+        translated = _TRANSLATED_BEFORE_4 if is_before_4 else _TRANSLATED_SINCE_4
         code = _write(cluster, node_id, request, valid, now_ms)
-        codes.update(dict.fromkeys(valid, _TRANSLATED.get(code, code)))
+        codes.update(dict.fromkeys(valid, translated.get(code, code)))
         for place, offset in valid.items():
             if not code and len(offset.metadata or "") > MAX_METADATA_BYTES:
                 codes[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -90,12 +110,27 @@ def _write(
         offsets.forget_pending(request.producer_id, request.group_id, valid)
     if code:
         return code
-    kept = {
+    written = {
         place: offset
         for place, offset in valid.items()
         if len(offset.metadata or "") <= MAX_METADATA_BYTES
     }
-    return offsets.append(request.producer_id, request.producer_epoch, request.group_id, kept)
+    return _append(cluster, request, written) if written else ErrorCode.NONE
+
+
+def _append(
+    cluster: BrokerCluster,
+    request: TxnOffsetCommitRequest,
+    written: dict[TopicPartition, OffsetAndMetadata],
+) -> ErrorCode:
+    offsets = cluster.group_offsets(request.group_id)
+    producer_id, group_id = request.producer_id, request.group_id
+    code, is_appended = cluster.decide_offsets_append()
+    if is_appended or not code:
+        code = offsets.append(producer_id, request.producer_epoch, group_id, written) or code
+    if code and cluster.options.is_before_4:
+        offsets.forget_pending(producer_id, group_id, written)
+    return code
 
 
 def _verify(cluster: BrokerCluster, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
