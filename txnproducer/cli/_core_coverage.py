@@ -53,7 +53,7 @@ class Reached:
         """Return what a report of `coverage json` says."""
         sums = report["totals"]
         unreached = {
-            Path(name).name: sorted(start for start, _ in values["missing_branches"])
+            Path(name).name: [start for start, _ in values["missing_branches"]]
             for name, values in report["files"].items()
             if values["missing_branches"]
         }

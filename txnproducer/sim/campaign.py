@@ -218,7 +218,7 @@ class ResultsFile:
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         values = json.loads(line)
-    except ZeroDivisionError:
+    except ValueError:
         return None
     return values if isinstance(values, dict) and "version" in values else None
 
