@@ -21,6 +21,7 @@ from txnproducer.errors import ErrorCode
 
 HOST = "127.0.0.1"
 _LENGTH_BYTES = 4
+_LARGEST_FRAME_BYTES = 100 * 1024 * 1024
 _PATIENCE_S = 20.0
 
 
@@ -206,8 +207,12 @@ def _copy(upstream: socket.socket, client: socket.socket, is_cut: list[bool]) ->
 def _read_frame(source: socket.socket) -> bytes | None:
     """Read a length and what it counts; None at the end of the connection."""
     head = _read(source, _LENGTH_BYTES)
-    body = None if head is None else _read(source, int.from_bytes(head, "big"))
-    return None if head is None or body is None else head + body
+    if head is None or int.from_bytes(head, "big") > _LARGEST_FRAME_BYTES:
+        # A broker hangs up as well on what is too large, such as the greeting of TLS by which a
+        # client finds out why a connection was closed.
+        return None
+    body = _read(source, int.from_bytes(head, "big"))
+    return None if body is None else head + body
 
 
 def _read(source: socket.socket, count: int) -> bytes | None:
