@@ -34,6 +34,9 @@ _MILD = (FaultKind.LEADER_MOVED, FaultKind.COORDINATOR_MOVED, FaultKind.GROUP_MO
 _MOVES_WHEN_HEALED = 4
 _MOVED_WITHIN_MS = 4000
 _KEPT = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
+# A group's coordinator waits for no other replica.
+_OFFSETS_REFUSALS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
+_OFFSETS_KEPT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT)
 
 
 class Trouble:
@@ -52,7 +55,10 @@ class Trouble:
         self._refusals_left = _REFUSALS_WHEN_HEALED
         cluster = simulator.cluster
         cluster.decide_log_write = self._decide_log_write
-        cluster.decide_append = self._decide_append
+        cluster.decide_append = partial(self._decide_append, _REFUSALS, _KEPT)
+        cluster.decide_offsets_append = partial(
+            self._decide_append, _OFFSETS_REFUSALS, _OFFSETS_KEPT
+        )
         self._events: dict[FaultKind, Callable[[int], bool]] = {
             FaultKind.UNREACHABLE: self._make_unreachable,
             FaultKind.LEADER_MOVED: self._move_leader,
@@ -99,13 +105,15 @@ class Trouble:
         is_late = self._faults.happens(FaultKind.LOG_WRITE_LATE)
         return LogWrite.LATE if is_late else LogWrite.DONE
 
-    def _decide_append(self) -> tuple[ErrorCode, bool]:
+    def _decide_append(
+        self, refusals: tuple[ErrorCode, ...], kept: tuple[ErrorCode, ...]
+    ) -> tuple[ErrorCode, bool]:
         if self._faults.is_healed:
             return self._decide_append_when_healed()
         if self._faults.happens(FaultKind.APPEND_REFUSED):
-            return self._dice.choice(_REFUSALS), False
+            return self._dice.choice(refusals), False
         if self._faults.happens(FaultKind.APPEND_KEPT):
-            return self._dice.choice(_KEPT), True
+            return self._dice.choice(kept), True
         return ErrorCode.NONE, True
 
     def _decide_append_when_healed(self) -> tuple[ErrorCode, bool]:
