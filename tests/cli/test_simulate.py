@@ -269,21 +269,23 @@ def test_seeds_to_run_are_handed_out_side_by_side_and_only_once():
 
 
 def test_ctrl_c_tells_what_was_done_and_leaves_no_worker(monkeypatch, tmp_path):
-    def no_end(_):
-        threading.Event().wait()
+    def slow(_):
+        threading.Event().wait(10)
+        (tmp_path / "went on").touch()
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     results = tmp_path / "sim.jsonl"
     ResultsFile(results, fingerprint()).append(range(3), Totals(3, 2_000))
-    monkeypatch.setattr(_seed_pool, "run_seeds", no_end)
+    monkeypatch.setattr(_seed_pool, "run_seeds", slow)
     monkeypatch.setattr(_seed_pool, "wait", interrupted)
     done = run("--seeds", "100", "--jobs", "2", "--results", str(results))
     assert done.exit_code == 130
     assert "interrupted" in done.output
     assert "3 seeds, 2,000 requests" in done.output
     assert multiprocessing.active_children() == []
+    assert not (tmp_path / "went on").exists()
 
 
 def test_a_worker_that_is_killed_names_the_seeds_that_were_running(monkeypatch):

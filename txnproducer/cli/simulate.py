@@ -199,7 +199,9 @@ def _report(totals: Totals) -> None:
     for name, number in sorted(totals.faults.items(), key=lambda item: -item[1]):
         table.add_row(name, f"{number:,}")
     Console().print(table)
-    outcomes = ", ".join(f"{number:,} {name}" for name, number in totals.transactions.items())
+    outcomes = ", ".join(
+        f"{number:,} {name}" for name, number in totals.transactions.most_common()
+    )
     click.echo(
         f"{totals.seeds:,} seeds, {totals.requests:,} requests, "
         f"{totals.virtual_ms / 3_600_000:,.1f} virtual hours; transactions: {outcomes}"
