@@ -107,7 +107,22 @@ def test_offsets_are_committed_with_the_transaction_and_only_then(broker, transa
 
 
 def _offset(broker, group, place):
-    return committed_offsets(broker.servers, [group.group_id])[group.group_id].get(place)
+    found = committed_offsets(broker.servers, [group.group_id], partitions=[place])
+    return found[group.group_id].get(place)
+
+
+def test_a_partitions_first_offsets_are_undecided_and_not_absent_while_their_transaction_is_open(
+    broker, transactional_id
+):
+    topic = broker.topic()
+    place, group = TopicPartition(topic, 0), ConsumerGroupMetadata(f"group-{transactional_id}")
+    with broker.ready(transactional_id) as producer:
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({place: OffsetAndMetadata(5)}, group)
+        with pytest.raises(errors.UnstableOffsetCommitError):
+            committed_offsets(broker.servers, [group.group_id], 2, partitions=[place])
+        producer.commit_transaction()
+        assert _offset(broker, group, place).offset == 5
 
 
 def test_offsets_of_a_member_that_has_left_the_group_are_refused_and_abortable(

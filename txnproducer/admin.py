@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import kafka.errors
 from kafka import KafkaAdminClient
+from kafka import TopicPartition as KafkaPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.net.inet import KafkaNetSocket
 from tenacity import (
@@ -475,17 +476,23 @@ def committed_offsets(
     bootstrap_servers: str,
     groups: Iterable[str],
     timeout: float = DEFAULT_TIMEOUT,
+    *,
+    partitions: Iterable[TopicPartition] | None = None,
     **security: Any,
 ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
     """Return what consumer groups have committed, once nothing of it is undecided.
 
-    Offsets that an open transaction has written, and not yet committed or aborted, make a group
-    undecided (UNSTABLE_OFFSET_COMMIT, with offset -1): that is waited for, never taken for absent
-    (KIP-447, OffsetFetch with RequireStable).
+    Offsets that an open transaction has written, and not yet committed or aborted, make a
+    partition undecided (UNSTABLE_OFFSET_COMMIT, with offset -1): that is waited for (KIP-447,
+    OffsetFetch with RequireStable). Name the partitions where an undecided offset must not be
+    taken for an absent one: a broker that is asked for all of them leaves out those that have
+    never had any but undecided offsets.
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
         groups: Group ids.
+        partitions: Which partitions to ask for, the same in every group; None for all that a group
+            has offsets of.
         timeout: Seconds.
         **security: kafka-python's security settings.
 
@@ -500,6 +507,7 @@ def committed_offsets(
     names = list(groups)
     if not names:
         return {}
+    places = None if partitions is None else [KafkaPartition(*place) for place in partitions]
 
     def question(client: KafkaAdminClient) -> dict[str, dict[Any, Any]]:
         usual = client._list_group_offsets_requests  # noqa: SLF001 - it has no such option
@@ -514,7 +522,7 @@ def committed_offsets(
                 yield group, request
 
         client._list_group_offsets_requests = stable  # noqa: SLF001
-        found: dict[str, dict[Any, Any]] = client.list_group_offsets(names)
+        found: dict[str, dict[Any, Any]] = client.list_group_offsets(dict.fromkeys(names, places))
         if not asked_stable:  # never take an undecided offset for an absent one
             raise KafkaError("this kafka-python asks for offsets in a way that is not known here")
         return found

@@ -140,7 +140,11 @@ class Ledger:
         """Return the entries of partitions; one that has none is left out."""
         groups = {self.group(partition): partition for partition in partitions}
         found = committed_offsets(
-            self.bootstrap_servers, list(groups), _TIMEOUT_S, **dict(self.security)
+            self.bootstrap_servers,
+            list(groups),
+            _TIMEOUT_S,
+            partitions=[self.place],
+            **dict(self.security),
         )
         entries = {}
         for group, partition in groups.items():
