@@ -200,7 +200,7 @@ class BrokerCluster:
         self.topic_ids[topic_id_of(name)] = name
         for number in range(partition_count):
             place = TopicPartition(name, number)
-            self.logs[place] = PartitionLog()
+            self.logs[place] = PartitionLog(is_before_2_5=self.options.is_before_2_5)
             self.leader_epochs[place] = 0
             self._set_leader(place, number % len(self.nodes), set(self.nodes))
 

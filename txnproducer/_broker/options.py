@@ -7,6 +7,9 @@ makes a test wait.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+_VERSION_OF_KIP_360: Final = 3  # of InitProducerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class ClusterOptions:
         max_metadata_delay_ms: brokers learn of a new leader after 0 to this.
         loading_ms: how long a coordinator that has moved takes to load.
         max_message_bytes: of a batch.
-        init_producer_id_version: the newest that is offered; below 3 epochs can't be raised.
+        init_producer_id_version: the newest that is offered; below 3 (before Kafka 2.5) epochs
+            can't be raised, and a partition refuses later numbers of a producer it does not know.
         is_before_4: a broker of Apache Kafka 3.9 with transactions v1, not of 4.x. Where a
             transaction has begun in a partition it takes batches of a later epoch unasked; a group
             that it does not know is to it one without members; and offsets that it refuses for
@@ -47,3 +51,8 @@ class ClusterOptions:
     max_message_bytes: int = 1_048_588
     init_producer_id_version: int = 5
     is_before_4: bool = False
+
+    @property
+    def is_before_2_5(self) -> bool:
+        """Whether the brokers are older than KIP-360."""
+        return self.init_producer_id_version < _VERSION_OF_KIP_360

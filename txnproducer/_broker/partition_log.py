@@ -58,6 +58,9 @@ class ReadRecord(NamedTuple):
 class PartitionLog:
     """See the module.
 
+    Args:
+        is_before_2_5: see `ProducerStates`.
+
     Attributes:
         entries: batches and markers, by offset.
         aborted: the aborted ranges, by their markers' offsets.
@@ -67,10 +70,10 @@ class PartitionLog:
 
     __slots__ = ("aborted", "entries", "log_end_offset", "states")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_before_2_5: bool = False) -> None:
         self.entries: list[LogEntry] = []
         self.aborted: list[AbortedRange] = []
-        self.states = ProducerStates()
+        self.states = ProducerStates(is_before_2_5=is_before_2_5)
         self.log_end_offset = 0
 
     @property

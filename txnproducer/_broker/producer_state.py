@@ -68,11 +68,16 @@ class Verification:
 
 
 class ProducerStates:
-    """All producers of one partition."""
+    """All producers of one partition.
 
-    __slots__ = ("producers", "verifications")
+    Args:
+        is_before_2_5: whether a later number of an unknown producer is refused (KIP-360).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_is_before_2_5", "producers", "verifications")
+
+    def __init__(self, *, is_before_2_5: bool = False) -> None:
+        self._is_before_2_5 = is_before_2_5
         self.producers: dict[int, ProducerState] = {}
         self.verifications: dict[int, Verification] = {}
 
@@ -116,7 +121,8 @@ class ProducerStates:
         if verification is not None and not _passes(verification, state, first_sequence):
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if state is None or state.epoch == -1:
-            return ErrorCode.NONE
+            is_unknown = self._is_before_2_5 and first_sequence != 0
+            return ErrorCode.UNKNOWN_PRODUCER_ID if is_unknown else ErrorCode.NONE
         if epoch != state.epoch:
             is_start = first_sequence == 0
             return ErrorCode.NONE if is_start else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -21,10 +21,8 @@ from typing import Final
 
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
-    InvalidRecordError,
     KafkaError,
     OutOfOrderSequenceError,
-    RecordTooLargeError,
 )
 from txnproducer.sim.history import Attempt, SentRecord
 from txnproducer.sim.options import SimOptions
@@ -35,7 +33,6 @@ TIME_ENOUGH: Final = MappingProxyType(
 )
 # An older cluster cannot raise epochs, so that after each lost answer a new producer is needed.
 _CAN_BUMP = 3
-_OWN_FAULTS = (InvalidRecordError, RecordTooLargeError)
 
 
 def can_be_calm(options: SimOptions) -> bool:
@@ -47,9 +44,7 @@ def unexcused(attempts: Iterable[Attempt]) -> Iterator[str]:
     """Yield what calm producers failed with for no reason of their own."""
     calm = [attempt for attempt in attempts if attempt.is_calm and not attempt.is_crashed]
     spoilt = {
-        (attempt.owner_process, attempt.incarnation)
-        for attempt in calm
-        if any(_is_own_fault(record) for record in attempt.records)
+        (attempt.owner_process, attempt.incarnation) for attempt in calm if _has_own_fault(attempt)
     }
     for attempt in calm:
         if attempt.owner is not None:
@@ -62,7 +57,7 @@ def unexcused(attempts: Iterable[Attempt]) -> Iterator[str]:
 
 
 def _of_transaction(attempt: Attempt) -> Iterator[str]:
-    if attempt.has_given_up or any(_is_own_fault(record) for record in attempt.records):
+    if attempt.has_given_up or _has_own_fault(attempt):
         return
     for error in attempt.errors:
         # Perhaps of a call that was interrupted before.
@@ -75,5 +70,5 @@ def _error_of(record: SentRecord) -> KafkaError | None:
     return future.error if future is not None and future.done() else None
 
 
-def _is_own_fault(record: SentRecord) -> bool:
-    return record.waited_in_vain or isinstance(_error_of(record), _OWN_FAULTS)
+def _has_own_fault(attempt: Attempt) -> bool:
+    return attempt.is_mistaken or any(record.waited_in_vain for record in attempt.records)

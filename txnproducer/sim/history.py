@@ -28,6 +28,7 @@ class SentRecord:
         headers: as they were given.
         partition: as it was given; None for the producer's choice.
         timestamp_ms: as it was given.
+        is_watched: whether a callback was given.
         future: what `send` returned.
         waited_in_vain: for memory or metadata; it never got into a batch.
         deliveries: what its callback was called with, each time.
@@ -41,6 +42,7 @@ class SentRecord:
     headers: tuple[tuple[str, bytes | None], ...] = ()
     partition: int | None = None
     timestamp_ms: int = -1
+    is_watched: bool = True
     future: FutureRecordMetadata | None = None
     waited_in_vain: bool = False
     deliveries: list[tuple[RecordMetadata, KafkaError | None]] = field(default_factory=list)
@@ -76,6 +78,7 @@ class Attempt:
         is_calm: whether its producer began when all was well, and has nobody beside it.
         errors: what its calls ended with, time-outs apart.
         has_given_up: whether it had no more patience with a call.
+        is_mistaken: whether it sent what cannot be sent, or what a broker refuses.
         is_crashed: whether the process ended before it was told.
     """
 
@@ -98,6 +101,7 @@ class Attempt:
     is_calm: bool = False
     errors: list[KafkaError] = field(default_factory=list)
     has_given_up: bool = False
+    is_mistaken: bool = False
 
     @property
     def is_fruitful(self) -> bool:

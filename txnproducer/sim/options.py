@@ -151,6 +151,7 @@ def _draw_settings(dice: random.Random) -> dict[str, Any]:
         "retry_backoff_ms": dice.choice((5, 20, 100)),
         "retry_backoff_max_ms": 400,
         "batch_size": batch_size,
+        "metadata_max_idle_ms": dice.choice((5_000, 300_000)),
         "buffer_memory": dice.choice((4 * batch_size, 20 * batch_size, 1 << 22)),
         "max_in_flight_requests_per_connection": dice.choice((1, 2, 5, 5)),
         "partitioner_ignore_keys": dice.random() < 0.1,

@@ -234,6 +234,8 @@ class Process:
         state = "plain" if manager is None else manager.state.name
         return f"{self.name} ({state}, {self.last_error!r}, waits until {self._until_ms})"
 
-    def wait_until(self, is_done: Condition, timeout_s: float | None) -> bool:  # noqa: ARG002
-        """Refuse: an application here waits by yielding (the core's `Waiter`)."""
+    def wait_until(self, is_done: Condition, timeout_s: float | None) -> bool:
+        """Wait for nothing: an application here waits by yielding (the core's `Waiter`)."""
+        if timeout_s == 0:
+            return is_done()
         raise IllegalStateError("a simulated application does not block")

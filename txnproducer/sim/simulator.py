@@ -38,14 +38,10 @@ from txnproducer.sim.faults import FaultKind, Faults
 from txnproducer.sim.history import Attempt, Fence, History
 from txnproducer.sim.options import MIN_REQUESTS, MIN_TRANSACTIONS, SimOptions
 from txnproducer.sim.process import Process
+from txnproducer.sim.sending import COMPACTED_TOPIC, TOPIC
 from txnproducer.sim.trace import Trace
 from txnproducer.sim.trouble import Trouble
-from txnproducer.sim.workload import (
-    COMPACTED_TOPIC,
-    TOPIC,
-    idempotent_script,
-    transactional_script,
-)
+from txnproducer.sim.workload import idempotent_script, transactional_script
 
 # The safety phase ends after this, even if requests are rare because everything is broken.
 _LONGEST_SAFETY_MS = 240_000

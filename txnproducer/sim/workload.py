@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import partial
 
-from txnproducer._core.append_blocked import AppendBlocked, BlockReason
 from txnproducer._core.commit_evidence import resolve
-from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -28,16 +25,25 @@ from txnproducer.records import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
-from txnproducer.sim.faults import FaultKind
-from txnproducer.sim.history import Attempt, SentRecord
 from txnproducer.sim.process import Condition, Process, Script
+from txnproducer.sim.sending import (
+    INTERRUPT_MS,
+    INTERRUPT_RATE,
+    TOPIC,
+    append,
+    flush,
+    look_around,
+    look_at_futures,
+    misuse,
+    send,
+    sleep,
+)
 
-TOPIC = "topic"
-COMPACTED_TOPIC = "compacted"
-# An interrupted call looks like one that timed out early.
-_INTERRUPT_RATE = 0.03
-_INTERRUPT_MS = 40
 _PATIENCE = 6
+_MISUSE_RATE = 0.02
+_AGED_RATE = 0.2
+# Of 2^15: the next epochs are the last ones.
+_LAST_EPOCHS = 2**15 - 2
 # How an abort says that the commit was faster.
 _LATE = ("could not be aborted", "is committed")
 
@@ -59,14 +65,6 @@ class Ended:
     result: TransactionalRequestResult | None = None
 
 
-def _never() -> bool:
-    return False
-
-
-def _sleep(process: Process, longest_ms: int) -> tuple[Condition, int]:
-    return _never, process.now_ms + 1 + process.dice.randrange(longest_ms)
-
-
 def _call(
     process: Process, begin: Callable[[], TransactionalRequestResult]
 ) -> Generator[tuple[Condition, int], bool, Ended]:
@@ -76,8 +74,8 @@ def _call(
     except KafkaError as error:
         return Ended(error, is_refused=True)
     limit_ms = process.config.max_block_ms
-    if process.dice.random() < _INTERRUPT_RATE:
-        limit_ms = min(limit_ms, _INTERRUPT_MS)
+    if process.dice.random() < INTERRUPT_RATE:
+        limit_ms = min(limit_ms, INTERRUPT_MS)
     is_done = yield (lambda: result.is_completed), process.now_ms + limit_ms
     if not is_done:
         return Ended(KafkaTimeoutError(), is_timed_out=True, result=result)
@@ -92,14 +90,18 @@ def transactional_script(process: Process) -> Script:
     """Make transactions until the run has enough of them."""
     simulator = process.simulator
     while simulator.wants_more(process):
+        if process.dice.random() < _MISUSE_RATE:
+            misuse(process, is_between=True)
         is_ready = yield from _initialize(process)
         while is_ready and simulator.wants_more(process):
+            if process.dice.random() < _MISUSE_RATE:
+                misuse(process, is_between=True)
             is_ready = yield from _Transaction(process).run()
             if is_ready and (process.dice.random() < 0.02 or simulator.must_begin_anew(process)):
                 break  # a deployment: close, and begin anew
         yield from _close(process)
         if simulator.wants_more(process):
-            yield _sleep(process, 300)
+            yield sleep(process, 300)
             process.renew()
 
 
@@ -113,7 +115,7 @@ def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool
             process.simulator.checkers.init_failed(process, error)
             if error.recovery != "resume":
                 return False
-            yield _sleep(process, 500)
+            yield sleep(process, 500)
     process.simulator.checkers.gave_up(process, "init_transactions")
     return False
 
@@ -126,6 +128,8 @@ def _close(process: Process) -> Script:
     if is_hasty:
         limit_ms = process.dice.randrange(100)
     core.initiate_close(process.now_ms)
+    if process.dice.random() < 0.1:
+        _send_too_late(process)
     is_closed = yield (lambda: core.is_closed), process.now_ms + limit_ms
     if is_closed:
         checkers.closed_in_time(process)
@@ -139,6 +143,17 @@ def _close(process: Process) -> Script:
         batch.run()
         core.finish_callbacks(batch)
     checkers.closed(process)
+
+
+def _send_too_late(process: Process) -> None:
+    """Send while the producer is being closed, as another thread may."""
+    try:
+        told = append(process, b"too late")
+    except KafkaError:
+        return
+    process.simulator.history.violate(
+        "state", f"{process.name} is being closed, and sends: {told}"
+    )
 
 
 class _Transaction:
@@ -178,7 +193,7 @@ class _Transaction:
         offsets_at = dice.randrange(4) if dice.random() < options.offsets_rate else -1
         count = dice.randrange(7)
         for number in range(count):
-            error = yield from _send(self._process, self._attempt, number)
+            error = yield from send(self._process, self._attempt, number)
             if error is not None:
                 return error
             drawn = dice.random()
@@ -188,13 +203,14 @@ class _Transaction:
                 if error is not None:
                     return error
             elif drawn < 0.08:
-                yield _sleep(self._process, 400)
+                yield sleep(self._process, 400)
             elif drawn < 0.13:
-                yield from _flush(self._process)
+                yield from flush(self._process)
             elif drawn < 0.15:
-                yield from _look_around(self._process)
+                yield from look_around(self._process)
+                look_at_futures(self._process, self._attempt)
             elif drawn < 0.16:
-                _misuse(self._process)
+                misuse(self._process)
         if offsets_at >= 0:
             return (yield from self._send_offsets())
         return None
@@ -234,8 +250,11 @@ class _Transaction:
                 return True
             if not ended.is_timed_out:
                 return (yield from self._after_failed_commit(error))
-            if process.dice.random() < 0.3:
+            drawn = process.dice.random()
+            if drawn < 0.3:
                 break
+            if drawn < 0.5:
+                misuse(process)
         else:
             self._simulator.checkers.gave_up(process, "commit_transaction")
         attempt.has_given_up = True
@@ -321,164 +340,52 @@ class _Transaction:
             attempt.claim = "aborted"
 
 
-# --- records ------------------------------------------------------------------------------------
+# --- without transactions -----------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A record that an application is about to send: the arguments of `send`."""
-
-    topic: str
-    value: bytes
-    key: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    partition: int | None
-
-
-def _draft(process: Process, attempt: Attempt, number: int) -> _Draft:
-    dice = process.dice
-    filling = b"." * dice.choice((0, 0, 0, 10, 100, 400))
-    drawn = dice.random()
-    topic = TOPIC
-    if drawn < 0.004:
-        topic = "nowhere"
-    elif drawn < 0.008:
-        filling = b"." * (process.config.max_request_size + 1)
-    elif drawn < 0.1:
-        topic = COMPACTED_TOPIC
-    key = b"%d" % dice.randrange(9) if topic == COMPACTED_TOPIC or drawn > 0.8 else None
-    if topic == COMPACTED_TOPIC and dice.random() < 0.02:
-        key = None  # which the broker refuses
-    partition = None
-    if key is None and dice.random() < 0.7:
-        partition = dice.randrange(process.simulator.options.partition_count)
-    headers = (("trace", b"1"), ("empty", None)) if dice.random() < 0.05 else ()
-    return _Draft(topic, f"{attempt.name}:{number}:".encode() + filling, key, headers, partition)
-
-
-def _send(
-    process: Process, attempt: Attempt, number: int
-) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
-    """Send a record as `send` does: wait for metadata and memory up to `max_block_ms`."""
-    core, draft = process.core, _draft(process, attempt, number)
-    start_ms = process.now_ms
-    record = SentRecord(
-        process.simulator.history,
-        TopicPartition(draft.topic, -1),
-        draft.value,
-        draft.key,
-        draft.headers,
-        draft.partition,
-        start_ms,
-    )
-    outcome: FutureRecordMetadata | AppendBlocked | None = None
-    while not isinstance(outcome, FutureRecordMetadata):
-        if isinstance(outcome, AppendBlocked):
-            outcome = yield from _wait_to_append(process, draft, record, outcome, start_ms)
-            if isinstance(outcome, FutureRecordMetadata):
-                break
-        try:
-            outcome = core.append(
-                draft.topic,
-                draft.value,
-                draft.key,
-                draft.headers,
-                draft.partition,
-                start_ms,
-                record.on_delivery,
-                process.now_ms,
-                outcome,
-            )
-        except KafkaError as error:
-            return error
-    told = outcome.metadata()
-    record.place, record.future = TopicPartition(told.topic, told.partition), outcome
-    attempt.records.append(record)
-    return None
-
-
-def _wait_to_append(
-    process: Process,
-    draft: _Draft,
-    record: SentRecord,
-    blocked: AppendBlocked,
-    start_ms: int,
-) -> Generator[tuple[Condition, int], bool, FutureRecordMetadata | AppendBlocked]:
-    """Wait until it is worth trying again; after `max_block_ms` the record has failed."""
-    core = process.core
-    if blocked.reason is BlockReason.MEMORY:
-        process.simulator.faults.counts[FaultKind.MEMORY_EXHAUSTED] += 1
-    limit_ms = start_ms + process.config.max_block_ms
-    if process.dice.random() < _INTERRUPT_RATE:
-        limit_ms = min(limit_ms, process.now_ms + _INTERRUPT_MS)
-    is_possible = yield partial(core.append_can_proceed, blocked), limit_ms
-    if is_possible:
-        return blocked
-    record.waited_in_vain = True
-    waited_ms = process.now_ms - start_ms
-    return core.time_out_append(
-        blocked, draft.topic, draft.partition, record.on_delivery, waited_ms, process.now_ms
-    )
-
-
-def _look_around(process: Process) -> Script:
-    """Make the calls that only ask."""
-    core = process.core
-    if core.metrics()["buffer-available-bytes"] < 0:
-        process.simulator.history.violate("memory", f"{process.name} has lent more than it has")
-    until_ms = process.now_ms + process.config.max_block_ms
+def _misuse_without_transactions(process: Process) -> None:
     try:
-        while core.partitions_for(TOPIC, process.now_ms) is None and process.now_ms < until_ms:
-            yield partial(core.is_topic_decided, TOPIC), until_ms
-    except KafkaError as error:
-        process.simulator.checkers.refused(process, "partitions_for", error)
+        process.core.begin_transaction()
+    except IllegalStateError:
+        return
+    process.simulator.history.violate("state", f"{process.name} began a transaction without an id")
 
 
-def _misuse(process: Process) -> None:
-    """Make a call that does not fit, and see it refused, with nothing changed."""
-    core, manager = process.core, process.manager
-    calls: tuple[Callable[[], object], ...] = (core.begin_transaction, core.init_transactions)
-    state = manager.state
-    call = process.dice.choice(calls)
-    try:
-        call()
-    except KafkaError:
-        if manager.state is state:
-            return
-    process.simulator.history.violate(
-        "state", f"{process.name}: {call} in a transaction; {state} became {manager.state}"
-    )
-
-
-def _flush(process: Process) -> Script:
-    """Flush; every record's fate is known within the delivery time-out."""
-    core = process.core
-    ticket = core.begin_flush(process.now_ms)
-    limit_ms = process.config.delivery_timeout_ms + process.simulator.slack_ms
-    is_done = yield ticket.is_done, process.now_ms + limit_ms
-    core.end_flush(ticket)
-    if not is_done:
-        process.simulator.history.violate("hangs", f"{process.name}: flush, {limit_ms} ms")
+def _age(process: Process) -> Script:
+    """Have the producer go on as one whose epochs are all but used up."""
+    manager = process.core.transaction_manager
+    if manager is None or process.dice.random() >= _AGED_RATE:
+        return
+    has_id = yield (lambda: manager.has_producer_id), process.now_ms + 2_000
+    if has_id:
+        identity = manager.producer_id_and_epoch
+        manager.sequences.adopt(ProducerIdAndEpoch(identity.producer_id, _LAST_EPOCHS))
 
 
 def idempotent_script(process: Process) -> Script:
     """Send records without transactions until the run has enough."""
     simulator = process.simulator
+    yield from _age(process)
     while simulator.wants_more(process):
         attempt = simulator.new_attempt(process)
+        if process.dice.random() < _MISUSE_RATE:
+            _misuse_without_transactions(process)
         for number in range(process.dice.randrange(12)):
-            error = yield from _send(process, attempt, number)
+            error = yield from send(process, attempt, number)
             if error is not None:
                 break
             if process.dice.random() < 0.1:
-                yield _sleep(process, 400)
-        yield from _flush(process)
+                yield sleep(process, 400)
+            if process.dice.random() < 0.05:
+                look_at_futures(process, attempt)
+        yield from flush(process)
+        look_at_futures(process, attempt)
         simulator.checkers.plain_ended(process, attempt)
         is_deployed = process.dice.random() < 0.05 or simulator.must_begin_anew(process)
         if process.has_failed or is_deployed:
             yield from _close(process)
-            yield _sleep(process, 300)
+            yield sleep(process, 300)
             process.renew()
         else:
-            yield _sleep(process, 50)
+            yield sleep(process, 50)
     yield from _close(process)

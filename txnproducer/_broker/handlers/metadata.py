@@ -4,7 +4,7 @@ Behavior:
 * Tells the brokers that are up, and of each topic asked for its id and its partitions' leaders, as
   the asked broker knows them: it may be behind.
 * A partition without a leader is LEADER_NOT_AVAILABLE, an unknown topic is
-  UNKNOWN_TOPIC_OR_PARTITION.
+  UNKNOWN_TOPIC_OR_PARTITION. A name that no topic can have is INVALID_TOPIC_EXCEPTION.
 
 Version notes: topic ids come with v10, leader epochs with v7.
 Simplifications: topics are never created on the way; replicas are not told.
@@ -12,7 +12,8 @@ Simplifications: topics are never created on the way; replicas are not told.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from txnproducer._broker.resources import Resource, topic_id_of
 from txnproducer._protocol.messages import (
@@ -26,6 +27,8 @@ from txnproducer.records import TopicPartition
 
 if TYPE_CHECKING:
     from txnproducer._broker.cluster import BrokerCluster
+
+_LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 def handle(
@@ -42,6 +45,8 @@ def handle(
 def _topic(cluster: BrokerCluster, node_id: int, name: str) -> TopicMetadata:
     if not cluster.is_allowed(Resource.TOPIC, name):
         return TopicMetadata(name, (), error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if not _LEGAL_NAME.fullmatch(name):
+        return TopicMetadata(name, (), error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
     if name not in cluster.topics:
         return TopicMetadata(name, (), error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     partitions = []

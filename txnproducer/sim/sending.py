@@ -1,0 +1,246 @@
+"""What the simulated applications do with records, and the calls that only ask or do not fit.
+
+Owns: the drawing of a record, sending it with all that `send` waits for, flushing, looking around,
+misuse. Must not know: transactions' scripts (`workload.py`), what the logs say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+
+from txnproducer._core.append_blocked import AppendBlocked, BlockReason
+from txnproducer._core.results import FutureRecordMetadata
+from txnproducer.errors import KafkaError, KafkaTimeoutError
+from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from txnproducer.sim.faults import FaultKind
+from txnproducer.sim.history import Attempt, SentRecord
+from txnproducer.sim.process import Condition, Process, Script
+
+TOPIC = "topic"
+COMPACTED_TOPIC = "compacted"
+# An interrupted call looks like one that timed out early.
+INTERRUPT_RATE = 0.03
+INTERRUPT_MS = 40
+_OFFSETS = {TopicPartition(TOPIC, 0): OffsetAndMetadata(0)}
+_KEY_SIZES = (0, 1, 2, 3, 5, 200)
+_ROOM_FOR_KEYS = 100
+_UNWATCHED_RATE = 0.1
+_MISTAKE_RATE = 0.008
+
+
+def _never() -> bool:
+    return False
+
+
+def sleep(process: Process, longest_ms: int) -> tuple[Condition, int]:
+    """Return what to wait for: nothing but a drawn time."""
+    return _never, process.now_ms + 1 + process.dice.randrange(longest_ms)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A record that an application is about to send: the arguments of `send`.
+
+    Attributes:
+        is_mistake: whether it cannot be written.
+    """
+
+    topic: str
+    value: bytes
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int | None
+    is_mistake: bool
+
+
+def _draft(process: Process, attempt: Attempt, number: int) -> _Draft:
+    dice = process.dice
+    filling = b"." * dice.choice((0, 0, 0, 10, 100, 400))
+    drawn = dice.random()
+    topic = TOPIC
+    if drawn < 0.002:
+        topic = "not a topic!"
+    elif drawn < 0.004:
+        topic = "nowhere"
+    elif drawn < _MISTAKE_RATE:
+        filling = b"." * (process.config.max_request_size + 1)
+    elif drawn < 0.1:
+        topic = COMPACTED_TOPIC
+    is_keyed = topic == COMPACTED_TOPIC or drawn > 0.8
+    # The largest values leave no room for a long key in the smallest buffers.
+    sizes = _KEY_SIZES if len(filling) <= _ROOM_FOR_KEYS else _KEY_SIZES[:-1]
+    key = b"k" * dice.choice(sizes) + b"%d" % dice.randrange(9) if is_keyed else None
+    if topic == COMPACTED_TOPIC and dice.random() < 0.02:
+        key = None  # which the broker refuses
+    partition = None
+    if key is None and dice.random() < 0.7:
+        count = process.simulator.options.partition_count
+        # One that there is not: the topic might grow.
+        partition = count if dice.random() < 0.004 else dice.randrange(count)
+    headers = (("trace", b"1"), ("empty", None)) if dice.random() < 0.05 else ()
+    is_mistake = (
+        drawn < _MISTAKE_RATE
+        or partition == process.simulator.options.partition_count
+        or (topic == COMPACTED_TOPIC and key is None)
+    )
+    return _Draft(
+        topic, f"{attempt.name}:{number}:".encode() + filling, key, headers, partition, is_mistake
+    )
+
+
+def send(
+    process: Process, attempt: Attempt, number: int
+) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
+    """Send a record as `send` does: wait for metadata and memory up to `max_block_ms`."""
+    core, draft = process.core, _draft(process, attempt, number)
+    attempt.is_mistaken |= draft.is_mistake
+    start_ms = process.now_ms
+    record = SentRecord(
+        process.simulator.history,
+        TopicPartition(draft.topic, -1),
+        draft.value,
+        draft.key,
+        draft.headers,
+        draft.partition,
+        start_ms,
+        is_watched=process.dice.random() >= _UNWATCHED_RATE,
+    )
+    outcome: FutureRecordMetadata | AppendBlocked | None = None
+    while not isinstance(outcome, FutureRecordMetadata):
+        if isinstance(outcome, AppendBlocked):
+            outcome = yield from _wait_to_append(process, draft, record, outcome, start_ms)
+            if isinstance(outcome, FutureRecordMetadata):
+                break
+        try:
+            outcome = core.append(
+                draft.topic,
+                draft.value,
+                draft.key,
+                draft.headers,
+                draft.partition,
+                start_ms,
+                record.on_delivery if record.is_watched else None,
+                process.now_ms,
+                outcome,
+            )
+        except KafkaError as error:
+            return error
+    told = outcome.metadata()
+    record.place, record.future = TopicPartition(told.topic, told.partition), outcome
+    attempt.records.append(record)
+    return None
+
+
+def _wait_to_append(
+    process: Process,
+    draft: _Draft,
+    record: SentRecord,
+    blocked: AppendBlocked,
+    start_ms: int,
+) -> Generator[tuple[Condition, int], bool, FutureRecordMetadata | AppendBlocked]:
+    """Wait until it is worth trying again; after `max_block_ms` the record has failed."""
+    core = process.core
+    if blocked.reason is BlockReason.MEMORY:
+        process.simulator.faults.counts[FaultKind.MEMORY_EXHAUSTED] += 1
+    limit_ms = start_ms + process.config.max_block_ms
+    if process.dice.random() < INTERRUPT_RATE:
+        limit_ms = min(limit_ms, process.now_ms + INTERRUPT_MS)
+    is_possible = yield partial(core.append_can_proceed, blocked), limit_ms
+    if is_possible:
+        return blocked
+    record.waited_in_vain = True
+    waited_ms = process.now_ms - start_ms
+    on_delivery = record.on_delivery if record.is_watched else None
+    return core.time_out_append(
+        blocked, draft.topic, draft.partition, on_delivery, waited_ms, process.now_ms
+    )
+
+
+def look_around(process: Process) -> Script:
+    """Make the calls that only ask."""
+    core = process.core
+    if core.metrics()["buffer-available-bytes"] < 0:
+        process.simulator.history.violate("memory", f"{process.name} has lent more than it has")
+    until_ms = process.now_ms + process.config.max_block_ms
+    try:
+        while core.partitions_for(TOPIC, process.now_ms) is None and process.now_ms < until_ms:
+            yield partial(core.is_topic_decided, TOPIC), until_ms
+    except KafkaError as error:
+        process.simulator.checkers.refused(process, "partitions_for", error)
+
+
+def misuse(process: Process, *, is_between: bool = False) -> None:
+    """Make a call that does not fit, and see it refused, with nothing changed.
+
+    Args:
+        process: whose.
+        is_between: between two transactions, or before the first; else within one.
+    """
+    core, manager = process.core, process.manager
+    calls: tuple[Callable[[], object], ...] = (core.begin_transaction, core.init_transactions)
+    if is_between:
+        calls = (
+            core.begin_commit,
+            core.begin_abort,
+            lambda: core.send_offsets_to_transaction(_OFFSETS, ConsumerGroupMetadata("group")),
+            lambda: append(process, b"outside a transaction"),
+        )
+        if not manager.has_producer_id:
+            calls += (core.begin_transaction,)
+    state = manager.state
+    call = process.dice.choice(calls)
+    try:
+        call()
+    except KafkaError:
+        if manager.state is state:
+            return
+    process.simulator.history.violate(
+        "state", f"{process.name}: {call}; {state} became {manager.state}"
+    )
+
+
+def append(process: Process, value: bytes) -> FutureRecordMetadata:
+    """Send a record without waiting for anything.
+
+    Raises:
+        KafkaTimeoutError: it would have to wait.
+    """
+    now_ms = process.now_ms
+    outcome = process.core.append(TOPIC, value, None, (), 0, now_ms, None, now_ms)
+    if isinstance(outcome, FutureRecordMetadata):
+        return outcome
+    process.core.give_up_append(outcome)
+    raise KafkaTimeoutError("no time to wait")
+
+
+def look_at_futures(process: Process, attempt: Attempt) -> None:
+    """Ask a record's future in each way; all of them say the same."""
+    futures = [record.future for record in attempt.records if record.future is not None]
+    if not futures:
+        return
+    future = process.dice.choice(futures)
+    is_done, told = future.done(), repr(future)
+    error: KafkaError | None = None
+    try:
+        result = future.exception(0) if process.dice.random() < 0.5 else future.result(0)
+    except KafkaError as raised:
+        error, result = raised, None
+    is_late = isinstance(error, KafkaTimeoutError)
+    is_pending = error is not None and not is_done and is_late and "pending" in told
+    own = future.error
+    is_same = is_done and (repr(error or result) == repr(own) if own else error is None)
+    if not (is_pending or is_same):
+        process.simulator.history.violate("told", f"{told}: {error!r}, {result!r}")
+
+
+def flush(process: Process) -> Script:
+    """Flush; every record's fate is known within the delivery time-out."""
+    core = process.core
+    ticket = core.begin_flush(process.now_ms)
+    limit_ms = process.config.delivery_timeout_ms + process.simulator.slack_ms
+    is_done = yield ticket.is_done, process.now_ms + limit_ms
+    core.end_flush(ticket)
+    if not is_done:
+        process.simulator.history.violate("hangs", f"{process.name}: flush, {limit_ms} ms")
