@@ -232,3 +232,9 @@ def test_pending_offsets_outlive_a_move_of_their_groups_coordinator():
     committed = bench.cluster.committed_offsets(GROUP, require_stable=True)
     assert not isinstance(committed, ErrorCode)
     assert committed[T0].offset == 5
+
+
+@pytest.mark.parametrize("name", ["no spaces", "..", "a/b", "", "x" * 250])
+def test_metadata_call_a_name_that_no_topic_can_have_invalid(name):
+    (topic,) = Bench().ask(m.MetadataRequest((name,))).topics
+    assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.broker.support import Who, batch_of
+from tests.broker.support import T0, Bench, Who, batch_of
 from txnproducer._broker.partition_log import PartitionLog
 from txnproducer.errors import ErrorCode
 
@@ -210,3 +210,11 @@ def test_a_former_coordinators_marker_is_fenced_once_a_newer_one_has_written():
     append(log, A, 1, "open")
     assert mark(log, A, commit=False, coordinator=1) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert log.last_stable_offset == 2
+
+
+def test_before_kafka_2_5_a_later_number_of_an_unknown_producer_is_refused():
+    bench = Bench(init_producer_id_version=2, transaction_version=1)
+    who = Who(None, 7, 0)
+    assert bench.produce(who, T0, 3).error_code == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert bench.produce(who, T0, 0).error_code == ErrorCode.NONE
+    assert Bench().produce(who, T0, 3).error_code == ErrorCode.NONE
