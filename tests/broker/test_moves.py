@@ -238,3 +238,14 @@ def test_pending_offsets_outlive_a_move_of_their_groups_coordinator():
 def test_metadata_call_a_name_that_no_topic_can_have_invalid(name):
     (topic,) = Bench().ask(m.MetadataRequest((name,))).topics
     assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_what_is_decided_at_the_moment_its_coordinator_is_loaded_gets_its_markers_once():
+    bench = Bench(node_count=2, loading_ms=30, max_marker_delay_ms=100)
+    who = bench.open(T0)
+    bench.move_coordinator_of("a", 1 - bench.transaction_node())
+    bench.now_ms += 30  # the request comes before the coordinator's own timer
+    assert bench.end(who, commit=True).error_code == ErrorCode.NONE
+    bench.pass_ms(1_000)
+    assert len(bench.markers(T0)) == 1
+    assert bench.values(T0) == ["v"]
