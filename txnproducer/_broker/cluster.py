@@ -128,6 +128,8 @@ class BrokerCluster:
         """Return what a broker offers in its handshake."""
         newest = self.options.init_producer_id_version
         ranges = {**_VERSIONS, ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, newest)}
+        if self.options.is_before_2_5:
+            del ranges[ApiKey.DESCRIBE_TRANSACTIONS]
         return NodeApiVersions(ranges) if node_id in self.nodes else NodeApiVersions()
 
     @property
@@ -185,7 +187,11 @@ class BrokerCluster:
         expiration_ms = self.options.producer_id_expiration_ms
         if expiration_ms is not None:
             for log in self.logs.values():
-                self.counts["expired"] += log.states.forget_idle(now_ms - expiration_ms)
+                forgotten = log.states.forget_idle(now_ms - expiration_ms)
+                self.counts["expired"] += forgotten
+                if forgotten and self.options.is_before_2_5 and self._dice.randrange(2):
+                    # There it is retention that makes a partition forget: the records are gone.
+                    log.log_start_offset = log.last_stable_offset
 
     def marker_delay_ms(self) -> int:
         """Return how long a marker takes to its partition."""

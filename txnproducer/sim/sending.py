@@ -169,6 +169,10 @@ def look_around(process: Process) -> Script:
             yield partial(core.is_topic_decided, TOPIC), until_ms
     except KafkaError as error:
         process.simulator.checkers.refused(process, "partitions_for", error)
+    if process.transactional_id is not None and not process.has_failed:
+        nothing = core.send_offsets_to_transaction({}, ConsumerGroupMetadata("group"))
+        if not nothing.is_successful:
+            process.simulator.history.violate("told", f"{process.name}: no offsets, no success")
 
 
 def misuse(process: Process, *, is_between: bool = False) -> None:

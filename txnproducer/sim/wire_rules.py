@@ -109,7 +109,7 @@ class WireRules:
             return
         codes = {part.topic_partition: part.error_code for part in response.partitions}
         for part in request.partitions:
-            code = codes.get(part.topic_partition, ErrorCode.NONE)
+            code = codes.get(part.topic_partition, ErrorCode.NETWORK_EXCEPTION)
             if code == ErrorCode.NONE:
                 continue
             header = read_header(part.records)

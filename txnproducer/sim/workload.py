@@ -251,6 +251,8 @@ class _Transaction:
             if not ended.is_timed_out:
                 return (yield from self._after_failed_commit(error))
             drawn = process.dice.random()
+            if drawn < 0.15:
+                yield sleep(process, 3_000)  # the commit may end meanwhile, unseen
             if drawn < 0.3:
                 break
             if drawn < 0.5:
@@ -320,7 +322,8 @@ class _Transaction:
         commit, again = manager.last_commit, manager.may_begin_again
         known = self._simulator.cluster.transaction_coordinator(name).find(name)
         self._attempt.claim = "unknown"
-        if known is not None and commit is not None:
+        is_offered = not self._simulator.options.cluster.is_before_2_5
+        if known is not None and commit is not None and is_offered:
             described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
             self._attempt.claim = resolve(
                 commit, known.state.value, described, may_begin_again=again
