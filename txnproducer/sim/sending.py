@@ -183,25 +183,29 @@ def misuse(process: Process, *, is_between: bool = False) -> None:
         is_between: between two transactions, or before the first; else within one.
     """
     core, manager = process.core, process.manager
-    calls: tuple[Callable[[], object], ...] = (core.begin_transaction, core.init_transactions)
+    calls: dict[str, Callable[[], object]] = {
+        "begin": core.begin_transaction,
+        "init": core.init_transactions,
+    }
     if is_between:
-        calls = (
-            core.begin_commit,
-            core.begin_abort,
-            lambda: core.send_offsets_to_transaction(_OFFSETS, ConsumerGroupMetadata("group")),
-            lambda: append(process, b"outside a transaction"),
-        )
+        group = ConsumerGroupMetadata("group")
+        calls = {
+            "commit": core.begin_commit,
+            "abort": core.begin_abort,
+            "offsets": lambda: core.send_offsets_to_transaction(_OFFSETS, group),
+            "send": lambda: append(process, b"outside a transaction"),
+        }
         if not manager.has_producer_id:
-            calls += (core.begin_transaction,)
+            calls["begin"] = core.begin_transaction
     state = manager.state
-    call = process.dice.choice(calls)
+    name, call = process.dice.choice(list(calls.items()))
     try:
         call()
     except KafkaError:
         if manager.state is state:
             return
     process.simulator.history.violate(
-        "state", f"{process.name}: {call}; {state} became {manager.state}"
+        "state", f"{process.name}: {name}; {state.name} became {manager.state.name}"
     )
 
 
