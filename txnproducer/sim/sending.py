@@ -158,6 +158,31 @@ def _wait_to_append(
     )
 
 
+def both(process: Process, *scripts: Generator[tuple[Condition, int], bool, object]) -> Script:
+    """Run scripts side by side, as threads do; what they return is lost."""
+    running = {script: next(script, None) for script in scripts}
+    while running := {script: wait for script, wait in running.items() if wait is not None}:
+        waits = [wait for wait in running.values() if wait is not None]
+        ready = [
+            script
+            for script, wait in running.items()
+            if wait is not None and (wait[0]() or process.now_ms >= wait[1])
+        ]
+        if not ready:
+            yield partial(_is_any, waits), min(until_ms for _, until_ms in waits)
+            continue
+        script = process.dice.choice(ready)
+        wait = running[script]
+        try:
+            running[script] = script.send(wait is not None and wait[0]())
+        except StopIteration:
+            del running[script]
+
+
+def _is_any(waits: list[tuple[Condition, int]]) -> bool:
+    return any(condition() for condition, _ in waits)
+
+
 def look_around(process: Process) -> Script:
     """Make the calls that only ask."""
     core = process.core

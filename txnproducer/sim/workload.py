@@ -31,6 +31,7 @@ from txnproducer.sim.sending import (
     INTERRUPT_RATE,
     TOPIC,
     append,
+    both,
     flush,
     look_around,
     look_at_futures,
@@ -41,6 +42,7 @@ from txnproducer.sim.sending import (
 
 _PATIENCE = 6
 _MISUSE_RATE = 0.02
+_TWO_THREADS_RATE = 0.05
 _AGED_RATE = 0.2
 # Of 2^15: the next epochs are the last ones.
 _LAST_EPOCHS = 2**15 - 2
@@ -193,7 +195,7 @@ class _Transaction:
         offsets_at = dice.randrange(4) if dice.random() < options.offsets_rate else -1
         count = dice.randrange(7)
         for number in range(count):
-            error = yield from send(self._process, self._attempt, number)
+            error = yield from _send(self._process, self._attempt, number)
             if error is not None:
                 return error
             drawn = dice.random()
@@ -346,6 +348,16 @@ class _Transaction:
 # --- without transactions -----------------------------------------------------------------------
 
 
+def _send(
+    process: Process, attempt: Attempt, number: int
+) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
+    """Send a record; now and then two threads send others first."""
+    if process.dice.random() < _TWO_THREADS_RATE:
+        pair = (send(process, attempt, 100 * n + number) for n in (1, 2))
+        yield from both(process, *pair)
+    return (yield from send(process, attempt, number))
+
+
 def _misuse_without_transactions(process: Process) -> None:
     try:
         process.core.begin_transaction()
@@ -374,7 +386,7 @@ def idempotent_script(process: Process) -> Script:
         if process.dice.random() < _MISUSE_RATE:
             _misuse_without_transactions(process)
         for number in range(process.dice.randrange(12)):
-            error = yield from send(process, attempt, number)
+            error = yield from _send(process, attempt, number)
             if error is not None:
                 break
             if process.dice.random() < 0.1:
