@@ -25,6 +25,7 @@ from txnproducer.records import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
+from txnproducer.sim.history import Attempt
 from txnproducer.sim.process import Condition, Process, Script
 from txnproducer.sim.sending import (
     INTERRUPT_MS,
