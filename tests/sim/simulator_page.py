@@ -33,8 +33,8 @@ def fault_list() -> str:
 
 def replaced(page: str, name: str, content: str) -> str:
     """Return a page with one generated part made anew."""
-    pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end {name} -->)"
-    return re.sub(pattern, lambda m: f"{m[1]}{content}{m[2]}", page, flags=re.DOTALL)
+    pattern = rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)"
+    return re.sub(pattern, lambda m: f"{m[1]}{content}\n{m[2]}", page, flags=re.DOTALL)
 
 
 def main() -> None:
