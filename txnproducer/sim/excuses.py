@@ -10,7 +10,8 @@ failure needs an excuse:
 * a record that is too large, or invalid (with those of its batch), or waited in vain for memory or
   for a topic that does not exist; in a transaction all else follows from one of them
 * a call that its application gave up, or interrupted
-* an idempotent producer's records that others overtook while the broker did not know the producer
+* an idempotent producer's records that others overtook while the broker did not know the producer,
+  and what was renumbered on the wire for that, if its answer is lost
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def unexcused(attempts: Iterable[Attempt]) -> Iterator[str]:
     """Yield what calm producers failed with for no reason of their own."""
     calm = [attempt for attempt in attempts if attempt.is_calm and not attempt.is_crashed]
     spoilt = {
-        (attempt.owner_process, attempt.incarnation) for attempt in calm if _has_own_fault(attempt)
+        (attempt.owner_process, attempt.incarnation)
+        for attempt in calm
+        if _has_own_fault(attempt) or _was_overtaken(attempt)
     }
     for attempt in calm:
         if attempt.owner is not None:
@@ -52,7 +55,7 @@ def unexcused(attempts: Iterable[Attempt]) -> Iterator[str]:
         elif (attempt.owner_process, attempt.incarnation) not in spoilt:
             for record in attempt.records:
                 error = _error_of(record)
-                if error is not None and not isinstance(error, OutOfOrderSequenceError):
+                if error is not None:
                     yield f"{record.value!r}: {error}"
 
 
@@ -63,6 +66,11 @@ def _of_transaction(attempt: Attempt) -> Iterator[str]:
         # Perhaps of a call that was interrupted before.
         if not isinstance(error, CommitOutcomeUnknownError):
             yield f"{attempt.name}: {type(error).__name__}: {error}"
+
+
+def _was_overtaken(attempt: Attempt) -> bool:
+    errors = [_error_of(record) for record in attempt.records]
+    return attempt.owner is None and any(isinstance(e, OutOfOrderSequenceError) for e in errors)
 
 
 def _error_of(record: SentRecord) -> KafkaError | None:
