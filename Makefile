@@ -43,8 +43,11 @@ unit: .venv/.installed-dev  ## tests without network, JVM or waiting; those of t
 	$(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core
 	$(BIN)/coverage report --skip-covered --fail-under=100
 
+# Fresh seeds for each commit, and the same ones whenever it is tested again.
+FIRST_SEED = $(shell git log -1 --format=%ct000 2>/dev/null)
+
 simulation: .venv/.installed-dev  ## a thousand fresh seeds of the simulator
-	$(BIN)/txnproducer simulate --seeds 1000
+	$(BIN)/txnproducer simulate --seeds 1000 $(addprefix --seed ,$(FIRST_SEED))
 
 coverage: .venv/.installed-dev  ## the unit tests again, with the branches they leave out
 	$(BIN)/coverage run -m pytest tests

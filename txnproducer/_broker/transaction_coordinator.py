@@ -292,5 +292,6 @@ class TransactionCoordinator:
         if epoch != self.epoch:
             return
         for known in list(self._ids.values()):
-            if known.state.is_prepared:
+            # What was decided at this very moment has its markers on their way already.
+            if known.state.is_prepared and known.transactional_id not in self._unwritten:
                 self._send_markers(known, now_ms)

@@ -26,11 +26,15 @@ from txnproducer.errors import (
     OutOfOrderSequenceError,
 )
 from txnproducer.sim.history import Attempt, SentRecord
-from txnproducer.sim.options import SimOptions
+from txnproducer.sim.options import LONGEST_DELIVERY_MS, SimOptions
 
 # What a calm producer is set to: all that goes wrong is over long before.
 TIME_ENOUGH: Final = MappingProxyType(
-    {"delivery_timeout_ms": 30_000, "transaction_timeout_ms": 60_000, "retries": 2**31 - 1}
+    {
+        "delivery_timeout_ms": LONGEST_DELIVERY_MS,
+        "transaction_timeout_ms": 60_000,
+        "retries": 2**31 - 1,
+    }
 )
 # An older cluster cannot raise epochs, so that after each lost answer a new producer is needed.
 _CAN_BUMP = 3

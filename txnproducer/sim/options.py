@@ -20,6 +20,10 @@ MIN_TRANSACTIONS = 20
 MIN_REQUESTS = 300
 
 
+# What a producer is set to once all is well.
+LONGEST_DELIVERY_MS = 30_000
+
+
 @dataclass(frozen=True, slots=True)
 class SimOptions:
     """One run's options; printed with a failing seed.
@@ -82,7 +86,8 @@ class SimOptions:
         # A partition that forgets producers while their retries are on their way can't tell a
         # duplicate: `producer.id.expiration.ms` has to be longer than any of them.
         forgets = dice.random() < 0.2
-        longest_ms = 1000 + settings["delivery_timeout_ms"] + settings["request_timeout_ms"]
+        delivery_ms = max(settings["delivery_timeout_ms"], LONGEST_DELIVERY_MS)
+        longest_ms = 1000 + delivery_ms + settings["request_timeout_ms"]
         cluster = _draw_cluster(dice, is_v2=is_v2, can_bump=can_bump)
         if forgets:
             cluster = replace(cluster, producer_id_expiration_ms=longest_ms)
