@@ -43,6 +43,13 @@ MUTANTS = (
         "new batches need not wait for those of an earlier epoch",
     ),
     Mutant(
+        "unresolved-not-gated",
+        "drain.py",
+        " or sequences.has_unresolved_sequence(place)",
+        "",
+        "new batches may be numbered behind one whose fate is unknown",
+    ),
+    Mutant(
         "expired-not-unresolved",
         "produce_sender.py",
         "if batch.has_sequence and not is_refusal_certain:",
@@ -78,6 +85,13 @@ MUTANTS = (
         "a partition that did not ask for the new epoch can go on with its numbers",
     ),
     Mutant(
+        "refusal-is-certain-after-doubt",
+        "produce_sender.py",
+        "is_certain = outcome.is_refusal_certain and not batch.may_be_written",
+        "is_certain = outcome.is_refusal_certain",
+        "what is refused for good is not written, whatever became of its first attempt",
+    ),
+    Mutant(
         "overtaken-is-sent-again",
         "sequence_manager.py",
         "if unresolved_next is None and not batch.is_reset and self.is_overtaken(batch):",
@@ -97,6 +111,13 @@ MUTANTS = (
         "entry.adjust_sequences_due_to_failed_batch(batch)",
         "pass",
         "the numbers of a refused batch are left as a gap",
+    ),
+    Mutant(
+        "last-acked-goes-back",
+        "txn_partition_map.py",
+        "if identity_of(batch) == self.producer_id_and_epoch and is_sequence_after(\n            batch.last_sequence, self.last_acked_sequence\n        ):",
+        "if True:",
+        "whatever is acknowledged last is what was acknowledged up to",
     ),
     Mutant(
         "no-bump-for-a-gap",
@@ -163,11 +184,39 @@ MUTANTS = (
         "a request without an answer is repeated, and that is all",
     ),
     Mutant(
+        "no-refusal-where-epochs-cannot-be-raised",
+        "txn_course.py",
+        "            self._has_stray_request = True",
+        "            pass",
+        "an old cluster has to do without the guard",
+    ),
+    Mutant(
         "partitions-kept-for-the-next-transaction",
         "txn_course.py",
         "        self._pending_partitions.clear()\n        self._partitions.clear()",
         "        self._pending_partitions.clear()",
         "a partition that was added once is in every later transaction",
+    ),
+    Mutant(
+        "partition-not-added",
+        "transaction_manager.py",
+        "            self._new_partitions.add(topic_partition)",
+        "            self._partitions.add(topic_partition)",
+        "with v1, too, the broker adds partitions by itself",
+    ),
+    Mutant(
+        "send-before-partition-is-added",
+        "txn_course.py",
+        "return not self.is_transactional or topic_partition in self._partitions",
+        "return True",
+        "records may go out while the partition is being added",
+    ),
+    Mutant(
+        "v2-by-api-version",
+        "txn_course.py",
+        "self._is_v2_enabled_next = features.transaction_version >= 2",
+        "self._is_v2_enabled_next = True",
+        "a broker that offers EndTxn v5 speaks transactions v2",
     ),
     Mutant(
         "no-bump-at-the-upgrade",
@@ -184,11 +233,39 @@ MUTANTS = (
         "a fenced producer can abort and go on",
     ),
     Mutant(
+        "fenced-is-retried",
+        "verdicts.py",
+        "_OUTDATED_PRODUCER: Final = {_C.INVALID_PRODUCER_EPOCH: _FENCED, _C.PRODUCER_FENCED: _FENCED}",
+        "_OUTDATED_PRODUCER: Final = {_C.INVALID_PRODUCER_EPOCH: _RETRY, _C.PRODUCER_FENCED: _RETRY}",
+        "a fenced producer asks again until it is let in",
+    ),
+    Mutant(
+        "bump-without-the-present-identity",
+        "txn_course.py",
+        "                current=self.producer_id_and_epoch,\n",
+        "",
+        "raising the epoch is the same as beginning anew",
+    ),
+    Mutant(
         "lost-commit-is-a-failure",
         "end_txn.py",
         "return self._is_commit_on_wire or self._lost_commits > 0",
         "return False",
         "a commit without an answer was not carried out",
+    ),
+    Mutant(
+        "refused-log-write-is-a-failure",
+        "end_txn.py",
+        "elif was_commit and verdict.action in _PASSING and code not in _NOT_CARRIED_OUT:",
+        "elif False:",
+        "a coordinator that is not available has written nothing",
+    ),
+    Mutant(
+        "invalid-state-is-committed",
+        "verdicts.py",
+        'END_TXN_COMMIT: Final = _table(\n    "EndTxn(commit)",\n    _UNEXPECTED,',
+        'END_TXN_COMMIT: Final = _table(\n    "EndTxn(commit)",\n    _COMPLETE,',
+        "a commit that is answered with an unusual error is done, mostly",
     ),
     Mutant(
         "invalid-txn-state-ends-a-commit-well",
@@ -219,6 +296,13 @@ MUTANTS = (
         "self._queue.push(commit)",
         "with v1, too, the group is added with its first offsets",
     ),
+    Mutant(
+        "group-member-not-told",
+        "txn_requests.py",
+        "            group.generation_id,\n            group.member_id,",
+        '            -1,\n            "",',
+        "the group's generation is of no interest to a producer",
+    ),
     # --- coordinators, leaders ----------------------------------------------------------------
     Mutant(
         "coordinator-not-looked-up",
@@ -234,6 +318,20 @@ MUTANTS = (
         '            self.fatal_error(KafkaError("no answer"))\n\n    def _unsupported',
         "without an answer nothing can be done",
     ),
+    Mutant(
+        "no-metadata-after-a-move",
+        "produce_sender.py",
+        "        if outcome.needs_metadata:\n            self._metadata.request_update()",
+        "        if False:\n            self._metadata.request_update()",
+        "metadata are as good as their age",
+    ),
+    Mutant(
+        "stale-leader-wins",
+        "metadata.py",
+        "        if known_epoch > answer.leader_epoch:",
+        "        if known_epoch < answer.leader_epoch:",
+        "the leader that was known first is the right one",
+    ),
     # --- the end of batches --------------------------------------------------------------------
     Mutant(
         "memory-kept-after-success",
@@ -241,6 +339,20 @@ MUTANTS = (
         "        if not batch.is_in_flight:\n            self._accumulator.deallocate(batch)\n        if is_mine",
         "        if is_mine",
         "memory comes back by itself",
+    ),
+    Mutant(
+        "memory-freed-on-the-wire",
+        "record_accumulator.py",
+        "        if not batch.is_memory_freed:\n            batch.is_memory_freed = True",
+        "        if True:",
+        "giving memory back twice does no harm",
+    ),
+    Mutant(
+        "waiting-place-kept",
+        "appender.py",
+        "            if ticket is not kept:",
+        "            if False:",
+        "a record that was refused while it waited leaves its place by itself",
     ),
     Mutant(
         "failure-taken-for-success",

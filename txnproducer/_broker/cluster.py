@@ -17,6 +17,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 from zlib import crc32
 
@@ -30,8 +31,11 @@ from txnproducer._protocol.messages import (
     ApiKey,
     BrokerNode,
     CoordinatorType,
+    EndTxnRequest,
+    ProduceRequest,
     Request,
     Response,
+    TxnOffsetCommitRequest,
 )
 from txnproducer._protocol.versions import (
     TRANSACTION_VERSION_FEATURE,
@@ -59,6 +63,13 @@ _VERSIONS = {
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 5),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiVersionRange(0, 0),
 }
+_VERSIONS_BEFORE_V2 = {
+    ApiKey.PRODUCE: ApiVersionRange(3, 11),
+    ApiKey.END_TXN: ApiVersionRange(0, 4),
+    ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 4),
+}
+_OF_BOTH_VERSIONS = (ProduceRequest, EndTxnRequest, TxnOffsetCommitRequest)
+_TRANSACTIONS_V2 = 2
 
 
 class Dice(Protocol):
@@ -122,13 +133,25 @@ class BrokerCluster:
 
     def handle(self, node_id: int, request: Request, now_ms: int) -> Response:
         """Answer a request that has reached a broker."""
+        if self._is_old(node_id) and isinstance(request, _OF_BOTH_VERSIONS):
+            # To such a broker it goes in an older version, whatever its sender means.
+            request = replace(request, is_transaction_v2_enabled=False)
         return handlers.handle(self, node_id, request, now_ms)
 
     def api_versions(self, node_id: int) -> NodeApiVersions:
         """Return what a broker offers in its handshake."""
         newest = self.options.init_producer_id_version
         ranges = {**_VERSIONS, ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, newest)}
+        if self.options.is_before_2_5:
+            del ranges[ApiKey.DESCRIBE_TRANSACTIONS]
+        if self._is_old(node_id):
+            ranges |= _VERSIONS_BEFORE_V2
         return NodeApiVersions(ranges) if node_id in self.nodes else NodeApiVersions()
+
+    def _is_old(self, node_id: int) -> bool:
+        return (
+            node_id < self.options.old_node_count and self.transaction_version < _TRANSACTIONS_V2
+        )
 
     @property
     def features(self) -> FinalizedFeatures:
@@ -185,7 +208,11 @@ class BrokerCluster:
         expiration_ms = self.options.producer_id_expiration_ms
         if expiration_ms is not None:
             for log in self.logs.values():
-                self.counts["expired"] += log.states.forget_idle(now_ms - expiration_ms)
+                forgotten = log.states.forget_idle(now_ms - expiration_ms)
+                self.counts["expired"] += forgotten
+                if forgotten and self.options.is_before_2_5 and self._dice.randrange(2):
+                    # There it is retention that makes a partition forget: the records are gone.
+                    log.log_start_offset = log.last_stable_offset
 
     def marker_delay_ms(self) -> int:
         """Return how long a marker takes to its partition."""

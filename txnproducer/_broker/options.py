@@ -31,6 +31,8 @@ class ClusterOptions:
         max_message_bytes: of a batch.
         init_producer_id_version: the newest that is offered; below 3 (before Kafka 2.5) epochs
             can't be raised, and a partition refuses later numbers of a producer it does not know.
+        old_node_count: so many brokers, the first ones, know no request of transactions v2 yet: a
+            rolling upgrade. Finalizing the feature means that all are new.
         is_before_4: a broker of Apache Kafka 3.9 with transactions v1, not of 4.x. Where a
             transaction has begun in a partition it takes batches of a later epoch unasked; a group
             that it does not know is to it one without members; and offsets that it refuses for
@@ -51,6 +53,7 @@ class ClusterOptions:
     max_message_bytes: int = 1_048_588
     init_producer_id_version: int = 5
     is_before_4: bool = False
+    old_node_count: int = 0
 
     @property
     def is_before_2_5(self) -> bool:

@@ -65,16 +65,17 @@ class PartitionLog:
         entries: batches and markers, by offset.
         aborted: the aborted ranges, by their markers' offsets.
         states: what is remembered of producers.
+        log_start_offset: the first record's; retention moves it on. The entries stay, for judges.
         log_end_offset: the next record's offset.
     """
 
-    __slots__ = ("aborted", "entries", "log_end_offset", "states")
+    __slots__ = ("aborted", "entries", "log_end_offset", "log_start_offset", "states")
 
     def __init__(self, *, is_before_2_5: bool = False) -> None:
         self.entries: list[LogEntry] = []
         self.aborted: list[AbortedRange] = []
         self.states = ProducerStates(is_before_2_5=is_before_2_5)
-        self.log_end_offset = 0
+        self.log_start_offset = self.log_end_offset = 0
 
     @property
     def last_stable_offset(self) -> int:

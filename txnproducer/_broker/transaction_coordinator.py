@@ -43,6 +43,8 @@ class LogWrite(Enum):
     DONE = auto()
     LOST = auto()  # refused, and not in the log
     LATE = auto()  # refused as too slow, and in the log all the same
+    BROKEN = auto()  # something went wrong that nobody thought of, before it was in the log
+    BROKEN_LATE = auto()  # the same, afterwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,10 @@ class TransactionCoordinator:
         """Write a change to the log, and take it in."""
         name = changed.transactional_id
         result = self._cluster.log_write()
-        if result is not LogWrite.LOST:
+        if result not in (LogWrite.LOST, LogWrite.BROKEN):
             self._log[name] = changed
+        if result in (LogWrite.BROKEN, LogWrite.BROKEN_LATE):
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         if result is not LogWrite.DONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._count_rotation(changed)

@@ -29,7 +29,7 @@ from txnproducer._core.txn_handler import Priority, TransactionActions, TxnReque
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
-from txnproducer._protocol.messages import EndTxnRequest, EndTxnResponse, Response
+from txnproducer._protocol.messages import EndTxnRequest, EndTxnResponse
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     ErrorCode,
@@ -58,6 +58,7 @@ class EndTxnHandler(TxnRequestHandler):
     """
 
     priority = Priority.END_TXN
+    answer_type = EndTxnResponse
     is_end_txn = True
 
     def __init__(
@@ -143,9 +144,7 @@ class EndTxnHandler(TxnRequestHandler):
             self._lost_commits += 1
         super().on_failure(failure, error)
 
-    def _handle(self, response: Response) -> None:
-        if not isinstance(response, EndTxnResponse):
-            raise IllegalStateError(f"not the answer to EndTxn: {response!r}")
+    def _handle(self, response: EndTxnResponse) -> None:
         was_commit = self._is_commit_on_wire
         self._is_commit_on_wire = False
         table = verdicts.END_TXN_COMMIT if was_commit else verdicts.END_TXN_ABORT

@@ -18,14 +18,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from txnproducer._core.commit_evidence import ResolvedOutcome
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import BrokerNode, CoordinatorType, Request, Response
-from txnproducer.errors import KafkaError, UnsupportedVersionError
+from txnproducer.errors import IllegalStateError, KafkaError, UnsupportedVersionError
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
 
@@ -164,6 +164,7 @@ class TxnRequestHandler(ABC):
 
     Attributes:
         priority: when its turn is.
+        answer_type: what its answer has to be.
         is_harmful_when_late: whether it could act upon a later transaction of the same epoch.
         may_begin_transaction: whether the coordinator begins the transaction with it.
         needs_coordinator: which one it goes to; None for any broker.
@@ -173,6 +174,7 @@ class TxnRequestHandler(ABC):
     """
 
     priority: Priority
+    answer_type: type
     needs_coordinator: CoordinatorType | None = CoordinatorType.TRANSACTION
     is_end_txn = False
     is_harmful_when_late = True
@@ -209,11 +211,13 @@ class TxnRequestHandler(ABC):
         if self._actions.has_fatal_error:
             self.fail(self._actions.last_error or KafkaError())
             return
+        if not isinstance(response, self.answer_type):
+            raise IllegalStateError(f"not the answer to this request: {response!r}")
         self._handle(response)
 
     @abstractmethod
-    def _handle(self, response: Response) -> None:
-        """Judge the answer and act."""
+    def _handle(self, response: Any) -> None:
+        """Judge the answer, which is of `answer_type`, and act."""
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
         """Take in that there is no answer."""

@@ -31,7 +31,6 @@ from txnproducer._protocol.messages import (
     FindCoordinatorResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    Response,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
@@ -66,10 +65,6 @@ ADD_PARTITIONS_RETRY_BACKOFF_MS: Final = 20
 _MAX_TIMEOUT_MS: Final = 2**31 - 1
 
 
-def _wrong_answer(response: Response) -> IllegalStateError:
-    return IllegalStateError(f"not the answer to this request: {response!r}")
-
-
 class FindCoordinatorHandler(TxnRequestHandler):
     """FindCoordinator (key 10): goes to any broker.
 
@@ -82,6 +77,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
     """
 
     priority = Priority.FIND_COORDINATOR
+    answer_type = FindCoordinatorResponse
     needs_coordinator = None
     is_harmful_when_late = False
 
@@ -93,9 +89,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
     def _build(self) -> FindCoordinatorRequest:
         return FindCoordinatorRequest(self.key, self.key_type)
 
-    def _handle(self, response: Response) -> None:
-        if not isinstance(response, FindCoordinatorResponse):
-            raise _wrong_answer(response)
+    def _handle(self, response: FindCoordinatorResponse) -> None:
         if len(response.coordinators) != 1:
             self.fatal_error(
                 IllegalStateError(
@@ -143,6 +137,7 @@ class InitProducerIdHandler(TxnRequestHandler):
     Retries: every retriable code (CONCURRENT_TRANSACTIONS while an older transaction completes).
     """
 
+    answer_type = InitProducerIdResponse
     is_harmful_when_late = False
 
     def __init__(
@@ -178,9 +173,7 @@ class InitProducerIdHandler(TxnRequestHandler):
             self._current.producer_epoch,
         )
 
-    def _handle(self, response: Response) -> None:
-        if not isinstance(response, InitProducerIdResponse):
-            raise _wrong_answer(response)
+    def _handle(self, response: InitProducerIdResponse) -> None:
         code = response.error_code
         verdict = self._table.judge(code)
         if verdict.action is not Action.COMPLETE:
@@ -216,6 +209,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
     """
 
     priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    answer_type = AddPartitionsToTxnResponse
     may_begin_transaction = True
 
     def __init__(self, actions: TransactionActions, partitions: frozenset[TopicPartition]) -> None:
@@ -238,9 +232,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
             tuple(sorted(self.partitions)),
         )
 
-    def _handle(self, response: Response) -> None:
-        if not isinstance(response, AddPartitionsToTxnResponse):
-            raise _wrong_answer(response)
+    def _handle(self, response: AddPartitionsToTxnResponse) -> None:
         table = verdicts.ADD_PARTITIONS_TO_TXN
         collected: dict[TopicPartition, int] = {}
         for partition, code in ((r.topic_partition, r.error_code) for r in response.results):
@@ -286,6 +278,7 @@ class AddOffsetsToTxnHandler(TxnRequestHandler):
     """
 
     priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    answer_type = AddOffsetsToTxnResponse
     may_begin_transaction = True
 
     def __init__(self, actions: TransactionActions, follower: TxnOffsetCommitHandler) -> None:
@@ -301,9 +294,7 @@ class AddOffsetsToTxnHandler(TxnRequestHandler):
             self._follower.group_id,
         )
 
-    def _handle(self, response: Response) -> None:
-        if not isinstance(response, AddOffsetsToTxnResponse):
-            raise _wrong_answer(response)
+    def _handle(self, response: AddOffsetsToTxnResponse) -> None:
         table, code = verdicts.ADD_OFFSETS_TO_TXN, response.error_code
         verdict = table.judge(code)
         if verdict.action is Action.COMPLETE:
@@ -327,6 +318,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
     """
 
     priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    answer_type = TxnOffsetCommitResponse
     needs_coordinator = CoordinatorType.GROUP
 
     def __init__(
@@ -368,9 +360,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
             self._is_transaction_v2_enabled,
         )
 
-    def _handle(self, response: Response) -> None:
-        if not isinstance(response, TxnOffsetCommitResponse):
-            raise _wrong_answer(response)
+    def _handle(self, response: TxnOffsetCommitResponse) -> None:
         table = verdicts.TXN_OFFSET_COMMIT
         retry = Verdict(Action.RETRY)
         for partition, code in ((r.topic_partition, r.error_code) for r in response.results):

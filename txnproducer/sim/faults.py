@@ -24,6 +24,7 @@ class FaultKind(Enum):
     STALLED = "no answer until the request timed out"
     UNREACHABLE = "broker unreachable for a client"
     THROTTLED = "client throttled"
+    LEFT_OUT = "partition left out of an answer"
     LEADER_MOVED = "leader moved"
     COORDINATOR_MOVED = "transaction coordinator moved"
     GROUP_MOVED = "group coordinator moved"
@@ -31,6 +32,7 @@ class FaultKind(Enum):
     METADATA_STALE = "metadata stale"
     LOG_WRITE_LOST = "transaction log write refused"
     LOG_WRITE_LATE = "transaction log write refused, and kept"
+    LOG_WRITE_BROKEN = "transaction coordinator broke while it wrote"
     APPEND_REFUSED = "append refused"
     APPEND_KEPT = "append refused, and kept"
     CLIENT_CRASHED = "client crashed"
@@ -57,6 +59,7 @@ NETWORK_RATES: Mapping[FaultKind, float] = MappingProxyType(
         FaultKind.REQUEST_SLOW: 0.03,
         FaultKind.ANSWER_SLOW: 0.03,
         FaultKind.THROTTLED: 0.02,
+        FaultKind.LEFT_OUT: 0.01,
     }
 )
 # Of each write, in a run where the kind is on.
@@ -64,6 +67,7 @@ BROKER_RATES: Mapping[FaultKind, float] = MappingProxyType(
     {
         FaultKind.LOG_WRITE_LOST: 0.03,
         FaultKind.LOG_WRITE_LATE: 0.02,
+        FaultKind.LOG_WRITE_BROKEN: 0.01,
         FaultKind.APPEND_REFUSED: 0.04,
         FaultKind.APPEND_KEPT: 0.04,
     }
@@ -79,7 +83,7 @@ EVENT_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.CLIENT_CRASHED: 3000,
         FaultKind.CLIENT_PAUSED: 3000,
         FaultKind.ZOMBIE: 4000,
-        FaultKind.ACCESS_REFUSED: 8000,
+        FaultKind.ACCESS_REFUSED: 4000,
         FaultKind.UPGRADED: 4000,
         FaultKind.MEMBER_FENCED: 6000,
         FaultKind.LOGIN_REFUSED: 9000,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txnproducer._protocol.events import (
@@ -27,7 +28,7 @@ from txnproducer._protocol.events import (
     ConnectionState,
     ResponseFailure,
 )
-from txnproducer._protocol.messages import BrokerNode, Response
+from txnproducer._protocol.messages import BrokerNode, ProduceResponse, Response
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
 from txnproducer.errors import AuthenticationError, IllegalStateError
 from txnproducer.sim.faults import FaultKind
@@ -363,6 +364,9 @@ class SimNetwork:
             link.muted_until_ms = now_ms + 1 + self._dice.randrange(500)
         if self._simulator.trace.is_on:
             self._simulator.trace.add(now_ms, self._name, f"<- {show_message(body)}")
+        if fate is FaultKind.LEFT_OUT and isinstance(body, ProduceResponse) and body.partitions:
+            self._simulator.faults.counts[fate] += 1
+            body = replace(body, partitions=body.partitions[1:])
         self._rules.answered(request.body, body)
         self._tell(ClientResponse(request, body))
 

@@ -111,8 +111,10 @@ class SimOptions:
 
 
 def _draw_cluster(dice: random.Random, *, is_v2: bool, can_bump: bool) -> ClusterOptions:
+    node_count = dice.choice((1, 2, 3))
     return ClusterOptions(
-        node_count=dice.choice((1, 2, 3)),
+        node_count=node_count,
+        old_node_count=0 if is_v2 else dice.choice((0, 0, 1, node_count)),
         transaction_version=2 if is_v2 else 1,
         coordinator_count=dice.choice((1, 3)),
         abort_check_interval_ms=dice.choice((100, 1000)),

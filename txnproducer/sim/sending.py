@@ -158,6 +158,31 @@ def _wait_to_append(
     )
 
 
+def both(process: Process, *scripts: Generator[tuple[Condition, int], bool, object]) -> Script:
+    """Run scripts side by side, as threads do; what they return is lost."""
+    running = {script: next(script, None) for script in scripts}
+    while running := {script: wait for script, wait in running.items() if wait is not None}:
+        waits = [wait for wait in running.values() if wait is not None]
+        ready = [
+            script
+            for script, wait in running.items()
+            if wait is not None and (wait[0]() or process.now_ms >= wait[1])
+        ]
+        if not ready:
+            yield partial(_is_any, waits), min(until_ms for _, until_ms in waits)
+            continue
+        script = process.dice.choice(ready)
+        wait = running[script]
+        try:
+            running[script] = script.send(wait is not None and wait[0]())
+        except StopIteration:
+            del running[script]
+
+
+def _is_any(waits: list[tuple[Condition, int]]) -> bool:
+    return any(condition() for condition, _ in waits)
+
+
 def look_around(process: Process) -> Script:
     """Make the calls that only ask."""
     core = process.core
@@ -169,6 +194,10 @@ def look_around(process: Process) -> Script:
             yield partial(core.is_topic_decided, TOPIC), until_ms
     except KafkaError as error:
         process.simulator.checkers.refused(process, "partitions_for", error)
+    if process.transactional_id is not None and not process.has_failed:
+        nothing = core.send_offsets_to_transaction({}, ConsumerGroupMetadata("group"))
+        if not nothing.is_successful:
+            process.simulator.history.violate("told", f"{process.name}: no offsets, no success")
 
 
 def misuse(process: Process, *, is_between: bool = False) -> None:
@@ -179,25 +208,29 @@ def misuse(process: Process, *, is_between: bool = False) -> None:
         is_between: between two transactions, or before the first; else within one.
     """
     core, manager = process.core, process.manager
-    calls: tuple[Callable[[], object], ...] = (core.begin_transaction, core.init_transactions)
+    calls: dict[str, Callable[[], object]] = {
+        "begin": core.begin_transaction,
+        "init": core.init_transactions,
+    }
     if is_between:
-        calls = (
-            core.begin_commit,
-            core.begin_abort,
-            lambda: core.send_offsets_to_transaction(_OFFSETS, ConsumerGroupMetadata("group")),
-            lambda: append(process, b"outside a transaction"),
-        )
+        group = ConsumerGroupMetadata("group")
+        calls = {
+            "commit": core.begin_commit,
+            "abort": core.begin_abort,
+            "offsets": lambda: core.send_offsets_to_transaction(_OFFSETS, group),
+            "send": lambda: append(process, b"outside a transaction"),
+        }
         if not manager.has_producer_id:
-            calls += (core.begin_transaction,)
+            calls["begin"] = core.begin_transaction
     state = manager.state
-    call = process.dice.choice(calls)
+    name, call = process.dice.choice(list(calls.items()))
     try:
         call()
     except KafkaError:
         if manager.state is state:
             return
     process.simulator.history.violate(
-        "state", f"{process.name}: {call}; {state} became {manager.state}"
+        "state", f"{process.name}: {name}; {state.name} became {manager.state.name}"
     )
 
 

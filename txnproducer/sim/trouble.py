@@ -102,6 +102,8 @@ class Trouble:
     def _decide_log_write(self) -> LogWrite:
         if self._faults.happens(FaultKind.LOG_WRITE_LOST):
             return LogWrite.LOST
+        if self._faults.happens(FaultKind.LOG_WRITE_BROKEN):
+            return self._dice.choice((LogWrite.BROKEN, LogWrite.BROKEN_LATE))
         is_late = self._faults.happens(FaultKind.LOG_WRITE_LATE)
         return LogWrite.LATE if is_late else LogWrite.DONE
 
@@ -172,6 +174,7 @@ class Trouble:
         name = self._dice.choice(self._simulator.transactional_ids or ("none",))
         refusals = [
             (Resource.TOPIC, "topic"),
+            (Resource.TOPIC, "compacted"),
             (Resource.TRANSACTIONAL_ID, name),
             (Resource.GROUP, f"group-{name}"),
             (Resource.CLUSTER, ""),
@@ -185,7 +188,7 @@ class Trouble:
             if cluster.counts["refused"] > before:
                 self._counts[FaultKind.ACCESS_REFUSED] += 1
 
-        self._later(1000, allow)
+        self._later(2000, allow)
         return False  # counted when it is over, if it mattered
 
     def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002

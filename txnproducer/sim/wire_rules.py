@@ -9,7 +9,8 @@ Rules of one partition under one identity (producer id and epoch):
 * "numbers": the first batch that is sent has number 0. Any later number is the one behind a batch
   that was sent before and was not refused for good at once: no gap is made.
 * "again": a batch is not sent over and over while the broker says that it is out of order. It can
-  happen while the batches before it are sent again, a few times.
+  happen while the batches before it are sent again, a few times. Nor does a producer go on asking
+  coordinators that have told it that it is fenced.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _MOST_REFUSALS = 5
 _SEQUENCES = 1 << 31
+_FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 _NOT_REFUSED = (DuplicateSequenceError, RetriableError)
 
 
@@ -69,6 +71,7 @@ class WireRules:
     def __init__(self, name: str, history: History) -> None:
         self._name = name
         self._history = history
+        self._fenced = 0
         self._numbers: dict[tuple[TopicPartition, int, int], _Numbers] = {}
 
     def sent(self, body: Request) -> None:
@@ -105,11 +108,17 @@ class WireRules:
 
     def answered(self, request: Request, response: Response) -> None:
         """Look at the answer to a request."""
+        if getattr(response, "error_code", ErrorCode.NONE) in _FENCED:
+            self._fenced += 1
+            if self._fenced == _MOST_REFUSALS:
+                self._history.violate(
+                    "again", f"{self._name} is fenced, and asked {self._fenced} times"
+                )
         if not isinstance(request, ProduceRequest) or not isinstance(response, ProduceResponse):
             return
         codes = {part.topic_partition: part.error_code for part in response.partitions}
         for part in request.partitions:
-            code = codes.get(part.topic_partition, ErrorCode.NONE)
+            code = codes.get(part.topic_partition, ErrorCode.NETWORK_EXCEPTION)
             if code == ErrorCode.NONE:
                 continue
             header = read_header(part.records)

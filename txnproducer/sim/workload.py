@@ -25,12 +25,14 @@ from txnproducer.records import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
+from txnproducer.sim.history import Attempt
 from txnproducer.sim.process import Condition, Process, Script
 from txnproducer.sim.sending import (
     INTERRUPT_MS,
     INTERRUPT_RATE,
     TOPIC,
     append,
+    both,
     flush,
     look_around,
     look_at_futures,
@@ -41,6 +43,7 @@ from txnproducer.sim.sending import (
 
 _PATIENCE = 6
 _MISUSE_RATE = 0.02
+_TWO_THREADS_RATE = 0.05
 _AGED_RATE = 0.2
 # Of 2^15: the next epochs are the last ones.
 _LAST_EPOCHS = 2**15 - 2
@@ -193,7 +196,7 @@ class _Transaction:
         offsets_at = dice.randrange(4) if dice.random() < options.offsets_rate else -1
         count = dice.randrange(7)
         for number in range(count):
-            error = yield from send(self._process, self._attempt, number)
+            error = yield from _send(self._process, self._attempt, number)
             if error is not None:
                 return error
             drawn = dice.random()
@@ -251,6 +254,8 @@ class _Transaction:
             if not ended.is_timed_out:
                 return (yield from self._after_failed_commit(error))
             drawn = process.dice.random()
+            if drawn < 0.15:
+                yield sleep(process, 3_000)  # the commit may end meanwhile, unseen
             if drawn < 0.3:
                 break
             if drawn < 0.5:
@@ -320,7 +325,8 @@ class _Transaction:
         commit, again = manager.last_commit, manager.may_begin_again
         known = self._simulator.cluster.transaction_coordinator(name).find(name)
         self._attempt.claim = "unknown"
-        if known is not None and commit is not None:
+        is_offered = not self._simulator.options.cluster.is_before_2_5
+        if known is not None and commit is not None and is_offered:
             described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
             self._attempt.claim = resolve(
                 commit, known.state.value, described, may_begin_again=again
@@ -341,6 +347,16 @@ class _Transaction:
 
 
 # --- without transactions -----------------------------------------------------------------------
+
+
+def _send(
+    process: Process, attempt: Attempt, number: int
+) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
+    """Send a record; now and then two threads send others first."""
+    if process.dice.random() < _TWO_THREADS_RATE:
+        pair = (send(process, attempt, 100 * n + number) for n in (1, 2))
+        yield from both(process, *pair)
+    return (yield from send(process, attempt, number))
 
 
 def _misuse_without_transactions(process: Process) -> None:
@@ -371,7 +387,7 @@ def idempotent_script(process: Process) -> Script:
         if process.dice.random() < _MISUSE_RATE:
             _misuse_without_transactions(process)
         for number in range(process.dice.randrange(12)):
-            error = yield from send(process, attempt, number)
+            error = yield from _send(process, attempt, number)
             if error is not None:
                 break
             if process.dice.random() < 0.1:

@@ -224,11 +224,14 @@ def _append(
     code, is_appended = cluster.decide_append()
     if code and not is_appended:
         return ProducePartitionResponse(place, code)
-    verdict, offset = cluster.logs[place].append(batch, now_ms)
+    log = cluster.logs[place]
+    verdict, offset = log.append(batch, now_ms)
     code = verdict or code
+    if code == ErrorCode.UNKNOWN_PRODUCER_ID:  # told with it since KIP-360's forerunners
+        return ProducePartitionResponse(place, code, log_start_offset=log.log_start_offset)
     if code:
         return ProducePartitionResponse(place, code)
-    return ProducePartitionResponse(place, code, offset, log_start_offset=0)
+    return ProducePartitionResponse(place, code, offset, log_start_offset=log.log_start_offset)
 
 
 def _read(cluster: BrokerCluster, found: Batch) -> tuple[RecordBatch | None, ErrorCode]:
