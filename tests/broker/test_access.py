@@ -186,6 +186,14 @@ def test_what_is_refused_does_not_begin_a_transaction(denied):
     assert not bench.cluster.has_pending_offsets
 
 
+def test_brokers_before_2_5_ask_for_each_idempotent_request_whether_it_is_allowed():
+    bench = Bench(transaction_version=1, init_producer_id_version=2)
+    bench.cluster.denied.add(CLUSTER)
+    assert bench.produce(idempotent(bench.init()), T0, 0).error_code == CLUSTER_REFUSED
+    assert bench.produce(Who(None, -1, -1), T0, -1).error_code == NONE
+    assert bench.produce(bench.open(T0), T0, 1).error_code == NONE
+
+
 def test_an_open_transaction_does_not_outrank_a_refusal():
     bench = Bench()
     who = bench.open(T0)

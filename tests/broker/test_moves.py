@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.support import GROUP, T0, T1, T2, Bench
+from tests.broker.support import GROUP, T0, T1, T2, TOPIC, Bench
 from txnproducer._broker.transaction_coordinator import LogWrite
 from txnproducer._protocol import messages as m
 from txnproducer.errors import ErrorCode
@@ -249,3 +249,20 @@ def test_what_is_decided_at_the_moment_its_coordinator_is_loaded_gets_its_marker
     bench.pass_ms(1_000)
     assert len(bench.markers(T0)) == 1
     assert bench.values(T0) == ["v"]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.INVALID_REPLICATION_FACTOR]
+)
+def test_metadata_tell_what_came_of_creating_a_topic(code):
+    (topic,) = Bench(missing_topic=code).ask(m.MetadataRequest(("nowhere",))).topics
+    assert topic.error_code == code
+
+
+def test_brokers_that_are_not_upgraded_yet_know_no_topic_ids():
+    bench = Bench(node_count=2, old_node_count=1, transaction_version=1)
+    ids = [bench.ask(m.MetadataRequest((TOPIC,)), node).topics[0].topic_id for node in (0, 1)]
+    assert ids[0] is None
+    assert ids[1] is not None
+    bench.cluster.finalize(2)
+    assert bench.ask(m.MetadataRequest((TOPIC,)), 0).topics[0].topic_id == ids[1]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.broker.support import T0, Bench, Who, batch_of
-from txnproducer._broker.partition_log import PartitionLog
+from txnproducer._broker.partition_log import Appended, PartitionLog
 from txnproducer.errors import ErrorCode
 
 A, B = Who("a", 1, 0), Who("b", 2, 0)
@@ -18,13 +18,13 @@ MAX_SEQUENCE = 2**31 - 1
 
 def append(log: PartitionLog, who: Who, sequence: int, *values: str) -> int:
     """Append what has to be taken; return its offset."""
-    code, offset = log.append(batch_of(who, sequence, *values), 0)
-    assert code == ErrorCode.NONE
-    return offset
+    appended = log.append(batch_of(who, sequence, *values), 0)
+    assert appended.error_code == ErrorCode.NONE
+    return appended.base_offset
 
 
 def verdict(log: PartitionLog, who: Who, sequence: int, *values: str) -> ErrorCode:
-    return log.append(batch_of(who, sequence, *values), 0)[0]
+    return log.append(batch_of(who, sequence, *values), 0).error_code
 
 
 def mark(log: PartitionLog, who: Who, *, commit: bool, coordinator: int = 0) -> ErrorCode:
@@ -181,7 +181,34 @@ def test_a_plain_batch_in_the_midst_of_its_producers_transaction_is_refused():
     log = PartitionLog()
     append(log, A, 0)
     plain = batch_of(A, 1, is_transactional=False)
-    assert log.append(plain, 0) == (ErrorCode.INVALID_TXN_STATE, -1)
+    assert log.append(plain, 0) == Appended(ErrorCode.INVALID_TXN_STATE)
+
+
+# --- whose time it is ---------------------------------------------------------------------------
+
+
+def test_records_keep_their_time_and_no_other_is_told():
+    log = PartitionLog()
+    assert log.append(batch_of(PLAIN, 0), 9_000).append_time_ms == -1
+    (entry,) = log.entries
+    assert entry.batch is not None
+    assert entry.batch.header.max_timestamp_ms == 1_000
+
+
+@pytest.mark.parametrize(("is_log_append_time", "told_ms"), [(False, 1_000), (True, 9_000)])
+def test_of_a_duplicate_the_newest_timestamp_is_told_whoever_gave_it(is_log_append_time, told_ms):
+    log = PartitionLog(is_log_append_time=is_log_append_time)
+    log.append(batch_of(PLAIN, 0), 9_000)
+    assert log.append(batch_of(PLAIN, 0), 9_500) == Appended(ErrorCode.NONE, 0, told_ms)
+
+
+def test_the_brokers_time_is_every_records_where_the_topic_wants_it():
+    log = PartitionLog(is_log_append_time=True)
+    assert log.append(batch_of(PLAIN, 0, "v", "w"), 9_000).append_time_ms == 9_000
+    (entry,) = log.entries
+    assert entry.batch is not None
+    assert [record.timestamp_ms for record in entry.batch] == [9_000, 9_000]
+    assert [record.value for record in entry.batch] == [b"v", b"w"]
 
 
 # --- who may write a marker ----------------------------------------------------------------------

@@ -67,6 +67,24 @@ def test_a_future_tells_offset_timestamp_and_sizes_of_its_own_record():
     assert futures[1].result().timestamp_ms == 777
 
 
+@pytest.mark.quirk("O13")
+def test_records_of_a_batch_that_the_broker_had_already_keep_their_own_timestamps():
+    # It answers with the newest timestamp in the batch, whoever gave it; Java's client takes that
+    # for the broker's time of every record.
+    batch, futures = make_batch(3)
+    batch.reenqueued(50, 10)
+    batch.complete(40, 102)
+    batch.result.done()
+    assert [future.result().timestamp_ms for future in futures] == [100, 101, 102]
+
+
+def test_a_broker_may_append_at_the_very_time_of_the_newest_record():
+    batch, futures = make_batch(3)
+    batch.complete(40, 102)  # at the first attempt there is no doubt whose time it is
+    batch.result.done()
+    assert [future.result().timestamp_ms for future in futures] == [102, 102, 102]
+
+
 def test_a_future_without_a_known_offset_says_so():
     batch, futures = make_batch(2)
     batch.complete(-1, -1)

@@ -113,6 +113,13 @@ MUTANTS = (
         "the numbers of a refused batch are left as a gap",
     ),
     Mutant(
+        "a-duplicates-time-for-every-record",
+        "producer_batch.py",
+        "if self.attempts and log_append_time_ms == self.builder.max_timestamp_ms:",
+        "if False:",
+        "the time that an answer names is every record's",
+    ),
+    Mutant(
         "last-acked-goes-back",
         "txn_partition_map.py",
         "if identity_of(batch) == self.producer_id_and_epoch and is_sequence_after(\n            batch.last_sequence, self.last_acked_sequence\n        ):",

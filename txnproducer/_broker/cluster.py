@@ -65,6 +65,7 @@ _VERSIONS = {
 }
 _VERSIONS_BEFORE_V2 = {
     ApiKey.PRODUCE: ApiVersionRange(3, 11),
+    ApiKey.METADATA: ApiVersionRange(0, 9),
     ApiKey.END_TXN: ApiVersionRange(0, 4),
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 4),
 }
@@ -148,6 +149,14 @@ class BrokerCluster:
             ranges |= _VERSIONS_BEFORE_V2
         return NodeApiVersions(ranges) if node_id in self.nodes else NodeApiVersions()
 
+    def knows_topic_ids(self, node_id: int) -> bool:
+        """Tell whether a broker names topics by their ids."""
+        return not self._is_old(node_id)
+
+    def told_log_start(self, log: PartitionLog) -> int:
+        """Return where a log starts, as it is told to an unknown producer: -1 where unknown."""
+        return log.log_start_offset if self._dice.randrange(4) else -1
+
     def _is_old(self, node_id: int) -> bool:
         return (
             node_id < self.options.old_node_count and self.transaction_version < _TRANSACTIONS_V2
@@ -227,7 +236,10 @@ class BrokerCluster:
         self.topic_ids[topic_id_of(name)] = name
         for number in range(partition_count):
             place = TopicPartition(name, number)
-            self.logs[place] = PartitionLog(is_before_2_5=self.options.is_before_2_5)
+            self.logs[place] = PartitionLog(
+                is_before_2_5=self.options.is_before_2_5,
+                is_log_append_time=name in self.options.log_append_time,
+            )
             self.leader_epochs[place] = 0
             self._set_leader(place, number % len(self.nodes), set(self.nodes))
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from txnproducer.errors import ErrorCode
+
 _VERSION_OF_KIP_360: Final = 3  # of InitProducerId
 
 
@@ -31,8 +33,11 @@ class ClusterOptions:
         max_message_bytes: of a batch.
         init_producer_id_version: the newest that is offered; below 3 (before Kafka 2.5) epochs
             can't be raised, and a partition refuses later numbers of a producer it does not know.
-        old_node_count: so many brokers, the first ones, know no request of transactions v2 yet: a
-            rolling upgrade. Finalizing the feature means that all are new.
+        old_node_count: so many brokers, the first ones, know neither requests of transactions v2
+            nor topic ids yet: a rolling upgrade. Finalizing the feature means that all are new.
+        missing_topic: what Metadata says of a topic that there is not: LEADER_NOT_AVAILABLE while
+            it is being created, INVALID_REPLICATION_FACTOR where that fails.
+        log_append_time: the topics whose records get the broker's time.
         is_before_4: a broker of Apache Kafka 3.9 with transactions v1, not of 4.x. Where a
             transaction has begun in a partition it takes batches of a later epoch unasked; a group
             that it does not know is to it one without members; and offsets that it refuses for
@@ -54,6 +59,8 @@ class ClusterOptions:
     init_producer_id_version: int = 5
     is_before_4: bool = False
     old_node_count: int = 0
+    missing_topic: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    log_append_time: frozenset[str] = frozenset()
 
     @property
     def is_before_2_5(self) -> bool:

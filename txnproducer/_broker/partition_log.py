@@ -4,7 +4,8 @@ Why it exists: what consumers read, at both isolation levels, is what a producer
 Owns: `PartitionLog`, `LogEntry`. Must not know: who leads it, requests, coordinators.
 
 Simplifications: the log is one for the whole cluster (replication is not modelled: what was
-appended is never lost, as with `acks=all` and enough replicas in sync); nothing is deleted.
+appended is never lost, as with `acks=all` and enough replicas in sync); nothing is deleted. A
+producer is forgotten by when it was last heard of, not by its records' timestamps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from txnproducer._broker.append_time import stamped
 from txnproducer._broker.producer_state import BatchSeen, ProducerStates
 from txnproducer._record import BatchHeader, RecordBatch
 from txnproducer.errors import ErrorCode
@@ -47,6 +49,21 @@ class AbortedRange(NamedTuple):
     marker_offset: int
 
 
+class Appended(NamedTuple):
+    """What became of a batch.
+
+    Attributes:
+        error_code: why it was refused.
+        base_offset: where it is; -1 if it was refused.
+        append_time_ms: as the answer tells it. Of a batch that was there already it is the newest
+            timestamp in it, whoever gave that.
+    """
+
+    error_code: ErrorCode
+    base_offset: int = -1
+    append_time_ms: int = -1
+
+
 class ReadRecord(NamedTuple):
     """A record as a consumer gets it."""
 
@@ -60,6 +77,7 @@ class PartitionLog:
 
     Args:
         is_before_2_5: see `ProducerStates`.
+        is_log_append_time: whether the broker's clock gives the timestamps.
 
     Attributes:
         entries: batches and markers, by offset.
@@ -69,9 +87,17 @@ class PartitionLog:
         log_end_offset: the next record's offset.
     """
 
-    __slots__ = ("aborted", "entries", "log_end_offset", "log_start_offset", "states")
+    __slots__ = (
+        "_is_log_append_time",
+        "aborted",
+        "entries",
+        "log_end_offset",
+        "log_start_offset",
+        "states",
+    )
 
-    def __init__(self, *, is_before_2_5: bool = False) -> None:
+    def __init__(self, *, is_before_2_5: bool = False, is_log_append_time: bool = False) -> None:
+        self._is_log_append_time = is_log_append_time
         self.entries: list[LogEntry] = []
         self.aborted: list[AbortedRange] = []
         self.states = ProducerStates(is_before_2_5=is_before_2_5)
@@ -87,27 +113,32 @@ class PartitionLog:
         ]
         return min(firsts, default=self.log_end_offset)
 
-    def append(self, batch: RecordBatch, now_ms: int) -> tuple[ErrorCode, int]:
-        """Append a client's batch, once; return the verdict and the base offset (-1: refused)."""
+    def append(self, batch: RecordBatch, now_ms: int) -> Appended:
+        """Append a client's batch, once."""
+        append_time_ms = -1
+        if self._is_log_append_time:
+            batch, append_time_ms = stamped(batch, now_ms), now_ms
         header = batch.header
         if not header.has_producer_id:
-            return ErrorCode.NONE, self._append(header, batch)
+            return Appended(ErrorCode.NONE, self._append(header, batch), append_time_ms)
         states, producer_id, epoch = self.states, header.producer_id, header.producer_epoch
         duplicate = states.find_duplicate(
             producer_id, epoch, header.base_sequence, header.last_sequence
         )
         if duplicate is not None:
-            return ErrorCode.NONE, duplicate.base_offset
+            return Appended(ErrorCode.NONE, duplicate.base_offset, duplicate.timestamp_ms)
         code = states.check(producer_id, epoch, header.base_sequence)
         if code:
-            return code, -1
+            return Appended(code)
         if not header.is_transactional and states.has_open_transaction(producer_id, epoch):
-            return ErrorCode.INVALID_TXN_STATE, -1
+            return Appended(ErrorCode.INVALID_TXN_STATE)
         offset = self._append(header, batch)
-        seen = BatchSeen(header.base_sequence, header.last_sequence, offset, now_ms)
+        seen = BatchSeen(
+            header.base_sequence, header.last_sequence, offset, header.max_timestamp_ms
+        )
         opens_at = offset if header.is_transactional else None
-        states.append(producer_id, epoch, seen, opens_at=opens_at)
-        return ErrorCode.NONE, offset
+        states.append(producer_id, epoch, seen, now_ms, opens_at=opens_at)
+        return Appended(ErrorCode.NONE, offset, append_time_ms)
 
     def _append(self, header: BatchHeader, batch: RecordBatch) -> int:
         offset = self.log_end_offset

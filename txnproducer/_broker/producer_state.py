@@ -26,7 +26,7 @@ MAX_EPOCH = 0x7FFF
 
 
 class BatchSeen(NamedTuple):
-    """One batch that was appended."""
+    """One batch that was appended; its time is the newest of its records'."""
 
     first_sequence: int
     last_sequence: int
@@ -131,7 +131,7 @@ class ProducerStates:
         return ErrorCode.NONE if is_next else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def append(
-        self, producer_id: int, epoch: int, seen: BatchSeen, *, opens_at: int | None
+        self, producer_id: int, epoch: int, seen: BatchSeen, now_ms: int, *, opens_at: int | None
     ) -> None:
         """Take in a batch that was appended.
 
@@ -139,11 +139,12 @@ class ProducerStates:
             producer_id: whose.
             epoch: whose.
             seen: the batch.
+            now_ms: the time.
             opens_at: its offset if it is transactional, else None.
         """
         state = self._of(producer_id, epoch)
         state.window.append(seen)
-        state.last_ms = seen.timestamp_ms
+        state.last_ms = now_ms
         if opens_at is not None:
             self.verifications.pop(producer_id, None)
             if state.first_offset is None:

@@ -273,12 +273,20 @@ class ProducerBatch:
     def complete(self, base_offset: int, log_append_time_ms: int) -> bool:
         """End with success.
 
+        Args:
+            base_offset: of the first record; -1 if it is not known.
+            log_append_time_ms: as the answer tells it. A broker that has the batch already tells
+                the newest timestamp in it, also where the records keep their own; Java's client
+                then gives all of them that one.
+
         Returns:
             False if the batch had failed or was aborted before, so that this changes nothing.
 
         Raises:
             IllegalStateError: it had succeeded before.
         """
+        if self.attempts and log_append_time_ms == self.builder.max_timestamp_ms:
+            log_append_time_ms = NO_TIMESTAMP
         return self._end(FinalState.SUCCEEDED, base_offset, log_append_time_ms, None)
 
     def complete_exceptionally(self, record_errors: RecordErrors) -> bool:

@@ -179,7 +179,7 @@ class Checkers:
                     value = record.value or b""
                     known = sent.get(value)
                     if known is not None:
-                        self._check_content(known, place, record)
+                        self._check_content(known, found, record)
                         if known.is_watched and known.delivered_as < last:
                             self._history.violate("told", f"{value!r}: called back too early")
                         last = max(last, known.delivered_as)
@@ -188,16 +188,20 @@ class Checkers:
                         visible[value].append(found)
         return visible, everything
 
-    def _check_content(
-        self, sent: SentRecord, place: TopicPartition, found: DecodedRecord
-    ) -> None:
+    def _check_content(self, sent: SentRecord, where: _Found, found: DecodedRecord) -> None:
+        place, offset = where
+        is_ours = place.topic not in self._simulator.options.cluster.log_append_time
+        timestamp_ms = sent.timestamp_ms if is_ours else found.timestamp_ms
         is_same = (found.key, found.headers, found.timestamp_ms) == (
             sent.key,
             sent.headers,
-            sent.timestamp_ms,
+            timestamp_ms,
         )
         if not is_same or sent.partition not in (None, place.partition):
             self._history.violate("content", f"{sent.value!r} is {found} in {place}")
+        told = None if sent.future is None else sent.future.metadata()
+        if told is not None and told.offset == offset and told.timestamp_ms != timestamp_ms:
+            self._history.violate("told", f"{sent.value!r} of {timestamp_ms} is said to be {told}")
 
     def _judge(self, attempt: Attempt, visible: dict[bytes, list[_Found]]) -> bool | None:
         """Judge one transaction; return whether it is visible, None where nothing shows it."""

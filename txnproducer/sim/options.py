@@ -14,12 +14,19 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from txnproducer._broker.options import ClusterOptions
+from txnproducer.errors import ErrorCode
 from txnproducer.sim.faults import BROKER_RATES, EVENT_INTERVALS_MS, NETWORK_RATES, FaultKind
 
+TOPIC = "topic"
+COMPACTED_TOPIC = "compacted"
 MIN_TRANSACTIONS = 20
 MIN_REQUESTS = 300
-
-
+_OF_A_MISSING_TOPIC = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.INVALID_REPLICATION_FACTOR,
+)
 # What a producer is set to once all is well.
 LONGEST_DELIVERY_MS = 30_000
 
@@ -85,7 +92,7 @@ class SimOptions:
         settings = _draw_settings(dice)
         # A partition that forgets producers while their retries are on their way can't tell a
         # duplicate: `producer.id.expiration.ms` has to be longer than any of them.
-        forgets = dice.random() < 0.2
+        forgets = dice.random() < (0.2 if can_bump else 0.6)
         delivery_ms = max(settings["delivery_timeout_ms"], LONGEST_DELIVERY_MS)
         longest_ms = 1000 + delivery_ms + settings["request_timeout_ms"]
         cluster = _draw_cluster(dice, is_v2=is_v2, can_bump=can_bump)
@@ -98,7 +105,7 @@ class SimOptions:
             idempotent_producers=dice.choice((1, 1, 1, 2)),
             plain_producers=dice.choice((0, 0, 0, 1)),
             partition_count=dice.choice((1, 2, 3, 5)),
-            requests=dice.choice((MIN_REQUESTS, 600, 900, 1500)),
+            requests=dice.choice((MIN_REQUESTS, 500, 800, 1200)),
             rates=_draw_rates(dice),
             intervals_ms=_draw_intervals(dice, is_v2=is_v2, can_bump=can_bump),
             settings=settings,
@@ -124,6 +131,8 @@ def _draw_cluster(dice: random.Random, *, is_v2: bool, can_bump: bool) -> Cluste
         loading_ms=dice.choice((0, 50, 500)),
         max_message_bytes=dice.choice((1_048_588, 1_048_588, 1_048_588, 700)),
         init_producer_id_version=5 if can_bump else 2,
+        missing_topic=dice.choice(_OF_A_MISSING_TOPIC),
+        log_append_time=frozenset(dice.choice(((), (), (COMPACTED_TOPIC,)))),
     )
 
 

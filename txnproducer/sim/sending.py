@@ -16,10 +16,9 @@ from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from txnproducer.sim.faults import FaultKind
 from txnproducer.sim.history import Attempt, SentRecord
+from txnproducer.sim.options import COMPACTED_TOPIC, TOPIC
 from txnproducer.sim.process import Condition, Process, Script
 
-TOPIC = "topic"
-COMPACTED_TOPIC = "compacted"
 # An interrupted call looks like one that timed out early.
 INTERRUPT_RATE = 0.03
 INTERRUPT_MS = 40
@@ -239,13 +238,26 @@ def append(process: Process, value: bytes) -> FutureRecordMetadata:
 
     Raises:
         KafkaTimeoutError: it would have to wait.
+        KafkaError: it has failed at once.
     """
-    now_ms = process.now_ms
-    outcome = process.core.append(TOPIC, value, None, (), 0, now_ms, None, now_ms)
+    outcome = begin_append(process, TOPIC, value)
     if isinstance(outcome, FutureRecordMetadata):
         return outcome
     process.core.give_up_append(outcome)
     raise KafkaTimeoutError("no time to wait")
+
+
+def begin_append(
+    process: Process, topic: str, value: bytes, blocked: AppendBlocked | None = None
+) -> FutureRecordMetadata | AppendBlocked:
+    """Send a record, or say what to wait for; raise its error if it has failed at once."""
+    now_ms = process.now_ms
+    outcome = process.core.append(topic, value, None, (), 0, now_ms, None, now_ms, blocked)
+    if isinstance(outcome, FutureRecordMetadata) and outcome.done():
+        error = outcome.exception(0)
+        if error is not None:
+            raise error
+    return outcome
 
 
 def look_at_futures(process: Process, attempt: Attempt) -> None:

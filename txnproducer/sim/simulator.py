@@ -36,9 +36,14 @@ from txnproducer.errors import ErrorCode
 from txnproducer.sim.checkers import Checkers
 from txnproducer.sim.faults import FaultKind, Faults
 from txnproducer.sim.history import Attempt, Fence, History
-from txnproducer.sim.options import MIN_REQUESTS, MIN_TRANSACTIONS, SimOptions
+from txnproducer.sim.options import (
+    COMPACTED_TOPIC,
+    MIN_REQUESTS,
+    MIN_TRANSACTIONS,
+    TOPIC,
+    SimOptions,
+)
 from txnproducer.sim.process import Process
-from txnproducer.sim.sending import COMPACTED_TOPIC, TOPIC
 from txnproducer.sim.trace import Trace
 from txnproducer.sim.trouble import Trouble
 from txnproducer.sim.workload import idempotent_script, transactional_script

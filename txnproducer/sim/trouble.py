@@ -28,6 +28,7 @@ _REFUSALS = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REQUEST_TIMED_OUT,
 )
+_OTHER_FEATURE_RATE = 0.3
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3
 _MILD = (FaultKind.LEADER_MOVED, FaultKind.COORDINATOR_MOVED, FaultKind.GROUP_MOVED)
@@ -194,6 +195,9 @@ class Trouble:
     def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002
         cluster = self._simulator.cluster
         if cluster.transaction_version >= 2:
+            return False
+        if self._dice.random() < _OTHER_FEATURE_RATE:
+            cluster.finalize(cluster.transaction_version)
             return False
         cluster.finalize(2)
         return True

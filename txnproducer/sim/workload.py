@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
+from txnproducer._core.append_blocked import AppendBlocked
 from txnproducer._core.commit_evidence import resolve
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer.errors import (
@@ -26,12 +27,13 @@ from txnproducer.records import (
     TopicPartition,
 )
 from txnproducer.sim.history import Attempt
+from txnproducer.sim.options import TOPIC
 from txnproducer.sim.process import Condition, Process, Script
 from txnproducer.sim.sending import (
     INTERRUPT_MS,
     INTERRUPT_RATE,
-    TOPIC,
     append,
+    begin_append,
     both,
     flush,
     look_around,
@@ -130,7 +132,10 @@ def _close(process: Process) -> Script:
     is_hasty = process.dice.random() < 0.2
     if is_hasty:
         limit_ms = process.dice.randrange(100)
+    blocked = _begin_to_wait(process) if process.dice.random() < 0.1 else None
     core.initiate_close(process.now_ms)
+    if blocked is not None:
+        _wait_no_longer(process, blocked)
     if process.dice.random() < 0.1:
         _send_too_late(process)
     is_closed = yield (lambda: core.is_closed), process.now_ms + limit_ms
@@ -140,12 +145,33 @@ def _close(process: Process) -> Script:
         if not is_hasty:
             checkers.gave_up(process, "close")
         core.force_close(process.now_ms)
+    if process.dice.random() < 0.1:
+        core.force_close(process.now_ms)  # once more changes nothing
     for event in process.network.close():
         core.handle(event, process.now_ms)
     for batch in core.take_callbacks():
         batch.run()
         core.finish_callbacks(batch)
     checkers.closed(process)
+
+
+def _begin_to_wait(process: Process) -> AppendBlocked | None:
+    """Send what has to wait for metadata, from another thread so to speak."""
+    try:
+        outcome = begin_append(process, "nowhere", b"waits")
+    except KafkaError:
+        return None
+    return outcome if isinstance(outcome, AppendBlocked) else None
+
+
+def _wait_no_longer(process: Process, blocked: AppendBlocked) -> None:
+    """See who waits while the producer is closed be told at once."""
+    if process.core.append_can_proceed(blocked):
+        try:
+            begin_append(process, "nowhere", b"waits", blocked)
+        except KafkaError:
+            return
+    process.simulator.history.violate("state", f"{process.name} is being closed: somebody waits")
 
 
 def _send_too_late(process: Process) -> None:

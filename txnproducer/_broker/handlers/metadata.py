@@ -4,10 +4,11 @@ Behavior:
 * Tells the brokers that are up, and of each topic asked for its id and its partitions' leaders, as
   the asked broker knows them: it may be behind.
 * A partition without a leader is LEADER_NOT_AVAILABLE, an unknown topic is
-  UNKNOWN_TOPIC_OR_PARTITION. A name that no topic can have is INVALID_TOPIC_EXCEPTION.
+  UNKNOWN_TOPIC_OR_PARTITION, or what came of creating it. A name that no topic can have is
+  INVALID_TOPIC_EXCEPTION.
 
 Version notes: topic ids come with v10, leader epochs with v7.
-Simplifications: topics are never created on the way; replicas are not told.
+Simplifications: a topic that is created on the way is never there; replicas are not told.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ def _topic(cluster: BrokerCluster, node_id: int, name: str) -> TopicMetadata:
     if not _LEGAL_NAME.fullmatch(name):
         return TopicMetadata(name, (), error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
     if name not in cluster.topics:
-        return TopicMetadata(name, (), error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return TopicMetadata(name, (), error_code=cluster.options.missing_topic)
     partitions = []
     for number in range(cluster.topics[name]):
         leader, epoch = cluster.known_leader(node_id, TopicPartition(name, number))
         code = ErrorCode.NONE if cluster.is_up(leader) else ErrorCode.LEADER_NOT_AVAILABLE
         partitions.append(PartitionMetadata(number, -1 if code else leader, epoch, code))
-    return TopicMetadata(name, tuple(partitions), topic_id_of(name))
+    topic_id = topic_id_of(name) if cluster.knows_topic_ids(node_id) else None
+    return TopicMetadata(name, tuple(partitions), topic_id)

@@ -12,6 +12,8 @@ Behavior:
   record is named (KIP-467).
 * A broker that does not lead a partition refuses, and names the leader if it knows it (KIP-951).
 
+* Brokers before 2.5 ask for each idempotent request whether the producer may write so.
+
 Version notes: v10 names new leaders, v11 knows TRANSACTION_ABORTABLE, v12 speaks transactions v2,
 v13 names topics by id.
 Simplifications: verification and append are one step, so that no marker can come in between; while
@@ -65,6 +67,8 @@ def handle(
     """Answer; see the module."""
     if request.acks not in (-1, 0, 1):
         return _all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    if _is_idempotence_refused(cluster, request):
+        return _all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     name = request.transactional_id
     is_allowed = name is not None and cluster.is_allowed(Resource.TRANSACTIONAL_ID, name)
     if not is_allowed and _is_transactional(request):
@@ -91,6 +95,23 @@ def _is_transactional(request: ProduceRequest) -> bool:
     for partition in request.partitions:
         try:
             if read_header(bytes(partition.records)).is_transactional:
+                return True
+        except CorruptRecordError:
+            continue  # refused later on, by itself
+    return False
+
+
+def _is_idempotence_refused(cluster: BrokerCluster, request: ProduceRequest) -> bool:
+    """Tell whether the producer may not be idempotent: long asked each time (until KIP-679)."""
+    if not cluster.options.is_before_2_5 or cluster.is_allowed(Resource.CLUSTER, ""):
+        return False
+    return request.transactional_id is None and _has_producer_id(request)
+
+
+def _has_producer_id(request: ProduceRequest) -> bool:
+    for partition in request.partitions:
+        try:
+            if read_header(bytes(partition.records)).has_producer_id:
                 return True
         except CorruptRecordError:
             continue  # refused later on, by itself
@@ -225,13 +246,19 @@ def _append(
     if code and not is_appended:
         return ProducePartitionResponse(place, code)
     log = cluster.logs[place]
-    verdict, offset = log.append(batch, now_ms)
-    code = verdict or code
-    if code == ErrorCode.UNKNOWN_PRODUCER_ID:  # told with it since KIP-360's forerunners
-        return ProducePartitionResponse(place, code, log_start_offset=log.log_start_offset)
+    appended = log.append(batch, now_ms)
+    code = appended.error_code or code
+    if code == ErrorCode.UNKNOWN_PRODUCER_ID:
+        return ProducePartitionResponse(place, code, log_start_offset=cluster.told_log_start(log))
     if code:
         return ProducePartitionResponse(place, code)
-    return ProducePartitionResponse(place, code, offset, log_start_offset=log.log_start_offset)
+    return ProducePartitionResponse(
+        place,
+        code,
+        appended.base_offset,
+        log_start_offset=log.log_start_offset,
+        log_append_time_ms=appended.append_time_ms,
+    )
 
 
 def _read(cluster: BrokerCluster, found: Batch) -> tuple[RecordBatch | None, ErrorCode]:

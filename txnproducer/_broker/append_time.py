@@ -1,0 +1,30 @@
+"""What a broker does to a batch where `message.timestamp.type` is LogAppendTime.
+
+Owns: `stamped`. Must not know: logs, topics.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from txnproducer._record import RecordBatch
+
+_CRC: Final = struct.Struct(">I")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_TIMESTAMP: Final = struct.Struct(">q")
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21  # and from here on the CRC counts
+_MAX_TIMESTAMP_AT: Final = 35
+_LOG_APPEND_TIME: Final = 0x08
+
+
+def stamped(batch: RecordBatch, now_ms: int) -> RecordBatch:
+    """Return the batch with the broker's time for each of its records."""
+    data = bytearray(bytes(batch))
+    _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, batch.header.attributes | _LOG_APPEND_TIME)
+    _TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, now_ms)
+    _CRC.pack_into(data, _CRC_AT, crc32c(data[_ATTRIBUTES_AT:]))
+    return RecordBatch(bytes(data))
