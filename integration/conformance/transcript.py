@@ -195,6 +195,7 @@ def _produced(t: Transcript, response: m.ProduceResponse) -> str:
     told = (
         f"{t.place(each.topic_partition)} {error(each.error_code)}"
         f"{f' at {each.base_offset}' if each.base_offset >= 0 else ''}"
+        f"{', with a time' if each.log_append_time_ms >= 0 else ''}"
         f"{_blamed(each)}{', a leader is named' if each.current_leader else ''}"
         for each in response.partitions
     )

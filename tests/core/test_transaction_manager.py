@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.numbered import FakeBatch
-from tests.core.txn_driver import GROUP, PRODUCER, TP0, TP1, TxnDriver
+from tests.core.txn_driver import GROUP, PRODUCER, TP0, TP1, TxnDriver, begun, with_partition
 from txnproducer._core.transaction_state import Role, TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
@@ -45,18 +45,6 @@ from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPart
 S = TransactionState
 Find, AddOffsets = FindCoordinatorRequest, AddOffsetsToTxnRequest
 NEXT = ProducerIdAndEpoch(77, 1)
-
-
-def begun(**options):
-    driver = TxnDriver(**options)
-    driver.begin()
-    return driver
-
-
-def with_partition(**options):
-    driver = begun(**options)
-    driver.add_partition()
-    return driver
 
 
 def finish(driver, result):

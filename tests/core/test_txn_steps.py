@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.txn_driver import GROUP, PRODUCER, TP0, TP1, TxnDriver
+from tests.core.txn_driver import GROUP, PRODUCER, TP0, TP1, TxnDriver, begun, with_partition
 from txnproducer._core.transaction_state import Role, TransactionState
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,
@@ -28,18 +28,6 @@ from txnproducer.records import ProducerIdAndEpoch
 
 S = TransactionState
 NEXT = ProducerIdAndEpoch(77, 1)
-
-
-def begun(**options):
-    driver = TxnDriver(**options)
-    driver.begin()
-    return driver
-
-
-def with_partition(**options):
-    driver = begun(**options)
-    driver.add_partition()
-    return driver
 
 
 # --- states -----------------------------------------------------------------------------------

@@ -204,3 +204,17 @@ def response_to(
     is_end = isinstance(request, EndTxnRequest)
     kind = EndTxnResponse if is_end else InitProducerIdResponse
     return kind(code, identity.producer_id, identity.producer_epoch)
+
+
+def begun(**options: Any) -> TxnDriver:
+    """Return a driver with a transaction that was begun."""
+    driver = TxnDriver(**options)
+    driver.begin()
+    return driver
+
+
+def with_partition(**options: Any) -> TxnDriver:
+    """Return one with a partition in its transaction besides."""
+    driver = begun(**options)
+    driver.add_partition()
+    return driver
