@@ -215,3 +215,23 @@ def test_what_follows_a_batch_written_under_its_old_number_begins_under_another_
     numbers = [(b.header.producer_epoch, b.header.base_sequence) for b in harness.sent_batches()]
     assert numbers[:2] == [(0, 0), (0, 1)]
     assert numbers[2:] == [(2, 0)]
+
+
+def test_what_follows_a_batch_renumbered_on_the_wire_and_lost_begins_under_another_epoch():
+    harness = idempotent()
+    futures, requests = send_each(harness, 3)
+    harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.run_until(lambda: len(harness.sent_batches()) == 4)
+    (again,) = (r for r in harness.client.waiting(PRODUCE) if r not in requests)
+    for request in requests[1:]:  # as brokers before 2.5 refuse what follows nothing
+        unknown = ErrorCode.UNKNOWN_PRODUCER_ID
+        harness.client.answer_produce(request, unknown, log_start_offset=0)
+    harness.settle()
+    harness.client.fail(again, ResponseFailure.DISCONNECTED)
+    for offset in (7, 8):
+        harness.client.prepare_produce(base_offset=offset)
+    harness.run_until(lambda: all(f.done() for f in futures))
+    assert isinstance(futures[0].exception(), NetworkError)
+    assert [f.result().offset for f in futures[1:]] == [7, 8]
+    numbers = [(b.header.producer_epoch, b.header.base_sequence) for b in harness.sent_batches()]
+    assert numbers == [(0, 0), (0, 1), (0, 2), (0, 0), (2, 0), (2, 1)]

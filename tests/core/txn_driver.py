@@ -206,14 +206,14 @@ def response_to(
     return kind(code, identity.producer_id, identity.producer_epoch)
 
 
-def begun(**options: Any) -> TxnDriver:
+def begun(**options):
     """Return a driver with a transaction that was begun."""
     driver = TxnDriver(**options)
     driver.begin()
     return driver
 
 
-def with_partition(**options: Any) -> TxnDriver:
+def with_partition(**options):
     """Return one with a partition in its transaction besides."""
     driver = begun(**options)
     driver.add_partition()

@@ -69,6 +69,7 @@ _VERSIONS_BEFORE_V2 = {
     ApiKey.END_TXN: ApiVersionRange(0, 4),
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 4),
 }
+_VERSIONS_BEFORE_2_5 = {ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 2)}
 _OF_BOTH_VERSIONS = (ProduceRequest, EndTxnRequest, TxnOffsetCommitRequest)
 _TRANSACTIONS_V2 = 2
 
@@ -147,6 +148,8 @@ class BrokerCluster:
             del ranges[ApiKey.DESCRIBE_TRANSACTIONS]
         if self._is_old(node_id):
             ranges |= _VERSIONS_BEFORE_V2
+        if self.options.is_before_2_5:
+            ranges |= _VERSIONS_BEFORE_2_5
         return NodeApiVersions(ranges) if node_id in self.nodes else NodeApiVersions()
 
     def knows_topic_ids(self, node_id: int) -> bool:
@@ -330,7 +333,9 @@ class BrokerCluster:
         self.transaction_coordinator(transactional_id).preset_epoch(transactional_id, epoch)
 
     def rehash_coordinators(self, now_ms: int) -> None:
-        """Move every coordinator to another broker that is up."""
+        """Move every coordinator to a broker that is up, if there is one."""
+        if self.pick_node() == NOBODY:
+            return
         for kind in CoordinatorType:
             for number in range(self.options.coordinator_count):
                 self.move_coordinator(kind, number, self.pick_node(), now_ms)

@@ -184,7 +184,8 @@ class SequenceManager:
             adjust_sequence_numbers: whether the broker surely does not have it.
         """
         place = batch.topic_partition
-        if isinstance(error, OutOfOrderSequenceError) and not self._is_transactional:
+        is_gap_certain = isinstance(error, OutOfOrderSequenceError) or self._leaves_gap(batch)
+        if is_gap_certain and not self._is_transactional:
             self.request_idempotent_epoch_bump_for_partition(place)
         elif isinstance(error, UnknownProducerIdError):
             # The broker knows nothing of this producer, so it takes sequence 0.
@@ -195,6 +196,15 @@ class SequenceManager:
                 entry.adjust_sequences_due_to_failed_batch(batch)
         elif adjust_sequence_numbers:
             self.request_idempotent_epoch_bump_for_partition(place)
+
+    def _leaves_gap(self, batch: NumberedBatch) -> bool:
+        """Tell whether a batch got a number that nothing is sent under, and others follow it."""
+        entry = self.partitions.find(batch.topic_partition) if batch.is_reset else None
+        if entry is None:
+            return False
+        return any(
+            is_sequence_after(b.base_sequence, batch.base_sequence) for b in entry.in_flight
+        )
 
     def can_retry(
         self, response: ProducePartitionResponse, error: KafkaError, batch: NumberedBatch

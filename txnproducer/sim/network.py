@@ -28,9 +28,15 @@ from txnproducer._protocol.events import (
     ConnectionState,
     ResponseFailure,
 )
-from txnproducer._protocol.messages import BrokerNode, ProduceResponse, Response
+from txnproducer._protocol.messages import (
+    ApiKey,
+    BrokerNode,
+    ProduceResponse,
+    Response,
+    TxnOffsetCommitRequest,
+)
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
-from txnproducer.errors import AuthenticationError, IllegalStateError
+from txnproducer.errors import AuthenticationError, IllegalStateError, UnsupportedVersionError
 from txnproducer.sim.faults import FaultKind
 from txnproducer.sim.trace import show_message
 from txnproducer.sim.wire_rules import WireRules
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 _FOR_EVER_MS = 1 << 40
 _RECONNECT_MS = 20
 _LATEST_MS = 30_000
+_FIRST_WITH_GROUP_METADATA = 3
 
 
 class Link:
@@ -156,6 +163,10 @@ class SimNetwork:
         if not self.is_ready(connection, now_ms):
             raise IllegalStateError(f"{connection} is not ready")
         link = self._links[connection]
+        if not self._can_carry(request):
+            error = UnsupportedVersionError("group metadata need TxnOffsetCommit v3")
+            self._tell(ClientResponse(request, None, ResponseFailure.UNSUPPORTED_VERSION, error))
+            return
         link.in_flight[request.correlation_id] = request
         simulator = self._simulator
         simulator.request_count += 1
@@ -177,6 +188,14 @@ class SimNetwork:
         if simulator.trace.is_on:
             trouble = "" if fate is None else f"  ({fate.value})"
             simulator.trace.add(now_ms, self._name, f"-> {_show(request)}{trouble}")
+
+    def _can_carry(self, request: ClientRequest) -> bool:
+        """Tell whether the broker offers a version that can carry a request."""
+        body = request.body
+        if not isinstance(body, TxnOffsetCommitRequest) or not body.has_group_metadata:
+            return True
+        newest = self._offered[request.connection.node_id].max_version(ApiKey.TXN_OFFSET_COMMIT)
+        return newest is not None and newest >= _FIRST_WITH_GROUP_METADATA
 
     def _misdirect(self, link: Link, fate: FaultKind, delay_ms: int) -> int:
         if fate is FaultKind.STALLED:

@@ -29,6 +29,7 @@ _REFUSALS = (
     ErrorCode.REQUEST_TIMED_OUT,
 )
 _OTHER_FEATURE_RATE = 0.3
+_MOVED_TOO_RATE = 0.3
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3
 _MILD = (FaultKind.LEADER_MOVED, FaultKind.COORDINATOR_MOVED, FaultKind.GROUP_MOVED)
@@ -170,7 +171,7 @@ class Trouble:
         if not self._simulator.cluster.is_up(node_id):
             self._simulator.cluster.start_node(node_id, now_ms)
 
-    def _refuse_access(self, now_ms: int) -> bool:  # noqa: ARG002 - every event takes the time
+    def _refuse_access(self, now_ms: int) -> bool:
         cluster = self._simulator.cluster
         name = self._dice.choice(self._simulator.transactional_ids or ("none",))
         refusals = [
@@ -183,6 +184,8 @@ class Trouble:
         refusal = self._dice.choice(refusals)
         before = cluster.counts["refused"]
         cluster.denied.add(refusal)
+        if self._dice.random() < _MOVED_TOO_RATE:
+            cluster.rehash_coordinators(now_ms)  # so that they are asked for
 
         def allow(_: int) -> None:
             cluster.denied.discard(refusal)
@@ -192,7 +195,7 @@ class Trouble:
         self._later(2000, allow)
         return False  # counted when it is over, if it mattered
 
-    def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002
+    def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002 - every event takes the time
         cluster = self._simulator.cluster
         if cluster.transaction_version >= 2:
             return False

@@ -46,6 +46,9 @@ from txnproducer.sim.sending import (
 _PATIENCE = 6
 _MISUSE_RATE = 0.02
 _TWO_THREADS_RATE = 0.05
+_IDLE_RATE = 0.005
+# Long enough to be forgotten by a partition.
+_LONGEST_IDLE_MS = 90_000
 _AGED_RATE = 0.2
 # Of 2^15: the next epochs are the last ones.
 _LAST_EPOCHS = 2**15 - 2
@@ -99,6 +102,8 @@ def transactional_script(process: Process) -> Script:
             misuse(process, is_between=True)
         is_ready = yield from _initialize(process)
         while is_ready and simulator.wants_more(process):
+            if process.dice.random() < _IDLE_RATE:
+                yield sleep(process, _LONGEST_IDLE_MS)
             if process.dice.random() < _MISUSE_RATE:
                 misuse(process, is_between=True)
             is_ready = yield from _Transaction(process).run()
@@ -250,6 +255,8 @@ class _Transaction:
         group = self._simulator.cluster.group_offsets(group_id).group(group_id)
         member = next(iter(group.members), "")
         metadata = ConsumerGroupMetadata(group_id, group.generation_id, member)
+        if self._simulator.options.cluster.is_before_2_5 and process.dice.random() > 0.03:
+            metadata = ConsumerGroupMetadata(group_id)  # more than that is a mistake there
         attempt.group_id, attempt.offset = group_id, self._simulator.next_offset()
         count = 1 + process.dice.randrange(self._simulator.options.partition_count)
         attempt.offset_places = tuple(TopicPartition(TOPIC, number) for number in range(count))

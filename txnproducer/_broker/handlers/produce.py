@@ -10,7 +10,8 @@ Behavior:
   nobody is asked any more.
 * A batch is refused as a whole where a record is not valid (no key, in a compacted topic), and the
   record is named (KIP-467).
-* A broker that does not lead a partition refuses, and names the leader if it knows it (KIP-951).
+* A broker that does not lead a partition refuses, and names the leader if it knows it, and its
+  address if that is up (KIP-951).
 
 * Brokers before 2.5 ask for each idempotent request whether the producer may write so.
 
@@ -147,9 +148,10 @@ def _refuse_misdirected(
         del batches[place]
         leader, epoch = cluster.known_leader(node_id, place)
         answer = ProducePartitionResponse(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if leader not in (node_id, -1) and cluster.is_up(leader):
-            nodes[leader] = cluster.nodes[leader]
+        if leader not in (node_id, -1):
             answer = replace(answer, current_leader=LeaderIdAndEpoch(leader, epoch))
+            if cluster.is_up(leader):
+                nodes[leader] = cluster.nodes[leader]
         answers[place] = answer
     return tuple(nodes.values())
 
