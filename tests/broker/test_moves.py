@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.support import GROUP, T0, T1, T2, TOPIC, Bench
+from tests.broker.support import GROUP, T0, T1, T2, TOPIC, Bench, Who, batch_of
 from txnproducer._broker.transaction_coordinator import LogWrite
 from txnproducer._protocol import messages as m
 from txnproducer.errors import ErrorCode
@@ -266,3 +266,26 @@ def test_brokers_that_are_not_upgraded_yet_know_no_topic_ids():
     assert ids[1] is not None
     bench.cluster.finalize(2)
     assert bench.ask(m.MetadataRequest((TOPIC,)), 0).topics[0].topic_id == ids[1]
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_new_leader_is_named_and_its_address_if_it_is_up(is_up):
+    bench = Bench(node_count=2)
+    bench.cluster.move_partition(T0, 1, 0)
+    if not is_up:
+        bench.cluster.stop_node(1, 0)
+        bench.cluster.move_partition(T0, 1, 0)
+        bench.pass_ms(1)
+    part = m.ProducePartition(T0, bytes(batch_of(Who(None, 7, 0), 0)))
+    answer = bench.ask(m.ProduceRequest(None, -1, 30_000, (part,)), 0)
+    assert answer.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.partitions[0].current_leader.leader_id == 1
+    assert [node.node_id for node in answer.nodes] == [1] * is_up
+
+
+def test_brokers_before_2_5_name_no_new_leader():
+    bench = Bench(node_count=2, transaction_version=1, init_producer_id_version=2)
+    bench.cluster.move_partition(T0, 1, 0)
+    answer = bench.produce(Who(None, 7, 0), T0, 0, node=0)
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.current_leader is None

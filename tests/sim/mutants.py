@@ -120,13 +120,6 @@ MUTANTS = (
         "the time that an answer names is every record's",
     ),
     Mutant(
-        "last-acked-goes-back",
-        "txn_partition_map.py",
-        "if identity_of(batch) == self.producer_id_and_epoch and is_sequence_after(\n            batch.last_sequence, self.last_acked_sequence\n        ):",
-        "if True:",
-        "whatever is acknowledged last is what was acknowledged up to",
-    ),
-    Mutant(
         "no-bump-for-a-gap",
         "sequence_manager.py",
         "            self.request_idempotent_epoch_bump_for_partition(place)\n        return True",
@@ -210,13 +203,6 @@ MUTANTS = (
         "            self._new_partitions.add(topic_partition)",
         "            self._partitions.add(topic_partition)",
         "with v1, too, the broker adds partitions by itself",
-    ),
-    Mutant(
-        "send-before-partition-is-added",
-        "txn_course.py",
-        "return not self.is_transactional or topic_partition in self._partitions",
-        "return True",
-        "records may go out while the partition is being added",
     ),
     Mutant(
         "v2-by-api-version",

@@ -11,7 +11,7 @@ Behavior:
 * A batch is refused as a whole where a record is not valid (no key, in a compacted topic), and the
   record is named (KIP-467).
 * A broker that does not lead a partition refuses, and names the leader if it knows it, and its
-  address if that is up (KIP-951).
+  address if that is up (KIP-951; older brokers name nobody).
 
 * Brokers before 2.5 ask for each idempotent request whether the producer may write so.
 
@@ -148,7 +148,7 @@ def _refuse_misdirected(
         del batches[place]
         leader, epoch = cluster.known_leader(node_id, place)
         answer = ProducePartitionResponse(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if leader not in (node_id, -1):
+        if leader not in (node_id, -1) and not cluster.options.is_before_2_5:
             answer = replace(answer, current_leader=LeaderIdAndEpoch(leader, epoch))
             if cluster.is_up(leader):
                 nodes[leader] = cluster.nodes[leader]
