@@ -482,6 +482,100 @@ MUTANTS = (
         "            self._offsets[:1],\n            group.generation_id,",
         "a group reads one partition",
     ),
+    # --- giving up, or never ending ------------------------------------------------------------
+    Mutant(
+        "timed-out-request-is-never-repeated",
+        "coordinator_sender.py",
+        "            self._not_before_ms[handler] = now_ms + handler.retry_backoff_ms",
+        "            self._not_before_ms[handler] = now_ms + (\n                (1 << 39)\n                if response.failure is ResponseFailure.TIMED_OUT\n                else handler.retry_backoff_ms\n            )",
+        "who did not answer once will not answer the next time",
+    ),
+    Mutant(
+        "timed-out-init-is-forgotten",
+        "coordinator_sender.py",
+        "            failure = response.failure or ResponseFailure.DISCONNECTED\n",
+        "            failure = response.failure or ResponseFailure.DISCONNECTED\n            is_init = type(handler).__name__ == 'InitProducerIdHandler'\n            if failure is ResponseFailure.TIMED_OUT and is_init:\n                return\n",
+        "an initialization that got no answer was carried out, probably",
+    ),
+    Mutant(
+        "offsets-refused-in-time-out-are-forgotten",
+        "txn_requests.py",
+        "            elif verdict.action is Action.LOOK_UP:\n                retry = verdict",
+        "            elif verdict.action is Action.LOOK_UP:\n                if code == 7:\n                    return\n                retry = verdict",
+        "a group's coordinator that could not write in time has written in the end",
+    ),
+    Mutant(
+        "offsets-are-never-known",
+        "produce_sender.py",
+        "is_mine = batch.complete(response.base_offset, response.log_append_time_ms)",
+        "is_mine = batch.complete(-1, response.log_append_time_ms)",
+        "nobody looks at the offset of a record",
+    ),
+    Mutant(
+        "lost-commit-is-unknown-at-once",
+        "end_txn.py",
+        "            self._lost_commits += 1\n        super()",
+        "            self._lost_commits += 1\n            self.fatal_error(KafkaError('no answer'))\n            return\n        super()",
+        "a commit without an answer is unknown, so say so",
+    ),
+    Mutant(
+        "given-up-commit-is-unknown",
+        "transaction_manager.py",
+        "if end_txn.may_be_committed and not self.can_handle_abortable_error:",
+        "if end_txn.may_be_committed:",
+        "who gives up a commit that was sent does not care what became of it",
+    ),
+    Mutant(
+        "outcome-is-never-resolved",
+        "commit_evidence.py",
+        'return "unknown" if outcome == "aborted" and may_begin_again else outcome',
+        'return "unknown"',
+        "it is safer to say nothing",
+    ),
+    Mutant(
+        "refused-record-is-out-of-order",
+        "produce_sender.py",
+        "        if error is None or outcome.action is Action.COMPLETE:",
+        "        if response.error_code == 19 and self._transactions is not None and not self._transactions.is_transactional:\n            gone = OutOfOrderSequenceError('gone')\n            self.fail_batch(batch, gone, _same_error(gone), is_refusal_certain=False, now_ms=now_ms)\n            return outcome\n        if error is None or outcome.action is Action.COMPLETE:",
+        "an idempotent producer's record that was refused has lost its place",
+    ),
+    Mutant(
+        "out-of-order-is-the-end",
+        "sequence_manager.py",
+        "        place = batch.topic_partition\n        unresolved_next = self._unresolved.get(place)\n",
+        "        place = batch.topic_partition\n        if not self._is_transactional:\n            return False\n        unresolved_next = self._unresolved.get(place)\n",
+        "what is out of order can't be brought into order",
+    ),
+    Mutant(
+        "what-can-be-aborted-is-fatal",
+        "txn_request_flow.py",
+        '        _LOG.info("%s: the transaction must be aborted: %s", self.name, error)\n',
+        "        if not self.must_begin_anew:\n            self.transition_to_fatal_error(error)\n            return\n",
+        "an error is an error: make a new producer",
+    ),
+    # --- the guard against late requests, kind by kind ------------------------------------------
+    Mutant(
+        "no-guard-against-late-produce",
+        "produce_sender.py",
+        "                self._transactions.request_lost(may_begin_transaction=False)\n",
+        "                pass\n",
+        "records that come late belong to a transaction that has ended, so they are refused",
+    ),
+    *(
+        Mutant(
+            f"no-guard-against-late-{kind}",
+            "txn_handler.py",
+            "if is_lost and self.is_harmful_when_late:",
+            f"if is_lost and self.is_harmful_when_late and '{handler}' not in repr(self):",
+            f"a late {request} does no harm",
+        )
+        for kind, handler, request in (
+            ("end-txn", "EndTxnHandler", "EndTxn"),
+            ("add-partitions", "AddPartitionsToTxnHandler", "AddPartitionsToTxn"),
+            ("add-offsets", "AddOffsetsToTxnHandler", "AddOffsetsToTxn"),
+            ("offsets", "TxnOffsetCommitHandler", "TxnOffsetCommit"),
+        )
+    ),
 )
 
 # What a mutant's text may need besides.

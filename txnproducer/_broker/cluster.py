@@ -98,6 +98,7 @@ class BrokerCluster:
         denied: resources that are refused.
         compacted: topics whose records need a key.
         counts: what happened by itself: refused, stale, timed out, expired, rotated.
+        acts_of_time: how often each transactional id was timed out, or forgotten.
     """
 
     def __init__(self, options: ClusterOptions, dice: Dice) -> None:
@@ -123,6 +124,7 @@ class BrokerCluster:
         self._group_loading_until_ms = [0] * count
         self.denied: set[tuple[Resource, str]] = set()
         self.counts: Counter[str] = Counter()
+        self.acts_of_time: Counter[str] = Counter()
         self.decide_log_write: Callable[[], LogWrite] = lambda: LogWrite.DONE
         self.decide_append: AppendDecision = lambda: (ErrorCode.NONE, True)
         self.decide_offsets_append: AppendDecision = lambda: (ErrorCode.NONE, True)
@@ -204,7 +206,9 @@ class BrokerCluster:
         def check(due_ms: int) -> None:
             for number, coordinator in enumerate(self._transaction_coordinators):
                 if self.is_up(self._coordinator_nodes[CoordinatorType.TRANSACTION][number]):
-                    self.counts["timed out"] += coordinator.abort_timed_out(due_ms)
+                    timed_out = coordinator.abort_timed_out(due_ms)
+                    self.counts["timed out"] += len(timed_out)
+                    self.acts_of_time.update(timed_out)
                     self._expire_ids(coordinator, due_ms)
             self._expire_producers(due_ms)
             self._check_every(interval_ms, due_ms)
@@ -214,7 +218,9 @@ class BrokerCluster:
     def _expire_ids(self, coordinator: TransactionCoordinator, now_ms: int) -> None:
         expiration_ms = self.options.transactional_id_expiration_ms
         if expiration_ms is not None:
-            self.counts["expired"] += coordinator.forget_idle(now_ms - expiration_ms)
+            forgotten = coordinator.forget_idle(now_ms - expiration_ms)
+            self.counts["expired"] += len(forgotten)
+            self.acts_of_time.update(forgotten)
 
     def _expire_producers(self, now_ms: int) -> None:
         expiration_ms = self.options.producer_id_expiration_ms

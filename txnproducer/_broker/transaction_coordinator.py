@@ -247,24 +247,24 @@ class TransactionCoordinator:
 
     # --- time -----------------------------------------------------------------------------------
 
-    def abort_timed_out(self, now_ms: int) -> int:
-        """Abort the transactions whose time is up; return how many.
+    def abort_timed_out(self, now_ms: int) -> list[str]:
+        """Abort the transactions whose time is up; return their ids.
 
         None while the log is being loaded: their markers would be written twice.
         """
         if now_ms < self.loading_until_ms:
-            return 0
+            return []
         late = [
-            known
-            for known in self._ids.values()
+            name
+            for name, known in self._ids.items()
             if known.state is _S.ONGOING and known.start_ms + known.timeout_ms < now_ms
         ]
-        for known in late:
-            self.fence(known, now_ms)
-        return len(late)
+        for name in late:
+            self.fence(self._ids[name], now_ms)
+        return late
 
-    def forget_idle(self, before_ms: int) -> int:
-        """Forget ids that are at rest since before a time; return how many."""
+    def forget_idle(self, before_ms: int) -> list[str]:
+        """Forget ids that are at rest since before a time; return them."""
         idle = [
             name
             for name, known in self._ids.items()
@@ -274,7 +274,7 @@ class TransactionCoordinator:
         for name in idle:
             del self._ids[name]
             self._log.pop(name, None)
-        return len(idle)
+        return idle
 
     def take_over(self, now_ms: int, loading_ms: int) -> None:
         """Go on on another broker, with what is in the log."""

@@ -37,17 +37,23 @@ from typing import TYPE_CHECKING
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._record import DecodedRecord
 from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError
-from txnproducer.records import TopicPartition
-from txnproducer.sim.excuses import can_be_calm, unexcused
+from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+from txnproducer.sim.excuses import unexcused
 from txnproducer.sim.history import Attempt, SentRecord
 
 if TYPE_CHECKING:
+    from txnproducer._core.commit_evidence import SentCommit
     from txnproducer.sim.process import Process
     from txnproducer.sim.simulator import Simulator
 
 
-# Who waits so long in each call, again and again, has been patient.
-_PATIENT_MS = 3_000
+# What a description's state says of the transaction that it ended.
+_ENDS = {
+    "PrepareCommit": "committed",
+    "CompleteCommit": "committed",
+    "PrepareAbort": "aborted",
+    "CompleteAbort": "aborted",
+}
 # In so long a time a record that is refused a few times is delivered.
 _LONG_ENOUGH_MS = 10_000
 
@@ -114,14 +120,12 @@ class Checkers:
 
     def init_failed(self, process: Process, error: KafkaError) -> None:
         """Look at an initialization that failed."""
-        if process.is_calm and self._is_calm():
+        if process.is_calm and not self._simulator.has_time_acted(process.transactional_id):
             self._history.violate("needless", f"{process.name}: init_transactions: {error!r}")
 
     def gave_up(self, process: Process, call: str) -> None:
-        """Look at a call that its application has waited for again and again."""
-        has_patience = call == "close" or process.config.max_block_ms >= _PATIENT_MS
-        if process.is_calm and has_patience and self._is_calm():
-            self._history.violate("hangs", f"{process.name}: {call} does not end")
+        """Note a call that did not end, though all is well for longer than any may take."""
+        self._history.violate("hangs", f"{process.name}: {call} does not end")
 
     def closed_in_time(self, process: Process) -> None:
         """Look at what a producer leaves open that was closed in good order."""
@@ -132,9 +136,19 @@ class Checkers:
         if known is not None and known.state.value == "Ongoing":
             self._history.violate("open", f"{process.name} is closed, its transaction open")
 
-    def _is_calm(self) -> bool:
-        """Tell whether nothing happens by itself after the healing."""
-        return can_be_calm(self._simulator.options) and not self._simulator.has_time_acted()
+    def resolved(
+        self, attempt: Attempt, commit: SentCommit, described: ProducerIdAndEpoch, state: str
+    ) -> None:
+        """Look at what was found out about a commit, where the coordinator tells it plainly.
+
+        With v2 the epoch behind the commit's belongs to the end of its transaction alone.
+        """
+        producer_id, epoch = commit.producer.producer_id, commit.producer.producer_epoch
+        is_plain = described == ProducerIdAndEpoch(producer_id, epoch + 1) and state in _ENDS
+        if commit.is_transaction_v2 and is_plain and attempt.claim != _ENDS[state]:
+            self._history.violate(
+                "unknown", f"{attempt.name} is {attempt.claim}, but the coordinator says {state}"
+            )
 
     def consume(self) -> None:
         """Read on as consumers do, at both levels, in every partition."""
@@ -178,7 +192,9 @@ class Checkers:
                     found = (place, entry.base_offset + record.offset_delta)
                     value = record.value or b""
                     known = sent.get(value)
-                    if known is not None:
+                    if known is None:
+                        self._history.violate("content", f"{value!r} in {place}: nobody sent it")
+                    else:
                         self._check_content(known, found, record)
                         if known.is_watched and known.delivered_as < last:
                             self._history.violate("told", f"{value!r}: called back too early")
@@ -360,16 +376,15 @@ class Checkers:
         everything: dict[bytes, list[_Found]],
     ) -> None:
         told = future.metadata().offset
-        if told == -1:
-            return  # a duplicate that the broker no longer knew the offset of
         if (record.place, told) not in everything.get(record.value, ()):
             found = everything.get(record.value)
             self._history.violate("acknowledged", f"{record.value!r} at {told}, but is {found}")
 
     def _check_needless(self) -> None:
-        if self._is_calm():
-            for text in unexcused(self._history.attempts):
-                self._history.violate("needless", text)
+        simulator = self._simulator
+        attempts = [a for a in self._history.attempts if not simulator.has_time_acted(a.owner)]
+        for text in unexcused(attempts, self._history.shaken, simulator.options):
+            self._history.violate("needless", text)
 
     def _check_fences(self) -> None:
         logs = self._simulator.cluster.logs

@@ -16,7 +16,8 @@ failure needs an excuse:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from types import MappingProxyType
 from typing import Final
 
@@ -36,43 +37,85 @@ TIME_ENOUGH: Final = MappingProxyType(
         "retries": 2**31 - 1,
     }
 )
-# An older cluster cannot raise epochs, so that after each lost answer a new producer is needed.
+# Below this version of InitProducerId a cluster cannot raise epochs: after a lost answer a new
+# producer is needed.
 _CAN_BUMP = 3
+_PASSING = ("abort", "resume", "fix")
 
 
-def can_be_calm(options: SimOptions) -> bool:
-    """Tell whether the cluster lets producers get over a lost answer at all."""
-    return options.cluster.init_producer_id_version >= _CAN_BUMP
+def unexcused(
+    attempts: Iterable[Attempt], shaken: Collection[tuple[str, int]], options: SimOptions
+) -> Iterator[str]:
+    """Yield what calm producers failed with for no reason of their own.
 
-
-def unexcused(attempts: Iterable[Attempt]) -> Iterator[str]:
-    """Yield what calm producers failed with for no reason of their own."""
-    calm = [attempt for attempt in attempts if attempt.is_calm and not attempt.is_crashed]
-    spoilt = {
-        (attempt.owner_process, attempt.incarnation)
-        for attempt in calm
-        if _has_own_fault(attempt) or _was_overtaken(attempt)
-    }
+    Args:
+        attempts: all that is to be judged.
+        shaken: the producers that lost requests with a connection.
+        options: of the run.
+    """
+    can_bump = options.cluster.init_producer_id_version >= _CAN_BUMP
+    calm = [
+        attempt
+        for attempt in attempts
+        if attempt.is_calm and not attempt.is_crashed and (can_bump or _who(attempt) not in shaken)
+    ]
+    yield from _out_of_order_for_no_reason(a for a in calm if _who(a) not in shaken)
+    spoilt = {_who(a) for a in calm if _has_own_fault(a) or _is_overtaken(a)}
     for attempt in calm:
         if attempt.owner is not None:
-            yield from _of_transaction(attempt)
-        elif (attempt.owner_process, attempt.incarnation) not in spoilt:
+            yield from _of_transaction(attempt, is_shaken=_who(attempt) in shaken)
+        elif _who(attempt) not in spoilt:
             for record in attempt.records:
                 error = _error_of(record)
                 if error is not None:
                     yield f"{record.value!r}: {error}"
 
 
-def _of_transaction(attempt: Attempt) -> Iterator[str]:
-    if attempt.has_given_up or _has_own_fault(attempt):
-        return
-    for error in attempt.errors:
-        # Perhaps of a call that was interrupted before.
-        if not isinstance(error, CommitOutcomeUnknownError):
-            yield f"{attempt.name}: {type(error).__name__}: {error}"
+def _who(attempt: Attempt) -> tuple[str, int]:
+    return attempt.owner_process, attempt.incarnation
 
 
-def _was_overtaken(attempt: Attempt) -> bool:
+def _of_transaction(attempt: Attempt, *, is_shaken: bool) -> Iterator[str]:
+    told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
+    for error in told:
+        if isinstance(error, CommitOutcomeUnknownError):
+            # The answer was lost, and the call given up before it could be asked for again.
+            is_excused = is_shaken and attempt.has_timed_out
+        elif error is attempt.abort_error:
+            is_excused = attempt.has_given_up
+        elif _has_own_fault(attempt):
+            # It fails, and the producer goes on.
+            is_excused = error.recovery in _PASSING
+        else:
+            is_excused = attempt.has_given_up
+        if not is_excused:
+            yield f"{attempt.name}: {type(error).__name__} ({error.recovery}): {error}"
+
+
+def _out_of_order_for_no_reason(calm: Iterable[Attempt]) -> Iterator[str]:
+    """Yield the records that were given up as out of order, with nothing written behind them."""
+    by_partition: dict[object, list[SentRecord]] = defaultdict(list)
+    for attempt in calm:
+        if attempt.owner is None and attempt.is_idempotent:
+            for record in attempt.records:
+                by_partition[_who(attempt), record.place].append(record)
+    for records in by_partition.values():
+        for number, record in enumerate(records):
+            if isinstance(_error_of(record), OutOfOrderSequenceError) and not any(
+                _is_known_before(later, record) for later in records[number + 1 :]
+            ):
+                yield f"{record.value!r}: {_error_of(record)}"
+
+
+def _is_known_before(later: SentRecord, record: SentRecord) -> bool:
+    """Tell whether a record was acknowledged before another one failed, as far as anybody saw."""
+    if later.future is None or not later.future.done() or later.future.error is not None:
+        return False
+    is_seen = later.is_watched and record.is_watched
+    return later.delivered_as < record.delivered_as if is_seen else True
+
+
+def _is_overtaken(attempt: Attempt) -> bool:
     errors = [_error_of(record) for record in attempt.records]
     return attempt.owner is None and any(isinstance(e, OutOfOrderSequenceError) for e in errors)
 

@@ -78,6 +78,8 @@ class Attempt:
         is_calm: whether its producer began when all was well, and has nobody beside it.
         errors: what its calls ended with, time-outs apart.
         has_given_up: whether it had no more patience with a call.
+        has_timed_out: whether a call of its end had to be made again, or was given up.
+        abort_error: what its abort ended with.
         is_mistaken: whether it sent what cannot be sent, or what a broker refuses.
         is_crashed: whether the process ended before it was told.
     """
@@ -101,6 +103,8 @@ class Attempt:
     is_calm: bool = False
     errors: list[KafkaError] = field(default_factory=list)
     has_given_up: bool = False
+    has_timed_out: bool = False
+    abort_error: KafkaError | None = None
     is_mistaken: bool = False
 
     @property
@@ -144,12 +148,14 @@ class History:
         fences: in the order of their time.
         violations: the checker and a text, of each.
         delivery_count: how many callbacks were called.
+        shaken: the producers (process and incarnation) that lost requests with a connection.
     """
 
     def __init__(self) -> None:
         self.delivery_count = 0
         self.attempts: list[Attempt] = []
         self.fences: list[Fence] = []
+        self.shaken: set[tuple[str, int]] = set()
         self.violations: list[tuple[str, str]] = []
 
     def violate(self, checker: str, text: str) -> None:

@@ -31,6 +31,9 @@ from txnproducer._protocol.events import (
 from txnproducer._protocol.messages import (
     ApiKey,
     BrokerNode,
+    DescribeTransactionsRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
     ProduceResponse,
     Response,
     TxnOffsetCommitRequest,
@@ -42,12 +45,14 @@ from txnproducer.sim.trace import show_message
 from txnproducer.sim.wire_rules import WireRules
 
 if TYPE_CHECKING:
+    from txnproducer.records import ConsumerGroupMetadata
     from txnproducer.sim.simulator import Simulator
 
 _FOR_EVER_MS = 1 << 40
 _RECONNECT_MS = 20
 _LATEST_MS = 30_000
 _FIRST_WITH_GROUP_METADATA = 3
+_HARMLESS_WHEN_LATE = (MetadataRequest, FindCoordinatorRequest, DescribeTransactionsRequest)
 
 
 class Link:
@@ -90,6 +95,7 @@ class SimNetwork:
     Args:
         simulator: the clock, the cluster, the faults.
         name: of the producer process, for the trace.
+        incarnation: which of its producers.
         dice: of this network alone.
         max_in_flight: requests on a connection.
 
@@ -101,10 +107,16 @@ class SimNetwork:
     """
 
     def __init__(
-        self, simulator: Simulator, name: str, dice: random.Random, max_in_flight: int
+        self,
+        simulator: Simulator,
+        name: str,
+        incarnation: int,
+        dice: random.Random,
+        max_in_flight: int,
     ) -> None:
         self._simulator = simulator
         self._name = name
+        self._incarnation = incarnation
         self._dice = dice
         self._max_in_flight = max_in_flight
         self._way_ms = simulator.options.network_ms
@@ -118,6 +130,10 @@ class SimNetwork:
         self.unreachable: set[int] = set()
         self.is_login_refused = False
         self._rules = WireRules(name, simulator.history)
+
+    def expect_member(self, metadata: ConsumerGroupMetadata) -> None:
+        """Learn as which member of its group the application sends offsets."""
+        self._rules.member = metadata
 
     # --- KafkaClient ----------------------------------------------------------------------------
 
@@ -200,7 +216,6 @@ class SimNetwork:
     def _misdirect(self, link: Link, fate: FaultKind, delay_ms: int) -> int:
         if fate is FaultKind.STALLED:
             link.is_stalled = True
-            self._simulator.faults.counts[fate] += 1
         elif fate is FaultKind.REQUEST_SLOW:
             self._simulator.faults.counts[fate] += 1
             return delay_ms + self._dice.randrange(3000)
@@ -289,6 +304,8 @@ class SimNetwork:
         link.is_ready = link.is_connecting = False
         link.retry_at_ms = now_ms + _RECONNECT_MS + self._dice.randrange(_RECONNECT_MS)
         requests, link.in_flight = link.in_flight, {}
+        if requests:
+            self._simulator.history.shaken.add((self._name, self._incarnation))
         if self._simulator.trace.is_on:
             self._simulator.trace.add(now_ms, self._name, f"xx {_place(connection)} is gone")
         for request in requests.values():
@@ -391,6 +408,7 @@ class SimNetwork:
 
     def _time_out(self, request: ClientRequest, link: Link, life: int, now_ms: int) -> None:
         if link.life == life and request.correlation_id in link.in_flight:
+            self._simulator.faults.counts[FaultKind.STALLED] += link.is_stalled
             self._die(request.connection, link, now_ms, late=request)
 
     def _maybe_deliver_late(self, request: ClientRequest, link: Link, now_ms: int) -> None:
@@ -408,7 +426,8 @@ class SimNetwork:
         simulator = self._simulator
         if simulator.faults.is_healed or not simulator.cluster.is_up(node_id):
             return
-        simulator.faults.counts[FaultKind.REQUEST_LATE] += 1
+        if not isinstance(request.body, _HARMLESS_WHEN_LATE):
+            simulator.faults.counts[FaultKind.REQUEST_LATE] += 1
         if simulator.trace.is_on:
             simulator.trace.add(now_ms, self._name, f"~> {_show(request)}  (late)")
         simulator.handle(node_id, request, now_ms)

@@ -126,6 +126,7 @@ class Process:
         self.network = SimNetwork(
             simulator,
             self.name,
+            self.incarnation,
             self.dice,
             self.config.max_in_flight_requests_per_connection,
         )

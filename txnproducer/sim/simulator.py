@@ -31,6 +31,7 @@ from txnproducer._protocol.messages import (
     ProduceResponse,
     Request,
     Response,
+    TxnOffsetCommitResponse,
 )
 from txnproducer.errors import ErrorCode
 from txnproducer.sim.checkers import Checkers
@@ -53,6 +54,13 @@ _LONGEST_SAFETY_MS = 240_000
 _CONSUME_EVERY_MS = 700
 # So many attempts each application makes after the healing, the last one a success.
 _PROOFS = 3
+# What markers, look-ups and reconnections may take, besides what the settings say.
+_LONGEST_CLEAN_UP_MS = 60_000
+_OF_MEMBERS = (
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_INSTANCE_ID,
+)
 _BUSIEST_RUN_EVENTS = 400_000
 _CORE_LOGGER = logging.getLogger("txnproducer._core")
 
@@ -99,6 +107,8 @@ class Simulator:
         now_ms: the time.
         request_count: how many requests producers have sent.
         healed_at: how many attempts there were when everything healed.
+        healed_ms: when that was.
+        is_ending: whether it was.
         slack_ms: what a bounded call may take longer than its bound.
     """
 
@@ -126,8 +136,9 @@ class Simulator:
         self._offsets = 0
         self._transactions = 0
         self.healed_at = 0
-        self._acts_when_healed = 0
-        self._is_ending = False
+        self._acts_when_healed: Counter[str] = Counter()
+        self.healed_ms = 0
+        self.is_ending = False
         self._finished: set[str] = set()
 
     def _new_dice(self, name: str) -> random.Random:
@@ -169,12 +180,15 @@ class Simulator:
         attempt.is_idempotent = process.core.transaction_manager is not None
         attempt.is_acknowledged = process.config.acks != "0"
         attempt.is_calm = process.is_calm
-        self._transactions += process.transactional_id is not None
         return attempt
+
+    def count_transaction(self, attempt: Attempt) -> None:
+        """Count a transaction that comes to its end, if there is anything in it."""
+        self._transactions += bool(attempt.records or attempt.group_id)
 
     def wants_more(self, process: Process) -> bool:
         """Tell whether an application shall go on."""
-        if not self._is_ending:
+        if not self.is_ending:
             return not process.is_second or process.dice.random() < 0.9
         # After the healing each one has to show that it still can.
         own = [
@@ -190,14 +204,19 @@ class Simulator:
         name = process.transactional_id
         others = [p for p in self.processes if p is not process and p.transactional_id == name]
         is_alone = name is None or (not process.is_second and all(p.is_done for p in others))
-        return self._is_ending and is_alone
+        return self.is_ending and is_alone
 
-    def has_time_acted(self) -> bool:
-        """Tell whether anything was aborted, or forgotten, by time alone since the healing."""
-        return self._acts_of_time() != self._acts_when_healed
+    def has_time_acted(self, transactional_id: str | None) -> bool:
+        """Tell whether an id was timed out, or forgotten, since the healing."""
+        name = transactional_id or ""
+        return self.cluster.acts_of_time[name] != self._acts_when_healed[name]
 
-    def _acts_of_time(self) -> int:
-        return self.cluster.counts["timed out"] + self.cluster.counts["expired"]
+    @property
+    def longest_call_ms(self) -> int:
+        """How long any call may take once all is well: to its result, or to its error."""
+        settings = self.options.settings
+        lasting = ("transaction_timeout_ms", "delivery_timeout_ms", "max_block_ms")
+        return _LONGEST_CLEAN_UP_MS + sum(int(settings[name]) for name in lasting)
 
     def must_begin_anew(self, process: Process) -> bool:
         """Tell whether an application has to go on with a producer that has seen no trouble."""
@@ -205,7 +224,7 @@ class Simulator:
 
     @property
     def _has_enough(self) -> bool:
-        wanted = MIN_REQUESTS if self._is_ending else self.options.requests
+        wanted = MIN_REQUESTS if self.is_ending else self.options.requests
         return self._transactions >= MIN_TRANSACTIONS and self.request_count >= wanted
 
     def handle(self, node_id: int, request: ClientRequest, now_ms: int) -> Response:
@@ -215,7 +234,13 @@ class Simulator:
             self._note_fence(request.body, body)
         elif isinstance(body, ProduceResponse):
             self._count_refusals(body)
+        elif isinstance(body, TxnOffsetCommitResponse):
+            self._count_members_refused(body)
         return body
+
+    def _count_members_refused(self, body: TxnOffsetCommitResponse) -> None:
+        if any(result.error_code in _OF_MEMBERS for result in body.results):
+            self.faults.counts[FaultKind.MEMBER_FENCED] += 1
 
     def _count_refusals(self, body: ProduceResponse) -> None:
         for partition in body.partitions:
@@ -291,9 +316,9 @@ class Simulator:
     def _live(self) -> None:
         """Let everything heal, everybody finish, and the coordinators clean up."""
         self.trouble.heal(self.now_ms)
-        self._is_ending = True
-        self.healed_at = len(self.history.attempts)
-        self._acts_when_healed = self._acts_of_time()
+        self.is_ending = True
+        self.healed_at, self.healed_ms = len(self.history.attempts), self.now_ms
+        self._acts_when_healed = self.cluster.acts_of_time.copy()
         settings = self.options.settings
         longest_ms = int(settings["transaction_timeout_ms"])
         bound_ms = 60_000 + 20 * (

@@ -211,7 +211,7 @@ class Trouble:
         group_id = f"group-{self._dice.choice(self._simulator.transactional_ids)}"
         group = self._simulator.cluster.group_offsets(group_id).group(group_id)
         group.generation_id += 1
-        return True
+        return False  # counted when the group refuses a member
 
     # --- processes ------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from txnproducer._protocol.messages import (
     ProduceResponse,
     Request,
     Response,
+    TxnOffsetCommitRequest,
 )
 from txnproducer._record import read_header
 from txnproducer.errors import (
@@ -30,7 +31,7 @@ from txnproducer.errors import (
     RetriableError,
     error_for_code,
 )
-from txnproducer.records import TopicPartition
+from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from txnproducer.sim.history import History
@@ -66,16 +67,22 @@ class WireRules:
     Args:
         name: of the process, for what is reported.
         history: takes violations.
+
+    Attributes:
+        member: of its group, as which it sends offsets.
     """
 
     def __init__(self, name: str, history: History) -> None:
         self._name = name
         self._history = history
         self._fenced = 0
+        self.member = ConsumerGroupMetadata("")
         self._numbers: dict[tuple[TopicPartition, int, int], _Numbers] = {}
 
     def sent(self, body: Request) -> None:
         """Look at a request that goes on its way."""
+        if isinstance(body, TxnOffsetCommitRequest):
+            self._check_member(body)
         if not isinstance(body, ProduceRequest):
             return
         for part in body.partitions:
@@ -97,6 +104,11 @@ class WireRules:
             numbers.ends[base] = (base + header.record_count) % _SEQUENCES
             numbers.attempts[base] = numbers.attempts.get(base, 0) + 1
             numbers.refused.discard(base)
+
+    def _check_member(self, body: TxnOffsetCommitRequest) -> None:
+        told, member = (body.group_id, body.generation_id, body.member_id), self.member
+        if told != (member.group_id, member.generation_id, member.member_id):
+            self._history.violate("offsets", f"{self._name}: sent as {told}, not as {member}")
 
     @staticmethod
     def _may_begin_at(numbers: _Numbers, base: int) -> bool:

@@ -115,8 +115,35 @@ def transactional_script(process: Process) -> Script:
             process.renew()
 
 
+class _Patience:
+    """How long an application calls again and again what it wants to end.
+
+    While there is trouble it gives up now and then. Once all is well it waits as long as any call
+    may take, and it has to see the end of it.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._begun_ms = process.now_ms
+        self._calls = 0
+
+    def lasts(self) -> bool:
+        """Tell whether to call, the first time included."""
+        self._calls += 1
+        simulator = self._process.simulator
+        since_ms = max(self._begun_ms, simulator.healed_ms)
+        is_waiting = self._process.now_ms <= since_ms + simulator.longest_call_ms
+        return self._calls <= _PATIENCE or (simulator.is_ending and is_waiting)
+
+    def gave_up(self, call: str) -> None:
+        """Have it judged that the call did not end."""
+        if self._process.simulator.is_ending and self._calls > _PATIENCE:
+            self._process.simulator.checkers.gave_up(self._process, call)
+
+
 def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool]:
-    for _ in range(_PATIENCE):
+    patience = _Patience(process)
+    while patience.lasts():
         ended = yield from _call(process, process.core.init_transactions)
         error = ended.error
         if error is None:
@@ -126,17 +153,20 @@ def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool
             if error.recovery != "resume":
                 return False
             yield sleep(process, 500)
-    process.simulator.checkers.gave_up(process, "init_transactions")
+    patience.gave_up("init_transactions")
     return False
 
 
 def _close(process: Process) -> Script:
     """Close the producer, in good order or by force, and look at what it leaves behind."""
     core, checkers = process.core, process.simulator.checkers
+    simulator = process.simulator
     limit_ms = process.config.delivery_timeout_ms
     is_hasty = process.dice.random() < 0.2
     if is_hasty:
         limit_ms = process.dice.randrange(100)
+    elif simulator.is_ending:
+        limit_ms = simulator.longest_call_ms
     blocked = _begin_to_wait(process) if process.dice.random() < 0.1 else None
     core.initiate_close(process.now_ms)
     if blocked is not None:
@@ -147,7 +177,7 @@ def _close(process: Process) -> Script:
     if is_closed:
         checkers.closed_in_time(process)
     else:
-        if not is_hasty:
+        if not is_hasty and limit_ms == simulator.longest_call_ms:
             checkers.gave_up(process, "close")
         core.force_close(process.now_ms)
     if process.dice.random() < 0.1:
@@ -199,6 +229,8 @@ class _Transaction:
         self._attempt = process.simulator.new_attempt(process)
         self._attempt.identity = process.manager.producer_id_and_epoch
         self._commit: TransactionalRequestResult | None = None
+        # As a consumer does: it read before, as the member that it was then.
+        self._member = self._group_metadata()
 
     def run(self) -> Generator[tuple[Condition, int], bool, bool]:
         """Make it; return whether the producer can go on."""
@@ -210,6 +242,7 @@ class _Transaction:
             self._simulator.checkers.refused(self._process, "begin_transaction", refusal)
             return False
         error = yield from self._fill()
+        self._simulator.count_transaction(self._attempt)
         if error is not None:
             self._attempt.errors.append(error)
         dice = self._process.dice
@@ -250,19 +283,17 @@ class _Transaction:
         return None
 
     def _send_offsets(self) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
-        process, attempt = self._process, self._attempt
-        group_id = self._simulator.group_of(process)
-        group = self._simulator.cluster.group_offsets(group_id).group(group_id)
-        member = next(iter(group.members), "")
-        metadata = ConsumerGroupMetadata(group_id, group.generation_id, member)
-        if self._simulator.options.cluster.is_before_2_5 and process.dice.random() > 0.03:
-            metadata = ConsumerGroupMetadata(group_id)  # more than that is a mistake there
-        attempt.group_id, attempt.offset = group_id, self._simulator.next_offset()
+        process, attempt, metadata = self._process, self._attempt, self._member
+        process.network.expect_member(metadata)
+        is_old = self._simulator.options.cluster.is_before_2_5
+        attempt.is_mistaken |= is_old and metadata.generation_id >= 0
+        attempt.group_id, attempt.offset = metadata.group_id, self._simulator.next_offset()
         count = 1 + process.dice.randrange(self._simulator.options.partition_count)
         attempt.offset_places = tuple(TopicPartition(TOPIC, number) for number in range(count))
         told = OffsetAndMetadata(attempt.offset, attempt.name)
         offsets = dict.fromkeys(attempt.offset_places, told)
-        for _ in range(_PATIENCE):
+        patience = _Patience(process)
+        while patience.lasts():
             ended = yield from _call(
                 process, lambda: process.core.send_offsets_to_transaction(offsets, metadata)
             )
@@ -270,13 +301,22 @@ class _Transaction:
                 attempt.are_offsets_sent = ended.error is None
                 return ended.error
         attempt.has_given_up = True
-        self._simulator.checkers.gave_up(process, "send_offsets_to_transaction")
+        patience.gave_up("send_offsets_to_transaction")
         return KafkaError("the application has no more patience", recovery="abort")
+
+    def _group_metadata(self) -> ConsumerGroupMetadata:
+        group_id = self._simulator.group_of(self._process)
+        is_old = self._simulator.options.cluster.is_before_2_5
+        if is_old and self._process.dice.random() > 0.03:
+            return ConsumerGroupMetadata(group_id)  # more than that is a mistake there
+        group = self._simulator.cluster.group_offsets(group_id).group(group_id)
+        return ConsumerGroupMetadata(group_id, group.generation_id, next(iter(group.members), ""))
 
     def _commit_it(self) -> Generator[tuple[Condition, int], bool, bool]:
         process, attempt = self._process, self._attempt
         attempt.is_commit_asked = True
-        for _ in range(_PATIENCE):
+        patience = _Patience(process)
+        while patience.lasts():
             ended = yield from _call(process, process.core.begin_commit)
             self._commit = ended.result or self._commit
             error = ended.error
@@ -286,6 +326,7 @@ class _Transaction:
                 return True
             if not ended.is_timed_out:
                 return (yield from self._after_failed_commit(error))
+            attempt.has_timed_out = True
             drawn = process.dice.random()
             if drawn < 0.15:
                 yield sleep(process, 3_000)  # the commit may end meanwhile, unseen
@@ -294,7 +335,7 @@ class _Transaction:
             if drawn < 0.5:
                 misuse(process)
         else:
-            self._simulator.checkers.gave_up(process, "commit_transaction")
+            patience.gave_up("commit_transaction")
         attempt.has_given_up = True
         return (yield from self._abort_it())
 
@@ -313,7 +354,8 @@ class _Transaction:
 
     def _abort_it(self) -> Generator[tuple[Condition, int], bool, bool]:
         process, attempt = self._process, self._attempt
-        for _ in range(_PATIENCE):
+        patience = _Patience(process)
+        while patience.lasts():
             ended = yield from _call(process, process.core.begin_abort)
             error = ended.error
             if error is None:
@@ -323,11 +365,11 @@ class _Transaction:
             if isinstance(error, IllegalStateError) and any(word in str(error) for word in _LATE):
                 return (yield from self._learn_of_commit(ended))
             if not ended.is_timed_out:
-                attempt.errors.append(error)
+                attempt.abort_error = error
                 self._note_end(error)
                 self._simulator.checkers.refused(process, "abort_transaction", error)
                 return False
-        self._simulator.checkers.gave_up(process, "abort_transaction")
+        patience.gave_up("abort_transaction")
         attempt.has_given_up = True
         yield from _close(process)
         self._note_end(KafkaError("closed"))
@@ -364,6 +406,7 @@ class _Transaction:
             self._attempt.claim = resolve(
                 commit, known.state.value, described, may_begin_again=again
             )
+            self._simulator.checkers.resolved(self._attempt, commit, described, known.state.value)
 
     def _note_end(self, error: KafkaError) -> None:
         """Note what a producer that has ended says about the transaction."""
