@@ -421,19 +421,42 @@ class SkippingClock:
 
 
 @pytest.mark.conformance("2.30")
-def test_an_interrupted_send_leaves_the_queue_for_memory(make, client, monkeypatch):
+@pytest.mark.parametrize(
+    ("awaited", "topic", "partition"), [("METADATA", "other", 0), ("MEMORY", "topic", 1)]
+)
+def test_an_interrupted_send_raises_and_its_transaction_goes_on_without_the_record(
+    make, client, monkeypatch, awaited, topic, partition
+):
+    one = make(buffer_memory=40_000, batch_size=16_384)
+    one.init_transactions()
+    one.begin_transaction()
+    client.topics["other"] = 1
+    client.held.add(ApiKey.PRODUCE)
+    sent = [one.send("topic", b"x" * 16_000, partition=0) for _ in range(2)]
+    waits: list[str] = []
+    wait = one._wait_to_append
+
+    def wait_interrupted(blocked, timeout_s):
+        waits.append(blocked.reason.name)
+        return wait(blocked, timeout_s)
+
     def interrupt(is_done, timeout_s):
         raise KeyboardInterrupt
 
-    one = make(None, buffer_memory=40_000, batch_size=16_384)
-    client.held.add(ApiKey.PRODUCE)
-    for _ in range(2):
-        one.send("topic", b"x" * 16_000, partition=0)
     with monkeypatch.context() as patch:
+        patch.setattr(one, "_wait_to_append", wait_interrupted)
         patch.setattr(one._io, "wait_until", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            one.send("topic", b"x" * 16_000, partition=0)
+            one.send(topic, b"x" * 16_000, partition=partition)
+    assert waits == [awaited]
+    assert one.transaction_state == "IN_TRANSACTION"
     assert one.metrics()["waiting-threads"] == 0
+    client.release(ApiKey.PRODUCE)
+    one.commit_transaction()
+    assert [future.error for future in sent] == [None, None]
+    requests = client.sent(ApiKey.PRODUCE)
+    written = {part.topic_partition for request in requests for part in request.partitions}
+    assert written == {TopicPartition("topic", 0)}
 
 
 def test_several_threads_send_at_once(ready, client):

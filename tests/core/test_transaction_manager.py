@@ -88,7 +88,6 @@ def test_an_empty_transaction_ends_without_a_request(version, call):
     assert driver.manager.producer_id_and_epoch == PRODUCER
 
 
-@pytest.mark.conformance("1.27")
 def test_a_v1_transaction_adds_partitions_and_offsets_before_it_commits():
     driver = begun(version=1)
     manager = driver.manager
@@ -625,10 +624,27 @@ def test_who_raises_the_epoch_is_remembered_while_the_coordinator_is_away(
 
 
 @pytest.mark.conformance("1.24")
-def test_a_partition_is_asked_for_once():
-    driver = with_partition(version=1)
-    driver.manager.maybe_add_partition(TP0)
+def test_a_partition_named_again_at_any_stage_is_asked_for_once():
+    driver = begun(version=1)
+    manager = driver.manager
+    for _ in ("new", "new again"):
+        manager.maybe_add_partition(TP0)
+    assert not manager.has_pending_requests
+    assert driver.take().partitions == (TP0,)
+    manager.maybe_add_partition(TP0)  # while its request is on its way
+    assert not manager.is_send_to_partition_allowed(TP0)
+    driver.reply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    manager.maybe_add_partition(TP0)  # while its request waits to be sent again
+    driver.expect(AddPartitionsToTxnRequest)
+    assert manager.is_send_to_partition_allowed(TP0)
+    manager.maybe_add_partition(TP0)  # once it is in the transaction
     assert driver.take() is None
+    assert not manager.has_partitions_to_add
+    assert driver.kinds().count("AddPartitionsToTxn") == 2  # the second is the repeated one
+
+
+def test_a_new_partition_is_asked_for_without_those_that_are_in_the_transaction():
+    driver = with_partition(version=1)
     driver.manager.maybe_add_partition(TP1)
     assert driver.expect(AddPartitionsToTxnRequest).partitions == (TP1,)
 

@@ -100,7 +100,6 @@ def test_an_error_state_needs_its_error(target):
     assert (machine.state, machine.last_error) == (S.IN_TRANSACTION, None)
 
 
-@pytest.mark.conformance("1.06")
 @pytest.mark.parametrize("state", S, ids=named)
 def test_the_questions_about_the_state_agree_with_it(state):
     machine = machine_in(state)

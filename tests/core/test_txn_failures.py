@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness import TP0, TP1, CoreHarness
+from tests.scripted_client import end_txn_response
 from txnproducer._core.transaction_state import TransactionState as S
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
@@ -103,6 +104,62 @@ def test_a_refused_login_on_the_way_to_any_broker_fails_all_that_is_queued():
         harness.complete(result)
     assert harness.state is S.FATAL_ERROR
     assert not harness.manager.has_pending_requests
+
+
+@pytest.mark.conformance("3.26")
+@pytest.mark.trap(14)
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_abort_that_is_told_to_abort_ends_the_producer_so_that_none_aborts_for_ever(version):
+    harness = in_transaction(version)
+    if version == 1:
+        harness.client.prepare_add_partitions()
+    harness.client.prepare_produce()
+    harness.send().result()
+    with pytest.raises(KafkaError) as told:
+        harness.abort(error_code=ErrorCode.TRANSACTION_ABORTABLE)
+    assert type(told.value) is KafkaError
+    assert isinstance(told.value.__cause__, TransactionAbortableError)
+    assert told.value.recovery == "restart"
+    assert harness.state is S.FATAL_ERROR
+    with pytest.raises(KafkaError) as again:
+        harness.core.begin_abort()
+    assert type(again.value) is KafkaError
+    harness.run_for(10_000)
+    assert len(harness.client.sent(END_TXN)) == 1
+
+
+@pytest.mark.conformance("1.06")
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_abortable_error_leaves_the_transaction_open_until_its_abort_has_ended(version):
+    harness = in_transaction(version)
+    if version == 1:
+        harness.client.prepare_add_partitions()
+    harness.client.prepare_produce(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    harness.run_until(harness.send().done)
+    assert (harness.state, harness.manager.has_ongoing_transaction) == (S.ABORTABLE_ERROR, True)
+    abort = harness.core.begin_abort()
+    harness.run_until_sent(END_TXN)
+    assert (harness.state, harness.manager.has_ongoing_transaction) == (
+        S.ABORTING_TRANSACTION,
+        True,
+    )
+    harness.client.prepare_init_producer_id(producer_epoch=2)  # asked for by transactions v1
+    (end,) = harness.client.waiting(END_TXN)
+    harness.client.answer(end, end_txn_response(end.body, 0, None, None))
+    harness.complete(abort)
+    assert (harness.state, harness.manager.has_ongoing_transaction) == (S.READY, False)
+
+
+@pytest.mark.conformance("1.06")
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_fatal_error_leaves_no_transaction_open(version):
+    harness = in_transaction(version)
+    if version == 1:
+        harness.client.prepare_add_partitions()
+    assert harness.manager.has_ongoing_transaction
+    harness.client.prepare_produce(ErrorCode.PRODUCER_FENCED)
+    harness.run_until(harness.send().done)
+    assert (harness.state, harness.manager.has_ongoing_transaction) == (S.FATAL_ERROR, False)
 
 
 # --- what goes on -----------------------------------------------------------------------------

@@ -63,6 +63,22 @@ def test_an_abort_after_an_error_ends_the_transaction_and_the_next_one_commits(v
     assert harness.client.sent(END_TXN)[1].is_commit
 
 
+@pytest.mark.conformance("1.27")
+def test_a_commit_adds_its_partitions_then_sends_its_records_then_ends_the_transaction():
+    harness = in_transaction(version=1)
+    before = len(harness.client.sent_kinds())
+    harness.send()
+    commit = harness.core.begin_commit()  # nothing was sent yet, the partition is still new
+    harness.client.prepare_add_partitions()
+    harness.run_until_sent(PRODUCE)
+    harness.run_for(1_000)  # EndTxn does not go while the records' answer is missing
+    assert harness.client.sent_kinds()[before:] == [ADD_PARTITIONS, PRODUCE]
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0])
+    harness.client.prepare_end_txn()
+    harness.complete(commit)
+    assert harness.client.sent_kinds()[before:] == [ADD_PARTITIONS, PRODUCE, END_TXN]
+
+
 @pytest.mark.conformance("2.01")
 def test_only_begin_transaction_is_local_the_others_wait_for_the_cluster_and_time_out():
     harness = CoreHarness(max_block_ms=1_000)

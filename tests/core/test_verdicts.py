@@ -56,8 +56,6 @@ def test_a_refused_group_is_named():
     assert error.group_id == "orders"
 
 
-@pytest.mark.conformance("3.26")
-@pytest.mark.trap(14)
 def test_an_abort_that_should_be_aborted_is_told_as_a_plain_error():
     table, code = verdicts.END_TXN_ABORT, ErrorCode.TRANSACTION_ABORTABLE
     verdict = table.judge(code)
