@@ -498,11 +498,11 @@ MUTANTS = (
         "an initialization that got no answer was carried out, probably",
     ),
     Mutant(
-        "offsets-refused-in-time-out-are-forgotten",
+        "offsets-refused-by-an-absent-coordinator-are-forgotten",
         "txn_requests.py",
         "            elif verdict.action is Action.LOOK_UP:\n                retry = verdict",
-        "            elif verdict.action is Action.LOOK_UP:\n                if code == 7:\n                    return\n                retry = verdict",
-        "a group's coordinator that could not write in time has written in the end",
+        "            elif verdict.action is Action.LOOK_UP:\n                if code == 15:\n                    return\n                retry = verdict",
+        "a group's coordinator that is not available has written in the end",
     ),
     Mutant(
         "offsets-are-never-known",

@@ -444,6 +444,10 @@ class BrokerCluster:
         """Return every offset that became a group's; of each group in order."""
         return [change for offsets in self._group_offsets for change in offsets.history]
 
+    def has_lost_offsets(self, group_id: str) -> bool:
+        """Tell whether a broker before 4.0 has lost a group's pending offsets."""
+        return group_id in self.group_offsets(group_id).lost
+
     @property
     def has_pending_offsets(self) -> bool:
         """Whether offsets wait for the end of their transaction."""

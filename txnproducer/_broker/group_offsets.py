@@ -48,14 +48,16 @@ class GroupOffsets:
         groups: by group id.
         history: every offset that became a group's, in order.
         states: what is remembered of transactional producers.
+        lost: the groups that have lost pending offsets over a refusal, as before 4.0.
     """
 
-    __slots__ = ("_pending", "groups", "history", "states")
+    __slots__ = ("_pending", "groups", "history", "lost", "states")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.history: list[tuple[str, TopicPartition, OffsetAndMetadata]] = []
         self.states = ProducerStates()
+        self.lost: set[str] = set()
         self._pending: dict[int, dict[tuple[str, TopicPartition], OffsetAndMetadata]] = {}
 
     def group(self, group_id: str) -> Group:
@@ -104,7 +106,8 @@ class GroupOffsets:
         """Lose offsets of an open transaction."""
         pending = self._pending.get(producer_id, {})
         for place in places:
-            pending.pop((group_id, place), None)
+            if pending.pop((group_id, place), None) is not None:
+                self.lost.add(group_id)
 
     def append_marker(
         self,

@@ -107,7 +107,7 @@ class SimOptions:
             partition_count=dice.choice((1, 2, 3, 5)),
             requests=dice.choice((MIN_REQUESTS, 500, 800, 1200)),
             rates=_draw_rates(dice),
-            intervals_ms=_draw_intervals(dice, is_v2=is_v2, can_bump=can_bump),
+            intervals_ms=_draw_intervals(dice, cluster),
             settings=settings,
             abort_rate=dice.choice((0.0, 0.1, 0.4)),
             offsets_rate=dice.choice((0.0, 0.3, 0.8)),
@@ -119,9 +119,12 @@ class SimOptions:
 
 def _draw_cluster(dice: random.Random, *, is_v2: bool, can_bump: bool) -> ClusterOptions:
     node_count = dice.choice((1, 2, 3))
+    is_before_4 = not is_v2 and dice.random() < 0.4
+    may_be_upgraded = not is_v2 and not is_before_4
     return ClusterOptions(
         node_count=node_count,
-        old_node_count=0 if is_v2 else dice.choice((0, 0, 1, node_count)),
+        is_before_4=is_before_4,
+        old_node_count=dice.choice((0, 0, 1, node_count)) if may_be_upgraded else 0,
         transaction_version=2 if is_v2 else 1,
         coordinator_count=dice.choice((1, 3)),
         abort_check_interval_ms=dice.choice((100, 1000)),
@@ -144,12 +147,13 @@ def _draw_rates(dice: random.Random) -> dict[FaultKind, float]:
     return rates
 
 
-def _draw_intervals(dice: random.Random, *, is_v2: bool, can_bump: bool) -> dict[FaultKind, int]:
+def _draw_intervals(dice: random.Random, cluster: ClusterOptions) -> dict[FaultKind, int]:
     intervals_ms = {}
     for kind, usual_ms in EVENT_INTERVALS_MS.items():
         if dice.random() < 0.3:
             intervals_ms[kind] = int(usual_ms * dice.choice((0.5, 1.0, 3.0)))
-    if is_v2 or not can_bump:
+    is_v2 = cluster.transaction_version > 1
+    if is_v2 or cluster.is_before_2_5 or cluster.is_before_4:
         intervals_ms.pop(FaultKind.UPGRADED, None)
     return intervals_ms
 
