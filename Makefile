@@ -63,8 +63,8 @@ chaos: .venv/.installed-dev  ## kill brokers and clients for as long as it takes
 	$(BIN)/python -m integration.chaos $(ARGS)
 
 sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on where it stopped
-	$(BIN)/txnproducer simulate --seed 1 --seeds 100000 --requests 100000000 --coverage 300 \
-	  --results results/sim.jsonl $(ARGS)
+	$(BIN)/txnproducer simulate --seed 1 --seeds 100000 --requests 100000000 \
+	  --coverage 2500 --least-branches 95 --results results/sim.jsonl $(ARGS)
 
 bench: .venv/.installed-dev  ## measure against the other Python clients, side by side
 	$(BIN)/python -m integration.benchmarks $(ARGS)

@@ -366,6 +366,11 @@ def test_a_missing_coverage_package_is_told_before_anything_is_run(monkeypatch, 
     assert pool.chunks == []
 
 
+def test_two_processes_reach_together_what_one_does():
+    alone, together = (_core_coverage.measure(1, 2, jobs) for jobs in (1, 2))
+    assert together.branches == alone.branches
+
+
 def test_a_seed_reaches_some_branches_of_the_core_and_not_all():
     reached = _core_coverage.measure(1, 1)
     assert 0 < reached.branches[0] < reached.branches[1]

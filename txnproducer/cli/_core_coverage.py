@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,15 @@ def require_coverage() -> None:
         )
 
 
-def measure(first: int, count: int) -> Reached:
-    """Run seeds again in an interpreter of their own, counting what of the core they reach.
+def measure(first: int, count: int, jobs: int = 1) -> Reached:
+    """Run seeds again in interpreters of their own, counting what of the core they reach.
 
-    Lines that run when a module is imported count as well, so that it has to be a new interpreter.
+    Lines that run when a module is imported count as well, so that they have to be new ones.
 
     Args:
         first: the first seed.
         count: how many.
+        jobs: interpreters.
 
     Raises:
         click.ClickException: The tool failed.
@@ -96,18 +98,26 @@ def measure(first: int, count: int) -> Reached:
             folder / "out.json",
         )
         script.write_text(
+            "import sys\n"
             "from txnproducer.sim.campaign import run_seeds\n"
-            f"run_seeds(range({first}, {first + count}))\n",
+            f"run_seeds(range({first} + int(sys.argv[1]), {first + count}, {jobs}))\n",
             encoding="utf-8",
         )
         # A configuration of its own: whatever stands in the working directory is another's.
         settings.write_text(
-            f"[run]\nbranch = true\nsource = {_CORE}\ndata_file = {folder}/data\n"
+            f"[run]\nbranch = true\nparallel = true\nsource = {_CORE}\ndata_file = {folder}/data\n"
             "[report]\nexclude_also =\n    if TYPE_CHECKING\n    ^\\s*\\.\\.\\.$\n",
             encoding="utf-8",
         )
-        _run_tool("run", "--rcfile", str(settings), str(script))
-        _run_tool("json", "--rcfile", str(settings), "-q", "-o", str(report))
+        rcfile = ("--rcfile", str(settings))
+        with ThreadPoolExecutor(jobs) as pool:
+            for done in [
+                pool.submit(_run_tool, "run", *rcfile, str(script), str(number))
+                for number in range(jobs)
+            ]:
+                done.result()
+        _run_tool("combine", *rcfile, "-q", str(folder))
+        _run_tool("json", *rcfile, "-q", "-o", str(report))
         return Reached.from_json(json.loads(report.read_text("utf-8")))
 
 

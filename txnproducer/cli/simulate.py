@@ -117,7 +117,7 @@ def command(
     _run_and_report(pool, totals)
     is_good = _judge(totals)
     if coverage_seeds:
-        is_good &= _reaches_enough(first, coverage_seeds, least_branches)
+        is_good &= _reaches_enough(first, coverage_seeds, least_branches, jobs)
     context.exit(0 if is_good else EXIT_VIOLATION)
 
 
@@ -180,9 +180,9 @@ def _judge(totals: Totals) -> bool:
     return not totals.failures and not missing
 
 
-def _reaches_enough(first: int, count: int, least_percent: float) -> bool:
+def _reaches_enough(first: int, count: int, least_percent: float, jobs: int) -> bool:
     click.echo(f"counting the core's branches that {count:,} seeds reach", err=True)
-    reached = measure(first, count)
+    reached = measure(first, count, jobs)
     click.echo(f"{count:,} seeds reach of the core {reached.describe()}")
     if reached.branches_percent >= least_percent:
         return True
