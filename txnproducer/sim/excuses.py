@@ -4,14 +4,17 @@ Why it exists: a core that gives up at the first refusal loses no record and tea
 It is safe, and of no use. Owns: what excuses a failure of a calm producer (one that was made after
 the healing, with nobody beside it under its id). Must not know: the core, the faults.
 
-What is left to go wrong then are moves of leaders and coordinators, a few lost connections, and
-appends that are refused for the moment: all of it can be repeated, and time enough is given. So a
-failure needs an excuse:
+What is left to go wrong then are moves of leaders and coordinators, a few lost connections, appends
+and log writes that are refused for the moment: all of it can be repeated, and time enough is given.
+So a failure needs an excuse:
 * a record that is too large, or invalid (with those of its batch), or waited in vain for memory or
-  for a topic that does not exist; in a transaction all else follows from one of them
-* a call that its application gave up, or interrupted
+  for a topic that does not exist; in a transaction the rest follows from one of them, but the abort
+  has to succeed, and the producer to go on
+* a call that its application gave up, or interrupted; the outcome is unknown only if an answer was
+  lost besides
 * an idempotent producer's records that others overtook while the broker did not know the producer,
   and what was renumbered on the wire for that, if its answer is lost
+* on a cluster that cannot raise epochs: a lost answer
 """
 
 from __future__ import annotations
@@ -63,7 +66,8 @@ def unexcused(
     spoilt = {_who(a) for a in calm if _has_own_fault(a) or _is_overtaken(a)}
     for attempt in calm:
         if attempt.owner is not None:
-            yield from _of_transaction(attempt, is_shaken=_who(attempt) in shaken)
+            is_doubtful = _who(attempt) in shaken or not can_bump
+            yield from _of_transaction(attempt, is_doubtful=is_doubtful)
         elif _who(attempt) not in spoilt:
             for record in attempt.records:
                 error = _error_of(record)
@@ -75,12 +79,12 @@ def _who(attempt: Attempt) -> tuple[str, int]:
     return attempt.owner_process, attempt.incarnation
 
 
-def _of_transaction(attempt: Attempt, *, is_shaken: bool) -> Iterator[str]:
+def _of_transaction(attempt: Attempt, *, is_doubtful: bool) -> Iterator[str]:
     told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
     for error in told:
         if isinstance(error, CommitOutcomeUnknownError):
-            # The answer was lost, and the call given up before it could be asked for again.
-            is_excused = is_shaken and attempt.has_timed_out
+            # The call was given up, and its answer lost, or the cluster can't rule out a late copy.
+            is_excused = is_doubtful and attempt.has_timed_out
         elif error is attempt.abort_error:
             is_excused = attempt.has_given_up
         elif _has_own_fault(attempt):

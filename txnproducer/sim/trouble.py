@@ -32,6 +32,8 @@ _OTHER_FEATURE_RATE = 0.3
 _MOVED_TOO_RATE = 0.3
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3
+_LOG_WRITES_WHEN_HEALED = 4
+_LOG_WRITE_FAILS_WHEN_HEALED = 0.05
 _MILD = (FaultKind.LEADER_MOVED, FaultKind.COORDINATOR_MOVED, FaultKind.GROUP_MOVED)
 _MOVES_WHEN_HEALED = 4
 _MOVED_WITHIN_MS = 4000
@@ -55,6 +57,7 @@ class Trouble:
         self._faults = simulator.faults
         self._counts = simulator.faults.counts
         self._refusals_left = _REFUSALS_WHEN_HEALED
+        self._log_writes_left = _LOG_WRITES_WHEN_HEALED
         cluster = simulator.cluster
         cluster.decide_log_write = self._decide_log_write
         cluster.decide_append = partial(self._decide_append, _REFUSALS, _KEPT)
@@ -102,12 +105,21 @@ class Trouble:
     # --- writes ---------------------------------------------------------------------------------
 
     def _decide_log_write(self) -> LogWrite:
+        if self._faults.is_healed:
+            return self._decide_log_write_when_healed()
         if self._faults.happens(FaultKind.LOG_WRITE_LOST):
             return LogWrite.LOST
         if self._faults.happens(FaultKind.LOG_WRITE_BROKEN):
             return self._dice.choice((LogWrite.BROKEN, LogWrite.BROKEN_LATE))
         is_late = self._faults.happens(FaultKind.LOG_WRITE_LATE)
         return LogWrite.LATE if is_late else LogWrite.DONE
+
+    def _decide_log_write_when_healed(self) -> LogWrite:
+        """Let a few writes fail, or be kept in spite of it: the request can be sent again."""
+        if self._log_writes_left and self._dice.random() < _LOG_WRITE_FAILS_WHEN_HEALED:
+            self._log_writes_left -= 1
+            return self._dice.choice((LogWrite.LOST, LogWrite.LATE))
+        return LogWrite.DONE
 
     def _decide_append(
         self, refusals: tuple[ErrorCode, ...], kept: tuple[ErrorCode, ...]
