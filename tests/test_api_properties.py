@@ -5,7 +5,8 @@ no call hangs, none leaves the state machine's table, no error is lost, and what
 of a transaction is what consumers see of it.
 
 `TXNPRODUCER_API_EXAMPLES` (how many runs) and `TXNPRODUCER_API_STEPS` (how many steps each)
-make the search longer; then it is a new one each time.
+make the search longer. The runs are drawn anew for each commit, and the same ones again whenever
+it is tested; `TXNPRODUCER_PROPERTY_SEED` chooses others, and a failure tells its seed.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ import os
 import queue
 import random
 import re
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -44,8 +47,10 @@ from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducer
 from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
-EXAMPLES = int(os.environ.get("TXNPRODUCER_API_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("TXNPRODUCER_API_EXAMPLES", "60"))
 STEPS = int(os.environ.get("TXNPRODUCER_API_STEPS", "30"))
+SEED_VARIABLE = "TXNPRODUCER_PROPERTY_SEED"
+SEED_WITHOUT_GIT = 20261121
 MAX_BLOCK_MS = 300
 FLUSH_S = 0.3
 CLOSE_S = 1.0
@@ -476,6 +481,31 @@ class PublicApi(RuleBasedStateMachine):
                 ] += 1
 
 
+@cache
+def first_seed() -> int:
+    """Return the seed given, or the commit's time, as the Makefile does for the simulator."""
+    given = os.environ.get(SEED_VARIABLE)
+    if given:
+        return int(given)
+    try:
+        command = ["git", "log", "-1", "--format=%ct"]
+        told = subprocess.check_output(
+            command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True
+        )
+        return int(told)
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return SEED_WITHOUT_GIT
+
+
+def how_to_run_again(version: int) -> str:
+    """Return the command that draws the same runs once more."""
+    return (
+        f"{SEED_VARIABLE}={first_seed()} TXNPRODUCER_API_EXAMPLES={EXAMPLES}"
+        f" TXNPRODUCER_API_STEPS={STEPS} python -m pytest"
+        f" 'tests/test_api_properties.py' -k 'no_error_is_lost and {version}'"
+    )
+
+
 def search(version: int) -> Counter[str]:
     """Run it for a version of transactions; return how often each call ended how."""
     machine = type(
@@ -484,9 +514,8 @@ def search(version: int) -> Counter[str]:
         {"transaction_version": version, "tally": Counter()},
     )
     profile = settings(
-        max_examples=EXAMPLES or 25,
+        max_examples=EXAMPLES,
         stateful_step_count=STEPS,
-        derandomize=not EXAMPLES,
         database=None,
         deadline=None,
         # What two threads do is not repeated to the letter: a failure is told as it was found.
@@ -494,7 +523,12 @@ def search(version: int) -> Counter[str]:
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )
-    run_state_machine_as_test(machine, settings=profile)
+    seed(first_seed())(machine)
+    try:
+        run_state_machine_as_test(machine, settings=profile)
+    except BaseException as error:
+        error.add_note(f"the same again: {how_to_run_again(version)}")
+        raise
     return machine.tally  # type: ignore[attr-defined,no-any-return]
 
 

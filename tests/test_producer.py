@@ -138,11 +138,30 @@ def test_calls_before_init_are_refused_with_what_to_call(make):
 
 
 @pytest.mark.conformance("2.18")
-def test_transactional_calls_need_a_transactional_id(make):
-    one = make(None)
-    for call in (one.init_transactions, one.begin_transaction, one.commit_transaction):
-        with pytest.raises(IllegalStateError, match="transactional_id"):
-            call()
+@pytest.mark.parametrize(
+    ("transactional_id", "is_idempotent", "is_closed", "reason"),
+    [
+        (None, True, False, "transactional_id"),
+        (None, False, False, "transactional_id"),
+        ("txn", True, True, "closed"),
+    ],
+)
+def test_transactional_calls_need_a_transactional_id_and_an_open_producer(
+    make, transactional_id, is_idempotent, is_closed, reason
+):
+    one = make(transactional_id, enable_idempotence=is_idempotent)
+    if is_closed:
+        one.close()
+    offsets = ({TopicPartition("in", 0): 5}, ConsumerGroupMetadata("group"))
+    for call, arguments in (
+        (one.init_transactions, ()),
+        (one.begin_transaction, ()),
+        (one.commit_transaction, ()),
+        (one.abort_transaction, ()),
+        (one.send_offsets_to_transaction, offsets),
+    ):
+        with pytest.raises(IllegalStateError, match=reason):
+            call(*arguments)
 
 
 @pytest.mark.conformance("2.16")

@@ -171,6 +171,41 @@ def test_an_ended_transaction_leaves_no_partition_behind():
     assert driver.take() is None
 
 
+@pytest.mark.conformance("1.20")
+def test_an_ended_transaction_leaves_id_coordinator_and_sequence_numbers_as_they_were():
+    driver = with_partition(version=1)
+    manager = driver.manager
+    manager.sequences.maybe_update_producer_id_and_epoch(TP0)
+    manager.sequences.increment_sequence_number(TP0, 9)
+    commit = manager.begin_commit()
+    driver.expect(EndTxnRequest)
+    finish(driver, commit)
+    assert manager.producer_id_and_epoch == PRODUCER
+    assert manager.coordinator(CoordinatorType.TRANSACTION) is not None
+    assert manager.sequences.sequence_number(TP0) == 9
+
+
+@pytest.mark.conformance("1.20")
+def test_an_error_and_what_it_left_behind_end_with_the_transaction():
+    driver = begun(version=1)
+    manager = driver.manager
+    manager.maybe_add_partition(TP0)
+    driver.expect(AddPartitionsToTxnRequest, ErrorCode.UNKNOWN_PRODUCER_ID)
+    assert manager.has_partitions_to_add
+    abort = manager.begin_abort()
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(driver, abort)
+    assert manager.last_error is None
+    assert not manager.has_partitions_to_add
+    manager.begin_transaction()
+    manager.maybe_add_partition(TP0)
+    driver.expect(AddPartitionsToTxnRequest)
+    commit = manager.begin_commit()
+    driver.expect(EndTxnRequest)
+    assert driver.take() is None  # the bump was due once
+    finish(driver, commit)
+
+
 # --- who may call what, and when --------------------------------------------------------------
 
 
@@ -286,6 +321,19 @@ def test_a_record_has_a_place_only_in_an_open_transaction():
         manager.maybe_add_partition(TP0)
     assert caught.value.recovery == "abort"
     assert isinstance(caught.value.__cause__, TopicAuthorizationError)
+
+
+@pytest.mark.conformance("1.23")
+def test_a_record_is_refused_for_the_first_of_all_that_stands_in_its_way():
+    driver = with_partition()
+    manager = driver.manager
+    commit = manager.begin_commit()
+    with pytest.raises(IllegalStateError, match=r"call commit_transaction\(\)"):
+        manager.check_can_append()
+    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+    assert not commit.is_acked
+    with pytest.raises(ProducerFencedError):
+        manager.check_can_append()
 
 
 @pytest.mark.conformance("1.23")

@@ -15,6 +15,7 @@ from txnproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
     ProducerFencedError,
+    RecordTooLargeError,
     SaslAuthenticationError,
     TransactionAbortableError,
     TransactionalIdAuthorizationError,
@@ -68,6 +69,14 @@ def test_a_local_time_out_stays_itself_for_the_record_and_is_abortable_for_the_t
     last = harness.manager.last_error
     assert type(last) is TransactionAbortableError
     assert last.__cause__ is future.exception()
+
+
+@pytest.mark.conformance("2.23")
+def test_a_local_error_that_no_retry_helps_is_the_same_for_the_record_and_the_transaction():
+    harness = in_transaction()
+    future = harness.send(value=b"x" * 2_000_000)
+    assert isinstance(future.exception(), RecordTooLargeError)
+    assert harness.manager.last_error is future.exception()
 
 
 @pytest.mark.conformance("2.29")

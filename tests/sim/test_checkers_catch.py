@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.mutation import CORE, MOST_SEEDS, all_mutants, ask, drawn_mutants, known, mutated
-from tests.sim.simulator_page import mutant_table
+from tests.sim.simulator_page import fault_list, mutant_table
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "simulator.md"
 KNOWN = known()
@@ -47,3 +47,8 @@ def test_a_mutants_place_is_in_the_code(name):
 
 def test_the_page_has_the_table_of_mutants():
     assert mutant_table(KNOWN) in PAGE.read_text("utf-8")
+
+
+def test_the_page_has_the_list_of_faults():
+    wanted = f"<!-- faults -->\n{fault_list()}\n<!-- end faults -->"
+    assert wanted in PAGE.read_text("utf-8"), "run: python -m tests.sim.simulator_page"

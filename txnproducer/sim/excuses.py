@@ -4,12 +4,12 @@ Why it exists: a core that gives up at the first refusal loses no record and tea
 It is safe, and of no use. Owns: what excuses a failure of a calm producer (one that was made after
 the healing, with nobody beside it under its id). Must not know: the core, the faults.
 
-What is left to go wrong then are moves of leaders and coordinators, a few lost connections, appends
-and log writes that are refused for the moment: all of it can be repeated, and time enough is given.
-So a failure needs an excuse:
+What is left to go wrong then are moves of leaders and coordinators, a few lost connections, and
+appends and log writes that are refused for the moment: all of it can be repeated, and time enough
+is given. So a failure needs an excuse:
 * a record that is too large, or invalid (with those of its batch), or waited in vain for memory or
-  for a topic that does not exist; in a transaction the rest follows from one of them, but the abort
-  has to succeed, and the producer to go on
+  for a topic that does not exist; in a transaction the rest follows from one of them, but the
+  abort has to succeed, and the producer to go on
 * a call that its application gave up, or interrupted; the outcome is unknown only if an answer was
   lost besides
 * an idempotent producer's records that others overtook while the broker did not know the producer,
@@ -83,7 +83,7 @@ def _of_transaction(attempt: Attempt, *, is_doubtful: bool) -> Iterator[str]:
     told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
     for error in told:
         if isinstance(error, CommitOutcomeUnknownError):
-            # The call was given up, and its answer lost, or the cluster can't rule out a late copy.
+            # Given up, and its answer lost, or the cluster can't rule out that a copy comes late.
             is_excused = is_doubtful and attempt.has_timed_out
         elif error is attempt.abort_error:
             is_excused = attempt.has_given_up
