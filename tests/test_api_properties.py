@@ -47,7 +47,7 @@ from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducer
 from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
-EXAMPLES = int(os.environ.get("TXNPRODUCER_API_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("TXNPRODUCER_API_EXAMPLES", "40"))
 STEPS = int(os.environ.get("TXNPRODUCER_API_STEPS", "30"))
 SEED_VARIABLE = "TXNPRODUCER_PROPERTY_SEED"
 SEED_WITHOUT_GIT = 20261121
@@ -467,7 +467,14 @@ class PublicApi(RuleBasedStateMachine):
             return
         if not isinstance(error, (KafkaError, ValueError)):
             raise AssertionError(f"{call} ended with {error!r}") from error
-        if isinstance(error, (IllegalStateError, KafkaTimeoutError, ValueError)):
+        if (
+            call.name.startswith("result")
+            and isinstance(error, KafkaTimeoutError)
+            and ("expired" in str(error))
+        ):
+            # A record's own end, not the call's: what to do is told by the attribute alone.
+            assert error.recovery in ("abort", "resume", "restart"), f"{call}: {error.recovery}"
+        elif isinstance(error, (IllegalStateError, KafkaTimeoutError, ValueError)):
             assert WAY_OUT.search(str(error)), f"{call}: what to do is not told"
         else:
             assert str(error), f"{call}: nothing is told"
@@ -516,6 +523,7 @@ def search(version: int) -> Counter[str]:
     profile = settings(
         max_examples=EXAMPLES,
         stateful_step_count=STEPS,
+        derandomize=False,  # Hypothesis would, where it sees a CI
         database=None,
         deadline=None,
         # What two threads do is not repeated to the letter: a failure is told as it was found.
