@@ -184,7 +184,7 @@ class KafkaStorageError(InvalidMetadataError, code=ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class ProducerFencedError(ApplicationRecoverableError, code=ErrorCode.PRODUCER_FENCED):
-    """A newer producer uses the same transactional id, or the transaction timed out.
+    """A newer producer, or a delayed request of this one, fenced it; or its transaction timed out.
 
     If another process took over on purpose, stop. If not, look for two programs with one
     `transactional_id`, or raise `transaction_timeout_ms`; then make a new producer.

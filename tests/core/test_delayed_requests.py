@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.on_cluster import OnCluster, committed, make_cluster, started
 from tests.core.txn_driver import TP0, TxnDriver
 from tests.harness import CoreHarness
+from txnproducer._broker.transaction_coordinator import LogWrite
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
@@ -22,7 +24,12 @@ from txnproducer._protocol.messages import (
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from txnproducer.errors import ApplicationRecoverableError, ErrorCode
+from txnproducer.errors import (
+    ApplicationRecoverableError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+)
 from txnproducer.records import ProducerIdAndEpoch
 
 NEXT = ProducerIdAndEpoch(77, 1)
@@ -247,6 +254,91 @@ def test_a_transaction_that_only_a_lost_request_could_have_begun_is_aborted_all_
     driver.manager.begin_transaction()
 
 
+IN_DOUBT = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR]
+
+
+def refuse_and_abort(driver, kind, code):
+    """Have a request that begins the transaction refused, then given up; begin the abort."""
+    driver.expect(kind, code)
+    if driver.state is not TransactionState.ABORTABLE_ERROR:
+        driver.manager.maybe_transition_to_error_state(KafkaTimeoutError("expired"))
+    if driver.take() is not None:  # the coordinator is looked up
+        driver.reply()
+        assert driver.take() is None  # the repetition is given up
+    return driver.manager.begin_abort()
+
+
+def abort_ends_with_end_txn(driver, abort, code):
+    assert not driver.expect(EndTxnRequest, code).is_commit
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(driver, abort)
+    driver.manager.begin_transaction()
+
+
+@pytest.mark.parametrize("end_code", [ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE])
+@pytest.mark.parametrize("code", [*IN_DOUBT, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_partitions_refused_though_the_log_may_have_them_are_aborted(code, end_code):
+    # Else the next epoch would be refused: the coordinator aborts, and fences its own producer.
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.manager.maybe_add_partition(TP0)
+    abort = refuse_and_abort(driver, AddPartitionsToTxnRequest, code)
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR and end_code == ErrorCode.NONE:
+        assert not driver.expect(EndTxnRequest).is_commit
+        finish(driver, abort)  # it is ended, and nothing asks for a new epoch
+    else:
+        abort_ends_with_end_txn(driver, abort, end_code)
+
+
+@pytest.mark.parametrize("code", IN_DOUBT)
+def test_a_group_refused_though_the_log_may_have_it_is_aborted(code):
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.send_offsets()
+    abort = refuse_and_abort(driver, AddOffsetsToTxnRequest, code)
+    abort_ends_with_end_txn(driver, abort, ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ],
+)
+def test_what_was_refused_before_the_log_is_not_aborted_at_the_coordinator(code):
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.manager.maybe_add_partition(TP0)
+    abort = refuse_and_abort(driver, AddPartitionsToTxnRequest, code)
+    while not abort.is_completed:
+        assert not isinstance(driver.take(), EndTxnRequest)
+        if not abort.is_completed:
+            driver.reply(producer=NEXT)
+    finish(driver, abort)
+    assert "EndTxn" not in driver.kinds()
+
+
+def test_partitions_that_a_failing_coordinator_kept_do_not_fence_their_producer():
+    cluster = make_cluster(1)
+    harness = started(cluster, delivery_timeout_ms=1_500, request_timeout_ms=1_000, linger_ms=0)
+    harness.begin()
+    writes = iter([LogWrite.LATE])
+    cluster.decide_log_write = lambda: next(writes, LogWrite.DONE)
+    future = harness.send("topic", b"expired")
+    harness.step()
+    harness.step()
+    coordinator = cluster.transaction_coordinator(harness.manager.transactional_id)
+    coordinator.take_over(harness.now_ms, 2_000)  # it fails over, and loads that long
+    harness.run_for(3_000)
+    assert isinstance(future.error, KafkaTimeoutError)
+    harness.end(is_commit=False)
+    harness.transact(b"next")
+    assert committed(cluster) == [b"next"]
+
+
 def test_a_transaction_that_began_for_certain_is_not_taken_for_one_that_did_not():
     driver = TxnDriver(version=1)
     driver.begin()
@@ -256,6 +348,22 @@ def test_a_transaction_that_began_for_certain_is_not_taken_for_one_that_did_not(
     driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
     assert driver.state is TransactionState.FATAL_ERROR
     assert abort.error is not None
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_own_initialization_that_comes_late_ends_the_producer_and_commits_nothing(version):
+    # The one late request that can't be kept away: to the coordinator it is a newer producer.
+    cluster = make_cluster(version)
+    harness = OnCluster(cluster)
+    harness.delayed.append(ApiKey.INIT_PRODUCER_ID)
+    harness.init()
+    harness.begin()
+    harness.write(b"lost")
+    harness.arrive_late()
+    with pytest.raises(KafkaError):
+        harness.end(is_commit=True)
+    assert harness.state is TransactionState.FATAL_ERROR
+    assert committed(cluster) == []
 
 
 def test_an_idempotent_producer_keeps_its_epoch():

@@ -12,6 +12,7 @@ from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, CoreHarness
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.messages import EndTxnResponse
 from txnproducer.errors import (
     ErrorCode,
     NetworkError,
@@ -235,3 +236,16 @@ def test_what_follows_a_batch_renumbered_on_the_wire_and_lost_begins_under_anoth
     assert [f.result().offset for f in futures[1:]] == [7, 8]
     numbers = [(b.header.producer_epoch, b.header.base_sequence) for b in harness.sent_batches()]
     assert numbers == [(0, 0), (0, 1), (0, 2), (0, 0), (2, 0), (2, 1)]
+
+
+def test_an_answer_of_another_kind_leaves_a_batch_in_doubt():
+    harness = idempotent(retries=1)
+    (future,), (request,) = send_each(harness, 1)
+    harness.client.answer(request, EndTxnResponse(0))
+    harness.run_until(lambda: harness.client.waiting(PRODUCE))
+    assert not future.done()  # it is sent again, as after a lost answer
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0], ErrorCode.INVALID_RECORD)
+    harness.run_until(future.done)
+    assert future.exception() is not None
+    harness.settle()
+    assert harness.manager.producer_id_and_epoch.producer_epoch == 1

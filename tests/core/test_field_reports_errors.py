@@ -280,7 +280,7 @@ def test_what_a_crash_left_open_ends_at_its_time_out_if_nobody_comes_before(vers
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (ErrorCode.PRODUCER_FENCED, "same transactional id, or the transaction timed out"),
+        (ErrorCode.PRODUCER_FENCED, "fenced it; or its transaction timed out"),
         (ErrorCode.INVALID_TXN_STATE, "INVALID_TXN_STATE"),
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, "another producer id, or not any more"),
         (ErrorCode.UNKNOWN_SERVER_ERROR, "EndTxn.*UNKNOWN_SERVER_ERROR"),

@@ -396,7 +396,10 @@ def test_a_plain_producer_has_no_transactions():
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (ErrorCode.NOT_ENOUGH_REPLICAS, "they are not written; its last attempt ended with: NOT"),
+        (
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            "they were not written when it was last sent; its last attempt ended with: NOT",
+        ),
         (ErrorCode.REQUEST_TIMED_OUT, "the broker may have the records; its last attempt ended"),
     ],
 )

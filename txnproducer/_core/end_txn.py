@@ -21,11 +21,14 @@ as the first. It matters in two cases:
 
 from __future__ import annotations
 
-from typing import Final
-
 from txnproducer._core import verdicts
 from txnproducer._core.commit_evidence import ResolvedOutcome
-from txnproducer._core.txn_handler import Priority, TransactionActions, TxnRequestHandler
+from txnproducer._core.txn_handler import (
+    Priority,
+    TransactionActions,
+    TxnRequestHandler,
+    may_be_carried_out,
+)
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
@@ -38,12 +41,6 @@ from txnproducer.errors import (
     TransactionAbortedError,
 )
 from txnproducer.records import ProducerIdAndEpoch
-
-_PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
-# Refused before the coordinator's log is written to.
-_NOT_CARRIED_OUT: Final = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS}
-)
 
 
 class EndTxnHandler(TxnRequestHandler):
@@ -150,18 +147,15 @@ class EndTxnHandler(TxnRequestHandler):
         table = verdicts.END_TXN_COMMIT if was_commit else verdicts.END_TXN_ABORT
         code = response.error_code
         verdict = table.judge(code)
-        if was_commit and code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            # Something broke inside the coordinator, before it had written or after.
-            self._lost_commits += 1
-        elif was_commit and verdict.action in _PASSING and code not in _NOT_CARRIED_OUT:
-            # The coordinator may have noted the commit in its log all the same: it answers a log
-            # that was too slow, or had too few replicas, as if it were not available.
+        if was_commit and may_be_carried_out(verdict, code):
             self._lost_commits += 1
         has_not_begun = code == ErrorCode.INVALID_TXN_STATE and self._actions.may_have_begun
         if verdict.action is Action.COMPLETE:
             self._end(response, was_commit)
         elif has_not_begun and not was_commit:
-            # What could have begun the transaction never arrived: there is nothing to abort.
+            # What could have begun the transaction did not: there is nothing to abort. What the
+            # coordinator's log may have kept for the next one to load is of an old epoch then.
+            self._actions.require_epoch_bump()
             self._end(response, was_commit)
         elif self._given_up is not None and self._goes_on(verdict, code, was_commit):
             self._actions.retry(self)

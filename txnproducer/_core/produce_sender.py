@@ -234,10 +234,13 @@ class ProduceSender:
             self._complete_all(batches, _CODE_OF_FAILURE[response.failure], reason, now_ms)
             return
         body = response.body
-        if not isinstance(body, ProduceResponse) or (
-            self._options.acks == 0 and not body.partitions
-        ):
+        if self._options.acks == 0 and not (isinstance(body, ProduceResponse) and body.partitions):
             self._complete_all(batches, ErrorCode.NONE, None, now_ms)
+            return
+        if not isinstance(body, ProduceResponse):
+            # The broker may have the records: neither written nor refused is certain.
+            reason = f"not the answer to Produce: {body!r}"
+            self._complete_all(batches, ErrorCode.NETWORK_EXCEPTION, reason, now_ms)
             return
         latency_ms = now_ms - response.request.created_ms
         self._metrics.observe("request-latency", latency_ms, now_ms)
@@ -460,7 +463,9 @@ def _what_is_known(batch: ProducerBatch) -> str:
         return "nothing was sent"
     if batch.is_in_flight:
         return "the broker has not answered yet, it may have the records"
-    doubt = "the broker may have the records" if batch.may_be_written else "they are not written"
+    # A late copy of an earlier attempt can still be written, whatever the last one was told.
+    not_written = "they were not written when it was last sent"
+    doubt = "the broker may have the records" if batch.may_be_written else not_written
     return f"{doubt}; its last attempt ended with: {batch.last_error}"
 
 

@@ -66,7 +66,8 @@ class TransactionCourse(TxnRequestFlow):
     Attributes:
         sequences: the partitions' sequence numbers.
         is_transaction_v2_enabled: which version the present transaction is written with.
-        may_have_begun: whether only requests without an answer could have begun the transaction.
+        may_have_begun: whether only requests whose success nobody knows could have begun the
+            transaction.
         may_begin_again: whether a request without an answer may yet begin another one, in this
             epoch (transactions v1).
         outcome: how the latest transaction ended; None before the first.
@@ -223,13 +224,17 @@ class TransactionCourse(TxnRequestFlow):
         self._is_started = True
         self.may_have_begun = False
 
+    def begun_perhaps(self) -> None:
+        """Take in that a refused request may have begun the transaction all the same."""
+        self.may_have_begun = self.may_have_begun or not self._is_started
+
     def request_lost(self, *, may_begin_transaction: bool) -> None:
         """Take in that a request which could do harm later has no answer."""
         if not self.is_transactional or self.is_transaction_v2_enabled:
             return
         if may_begin_transaction:
             self.may_begin_again = True
-            self.may_have_begun = self.may_have_begun or not self._is_started
+            self.begun_perhaps()
         if self.coordinator_can_bump:
             self._is_bump_required = True
         else:

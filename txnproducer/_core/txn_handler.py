@@ -18,15 +18,35 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from txnproducer._core.commit_evidence import ResolvedOutcome
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import BrokerNode, CoordinatorType, Request, Response
-from txnproducer.errors import IllegalStateError, KafkaError, UnsupportedVersionError
+from txnproducer.errors import ErrorCode, IllegalStateError, KafkaError, UnsupportedVersionError
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+
+_PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
+# Refused before the coordinator's log is written to.
+_NOT_CARRIED_OUT: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+def may_be_carried_out(verdict: Verdict, code: int) -> bool:
+    """Return whether the coordinator may have done all the same what it answered with an error."""
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        # Something broke inside the coordinator, before it had written or after.
+        return True
+    # It answers a log that was too slow, or had too few replicas, as if it were not available;
+    # the log may have kept the write.
+    return verdict.action in _PASSING and code not in _NOT_CARRIED_OUT
 
 
 class Priority(IntEnum):
@@ -79,7 +99,7 @@ class TransactionActions(Protocol):
 
     @property
     def may_have_begun(self) -> bool:
-        """Whether only requests without an answer could have begun the transaction."""
+        """Whether only requests whose success nobody knows could have begun the transaction."""
         ...
 
     @property
@@ -89,6 +109,10 @@ class TransactionActions(Protocol):
 
     def request_lost(self, *, may_begin_transaction: bool) -> None:
         """Take in that a request which could do harm later has no answer."""
+        ...
+
+    def begun_perhaps(self) -> None:
+        """Take in that a refused request may have begun the transaction all the same."""
         ...
 
     def retry(self, handler: TxnRequestHandler) -> None:
@@ -240,6 +264,11 @@ class TxnRequestHandler(ABC):
             f"the broker supports no version of {type(self).__name__.removesuffix('Handler')}"
             f" that this producer can use{detail}"
         )
+
+    def _note_doubt(self, verdict: Verdict, code: int) -> None:
+        """Tell if a request that may begin the transaction may have done so, though refused."""
+        if self.may_begin_transaction and may_be_carried_out(verdict, code):
+            self._actions.begun_perhaps()
 
     def _carry_out(self, verdict: Verdict, error: KafkaError | None) -> None:
         """Do what a verdict says; COMPLETE and COLLECT are the handler's own."""

@@ -237,6 +237,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
         collected: dict[TopicPartition, int] = {}
         for partition, code in ((r.topic_partition, r.error_code) for r in response.results):
             verdict = table.judge(code)
+            self._note_doubt(verdict, code)
             if verdict.action is Action.COLLECT:
                 collected[partition] = code
             elif verdict.action is not Action.COMPLETE:
@@ -297,6 +298,7 @@ class AddOffsetsToTxnHandler(TxnRequestHandler):
     def _handle(self, response: AddOffsetsToTxnResponse) -> None:
         table, code = verdicts.ADD_OFFSETS_TO_TXN, response.error_code
         verdict = table.judge(code)
+        self._note_doubt(verdict, code)
         if verdict.action is Action.COMPLETE:
             self._actions.offsets_added(self._follower, self)
         else:
