@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import pytest
 
+from integration import delaying_proxy
 from integration.delaying_proxy import HOST, DelayingProxy
 from integration.readers import read_with_confluent, values
 from txnproducer import (
@@ -313,6 +314,29 @@ def test_records_that_have_expired_and_come_late_are_not_written_into_the_next_t
         assert set(codes) <= FENCED
         assert everything == [b"next"]
     assert values(read_with_confluent(broker.servers, topic)) == everything
+
+
+def test_an_own_initialization_that_comes_late_ends_the_producer_and_commits_nothing(
+    broker, proxy, ready, monkeypatch
+):
+    # Only that it is delivered counts here, whatever it is answered.
+    monkeypatch.setitem(
+        delaying_proxy._CODES,
+        ApiKey.INIT_PRODUCER_ID,
+        (delaying_proxy.kp.InitProducerIdResponse, lambda answer: (answer.error_code,)),
+    )
+    topic = broker.topic()
+    proxy.hold_next(ApiKey.INIT_PRODUCER_ID)
+    producer = ready()
+    producer.begin_transaction()
+    producer.send(topic, b"value")
+    producer.flush()
+    (late,) = proxy.held
+    late.deliver()
+    with pytest.raises(errors.KafkaError) as caught:
+        producer.commit_transaction()
+    assert caught.value.recovery == "restart"
+    assert values(read_with_confluent(broker.servers, topic)) == []
 
 
 def lose_commit(proxy, producer, topic, *, arrives):
