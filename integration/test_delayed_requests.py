@@ -32,6 +32,7 @@ from txnproducer import (
 from txnproducer import producer as producer_module
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._protocol.messages import ApiKey
+from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.errors import ErrorCode
 
@@ -323,7 +324,7 @@ def test_an_own_initialization_that_comes_late_ends_the_producer_and_commits_not
     monkeypatch.setitem(
         delaying_proxy._CODES,
         ApiKey.INIT_PRODUCER_ID,
-        (delaying_proxy.kp.InitProducerIdResponse, lambda answer: (answer.error_code,)),
+        (kp.InitProducerIdResponse, lambda answer: (answer.error_code,)),
     )
     topic = broker.topic()
     proxy.hold_next(ApiKey.INIT_PRODUCER_ID)
