@@ -249,8 +249,8 @@ MUTANTS = (
     Mutant(
         "refused-log-write-is-a-failure",
         "end_txn.py",
-        "elif was_commit and verdict.action in _PASSING and code not in _NOT_CARRIED_OUT:",
-        "elif False:",
+        "        if was_commit and may_be_carried_out(verdict, code):",
+        "        if was_commit and code == ErrorCode.UNKNOWN_SERVER_ERROR:",
         "a coordinator that is not available has written nothing",
     ),
     Mutant(
@@ -552,6 +552,13 @@ MUTANTS = (
         '        _LOG.info("%s: the transaction must be aborted: %s", self.name, error)\n',
         "        if not self.must_begin_anew:\n            self.transition_to_fatal_error(error)\n            return\n",
         "an error is an error: make a new producer",
+    ),
+    Mutant(
+        "refused-adding-has-begun-nothing",
+        "txn_handler.py",
+        "if self.may_begin_transaction and may_be_carried_out(verdict, code):",
+        "if False:",
+        "a coordinator that refuses to add a partition has added none",
     ),
     # --- the guard against late requests, kind by kind ------------------------------------------
     Mutant(

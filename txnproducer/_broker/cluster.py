@@ -180,7 +180,7 @@ class BrokerCluster:
 
     def is_allowed(self, resource: Resource, name: str) -> bool:
         """Tell whether access to something is not refused."""
-        if (resource, name) in self.denied:
+        if self.denied and (resource, name) in self.denied:
             self.counts["refused"] += 1
             return False
         return True

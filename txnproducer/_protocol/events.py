@@ -8,14 +8,14 @@ with exactly one `ClientResponse`: a body, or the reason why there is none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import NamedTuple, TypeAlias
 
 from txnproducer._protocol.messages import Request, Response
 from txnproducer.errors import KafkaError
 
 
-class Channel(Enum):
+class Channel(IntEnum):  # an int's hash is fast: it is a part of every connection's key
     """Which of a broker's connections: coordinators have their own, not to wait behind Produce."""
 
     DATA = auto()

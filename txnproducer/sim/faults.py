@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 from types import MappingProxyType
 
 
-class FaultKind(Enum):
+class FaultKind(StrEnum):
     """What can go wrong; the value is its name in reports."""
 
     REQUEST_LOST = "request lost with its connection"
