@@ -1,24 +1,21 @@
 """What the simulated applications do: all that the API allows, in random order.
 
-Why it exists: the scripts use the core exactly as `TransactionalProducer` does: a call begins,
-waits up to `max_block_ms`, acknowledges, raises; after an error they do what its `recovery` says.
+Why it exists: the scripts use the core exactly as `TransactionalProducer` does (`calls.py`); after
+an error they do what its `recovery` says.
 Owns: the scripts, and the notes of what they were told (`history.py`). Must not know: what the
 logs say, which faults there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Generator
 
-from txnproducer._core.append_blocked import AppendBlocked
 from txnproducer._core.commit_evidence import resolve
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
     KafkaError,
-    KafkaTimeoutError,
 )
 from txnproducer.records import (
     ConsumerGroupMetadata,
@@ -26,14 +23,11 @@ from txnproducer.records import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
+from txnproducer.sim.calls import Ended, Patience, call, close
 from txnproducer.sim.history import Attempt
 from txnproducer.sim.options import TOPIC
 from txnproducer.sim.process import Condition, Process, Script
 from txnproducer.sim.sending import (
-    INTERRUPT_MS,
-    INTERRUPT_RATE,
-    append,
-    begin_append,
     both,
     flush,
     look_around,
@@ -43,7 +37,6 @@ from txnproducer.sim.sending import (
     sleep,
 )
 
-_PATIENCE = 6
 _MISUSE_RATE = 0.02
 _TWO_THREADS_RATE = 0.05
 _IDLE_RATE = 0.005
@@ -54,41 +47,6 @@ _AGED_RATE = 0.2
 _LAST_EPOCHS = 2**15 - 2
 # How an abort says that the commit was faster.
 _LATE = ("could not be aborted", "is committed")
-
-
-@dataclass(slots=True)
-class Ended:
-    """How a call ended.
-
-    Attributes:
-        error: None for success.
-        is_refused: whether it never began.
-        is_timed_out: whether it goes on, and its caller waits no longer.
-        result: the operation.
-    """
-
-    error: KafkaError | None
-    is_refused: bool = False
-    is_timed_out: bool = False
-    result: TransactionalRequestResult | None = None
-
-
-def _call(
-    process: Process, begin: Callable[[], TransactionalRequestResult]
-) -> Generator[tuple[Condition, int], bool, Ended]:
-    """Do what a blocking call does."""
-    try:
-        result = begin()
-    except KafkaError as error:
-        return Ended(error, is_refused=True)
-    limit_ms = process.config.max_block_ms
-    if process.dice.random() < INTERRUPT_RATE:
-        limit_ms = min(limit_ms, INTERRUPT_MS)
-    is_done = yield (lambda: result.is_completed), process.now_ms + limit_ms
-    if not is_done:
-        return Ended(KafkaTimeoutError(), is_timed_out=True, result=result)
-    result.acknowledge()
-    return Ended(result.error, result=result)
 
 
 # --- transactions -------------------------------------------------------------------------------
@@ -109,42 +67,16 @@ def transactional_script(process: Process) -> Script:
             is_ready = yield from _Transaction(process).run()
             if is_ready and (process.dice.random() < 0.02 or simulator.must_begin_anew(process)):
                 break  # a deployment: close, and begin anew
-        yield from _close(process)
+        yield from close(process)
         if simulator.wants_more(process):
             yield sleep(process, 300)
             process.renew()
 
 
-class _Patience:
-    """How long an application calls again and again what it wants to end.
-
-    While there is trouble it gives up now and then. Once all is well it waits as long as any call
-    may take, and it has to see the end of it.
-    """
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._begun_ms = process.now_ms
-        self._calls = 0
-
-    def lasts(self) -> bool:
-        """Tell whether to call, the first time included."""
-        self._calls += 1
-        simulator = self._process.simulator
-        since_ms = max(self._begun_ms, simulator.healed_ms)
-        is_waiting = self._process.now_ms <= since_ms + simulator.longest_call_ms
-        return self._calls <= _PATIENCE or (simulator.is_ending and is_waiting)
-
-    def gave_up(self, call: str) -> None:
-        """Have it judged that the call did not end."""
-        if self._process.simulator.is_ending and self._calls > _PATIENCE:
-            self._process.simulator.checkers.gave_up(self._process, call)
-
-
 def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool]:
-    patience = _Patience(process)
+    patience = Patience(process)
     while patience.lasts():
-        ended = yield from _call(process, process.core.init_transactions)
+        ended = yield from call(process, process.core.init_transactions)
         error = ended.error
         if error is None:
             return True
@@ -155,69 +87,6 @@ def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool
             yield sleep(process, 500)
     patience.gave_up("init_transactions")
     return False
-
-
-def _close(process: Process) -> Script:
-    """Close the producer, in good order or by force, and look at what it leaves behind."""
-    core, checkers = process.core, process.simulator.checkers
-    simulator = process.simulator
-    limit_ms = process.config.delivery_timeout_ms
-    is_hasty = process.dice.random() < 0.2
-    if is_hasty:
-        limit_ms = process.dice.randrange(100)
-    elif simulator.is_ending:
-        limit_ms = simulator.longest_call_ms
-    blocked = _begin_to_wait(process) if process.dice.random() < 0.1 else None
-    core.initiate_close(process.now_ms)
-    if blocked is not None:
-        _wait_no_longer(process, blocked)
-    if process.dice.random() < 0.1:
-        _send_too_late(process)
-    is_closed = yield (lambda: core.is_closed), process.now_ms + limit_ms
-    if is_closed:
-        checkers.closed_in_time(process)
-    else:
-        if not is_hasty and limit_ms == simulator.longest_call_ms:
-            checkers.gave_up(process, "close")
-        core.force_close(process.now_ms)
-    if process.dice.random() < 0.1:
-        core.force_close(process.now_ms)  # once more changes nothing
-    for event in process.network.close():
-        core.handle(event, process.now_ms)
-    for batch in core.take_callbacks():
-        batch.run()
-        core.finish_callbacks(batch)
-    checkers.closed(process)
-
-
-def _begin_to_wait(process: Process) -> AppendBlocked | None:
-    """Send what has to wait for metadata, from another thread so to speak."""
-    try:
-        outcome = begin_append(process, "nowhere", b"waits")
-    except KafkaError:
-        return None
-    return outcome if isinstance(outcome, AppendBlocked) else None
-
-
-def _wait_no_longer(process: Process, blocked: AppendBlocked) -> None:
-    """See who waits while the producer is closed be told at once."""
-    if process.core.append_can_proceed(blocked):
-        try:
-            begin_append(process, "nowhere", b"waits", blocked)
-        except KafkaError:
-            return
-    process.simulator.history.violate("state", f"{process.name} is being closed: somebody waits")
-
-
-def _send_too_late(process: Process) -> None:
-    """Send while the producer is being closed, as another thread may."""
-    try:
-        told = append(process, b"too late")
-    except KafkaError:
-        return
-    process.simulator.history.violate(
-        "state", f"{process.name} is being closed, and sends: {told}"
-    )
 
 
 class _Transaction:
@@ -292,9 +161,9 @@ class _Transaction:
         attempt.offset_places = tuple(TopicPartition(TOPIC, number) for number in range(count))
         told = OffsetAndMetadata(attempt.offset, attempt.name)
         offsets = dict.fromkeys(attempt.offset_places, told)
-        patience = _Patience(process)
+        patience = Patience(process)
         while patience.lasts():
-            ended = yield from _call(
+            ended = yield from call(
                 process, lambda: process.core.send_offsets_to_transaction(offsets, metadata)
             )
             if not ended.is_timed_out:
@@ -315,9 +184,9 @@ class _Transaction:
     def _commit_it(self) -> Generator[tuple[Condition, int], bool, bool]:
         process, attempt = self._process, self._attempt
         attempt.is_commit_asked = True
-        patience = _Patience(process)
+        patience = Patience(process)
         while patience.lasts():
-            ended = yield from _call(process, process.core.begin_commit)
+            ended = yield from call(process, process.core.begin_commit)
             self._commit = ended.result or self._commit
             error = ended.error
             if error is None:
@@ -354,9 +223,9 @@ class _Transaction:
 
     def _abort_it(self) -> Generator[tuple[Condition, int], bool, bool]:
         process, attempt = self._process, self._attempt
-        patience = _Patience(process)
+        patience = Patience(process)
         while patience.lasts():
-            ended = yield from _call(process, process.core.begin_abort)
+            ended = yield from call(process, process.core.begin_abort)
             error = ended.error
             if error is None:
                 if attempt.claim == "open":
@@ -371,7 +240,7 @@ class _Transaction:
                 return False
         patience.gave_up("abort_transaction")
         attempt.has_given_up = True
-        yield from _close(process)
+        yield from close(process)
         self._note_end(KafkaError("closed"))
         return False
 
@@ -379,9 +248,9 @@ class _Transaction:
         """Go on after an abort that came too late: the commit was carried out."""
         process, attempt = self._process, self._attempt
         if ended.is_refused:
-            again = yield from _call(process, process.core.begin_commit)
+            again = yield from call(process, process.core.begin_commit)
             if again.is_timed_out:
-                yield from _close(process)
+                yield from close(process)
                 self._note_end(KafkaError("closed"))
                 return False
             if again.error is not None:
@@ -475,9 +344,9 @@ def idempotent_script(process: Process) -> Script:
         simulator.checkers.plain_ended(process, attempt)
         is_deployed = process.dice.random() < 0.05 or simulator.must_begin_anew(process)
         if process.has_failed or is_deployed:
-            yield from _close(process)
+            yield from close(process)
             yield sleep(process, 300)
             process.renew()
         else:
             yield sleep(process, 50)
-    yield from _close(process)
+    yield from close(process)
