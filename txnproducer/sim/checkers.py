@@ -299,7 +299,8 @@ class Checkers:
             times = committed[attempt.name]
             missing = [place for place in attempt.offset_places if not times[place]]
             is_lost = self._simulator.cluster.has_lost_offsets(attempt.group_id or "")
-            if outcomes[attempt.name] and attempt.are_offsets_sent and missing and not is_lost:
+            is_committed = bool(outcomes[attempt.name] or times)
+            if is_committed and attempt.are_offsets_sent and missing and not is_lost:
                 # (No client can mend what brokers before 4.0 do to pending offsets.)
                 self._history.violate("offsets", f"{attempt.name}: none committed of {missing}")
             if times and max(times.values()) > 1:

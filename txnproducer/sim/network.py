@@ -313,6 +313,7 @@ class SimNetwork:
                 now_ms >= request.created_ms + request.timeout_ms or request is late
             )
             failure = ResponseFailure.TIMED_OUT if is_late else ResponseFailure.DISCONNECTED
+            self._rules.lost(request.body)
             self._tell(ClientResponse(request, None, failure))
         error = None if state is ConnectionState.DISCONNECTED else AuthenticationError("refused")
         self._tell(ConnectionEvent(connection, state, error))

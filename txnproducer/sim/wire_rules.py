@@ -7,7 +7,9 @@ not know: the core, what was asked of it, what the application was told.
 
 Rules of one partition under one identity (producer id and epoch):
 * "numbers": the first batch that is sent has number 0. Any later number is the one behind a batch
-  that was sent before and was not refused for good at once: no gap is made.
+  that was sent before and was not refused for good at once: no gap is made. A number that the
+  broker has, or may have, is that batch's alone. Nothing new is sent behind a batch of which
+  nobody knows what became.
 * "again": a batch is not sent over and over while the broker says that it is out of order. It can
   happen while the batches before it are sent again, a few times. Nor does a producer go on asking
   coordinators that have told it that it is fenced.
@@ -15,6 +17,7 @@ Rules of one partition under one identity (producer id and epoch):
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from txnproducer._protocol.messages import (
@@ -24,7 +27,7 @@ from txnproducer._protocol.messages import (
     Response,
     TxnOffsetCommitRequest,
 )
-from txnproducer._record import read_header
+from txnproducer._record import BatchHeader, read_header
 from txnproducer.errors import (
     DuplicateSequenceError,
     ErrorCode,
@@ -40,6 +43,13 @@ _MOST_REFUSALS = 5
 _SEQUENCES = 1 << 31
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 _NOT_REFUSED = (DuplicateSequenceError, RetriableError)
+_MAYBE_WRITTEN = (
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.NETWORK_EXCEPTION,
+)
+# The broker would have known the number; it takes no part of what is too large.
+_NOT_WRITTEN = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.MESSAGE_TOO_LARGE)
 
 
 class _Numbers:
@@ -50,15 +60,21 @@ class _Numbers:
         attempts: how often each batch was sent.
         refused: batches that were refused for good at their first attempt.
         disorders: how often each was answered as out of order.
+        kept: the check sums of those that the broker has, or may have.
+        written: the highest number that the broker has; those below it it has, too.
+        adrift: those above it whose last attempt had no answer, and that were not sent since.
     """
 
-    __slots__ = ("attempts", "disorders", "ends", "refused")
+    __slots__ = ("adrift", "attempts", "disorders", "ends", "kept", "refused", "written")
 
     def __init__(self) -> None:
         self.ends: dict[int, int] = {}
         self.attempts: dict[int, int] = {}
         self.refused: set[int] = set()
         self.disorders: dict[int, int] = {}
+        self.kept: dict[int, int] = {}
+        self.written = -1
+        self.adrift: set[int] = set()
 
 
 class WireRules:
@@ -101,9 +117,49 @@ class WireRules:
                     f" {header.producer_id}/{header.producer_epoch}; sent: {numbers.ends},"
                     f" refused: {sorted(numbers.refused)}",
                 )
+            self._check_doubts(numbers, part.topic_partition, header)
             numbers.ends[base] = (base + header.record_count) % _SEQUENCES
             numbers.attempts[base] = numbers.attempts.get(base, 0) + 1
             numbers.refused.discard(base)
+
+    def _check_doubts(self, numbers: _Numbers, place: TopicPartition, header: BatchHeader) -> None:
+        """Look whether a number is free, and what became of those before it is known."""
+        base = header.base_sequence
+        if numbers.kept.get(base, header.crc) != header.crc:
+            self._history.violate(
+                "numbers",
+                f"{self._name}: {base} in {place} is another batch's, which may be written",
+            )
+        numbers.adrift.discard(base)
+        before = sorted(number for number in numbers.adrift if number < base)
+        if before and base not in numbers.ends:
+            self._history.violate(
+                "numbers",
+                f"{self._name}: {base} in {place} behind {before}, whose fate is not known",
+            )
+
+    def lost(self, request: Request) -> None:
+        """Look at a request that ended without an answer."""
+        for numbers, header in self._batches(request, None):
+            self._lost(numbers, header)
+
+    def _batches(
+        self, request: Request, places: Collection[TopicPartition] | None
+    ) -> Iterator[tuple[_Numbers, BatchHeader]]:
+        if not isinstance(request, ProduceRequest):
+            return
+        for part in request.partitions:
+            header = read_header(part.records)
+            key = (part.topic_partition, header.producer_id, header.producer_epoch)
+            if key in self._numbers and (places is None or part.topic_partition in places):
+                yield self._numbers[key], header
+
+    @staticmethod
+    def _lost(numbers: _Numbers, header: BatchHeader) -> None:
+        base = header.base_sequence
+        numbers.kept[base] = header.crc
+        if base > numbers.written:
+            numbers.adrift.add(base)
 
     def _check_member(self, body: TxnOffsetCommitRequest) -> None:
         told, member = (body.group_id, body.generation_id, body.member_id), self.member
@@ -131,15 +187,37 @@ class WireRules:
         codes = {part.topic_partition: part.error_code for part in response.partitions}
         for part in request.partitions:
             code = codes.get(part.topic_partition, ErrorCode.NETWORK_EXCEPTION)
-            if code == ErrorCode.NONE:
-                continue
-            header = read_header(part.records)
-            key = (part.topic_partition, header.producer_id, header.producer_epoch)
-            numbers = self._numbers.get(key)
-            if numbers is not None:
-                self._refused(numbers, part.topic_partition, header.base_sequence, code)
+            for numbers, header in self._batches(request, (part.topic_partition,)):
+                if code == ErrorCode.NONE:
+                    self._written(numbers, header)
+                else:
+                    self._refused(numbers, part.topic_partition, header, code)
 
-    def _refused(self, numbers: _Numbers, place: TopicPartition, base: int, code: int) -> None:
+    @staticmethod
+    def _written(numbers: _Numbers, header: BatchHeader) -> None:
+        base = header.base_sequence
+        numbers.kept[base] = header.crc
+        # A broker takes no number without the one before it.
+        numbers.written = max(numbers.written, base)
+        numbers.adrift = {number for number in numbers.adrift if number > base}
+
+    def _refused(
+        self, numbers: _Numbers, place: TopicPartition, header: BatchHeader, code: int
+    ) -> None:
+        base = header.base_sequence
+        numbers.adrift.discard(base)
+        if code in _MAYBE_WRITTEN:
+            self._lost(numbers, header)
+        elif code in _NOT_WRITTEN:
+            numbers.kept.pop(base, None)
+        elif code == ErrorCode.UNKNOWN_PRODUCER_ID:
+            numbers.kept.clear()  # it begins at 0 again
+            numbers.adrift.clear()
+            numbers.written = -1
+        if not isinstance(error_for_code(code), _NOT_REFUSED):
+            # Nor does it have what was to follow.
+            numbers.kept = {n: crc for n, crc in numbers.kept.items() if n <= base}
+            numbers.adrift = {n for n in numbers.adrift if n < base}
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             count = numbers.disorders[base] = numbers.disorders.get(base, 0) + 1
             if count == _MOST_REFUSALS:
