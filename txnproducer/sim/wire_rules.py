@@ -61,11 +61,21 @@ class _Numbers:
         refused: batches that were refused for good at their first attempt.
         disorders: how often each was answered as out of order.
         kept: the check sums of those that the broker has, or may have.
+        broken_at: the first that was refused for good, until its number is sent again.
         written: the highest number that the broker has; those below it it has, too.
         adrift: those above it whose last attempt had no answer, and that were not sent since.
     """
 
-    __slots__ = ("adrift", "attempts", "disorders", "ends", "kept", "refused", "written")
+    __slots__ = (
+        "adrift",
+        "attempts",
+        "broken_at",
+        "disorders",
+        "ends",
+        "kept",
+        "refused",
+        "written",
+    )
 
     def __init__(self) -> None:
         self.ends: dict[int, int] = {}
@@ -73,6 +83,7 @@ class _Numbers:
         self.refused: set[int] = set()
         self.disorders: dict[int, int] = {}
         self.kept: dict[int, int] = {}
+        self.broken_at: int | None = None
         self.written = -1
         self.adrift: set[int] = set()
 
@@ -131,6 +142,8 @@ class WireRules:
                 f"{self._name}: {base} in {place} is another batch's, which may be written",
             )
         numbers.adrift.discard(base)
+        if base == numbers.broken_at:
+            numbers.broken_at = None
         before = sorted(number for number in numbers.adrift if number < base)
         if before and base not in numbers.ends:
             self._history.violate(
@@ -157,6 +170,8 @@ class WireRules:
     @staticmethod
     def _lost(numbers: _Numbers, header: BatchHeader) -> None:
         base = header.base_sequence
+        if numbers.broken_at is not None and base > numbers.broken_at:
+            return  # it was sent behind one that the broker does not have
         numbers.kept[base] = header.crc
         if base > numbers.written:
             numbers.adrift.add(base)
@@ -218,6 +233,8 @@ class WireRules:
             # Nor does it have what was to follow.
             numbers.kept = {n: crc for n, crc in numbers.kept.items() if n <= base}
             numbers.adrift = {n for n in numbers.adrift if n < base}
+            if numbers.broken_at is None or base < numbers.broken_at:
+                numbers.broken_at = base
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             count = numbers.disorders[base] = numbers.disorders.get(base, 0) + 1
             if count == _MOST_REFUSALS:
