@@ -83,6 +83,16 @@ def test_what_waits_to_be_verified_is_known_to_the_old_leader_alone():
     assert bench.produce(who, T0, 5).error_code == ErrorCode.NONE
 
 
+def test_brokers_before_2_5_keep_nothing_out_because_of_what_waits_to_be_verified():
+    bench = Bench(transaction_version=1, init_producer_id_version=2)
+    who = bench.init()
+    early = bench.produce(who, T0, 2)
+    assert early.error_code == ErrorCode.TRANSACTION_ABORTABLE
+    bench.add(who, T0)
+    assert bench.produce(who, T0, 5).error_code == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert bench.produce(who, T0, 0).error_code == ErrorCode.NONE
+
+
 # --- brokers -------------------------------------------------------------------------------------
 
 

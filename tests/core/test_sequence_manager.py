@@ -296,6 +296,16 @@ def test_unknown_producer_without_truncation_fails_in_a_transaction(transactiona
     assert not can_retry(transactional, drain(transactional), UNKNOWN, log_start_offset=5)
 
 
+@pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN])
+def test_what_was_behind_an_unknown_producer_ends_with_it(transactional, code):
+    first, second = drain(transactional), drain(transactional)
+    fail(transactional, first, UNKNOWN)  # the numbers begin at 0 again
+    for _ in range(2):  # Java's is sent again until its time is up
+        assert not can_retry(transactional, second, code, log_start_offset=0)
+    assert transactional.sequence_number(TP0) == 0
+    assert can_retry(transactional, second, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
 @pytest.mark.trap(28)
 @pytest.mark.parametrize(
     "log_start_offset",

@@ -57,6 +57,18 @@ def fake_kafka(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
+def test_a_cluster_is_ready_when_every_node_knows_the_others(monkeypatch):
+    asked = []
+
+    def wait(address, expected, timeout):
+        asked.append((address, expected([1, 2, 3]), expected([1, 2])))
+
+    monkeypatch.setattr(admin, "wait_for_brokers", wait)
+    with EmbeddedKafka(3) as kafka:
+        addresses = kafka.bootstrap_servers.split(",")
+    assert asked == [(address, True, False) for address in addresses]
+
+
 def leftovers(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in tmp_path.iterdir())
 

@@ -47,6 +47,10 @@ from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 _LOG = logging.getLogger(__name__)
 
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+_OF_NUMBERS: Final = (
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+)
 
 
 class BumpOutcome(Enum):
@@ -210,11 +214,20 @@ class SequenceManager:
         self, response: ProducePartitionResponse, error: KafkaError, batch: NumberedBatch
     ) -> bool:
         """Judge whether a refused batch may be sent again; renumber where it needs that."""
-        if response.error_code == ErrorCode.UNKNOWN_PRODUCER_ID:
+        code = response.error_code
+        if code not in _OF_NUMBERS:
+            return isinstance(error, RetriableError)
+        if self._is_transactional and not self._is_in_flight(batch):
+            # The numbers were wiped as an earlier batch failed: there is no place for this one
+            # any more. (Java's goes round until its time is up.)
+            return False
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID:
             return self._can_retry_unknown_producer_id(response.log_start_offset, batch)
-        if response.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            return self._can_retry_out_of_order(batch)
-        return isinstance(error, RetriableError)
+        return self._can_retry_out_of_order(batch)
+
+    def _is_in_flight(self, batch: NumberedBatch) -> bool:
+        entry = self.partitions.find(batch.topic_partition)
+        return entry is not None and any(tracked is batch for tracked in entry.in_flight)
 
     def _can_retry_unknown_producer_id(self, log_start_offset: int, batch: NumberedBatch) -> bool:
         if log_start_offset == -1 or batch.is_reset:

@@ -61,6 +61,8 @@ _OF_MEMBERS = (
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.FENCED_INSTANCE_ID,
 )
+# What idle applications may rest in all, between the attempts that prove them well.
+_LONGEST_REST_MS = 600_000
 _BUSIEST_RUN_EVENTS = 400_000
 _CORE_LOGGER = logging.getLogger("txnproducer._core")
 
@@ -321,7 +323,7 @@ class Simulator:
         self._acts_when_healed = self.cluster.acts_of_time.copy()
         settings = self.options.settings
         longest_ms = int(settings["transaction_timeout_ms"])
-        bound_ms = 60_000 + 20 * (
+        bound_ms = _LONGEST_REST_MS + 20 * (
             int(settings["delivery_timeout_ms"]) + int(settings["max_block_ms"]) + longest_ms
         )
         if not self._run_until(self._are_all_done, self.now_ms + bound_ms):

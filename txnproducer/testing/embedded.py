@@ -231,12 +231,16 @@ class EmbeddedKafka:
         for index in indexes:
             self._wait_until_listening(index, deadline)
         running = {node_id(i) for i, each in self._processes.items() if each.is_running()}
-        addresses = ",".join(self._node_address(index) for index in indexes)
+        for index in indexes:
+            self._wait_until_informed(index, running, deadline)
+
+    def _wait_until_informed(self, index: int, running: set[int], deadline: float) -> None:
+        """Wait until a node knows all of them: each hears of the others at a time of its own."""
+        left = max(1.0, deadline - time.monotonic())
         try:
-            left = max(1.0, deadline - time.monotonic())
-            admin.wait_for_brokers(addresses, running.issubset, left)
+            admin.wait_for_brokers(self._node_address(index), running.issubset, left)
         except KafkaTimeoutError as error:
-            raise BrokerStartError(self._why(indexes[0], f"is not ready: {error}")) from error
+            raise BrokerStartError(self._why(index, f"is not ready: {error}")) from error
 
     def _wait_until_listening(self, index: int, deadline: float) -> None:
         process = self._processes[index]

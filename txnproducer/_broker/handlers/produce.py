@@ -12,19 +12,22 @@ Behavior:
   record is named (KIP-467).
 * A broker that does not lead a partition refuses, and names the leader if it knows it, and its
   address if that is up (KIP-951; older brokers name nobody).
-
-* Brokers before 2.5 ask for each idempotent request whether the producer may write so.
+* Brokers before 2.5 ask for each idempotent request whether the producer may write so, and keep
+  no numbers out because an earlier batch waits to be verified (KAFKA-14561).
 
 Version notes: v10 names new leaders, v11 knows TRANSACTION_ABORTABLE, v12 speaks transactions v2,
 v13 names topics by id.
-Simplifications: verification and append are one step, so that no marker can come in between; while
+Simplifications: brokers before 3.6 verify as well; those of the time took any batch (KIP-98).
+Verification and append are one step, so that no marker can come in between; while
 markers are written the answer is CONCURRENT_TRANSACTIONS at once (a real broker asks again for
 100 ms).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from txnproducer._broker.coordination import ask_coordinator, has_begun
@@ -72,7 +75,7 @@ def handle(
         return _all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     name = request.transactional_id
     is_allowed = name is not None and cluster.is_allowed(Resource.TRANSACTIONAL_ID, name)
-    if not is_allowed and _is_transactional(request):
+    if not is_allowed and _has_batch(request, attrgetter("is_transactional")):
         return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     batches: dict[TopicPartition, Batch] = {}
     answers: dict[TopicPartition, ProducePartitionResponse] = {}
@@ -91,11 +94,11 @@ def handle(
     return ProduceResponse(ordered, nodes)
 
 
-def _is_transactional(request: ProduceRequest) -> bool:
-    """Tell whether any batch is, be it in a partition that is refused."""
+def _has_batch(request: ProduceRequest, is_such: Callable[[BatchHeader], bool]) -> bool:
+    """Tell whether any batch is such a one, be it in a partition that is refused."""
     for partition in request.partitions:
         try:
-            if read_header(bytes(partition.records)).is_transactional:
+            if is_such(read_header(bytes(partition.records))):
                 return True
         except CorruptRecordError:
             continue  # refused later on, by itself
@@ -106,17 +109,7 @@ def _is_idempotence_refused(cluster: BrokerCluster, request: ProduceRequest) -> 
     """Tell whether the producer may not be idempotent: long asked each time (until KIP-679)."""
     if not cluster.options.is_before_2_5 or cluster.is_allowed(Resource.CLUSTER, ""):
         return False
-    return request.transactional_id is None and _has_producer_id(request)
-
-
-def _has_producer_id(request: ProduceRequest) -> bool:
-    for partition in request.partitions:
-        try:
-            if read_header(bytes(partition.records)).has_producer_id:
-                return True
-        except CorruptRecordError:
-            continue  # refused later on, by itself
-    return False
+    return request.transactional_id is None and _has_batch(request, attrgetter("has_producer_id"))
 
 
 def _find(cluster: BrokerCluster, partition: ProducePartition) -> tuple[Batch | None, ErrorCode]:
@@ -207,7 +200,8 @@ def _begin_verification(
     state = states.producers.get(producer_id)
     if state is not None and epoch < state.epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if not has_begun(cluster, states, producer_id, epoch):
+    has_tentative_states = not cluster.options.is_before_2_5
+    if has_tentative_states and not has_begun(cluster, states, producer_id, epoch):
         is_v2 = request.is_transaction_v2_enabled
         states.begin_verification(producer_id, epoch, header.base_sequence, now_ms, is_v2=is_v2)
     return ErrorCode.NONE
