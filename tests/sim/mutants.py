@@ -170,6 +170,13 @@ MUTANTS = (
         "a record that never got into a batch is no part of the transaction",
     ),
     Mutant(
+        "no-bump-after-error",
+        "txn_course.py",
+        "        if self.must_bump_from_client:\n            self._is_bump_required = True",
+        "        pass",
+        "after an abort the same epoch will do",
+    ),
+    Mutant(
         "no-guard-against-late-requests",
         "txn_course.py",
         "        if self.coordinator_can_bump:\n            self._is_bump_required = True\n        else:\n            self._has_stray_request = True",
@@ -226,11 +233,25 @@ MUTANTS = (
         "a fenced producer asks again until it is let in",
     ),
     Mutant(
+        "bump-without-the-present-identity",
+        "txn_course.py",
+        "                current=self.producer_id_and_epoch,\n",
+        "",
+        "raising the epoch is the same as beginning anew",
+    ),
+    Mutant(
         "lost-commit-is-a-failure",
         "end_txn.py",
         "return self._is_commit_on_wire or self._lost_commits > 0",
         "return False",
         "a commit without an answer was not carried out",
+    ),
+    Mutant(
+        "refused-log-write-is-a-failure",
+        "end_txn.py",
+        "        if was_commit and may_be_carried_out(verdict, code):",
+        "        if was_commit and code == ErrorCode.UNKNOWN_SERVER_ERROR:",
+        "a coordinator that is not available has written nothing",
     ),
     Mutant(
         "invalid-state-is-committed",
@@ -313,6 +334,20 @@ MUTANTS = (
         "memory comes back by itself",
     ),
     Mutant(
+        "memory-freed-on-the-wire",
+        "record_accumulator.py",
+        "        if not batch.is_memory_freed:\n            batch.is_memory_freed = True",
+        "        if True:",
+        "giving memory back twice does no harm",
+    ),
+    Mutant(
+        "waiting-place-kept",
+        "appender.py",
+        "            if ticket is not kept:",
+        "            if False:",
+        "a record that was refused while it waited leaves its place by itself",
+    ),
+    Mutant(
         "failure-taken-for-success",
         "produce_outcome.py",
         "    if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:",
@@ -353,6 +388,13 @@ MUTANTS = (
         "        self._callbacks = []\n        return CallbackBatch(calls, on_finished)",
         "        return CallbackBatch([*calls, *calls[:1]], on_finished)",
         "a callback may run once more",
+    ),
+    Mutant(
+        "split-without-numbers",
+        "produce_sender.py",
+        "            if sequences is not None and part.has_sequence:\n                sequences.add_in_flight_batch(part)",
+        "            pass",
+        "the parts of a split batch need not be tracked",
     ),
     Mutant(
         "close-forgets-who-waits",
@@ -456,6 +498,13 @@ MUTANTS = (
         "an initialization that got no answer was carried out, probably",
     ),
     Mutant(
+        "offsets-refused-by-an-absent-coordinator-are-forgotten",
+        "txn_requests.py",
+        "            elif verdict.action is Action.LOOK_UP:\n                retry = verdict",
+        "            elif verdict.action is Action.LOOK_UP:\n                if code == 15:\n                    return\n                retry = verdict",
+        "a group's coordinator that is not available has written in the end",
+    ),
+    Mutant(
         "offsets-are-never-known",
         "produce_sender.py",
         "is_mine = batch.complete(response.base_offset, response.log_append_time_ms)",
@@ -468,6 +517,13 @@ MUTANTS = (
         "            self._lost_commits += 1\n        super()",
         "            self._lost_commits += 1\n            self.fatal_error(KafkaError('no answer'))\n            return\n        super()",
         "a commit without an answer is unknown, so say so",
+    ),
+    Mutant(
+        "given-up-commit-is-unknown",
+        "transaction_manager.py",
+        "if end_txn.may_be_committed and not self.can_handle_abortable_error:",
+        "if end_txn.may_be_committed:",
+        "who gives up a commit that was sent does not care what became of it",
     ),
     Mutant(
         "outcome-is-never-resolved",
@@ -497,6 +553,13 @@ MUTANTS = (
         "        if not self.must_begin_anew:\n            self.transition_to_fatal_error(error)\n            return\n",
         "an error is an error: make a new producer",
     ),
+    Mutant(
+        "refused-adding-has-begun-nothing",
+        "txn_handler.py",
+        "if self.may_begin_transaction and may_be_carried_out(verdict, code):",
+        "if False:",
+        "a coordinator that refuses to add a partition has added none",
+    ),
     # --- the guard against late requests, kind by kind ------------------------------------------
     Mutant(
         "no-guard-against-late-produce",
@@ -504,6 +567,21 @@ MUTANTS = (
         "                self._transactions.request_lost(may_begin_transaction=False)\n",
         "                pass\n",
         "records that come late belong to a transaction that has ended, so they are refused",
+    ),
+    *(
+        Mutant(
+            f"no-guard-against-late-{kind}",
+            "txn_handler.py",
+            "if is_lost and self.is_harmful_when_late:",
+            f"if is_lost and self.is_harmful_when_late and '{handler}' not in repr(self):",
+            f"a late {request} does no harm",
+        )
+        for kind, handler, request in (
+            ("end-txn", "EndTxnHandler", "EndTxn"),
+            ("add-partitions", "AddPartitionsToTxnHandler", "AddPartitionsToTxn"),
+            ("add-offsets", "AddOffsetsToTxnHandler", "AddOffsetsToTxn"),
+            ("offsets", "TxnOffsetCommitHandler", "TxnOffsetCommit"),
+        )
     ),
 )
 

@@ -111,7 +111,7 @@ class Sender:
         if transactions.has_fatal_error:
             self._fail_everything(transactions, coordinators)
             return self._retry_backoff_ms
-        if transactions.has_abortable_error and self._begin_anew(transactions, coordinators):
+        if self._begin_anew(transactions, coordinators):
             return 0
         if not transactions.is_transactional:
             # Before the numbers change, which some batches must not.

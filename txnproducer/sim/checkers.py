@@ -14,7 +14,8 @@ and offsets only.
     fenced       nothing of an older producer is appended once a newer one has its identity
     acknowledged every record acknowledged lies at the offset that was told, once
     duplicated   no record is twice in a log under an idempotent producer
-    told         commit succeeds only if every record did; callbacks come once each, in order
+    told         commit succeeds only if every record did; callbacks come once each, in order; no
+                 failure is counted that was not one
     content      a record in a log has the key, headers, time and partition that it was given
     expired      once everything has healed, no record expires for lack of progress
     needless     nor does anything else fail without an excuse (see `excuses`)
@@ -22,7 +23,7 @@ and offsets only.
     open         in the end no transaction is open, no offset pending
     reader       what a consumer has read stays true
     state        no call is refused with an illegal state; the sender never poisons the producer
-    numbers, again  see `wire_rules`
+    numbers, again, identity  see `wire_rules`
     hangs, spins    see `simulator` and `process`
     crash        the core raises nothing that it does not promise
     logged       the core logs no exception
@@ -76,6 +77,8 @@ class Checkers:
             level: Counter() for level in (True, False)
         }
 
+        self._errors_counted: dict[tuple[str, int], int] = {}
+
     # --- while it runs --------------------------------------------------------------------------
 
     def refused(self, process: Process, call: str, error: KafkaError) -> None:
@@ -105,8 +108,10 @@ class Checkers:
         metrics = process.core.metrics()
         if metrics["buffer-available-bytes"] != metrics["buffer-total-bytes"]:
             self._history.violate("memory", f"{process.name}: {metrics}")
+        life = (process.name, process.incarnation)
+        self._errors_counted[life] = int(metrics["record-error-total"]) - process.failed_appends
         for attempt in self._history.attempts:
-            if (attempt.owner_process, attempt.incarnation) != (process.name, process.incarnation):
+            if (attempt.owner_process, attempt.incarnation) != life:
                 continue
             for record in attempt.records:
                 if record.future is not None and not record.future.done():
@@ -346,6 +351,17 @@ class Checkers:
                     self._check_callback(record, future)
                 if future.error is None and attempt.is_idempotent:
                     self._check_offset(record, future, everything)
+        self._check_counted()
+
+    def _check_counted(self) -> None:
+        errors: Counter[tuple[str, int]] = Counter()
+        for attempt in self._history.attempts:
+            futures = [r.future for r in attempt.records if r.future is not None]
+            life = (attempt.owner_process, attempt.incarnation)
+            errors[life] += sum(future.error is not None for future in futures)
+        for life, counted in self._errors_counted.items():
+            if counted > errors[life]:
+                self._history.violate("told", f"{life}: counts {counted} of {errors[life]} errors")
 
     def _check_callback(self, record: SentRecord, future: FutureRecordMetadata) -> None:
         told = record.deliveries

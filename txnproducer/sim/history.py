@@ -16,6 +16,10 @@ from txnproducer.records import ProducerIdAndEpoch, RecordMetadata, TopicPartiti
 Claim: TypeAlias = Literal["open", "committed", "aborted", "unknown"]
 
 
+class CallbackError(Exception):
+    """What an application's callback raises by mistake: it must harm nobody else."""
+
+
 @dataclass(slots=True)
 class SentRecord:
     """One record of an attempt.
@@ -29,6 +33,7 @@ class SentRecord:
         partition: as it was given; None for the producer's choice.
         timestamp_ms: as it was given.
         is_watched: whether a callback was given.
+        is_faulty: whether the callback raises.
         future: what `send` returned.
         waited_in_vain: for memory or metadata; it never got into a batch.
         deliveries: what its callback was called with, each time.
@@ -43,6 +48,7 @@ class SentRecord:
     partition: int | None = None
     timestamp_ms: int = -1
     is_watched: bool = True
+    is_faulty: bool = False
     future: FutureRecordMetadata | None = None
     waited_in_vain: bool = False
     deliveries: list[tuple[RecordMetadata, KafkaError | None]] = field(default_factory=list)
@@ -53,6 +59,8 @@ class SentRecord:
         self.history.delivery_count += 1
         self.delivered_as = self.history.delivery_count
         self.deliveries.append((metadata, error))
+        if self.is_faulty:
+            raise CallbackError
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ class Process:
         is_done: whether the application has ended.
         is_second: whether it was started beside another under its id.
         is_calm: whether its producer began when all was well, and has nobody beside it.
+        failed_appends: how many records failed at once that are part of no attempt.
     """
 
     core: ProducerCore
@@ -72,6 +73,7 @@ class Process:
         self.is_done = False
         self.is_crashed = False
         self.is_second = self.is_calm = False
+        self.failed_appends = 0
         self._settings = settings
         self.config = self._build_config()
         self._make_script = make_script
@@ -121,6 +123,7 @@ class Process:
         simulator = self.simulator
         self.incarnation = simulator.next_incarnation(self.transactional_id)
         self.is_calm = simulator.is_calm(self)
+        self.failed_appends = 0
         if self.is_calm:
             self.config = self._build_config(**TIME_ENOUGH)
         self.network = SimNetwork(

@@ -26,6 +26,7 @@ _OFFSETS = {TopicPartition(TOPIC, 0): OffsetAndMetadata(0)}
 _KEY_SIZES = (0, 1, 2, 3, 5, 200)
 _ROOM_FOR_KEYS = 100
 _UNWATCHED_RATE = 0.1
+_FAULTY_RATE = 0.01
 _MISTAKE_RATE = 0.008
 
 
@@ -105,6 +106,7 @@ def send(
         draft.partition,
         start_ms,
         is_watched=process.dice.random() >= _UNWATCHED_RATE,
+        is_faulty=process.dice.random() < _FAULTY_RATE,
     )
     outcome: FutureRecordMetadata | AppendBlocked | None = None
     while not isinstance(outcome, FutureRecordMetadata):
@@ -256,6 +258,7 @@ def begin_append(
     if isinstance(outcome, FutureRecordMetadata) and outcome.done():
         error = outcome.exception(0)
         if error is not None:
+            process.failed_appends += 1
             raise error
     return outcome
 

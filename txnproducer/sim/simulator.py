@@ -36,7 +36,7 @@ from txnproducer._protocol.messages import (
 from txnproducer.errors import ErrorCode
 from txnproducer.sim.checkers import Checkers
 from txnproducer.sim.faults import FaultKind, Faults
-from txnproducer.sim.history import Attempt, Fence, History
+from txnproducer.sim.history import Attempt, CallbackError, Fence, History
 from txnproducer.sim.options import (
     COMPACTED_TOPIC,
     MIN_REQUESTS,
@@ -398,7 +398,7 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one record."""
-        if record.exc_info:
+        if record.exc_info and not isinstance(record.exc_info[1], CallbackError):
             self._take(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 

@@ -13,6 +13,8 @@ Rules of one partition under one identity (producer id and epoch):
 * "again": a batch is not sent over and over while the broker says that it is out of order. It can
   happen while the batches before it are sent again, a few times. Nor does a producer go on asking
   coordinators that have told it that it is fenced.
+* "identity": once a transactional producer has an identity, it asks for another one with it
+  (KIP-360): otherwise it would fence a newer producer of its id.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from txnproducer._protocol.messages import (
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     ProduceRequest,
     ProduceResponse,
     Request,
@@ -34,7 +39,7 @@ from txnproducer.errors import (
     RetriableError,
     error_for_code,
 )
-from txnproducer.records import ConsumerGroupMetadata, TopicPartition
+from txnproducer.records import ConsumerGroupMetadata, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from txnproducer.sim.history import History
@@ -103,6 +108,7 @@ class WireRules:
         self._name = name
         self._history = history
         self._fenced = 0
+        self._identity = ProducerIdAndEpoch.NONE
         self.member = ConsumerGroupMetadata("")
         self._numbers: dict[tuple[TopicPartition, int, int], _Numbers] = {}
 
@@ -110,6 +116,8 @@ class WireRules:
         """Look at a request that goes on its way."""
         if isinstance(body, TxnOffsetCommitRequest):
             self._check_member(body)
+        elif isinstance(body, InitProducerIdRequest):
+            self._check_identity(body)
         if not isinstance(body, ProduceRequest):
             return
         for part in body.partitions:
@@ -181,6 +189,13 @@ class WireRules:
         if told != (member.group_id, member.generation_id, member.member_id):
             self._history.violate("offsets", f"{self._name}: sent as {told}, not as {member}")
 
+    def _check_identity(self, body: InitProducerIdRequest) -> None:
+        told = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
+        if body.transactional_id is not None and told != self._identity:
+            self._history.violate(
+                "identity", f"{self._name}: initializes as {told}, being {self._identity}"
+            )
+
     @staticmethod
     def _may_begin_at(numbers: _Numbers, base: int) -> bool:
         if not numbers.ends:
@@ -191,6 +206,8 @@ class WireRules:
 
     def answered(self, request: Request, response: Response) -> None:
         """Look at the answer to a request."""
+        if isinstance(response, InitProducerIdResponse | EndTxnResponse):
+            self._identified(response)
         if getattr(response, "error_code", ErrorCode.NONE) in _FENCED:
             self._fenced += 1
             if self._fenced == _MOST_REFUSALS:
@@ -207,6 +224,10 @@ class WireRules:
                     self._written(numbers, header)
                 else:
                     self._refused(numbers, part.topic_partition, header, code)
+
+    def _identified(self, response: InitProducerIdResponse | EndTxnResponse) -> None:
+        if not response.error_code and response.producer_id >= 0:
+            self._identity = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
     @staticmethod
     def _written(numbers: _Numbers, header: BatchHeader) -> None:
