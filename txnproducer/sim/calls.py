@@ -15,7 +15,7 @@ from txnproducer._core.append_blocked import AppendBlocked
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.sim.process import Condition, Process, Script
-from txnproducer.sim.sending import INTERRUPT_MS, INTERRUPT_RATE, append, begin_append
+from txnproducer.sim.sending import LONGEST_INTERRUPT_MS, append, begin_append
 
 _PATIENCE = 6
 
@@ -46,8 +46,8 @@ def call(
     except KafkaError as error:
         return Ended(error, is_refused=True)
     limit_ms = process.config.max_block_ms
-    if process.dice.random() < INTERRUPT_RATE:
-        limit_ms = min(limit_ms, INTERRUPT_MS)
+    if process.dice.random() < process.simulator.options.impatience:
+        limit_ms = min(limit_ms, 1 + process.dice.randrange(LONGEST_INTERRUPT_MS))
     is_done = yield (lambda: result.is_completed), process.now_ms + limit_ms
     if not is_done:
         return Ended(KafkaTimeoutError(), is_timed_out=True, result=result)

@@ -180,7 +180,7 @@ class Checkers:
         self._check_duplicates(everything)
         self._check_told(everything)
         self._check_progress()
-        self._check_needless()
+        self._check_needless(outcomes)
         self._check_fences()
         self._check_nothing_open()
         self._check_readers()
@@ -399,10 +399,10 @@ class Checkers:
             found = everything.get(record.value)
             self._history.violate("acknowledged", f"{record.value!r} at {told}, but is {found}")
 
-    def _check_needless(self) -> None:
+    def _check_needless(self, outcomes: dict[str, bool | None]) -> None:
         simulator = self._simulator
         attempts = [a for a in self._history.attempts if not simulator.has_time_acted(a.owner)]
-        for text in unexcused(attempts, self._history.shaken, simulator.options):
+        for text in unexcused(attempts, self._history.shaken, simulator.options, outcomes):
             self._history.violate("needless", text)
 
     def _check_fences(self) -> None:

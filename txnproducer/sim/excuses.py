@@ -14,13 +14,14 @@ is given. So a failure needs an excuse:
   lost besides
 * an idempotent producer's records that others overtook while the broker did not know the producer,
   and what was renumbered on the wire for that, if its answer is lost
-* on a cluster that cannot raise epochs: a lost answer
+* on a cluster that cannot raise epochs: a lost answer; and a partition that has forgotten a
+  producer which was idle for too long, which the producer cannot tell from lost records
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -28,6 +29,7 @@ from txnproducer.errors import (
     CommitOutcomeUnknownError,
     KafkaError,
     OutOfOrderSequenceError,
+    UnknownProducerIdError,
 )
 from txnproducer.sim.history import Attempt, SentRecord
 from txnproducer.sim.options import LONGEST_DELIVERY_MS, SimOptions
@@ -47,7 +49,10 @@ _PASSING = ("abort", "resume", "fix")
 
 
 def unexcused(
-    attempts: Iterable[Attempt], shaken: Collection[tuple[str, int]], options: SimOptions
+    attempts: Iterable[Attempt],
+    shaken: Collection[tuple[str, int]],
+    options: SimOptions,
+    outcomes: Mapping[str, bool | None],
 ) -> Iterator[str]:
     """Yield what calm producers failed with for no reason of their own.
 
@@ -55,6 +60,7 @@ def unexcused(
         attempts: all that is to be judged.
         shaken: the producers that lost requests with a connection.
         options: of the run.
+        outcomes: whether a transaction is visible, by its name; None where nothing shows it.
     """
     can_bump = options.cluster.init_producer_id_version >= _CAN_BUMP
     calm = [
@@ -66,8 +72,11 @@ def unexcused(
     spoilt = {_who(a) for a in calm if _has_own_fault(a) or _is_overtaken(a)}
     for attempt in calm:
         if attempt.owner is not None:
-            is_doubtful = _who(attempt) in shaken or not can_bump
-            yield from _of_transaction(attempt, is_doubtful=is_doubtful)
+            is_shaken = _who(attempt) in shaken
+            is_doubtful = is_shaken and outcomes[attempt.name] is not False if can_bump else True
+            may_forget = not can_bump and options.cluster.producer_id_expiration_ms is not None
+            is_faulty = _has_own_fault(attempt) or (may_forget and _is_forgotten(attempt))
+            yield from _of_transaction(attempt, is_doubtful=is_doubtful, is_faulty=is_faulty)
         elif _who(attempt) not in spoilt:
             for record in attempt.records:
                 error = _error_of(record)
@@ -79,7 +88,7 @@ def _who(attempt: Attempt) -> tuple[str, int]:
     return attempt.owner_process, attempt.incarnation
 
 
-def _of_transaction(attempt: Attempt, *, is_doubtful: bool) -> Iterator[str]:
+def _of_transaction(attempt: Attempt, *, is_doubtful: bool, is_faulty: bool) -> Iterator[str]:
     told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
     for error in told:
         if isinstance(error, CommitOutcomeUnknownError):
@@ -87,7 +96,7 @@ def _of_transaction(attempt: Attempt, *, is_doubtful: bool) -> Iterator[str]:
             is_excused = is_doubtful and attempt.has_timed_out
         elif error is attempt.abort_error:
             is_excused = attempt.has_given_up
-        elif _has_own_fault(attempt):
+        elif is_faulty:
             # It fails, and the producer goes on.
             is_excused = error.recovery in _PASSING
         else:
@@ -122,6 +131,10 @@ def _is_known_before(later: SentRecord, record: SentRecord) -> bool:
 def _is_overtaken(attempt: Attempt) -> bool:
     errors = [_error_of(record) for record in attempt.records]
     return attempt.owner is None and any(isinstance(e, OutOfOrderSequenceError) for e in errors)
+
+
+def _is_forgotten(attempt: Attempt) -> bool:
+    return any(isinstance(_error_of(record), UnknownProducerIdError) for record in attempt.records)
 
 
 def _error_of(record: SentRecord) -> KafkaError | None:

@@ -20,8 +20,7 @@ from txnproducer.sim.options import COMPACTED_TOPIC, TOPIC
 from txnproducer.sim.process import Condition, Process, Script
 
 # An interrupted call looks like one that timed out early.
-INTERRUPT_RATE = 0.03
-INTERRUPT_MS = 40
+LONGEST_INTERRUPT_MS = 100
 _OFFSETS = {TopicPartition(TOPIC, 0): OffsetAndMetadata(0)}
 _KEY_SIZES = (0, 1, 2, 3, 5, 200)
 _ROOM_FOR_KEYS = 100
@@ -146,8 +145,9 @@ def _wait_to_append(
     if blocked.reason is BlockReason.MEMORY:
         process.simulator.faults.counts[FaultKind.MEMORY_EXHAUSTED] += 1
     limit_ms = start_ms + process.config.max_block_ms
-    if process.dice.random() < INTERRUPT_RATE:
-        limit_ms = min(limit_ms, process.now_ms + INTERRUPT_MS)
+    if process.dice.random() < process.simulator.options.impatience:
+        interrupted_ms = process.now_ms + 1 + process.dice.randrange(LONGEST_INTERRUPT_MS)
+        limit_ms = min(limit_ms, interrupted_ms)
     is_possible = yield partial(core.append_can_proceed, blocked), limit_ms
     if is_possible:
         return blocked

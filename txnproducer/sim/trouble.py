@@ -7,7 +7,7 @@ know: the workload, the checkers.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_coordinator import LogWrite
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer.errors import ErrorCode
-from txnproducer.sim.faults import FaultKind
+from txnproducer.sim.faults import FaultKind, Faults
 
 if TYPE_CHECKING:
     from txnproducer.sim.process import Process
@@ -32,8 +32,9 @@ _OTHER_FEATURE_RATE = 0.3
 _MOVED_TOO_RATE = 0.3
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3
-_LOG_WRITES_WHEN_HEALED = 4
-_LOG_WRITE_FAILS_WHEN_HEALED = 0.05
+_OFFSETS_REFUSALS_WHEN_HEALED = 6
+_LOG_WRITES_WHEN_HEALED = 8
+_LOG_WRITE_FAILS_WHEN_HEALED = 0.1
 _MILD = (FaultKind.LEADER_MOVED, FaultKind.COORDINATOR_MOVED, FaultKind.GROUP_MOVED)
 _MOVES_WHEN_HEALED = 4
 _MOVED_WITHIN_MS = 4000
@@ -41,6 +42,41 @@ _KEPT = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT
 # A group's coordinator waits for no other replica.
 _OFFSETS_REFUSALS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
 _OFFSETS_KEPT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT)
+
+
+class _Appends:
+    """Decides what becomes of each append of one kind."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        dice: random.Random,
+        refusals: Sequence[ErrorCode],
+        kept: Sequence[ErrorCode],
+        refusals_when_healed: int,
+    ) -> None:
+        self._faults = faults
+        self._dice = dice
+        self._refusals = refusals
+        self._kept = kept
+        self._left = refusals_when_healed
+
+    def decide(self) -> tuple[ErrorCode, bool]:
+        """Return what is told, and whether it is written."""
+        if self._faults.is_healed:
+            return self._decide_when_healed()
+        if self._faults.happens(FaultKind.APPEND_REFUSED):
+            return self._dice.choice(self._refusals), False
+        if self._faults.happens(FaultKind.APPEND_KEPT):
+            return self._dice.choice(self._kept), True
+        return ErrorCode.NONE, True
+
+    def _decide_when_healed(self) -> tuple[ErrorCode, bool]:
+        """Refuse for a while what any producer can send again: nobody may fail over that."""
+        if self._left and self._dice.random() < _REFUSED_WHEN_HEALED:
+            self._left -= 1
+            return ErrorCode.NOT_ENOUGH_REPLICAS, False
+        return ErrorCode.NONE, True
 
 
 class Trouble:
@@ -56,14 +92,14 @@ class Trouble:
         self._dice = dice
         self._faults = simulator.faults
         self._counts = simulator.faults.counts
-        self._refusals_left = _REFUSALS_WHEN_HEALED
+        records, offsets = _REFUSALS_WHEN_HEALED, _OFFSETS_REFUSALS_WHEN_HEALED
         self._log_writes_left = _LOG_WRITES_WHEN_HEALED
         cluster = simulator.cluster
         cluster.decide_log_write = self._decide_log_write
-        cluster.decide_append = partial(self._decide_append, _REFUSALS, _KEPT)
-        cluster.decide_offsets_append = partial(
-            self._decide_append, _OFFSETS_REFUSALS, _OFFSETS_KEPT
-        )
+        cluster.decide_append = _Appends(self._faults, dice, _REFUSALS, _KEPT, records).decide
+        cluster.decide_offsets_append = _Appends(
+            self._faults, dice, _OFFSETS_REFUSALS, _OFFSETS_KEPT, offsets
+        ).decide
         self._events: dict[FaultKind, Callable[[int], bool]] = {
             FaultKind.UNREACHABLE: self._make_unreachable,
             FaultKind.LEADER_MOVED: self._move_leader,
@@ -120,24 +156,6 @@ class Trouble:
             self._log_writes_left -= 1
             return self._dice.choice((LogWrite.LOST, LogWrite.LATE))
         return LogWrite.DONE
-
-    def _decide_append(
-        self, refusals: tuple[ErrorCode, ...], kept: tuple[ErrorCode, ...]
-    ) -> tuple[ErrorCode, bool]:
-        if self._faults.is_healed:
-            return self._decide_append_when_healed()
-        if self._faults.happens(FaultKind.APPEND_REFUSED):
-            return self._dice.choice(refusals), False
-        if self._faults.happens(FaultKind.APPEND_KEPT):
-            return self._dice.choice(kept), True
-        return ErrorCode.NONE, True
-
-    def _decide_append_when_healed(self) -> tuple[ErrorCode, bool]:
-        """Refuse for a while what any producer can send again: nobody may fail over that."""
-        if self._refusals_left and self._dice.random() < _REFUSED_WHEN_HEALED:
-            self._refusals_left -= 1
-            return ErrorCode.NOT_ENOUGH_REPLICAS, False
-        return ErrorCode.NONE, True
 
     # --- the cluster ----------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ class _Numbers:
         broken_at: the first that was refused for good, until its number is sent again.
         written: the highest number that the broker has; those below it it has, too.
         adrift: those above it whose last attempt had no answer, and that were not sent since.
+        reach: numbers below it were sent, perhaps in a larger batch that was split since.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class _Numbers:
         "disorders",
         "ends",
         "kept",
+        "reach",
         "refused",
         "written",
     )
@@ -91,6 +93,7 @@ class _Numbers:
         self.broken_at: int | None = None
         self.written = -1
         self.adrift: set[int] = set()
+        self.reach = 0
 
 
 class WireRules:
@@ -138,6 +141,7 @@ class WireRules:
                 )
             self._check_doubts(numbers, part.topic_partition, header)
             numbers.ends[base] = (base + header.record_count) % _SEQUENCES
+            numbers.reach = max(numbers.reach, base + header.record_count)
             numbers.attempts[base] = numbers.attempts.get(base, 0) + 1
             numbers.refused.discard(base)
 
@@ -153,7 +157,7 @@ class WireRules:
         if base == numbers.broken_at:
             numbers.broken_at = None
         before = sorted(number for number in numbers.adrift if number < base)
-        if before and base not in numbers.ends:
+        if before and base not in numbers.ends and base >= numbers.reach:
             self._history.violate(
                 "numbers",
                 f"{self._name}: {base} in {place} behind {before}, whose fate is not known",
@@ -256,6 +260,8 @@ class WireRules:
             numbers.adrift = {n for n in numbers.adrift if n < base}
             if numbers.broken_at is None or base < numbers.broken_at:
                 numbers.broken_at = base
+            if code != ErrorCode.MESSAGE_TOO_LARGE:
+                numbers.reach = min(numbers.reach, base)
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             count = numbers.disorders[base] = numbers.disorders.get(base, 0) + 1
             if count == _MOST_REFUSALS:
