@@ -8,12 +8,11 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from integration.waiting import wait_until
 from txnproducer import TransactionalProducer, admin
 from txnproducer.errors import KafkaError
 from txnproducer.testing import BrokerStartError, EmbeddedKafka
@@ -36,15 +35,6 @@ def transaction_version(kafka: EmbeddedKafka) -> int:
     with admin.connect(kafka.bootstrap_servers) as client:
         level = client.describe_features().get("transaction.version", {}).get("finalized", (0, 0))
     return int(level[1])
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.mark.parametrize(
@@ -77,14 +67,19 @@ def test_three_nodes_survive_a_kill_a_stop_and_a_freeze():
 
         kafka.kill_node(coordinator)
         assert not kafka.is_node_running(coordinator)
-        assert wait_until(lambda: kafka.coordinator_index("writer") not in (-1, coordinator))
+        wait_until(
+            lambda: kafka.coordinator_index("writer") not in (-1, coordinator),
+            "the coordinator does not move",
+        )
         write(kafka, "writer", "orders", b"after the kill")
 
         kafka.start_node(coordinator)
         kafka.wait_in_sync()
         leader = kafka.leader_index("orders", 0)
         kafka.stop_node(leader)
-        assert wait_until(lambda: kafka.leader_index("orders", 0) not in (-1, leader))
+        wait_until(
+            lambda: kafka.leader_index("orders", 0) not in (-1, leader), "no other broker leads"
+        )
         kafka.start_node(leader)
         kafka.wait_in_sync()
 
@@ -175,6 +170,8 @@ def test_the_broker_ends_with_its_command_however_that_ends(command, tmp_path, n
     assert is_listening(address)
     command.send_signal(number)
     assert command.wait(30) == code
-    assert wait_until(lambda: not is_listening(address))
+    wait_until(lambda: not is_listening(address), "the broker still listens")
     # After a kill it is the watcher that removes the folder.
-    assert wait_until(lambda: not list(Path(tmp_path).glob("txnproducer-kafka-*")))
+    wait_until(
+        lambda: not list(Path(tmp_path).glob("txnproducer-kafka-*")), "its folder is still there"
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from integration.readers import read_with_confluent, read_with_kafka_python, values
+from integration.waiting import wait_until
 from txnproducer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, errors
-from txnproducer.admin import committed_offsets
+from txnproducer.admin import committed_offsets, describe_transaction
 
 pytestmark = pytest.mark.integration
 
@@ -142,6 +142,11 @@ def test_offsets_of_a_member_that_has_left_the_group_are_refused_and_abortable(
     assert values(read_with_confluent(broker.servers, topic)) == [b"after"]
 
 
+def has_ended(broker, transactional_id):
+    answer = describe_transaction(broker.servers, transactional_id)
+    return answer is not None and answer.state == "CompleteAbort"
+
+
 def test_a_transaction_that_the_coordinator_timed_out_is_not_committed(broker, transactional_id):
     topic = broker.topic()
     producer = broker.ready(transactional_id, transaction_timeout_ms=1_000)
@@ -149,7 +154,7 @@ def test_a_transaction_that_the_coordinator_timed_out_is_not_committed(broker, t
         producer.begin_transaction()
         producer.send(topic, b"too late")
         producer.flush()
-        time.sleep(2.5)
+        wait_until(lambda: has_ended(broker, transactional_id), "it is not timed out")
         with pytest.raises(errors.KafkaError) as caught:
             producer.commit_transaction()
         assert caught.value.recovery in ("abort", "restart")

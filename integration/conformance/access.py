@@ -10,8 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kafka import KafkaAdminClient
@@ -24,12 +23,11 @@ from kafka.admin import (
     ResourceType,
 )
 
+from integration.waiting import wait_until
 from txnproducer._broker.resources import Resource
 
 _EVERYBODY = "User:ANONYMOUS"
 _ANY_HOST = "*"
-_LONGEST_S = 20.0
-_POLL_S = 0.01
 _TYPES = {
     Resource.TOPIC: ResourceType.TOPIC,
     Resource.GROUP: ResourceType.GROUP,
@@ -52,12 +50,15 @@ def denial(client: KafkaAdminClient, resource: Resource, name: str) -> Iterator[
     """
     acls = _acls(resource, name)
     client.create_acls(acls)
-    _wait(lambda: all(client.describe_acls(acl)[0] for acl in acls))
+    wait_until(lambda: all(client.describe_acls(acl)[0] for acl in acls), "an ACL is not in force")
     try:
         yield
     finally:
         client.delete_acls([_filter_of(acl) for acl in acls])
-        _wait(lambda: not any(client.describe_acls(acl)[0] for acl in acls))
+        wait_until(
+            lambda: not any(client.describe_acls(acl)[0] for acl in acls),
+            "an ACL is still in force",
+        )
 
 
 def _acls(resource: Resource, name: str) -> list[ACL]:
@@ -81,10 +82,3 @@ def _filter_of(acl: ACL) -> ACLFilter:
     return ACLFilter(
         acl.principal, acl.host, acl.operation, acl.permission_type, acl.resource_pattern
     )
-
-
-def _wait(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + _LONGEST_S
-    while not is_so():
-        assert time.monotonic() < end, "an ACL has not come into force, or out of it"
-        time.sleep(_POLL_S)

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -20,6 +20,7 @@ from integration.conformance.access import denial
 from integration.conformance.questions import Questions
 from integration.conformance.target import Member, ProducerSeen, RecordSeen, coordinated_by
 from integration.readers import read_with_confluent
+from integration.waiting import wait_until
 from tests.wire.client_driver import BOOTSTRAP, Driver
 from txnproducer import admin
 from txnproducer._broker.resources import Resource
@@ -31,8 +32,6 @@ from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 from txnproducer.testing import EmbeddedKafka
 
-_LONGEST_S = 20.0
-_POLL_S = 0.01
 _OPEN = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 _NOT_YET = frozenset(
     {
@@ -92,7 +91,7 @@ class LiveTarget:
             found = self._send(BOOTSTRAP, m.MetadataRequest(())).brokers
             return len(found) == self._kafka.nodes
 
-        _wait(are_all_there, "not all brokers know one another")
+        wait_until(are_all_there, "not all brokers know one another")
         self._driver.client.update_nodes(found)
         return found
 
@@ -143,17 +142,17 @@ class LiveTarget:
     def _warm_up(self) -> None:
         """Have the internal topics made, and their coordinators loaded."""
         for kind in m.CoordinatorType:
-            _wait(partial(self._has_coordinator, kind), f"no coordinator of {kind.name}")
+            wait_until(partial(self._has_coordinator, kind), f"no coordinator of {kind.name}")
         count = admin.partition_count(self._servers, admin.TRANSACTION_TOPIC) or 0
         for key in _keys_of_all(count):
-            _wait(partial(self._is_loaded, key), f"the coordinator of {key} does not load")
+            wait_until(partial(self._is_loaded, key), f"the coordinator of {key} does not load")
         a_block_of_ids = m.InitProducerIdRequest(None, 60_000)
         for node_id in self._node_ids:
 
             def has_given(node_id: int = node_id) -> bool:
                 return not self._send_to(node_id, a_block_of_ids).error_code
 
-            _wait(has_given, f"{node_id} has no ids to give")
+            wait_until(has_given, f"{node_id} has no ids to give")
 
     def _has_coordinator(self, kind: m.CoordinatorType) -> bool:
         return self._coordinator(kind, "warm-up") >= 0
@@ -175,14 +174,14 @@ class LiveTarget:
             (found,) = self._send_to(self._home(describe), describe).transactions
             return found.state not in _OPEN
 
-        _wait(has_ended, f"{transactional_id} does not end")
+        wait_until(has_ended, f"{transactional_id} does not end")
         # Brokers before 4.0 answer for a marker before the group has taken its offsets in.
         groups = self._groups.pop(transactional_id, set())
 
         def is_decided() -> bool:
             return all(self._is_stable(group_id, place) for group_id, place in groups)
 
-        _wait(is_decided, f"offsets of {transactional_id} stay undecided")
+        wait_until(is_decided, f"offsets of {transactional_id} stay undecided")
 
     def _is_stable(self, group_id: str, place: TopicPartition) -> bool:
         found = self._at_group(group_id).committed_offset(group_id, place, require_stable=True)
@@ -223,7 +222,7 @@ class LiveTarget:
         self._admin.wait_for_topics([name])
         for number in range(partition_count):
             place = TopicPartition(name, number)
-            _wait(partial(self._is_led, place), f"{place} is not led")
+            wait_until(partial(self._is_led, place), f"{place} is not led")
 
     def _is_led(self, place: TopicPartition) -> bool:
         leaders = {self._leader(node_id, place) for node_id in self._node_ids}
@@ -286,10 +285,3 @@ def _keys_of_all(partition_count: int) -> tuple[str, ...]:
         found.setdefault((admin.java_hash(key) & 0x7FFFFFFF) % partition_count, key)
         number += 1
     return tuple(found.values())
-
-
-def _wait(is_so: Callable[[], bool], otherwise: str) -> None:
-    end = time.monotonic() + _LONGEST_S
-    while not is_so():
-        assert time.monotonic() < end, otherwise
-        time.sleep(_POLL_S)

@@ -19,6 +19,8 @@ from txnproducer._record import RecordBatchBuilder
 from txnproducer.errors import ErrorCode
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
+# More than any broker of these tests gives out.
+NOBODYS_ID = 10_004_711
 _BATCH_BYTES = 100_000
 
 
@@ -40,7 +42,7 @@ class Identity:
 
     def stranger(self) -> Identity:
         """Return the identity with a producer id that nobody got."""
-        return replace(self, producer_id=self.producer_id + 10_000_000)
+        return replace(self, producer_id=self.producer_id + NOBODYS_ID)
 
 
 class Stage:

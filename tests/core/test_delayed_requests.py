@@ -334,6 +334,7 @@ def test_partitions_that_a_failing_coordinator_kept_do_not_fence_their_producer(
     coordinator.take_over(harness.now_ms, 2_000)  # it fails over, and loads that long
     harness.run_for(3_000)
     assert isinstance(future.error, KafkaTimeoutError)
+    assert "Abort the transaction and make it again" in str(future.error)
     harness.end(is_commit=False)
     harness.transact(b"next")
     assert committed(cluster) == [b"next"]

@@ -36,7 +36,7 @@ def test_a_batch_that_expires_unsent_leaves_no_doubt_behind():
     future = harness.send()
     harness.run_until(future.done)
     assert isinstance(future.exception(), KafkaTimeoutError)
-    assert "nothing was sent" in str(future.exception())
+    assert "nothing was sent. Send them again" in str(future.exception())
     assert not harness.manager.sequences.has_unresolved_sequence(TP0)
     assert harness.now_ms == 31_000
     assert memory_taken(harness) == 0
@@ -415,4 +415,5 @@ def test_what_expires_before_a_retry_says_what_its_last_attempt_ended_with(code,
     harness.run_until(future.done)
     assert isinstance(future.exception(), KafkaTimeoutError)
     assert words in str(future.exception())
+    assert "Check whether they are there" in str(future.exception())
     assert harness.client.waiting(PRODUCE) == []

@@ -142,9 +142,17 @@ class ProduceSender:
         error = KafkaTimeoutError(
             f"{batch.record_count} record(s) for {topic}-{partition} expired "
             f"{now_ms - batch.created_ms} ms after their batch was begun "
-            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {_what_is_known(batch)}"
+            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {_what_is_known(batch)}. "
+            f"{self._what_to_do(batch)}, or raise delivery_timeout_ms if this is too soon"
         )
         self.fail_batch(batch, error, lambda _: error, is_refusal_certain=False, now_ms=now_ms)
+
+    def _what_to_do(self, batch: ProducerBatch) -> str:
+        if self._transactions is not None and self._transactions.is_transactional:
+            return "Abort the transaction and make it again"
+        if batch.was_sent:
+            return "Check whether they are there before you send them again"
+        return "Send them again"
 
     def step(self, now_ms: int) -> int:
         """Send what is ready; return after how many milliseconds the next look is due."""

@@ -6,7 +6,7 @@ Clients of transactions v2 send neither, but brokers answer them all the same.
 from __future__ import annotations
 
 from integration.conformance.case import case
-from integration.conformance.stage import Identity, Stage
+from integration.conformance.stage import NOBODYS_ID, Identity, Stage
 from txnproducer._protocol import messages as m
 from txnproducer.records import TopicPartition
 
@@ -84,7 +84,7 @@ def a_strange_producer_id_adds_nothing(s: Stage) -> None:
 @case()
 def an_id_that_was_never_initialised_adds_nothing(s: Stage) -> None:
     t = s.partition()
-    nobody = Identity(s.name("a"), 4711, 0)
+    nobody = Identity(s.name("a"), NOBODYS_ID, 0)
     s.add(nobody, t)
     s.add_offsets(nobody)
     s.describe("a")

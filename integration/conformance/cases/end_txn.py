@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from integration.conformance.case import case
-from integration.conformance.stage import Identity, Stage
+from integration.conformance.stage import NOBODYS_ID, Identity, Stage
 
 
 @case()
@@ -203,13 +203,13 @@ def a_strange_producer_id_ends_nothing(s: Stage) -> None:
 
 @case()
 def an_unknown_id_ends_nothing(s: Stage) -> None:
-    s.end(Identity(s.name("nobody"), 4711, 0), commit=True)
+    s.end(Identity(s.name("nobody"), NOBODYS_ID, 0), commit=True)
     s.describe("nobody")
 
 
 @case()
 def an_empty_id_ends_nothing(s: Stage) -> None:
-    s.end(Identity("", 4711, 0), commit=True)
+    s.end(Identity("", NOBODYS_ID, 0), commit=True)
 
 
 @case()

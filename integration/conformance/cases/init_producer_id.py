@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from integration.conformance.case import case
-from integration.conformance.stage import Identity, Stage
+from integration.conformance.stage import NOBODYS_ID, Identity, Stage
 from txnproducer._protocol import messages as m
 
 
@@ -75,13 +75,13 @@ def asking_with_another_producer_id_is_fenced(s: Stage) -> None:
 
 @case()
 def asking_with_an_identity_for_an_unknown_id_gets_a_new_one(s: Stage) -> None:
-    made_up = Identity(s.name("a"), 4711, 5)
+    made_up = Identity(s.name("a"), NOBODYS_ID, 5)
     s.init(current=made_up)
 
 
 @case()
 def a_producer_id_without_an_epoch_is_invalid(s: Stage) -> None:
-    s.init(current=Identity(s.name("a"), 4711, -1))
+    s.init(current=Identity(s.name("a"), NOBODYS_ID, -1))
 
 
 @case()

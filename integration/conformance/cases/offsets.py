@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from integration.conformance.case import case
-from integration.conformance.stage import Identity, Stage
+from integration.conformance.stage import NOBODYS_ID, Identity, Stage
 from txnproducer._protocol import messages as m
 from txnproducer.records import OffsetAndMetadata
 
@@ -155,7 +155,7 @@ def a_strange_producer_id_writes_no_offsets(s: Stage) -> None:
 @case()
 def an_unknown_id_writes_no_offsets(s: Stage) -> None:
     t = s.partition()
-    s.commit_offset(Identity(s.name("nobody"), 4711, 0), t, 6)
+    s.commit_offset(Identity(s.name("nobody"), NOBODYS_ID, 0), t, 6)
     s.look_at_offset(t)
 
 

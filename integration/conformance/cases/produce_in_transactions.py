@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from integration.conformance.case import case
-from integration.conformance.stage import Identity, Stage
+from integration.conformance.stage import NOBODYS_ID, Identity, Stage
 
 
 @case(only=2)
@@ -84,7 +84,7 @@ def a_batch_under_anothers_transactional_id(s: Stage) -> None:
 @case()
 def a_batch_under_an_unknown_transactional_id(s: Stage) -> None:
     t = s.partition()
-    who = Identity(s.name("nobody"), 4711, 0)
+    who = Identity(s.name("nobody"), NOBODYS_ID, 0)
     s.produce(who, t, 0, "lost")
     s.look(t)
 

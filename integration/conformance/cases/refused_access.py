@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from integration.conformance.case import case
-from integration.conformance.stage import Identity, Stage
+from integration.conformance.stage import NOBODYS_ID, Identity, Stage
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol import messages as m
 from txnproducer.records import OffsetAndMetadata, TopicPartition
@@ -132,7 +132,7 @@ def a_refused_transactional_id_of_a_fenced_or_unknown_producer(s: Stage) -> None
     s.init()
     who = s.open(t)
     with s.denied(ID_A, (Resource.TRANSACTIONAL_ID, "unknown")):
-        for each in (who.older(), who.stranger(), Identity(s.name("unknown"), 1, 0)):
+        for each in (who.older(), who.stranger(), Identity(s.name("unknown"), NOBODYS_ID, 0)):
             s.add(each, t)
             s.produce(each, t, 1, "refused")
             s.commit_offset(each, t, 5)
