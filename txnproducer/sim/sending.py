@@ -151,12 +151,26 @@ def _wait_to_append(
     is_possible = yield partial(core.append_can_proceed, blocked), limit_ms
     if is_possible:
         return blocked
+    if _is_all_memory_free(process) and blocked.reason is BlockReason.MEMORY:
+        # Another thread may be about to take it; then it is not all free any more.
+        is_possible = yield partial(core.append_can_proceed, blocked), process.now_ms + 10
+        if is_possible:
+            return blocked
+        if _is_all_memory_free(process):
+            process.simulator.history.violate(
+                "memory", f"{process.name}: all is free, and a record waits in vain"
+            )
     record.waited_in_vain = True
     waited_ms = process.now_ms - start_ms
     on_delivery = record.on_delivery if record.is_watched else None
     return core.time_out_append(
         blocked, draft.topic, draft.partition, on_delivery, waited_ms, process.now_ms
     )
+
+
+def _is_all_memory_free(process: Process) -> bool:
+    metrics = process.core.metrics()
+    return metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
 
 
 def both(process: Process, *scripts: Generator[tuple[Condition, int], bool, object]) -> Script:
