@@ -50,6 +50,7 @@ def call(
         limit_ms = min(limit_ms, 1 + process.dice.randrange(LONGEST_INTERRUPT_MS))
     is_done = yield (lambda: result.is_completed), process.now_ms + limit_ms
     if not is_done:
+        process.simulator.checkers.timed_out(process, limit_ms)
         return Ended(KafkaTimeoutError(), is_timed_out=True, result=result)
     result.acknowledge()
     return Ended(result.error, result=result)

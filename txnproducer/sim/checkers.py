@@ -128,6 +128,11 @@ class Checkers:
         if process.is_calm and not self._simulator.has_time_acted(process.transactional_id):
             self._history.violate("needless", f"{process.name}: init_transactions: {error!r}")
 
+    def timed_out(self, process: Process, waited_ms: int) -> None:
+        """Look at how long a call took that has not ended."""
+        if process.is_calm and waited_ms >= _LONG_ENOUGH_MS:
+            self._history.violate("hangs", f"{process.name}: a call took {waited_ms} ms")
+
     def gave_up(self, process: Process, call: str) -> None:
         """Note a call that did not end, though all is well for longer than any may take."""
         self._history.violate("hangs", f"{process.name}: {call} does not end")
