@@ -155,7 +155,7 @@ class NotCoordinatorError(RefreshRetriableError, code=ErrorCode.NOT_COORDINATOR)
 
 
 class NetworkError(InvalidMetadataError, code=ErrorCode.NETWORK_EXCEPTION):
-    """The broker closed the connection before it answered; the request is sent again."""
+    """The connection was lost before the broker answered; it may have carried the request out."""
 
 
 class UnknownTopicOrPartitionError(

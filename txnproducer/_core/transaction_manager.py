@@ -307,7 +307,8 @@ class TransactionManager(TransactionCourse):
         who = f"{self.name} ({self.producer_id_and_epoch})"
         if isinstance(error, ProducerFencedError):
             raise ProducerFencedError(
-                f"{who} was fenced by a newer producer", recovery=error.recovery
+                f"{who} was fenced by a newer producer, or by a delayed request of its own",
+                recovery=error.recovery,
             )
         if isinstance(error, InvalidProducerEpochError):
             raise InvalidProducerEpochError(

@@ -1,0 +1,240 @@
+"""The judge of the logs: what applications were told, held against what is there in the end.
+
+Owns: what is visible of each transaction and each record, and whether that is as it was told. Must
+not know: the core, the faults, how a transaction came to its end. The names of the checks are
+those of `checkers`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._record import DecodedRecord
+from txnproducer.records import TopicPartition
+from txnproducer.sim.history import Attempt, History, SentRecord
+
+_Found: TypeAlias = tuple[TopicPartition, int]
+
+
+class LogJudge:
+    """See the module.
+
+    Args:
+        history: what applications did and were told; takes violations.
+        cluster: has the logs and the groups' offsets.
+    """
+
+    def __init__(self, history: History, cluster: BrokerCluster) -> None:
+        self._history = history
+        self._cluster = cluster
+
+    def judge(self) -> dict[str, bool | None]:
+        """Judge every transaction and every record.
+
+        Returns:
+            Whether a transaction is visible, by its name; None where nothing shows it.
+        """
+        visible, everything = self._index()
+        outcomes = {a.name: self._judge(a, visible) for a in self._history.attempts if a.owner}
+        self._check_order(visible)
+        self._check_offsets(outcomes)
+        self._check_plain(everything)
+        self._check_duplicates(everything)
+        self._check_told(everything)
+        return outcomes
+
+    def _index(self) -> tuple[dict[bytes, list[_Found]], dict[bytes, list[_Found]]]:
+        visible: dict[bytes, list[_Found]] = defaultdict(list)
+        everything: dict[bytes, list[_Found]] = defaultdict(list)
+        sent = {record.value: record for a in self._history.attempts for record in a.records}
+        for place, log in self._cluster.logs.items():
+            for entry in log.visible_entries(read_committed=False):
+                is_visible = not entry.is_transactional or log.is_committed(entry)
+                last = -1
+                for record in entry.batch or ():
+                    found = (place, entry.base_offset + record.offset_delta)
+                    value = record.value or b""
+                    known = sent.get(value)
+                    if known is None:
+                        self._history.violate("content", f"{value!r} in {place}: nobody sent it")
+                    else:
+                        self._check_content(known, found, record)
+                        if known.is_watched and known.delivered_as < last:
+                            self._history.violate("told", f"{value!r}: called back too early")
+                        last = max(last, known.delivered_as)
+                    everything[value].append(found)
+                    if is_visible:
+                        visible[value].append(found)
+        return visible, everything
+
+    def _check_content(self, sent: SentRecord, where: _Found, found: DecodedRecord) -> None:
+        place, offset = where
+        is_ours = place.topic not in self._cluster.options.log_append_time
+        timestamp_ms = sent.timestamp_ms if is_ours else found.timestamp_ms
+        is_same = (found.key, found.headers, found.timestamp_ms) == (
+            sent.key,
+            sent.headers,
+            timestamp_ms,
+        )
+        if not is_same or sent.partition not in (None, place.partition):
+            self._history.violate("content", f"{sent.value!r} is {found} in {place}")
+        told = None if sent.future is None else sent.future.metadata()
+        if told is not None and told.offset == offset and told.timestamp_ms != timestamp_ms:
+            self._history.violate("told", f"{sent.value!r} of {timestamp_ms} is said to be {told}")
+
+    def _judge(self, attempt: Attempt, visible: dict[bytes, list[_Found]]) -> bool | None:
+        """Judge one transaction; return whether it is visible, None where nothing shows it."""
+        found = [visible.get(record.value, ()) for record in attempt.records]
+        there = sum(1 for places in found if places)
+        claim = attempt.final_claim
+        if claim == "aborted":
+            if there:
+                self._history.violate(
+                    "aborted", f"{attempt.name}: {there} of {len(found)} records are visible"
+                )
+            return False
+        if claim == "committed" and there < len(found):
+            self._history.violate(
+                "committed", f"{attempt.name}: {there} of {len(found)} records are visible"
+            )
+        elif claim == "unknown" and 0 < there < len(found):
+            self._history.violate(
+                "unknown", f"{attempt.name} is torn: {there} of {len(found)} records are visible"
+            )
+        if there:
+            self._check_whole(attempt, found)
+        if claim == "committed":
+            return True
+        return bool(there) if found else None
+
+    def _check_whole(self, attempt: Attempt, found: Iterable[Iterable[_Found]]) -> None:
+        last: dict[TopicPartition, int] = {}
+        for record, places in zip(attempt.records, found, strict=True):
+            offsets = list(places)
+            if len(offsets) > 1:
+                self._history.violate(
+                    "committed", f"{record.value!r} is visible {len(offsets)} times: {offsets}"
+                )
+            for place, offset in offsets:
+                if place != record.place or offset <= last.get(place, -1):
+                    self._history.violate(
+                        "committed", f"{record.value!r} out of place: {place} {offset}"
+                    )
+                last[place] = offset
+
+    def _check_order(self, visible: dict[bytes, list[_Found]]) -> None:
+        last: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
+        attempts = sorted(
+            (a for a in self._history.attempts if a.owner),
+            key=lambda a: (
+                a.owner,
+                a.identity.producer_id,
+                a.identity.producer_epoch,
+                a.number,
+            ),
+        )
+        for attempt in attempts:
+            for record in attempt.records:
+                for place, offset in visible.get(record.value, ()):
+                    key = (attempt.owner or "", place)
+                    before, name = last.get(key, (-1, ""))
+                    if offset < before and name != attempt.name:
+                        self._history.violate(
+                            "order", f"{attempt.name} lies before {name} in {place}"
+                        )
+                    last[key] = (max(before, offset), attempt.name)
+
+    def _check_offsets(self, outcomes: dict[str, bool | None]) -> None:
+        by_offset = {a.offset: a for a in self._history.attempts if a.group_id is not None}
+        seen: dict[tuple[str, TopicPartition], int] = {}
+        committed: dict[str, Counter[TopicPartition]] = defaultdict(Counter)
+        for group_id, place, offset in self._cluster.offsets_history():
+            attempt = by_offset[offset.offset]
+            committed[attempt.name][place] += 1
+            if outcomes[attempt.name] is False:
+                self._history.violate(
+                    "offsets", f"{attempt.name} is {attempt.final_claim}, its offsets committed"
+                )
+            if offset.offset < seen.get((group_id, place), -1):
+                self._history.violate("offsets", f"{group_id} goes back to {attempt.name}")
+            seen[group_id, place] = offset.offset
+        for attempt in by_offset.values():
+            times = committed[attempt.name]
+            missing = [place for place in attempt.offset_places if not times[place]]
+            is_lost = self._cluster.has_lost_offsets(attempt.group_id or "")
+            is_committed = bool(outcomes[attempt.name] or times)
+            if is_committed and attempt.are_offsets_sent and missing and not is_lost:
+                # (No client can mend what brokers before 4.0 do to pending offsets.)
+                self._history.violate("offsets", f"{attempt.name}: none committed of {missing}")
+            if times and max(times.values()) > 1:
+                self._history.violate("offsets", f"{attempt.name}: committed twice: {times}")
+
+    def _check_plain(self, everything: dict[bytes, list[_Found]]) -> None:
+        for attempt in self._history.attempts:
+            if attempt.owner is not None or not attempt.is_acknowledged:
+                continue
+            last: dict[TopicPartition, int] = {}
+            for record in attempt.records:
+                future = record.future
+                found = everything.get(record.value, [])
+                if future is None or not future.done() or future.error is not None:
+                    continue
+                if not found or (attempt.is_idempotent and len(found) > 1):
+                    self._history.violate(
+                        "acknowledged", f"{record.value!r} is there {len(found)} times"
+                    )
+                if not attempt.is_idempotent:
+                    continue
+                for place, offset in found:
+                    if offset <= last.get(place, -1):
+                        self._history.violate("order", f"{record.value!r} at {offset} in {place}")
+                    last[place] = offset
+
+    def _check_duplicates(self, everything: dict[bytes, list[_Found]]) -> None:
+        for attempt in self._history.attempts:
+            if not attempt.is_idempotent:
+                continue
+            for record in attempt.records:
+                found = everything.get(record.value, ())
+                if len(found) > 1:
+                    self._history.violate("duplicated", f"{record.value!r}: {found}")
+
+    def _check_told(self, everything: dict[bytes, list[_Found]]) -> None:
+        for attempt in self._history.attempts:
+            for record in attempt.records:
+                future = record.future
+                if future is None or not future.done():
+                    continue
+                if not attempt.is_crashed:
+                    self._check_callback(record, future)
+                if future.error is None and attempt.is_idempotent:
+                    self._check_offset(record, future, everything)
+
+    def _check_callback(self, record: SentRecord, future: FutureRecordMetadata) -> None:
+        told = record.deliveries
+        if not record.is_watched:
+            return
+        if len(told) != 1:
+            self._history.violate("told", f"{record.value!r}: {len(told)} callbacks")
+            return
+        ((metadata, error),) = told
+        is_same = repr(error) == repr(future.error)
+        if not is_same or (error is None and metadata != future.metadata()):
+            self._history.violate(
+                "told", f"{record.value!r}: the callback got {told[0]}, the future {future}"
+            )
+
+    def _check_offset(
+        self,
+        record: SentRecord,
+        future: FutureRecordMetadata,
+        everything: dict[bytes, list[_Found]],
+    ) -> None:
+        told = future.metadata().offset
+        if (record.place, told) not in everything.get(record.value, ()):
+            found = everything.get(record.value)
+            self._history.violate("acknowledged", f"{record.value!r} at {told}, but is {found}")
