@@ -20,7 +20,8 @@ at futures, callbacks, memory, logs and offsets only.
     expired      once everything has healed, no record expires for lack of progress
     needless     nor does anything else fail without an excuse (see `excuses`)
     memory       a closed producer has given back all of its buffer memory
-    open         in the end no transaction is open, no offset pending
+    open         a transaction whose end was told is over for its coordinator, too; in the end none
+                 is open, no offset pending
     reader       what a consumer has read stays true
     state        no call is refused with an illegal state; the sender never poisons the producer
     numbers, again, identity  see `wire_rules`
@@ -94,6 +95,16 @@ class Checkers:
                     "told",
                     f"{process.name}: {attempt.name} committed with {record.value!r}: {future}",
                 )
+
+    def ended(self, process: Process, attempt: Attempt) -> None:
+        """Look whether a transaction is over for the coordinator, too, when its end returns."""
+        name = process.transactional_id or ""
+        known = self._simulator.cluster.transaction_coordinator(name).find(name)
+        if known is None or self._simulator.options.is_late_delivery_on:
+            return  # what comes late may have begun another one
+        described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
+        if known.state.value == "Ongoing" and described == attempt.identity:
+            self._history.violate("open", f"{attempt.name} is {attempt.claim}, and goes on")
 
     def plain_ended(self, process: Process, attempt: Attempt) -> None:
         """Look at an idempotent producer's records after a flush."""

@@ -93,6 +93,7 @@ EVENT_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
 CONSEQUENCES = frozenset(FaultKind) - set(NETWORK_RATES) - set(BROKER_RATES) - set(
     EVENT_INTERVALS_MS
 )  # fmt: skip
+_BURST_REQUESTS = 5
 # After the healing: of each request, and so often at most.
 _MILD_RATE = 0.02
 _MOST_MILD = 6
@@ -104,6 +105,7 @@ class Faults:
     Args:
         rates: per request, per write; kinds that are off are left out.
         dice: draws them.
+        burst: by how much likelier trouble on the network is for the next few requests.
 
     Attributes:
         counts: how often each kind took effect.
@@ -111,7 +113,9 @@ class Faults:
             connections, and leaders and coordinators that move, over which nobody may fail.
     """
 
-    def __init__(self, rates: Mapping[FaultKind, float], dice: random.Random) -> None:
+    def __init__(
+        self, rates: Mapping[FaultKind, float], dice: random.Random, burst: float = 1.0
+    ) -> None:
         self.counts: Counter[FaultKind] = Counter()
         self.is_healed = False
         self._dice = dice
@@ -125,14 +129,22 @@ class Faults:
         self._thresholds = thresholds
         self._total = total
         self._mild_left = _MOST_MILD
+        self._burst = burst
+        self._burst_left = 0
 
     def network_fate(self) -> FaultKind | None:
         """Draw what becomes of one request; None: all goes well."""
         if self.is_healed:
             return self._mild_fate()
         drawn = self._dice.random()
+        is_burst = self._burst_left > 0
+        if is_burst:
+            self._burst_left -= 1
+            drawn /= self._burst
         if drawn >= self._total:
             return None
+        if not is_burst:  # it comes to an end, however bad it is
+            self._burst_left = _BURST_REQUESTS
         for threshold, kind in self._thresholds:
             if drawn < threshold:
                 return kind

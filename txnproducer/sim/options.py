@@ -48,6 +48,7 @@ class SimOptions:
         settings: of every producer.
         abort_rate: how many transactions the application aborts.
         offsets_rate: how many carry a group's offsets.
+        burst: by how much likelier trouble on the network is right after some.
         impatience: how many of their calls applications interrupt.
         is_late_delivery_on: whether requests of dead connections may arrive.
         initial_epoch: of transactional ids (near their end, in some runs).
@@ -66,6 +67,7 @@ class SimOptions:
     settings: Mapping[str, Any]
     abort_rate: float
     offsets_rate: float
+    burst: float
     impatience: float
     is_late_delivery_on: bool
     initial_epoch: int
@@ -113,6 +115,7 @@ class SimOptions:
             settings=settings,
             abort_rate=dice.choice((0.0, 0.1, 0.4)),
             offsets_rate=dice.choice((0.0, 0.3, 0.8)),
+            burst=dice.choice((1.0, 1.0, 8.0)),
             impatience=dice.choice((0.03, 0.03, 0.03, 0.2)),
             is_late_delivery_on=dice.random() < 0.6 and not forgets,
             initial_epoch=dice.choice((-1, -1, -1, 32750, 32764)) if can_bump else -1,

@@ -129,7 +129,7 @@ class Simulator:
         self.cluster.create_topic(TOPIC, options.partition_count)
         self.cluster.create_topic(COMPACTED_TOPIC, options.partition_count)
         self.cluster.compacted.add(COMPACTED_TOPIC)
-        self.faults = Faults(options.rates, self._new_dice("faults"))
+        self.faults = Faults(options.rates, self._new_dice("faults"), options.burst)
         self.checkers = Checkers(self)
         self.trouble = Trouble(self, self._new_dice("trouble"))
         self.transactional_ids = [f"txn-{n}" for n in range(options.transactional_producers)]

@@ -192,6 +192,7 @@ class _Transaction:
             if error is None:
                 attempt.claim = "committed"
                 self._simulator.checkers.committed(process, attempt)
+                self._simulator.checkers.ended(process, attempt)
                 return True
             if not ended.is_timed_out:
                 return (yield from self._after_failed_commit(error))
@@ -230,6 +231,7 @@ class _Transaction:
             if error is None:
                 if attempt.claim == "open":
                     attempt.claim = "aborted"
+                self._simulator.checkers.ended(process, attempt)
                 return True
             if isinstance(error, IllegalStateError) and any(word in str(error) for word in _LATE):
                 return (yield from self._learn_of_commit(ended))
