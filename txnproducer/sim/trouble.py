@@ -30,6 +30,7 @@ _REFUSALS = (
 )
 _OTHER_FEATURE_RATE = 0.3
 _MOVED_TOO_RATE = 0.3
+_SOON_MS = 20
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3
 _OFFSETS_REFUSALS_WHEN_HEALED = 6
@@ -129,10 +130,13 @@ class Trouble:
     def _happen(self, kind: FaultKind, interval_ms: int, now_ms: int) -> None:
         if self._faults.is_healed:
             return
+        self._happen_once(kind, now_ms)
+        self._plan(kind, interval_ms)
+
+    def _happen_once(self, kind: FaultKind, now_ms: int) -> None:
         self._simulator.trace.add(now_ms, "TROUBLE", kind.value)
         if self._events[kind](now_ms):
             self._counts[kind] += 1
-        self._plan(kind, interval_ms)
 
     def _later(self, longest_ms: int, action: Callable[[int], None]) -> None:
         delay_ms = 1 + self._dice.randrange(longest_ms)
@@ -147,8 +151,12 @@ class Trouble:
             return LogWrite.LOST
         if self._faults.happens(FaultKind.LOG_WRITE_BROKEN):
             return self._dice.choice((LogWrite.BROKEN, LogWrite.BROKEN_LATE))
-        is_late = self._faults.happens(FaultKind.LOG_WRITE_LATE)
-        return LogWrite.LATE if is_late else LogWrite.DONE
+        if not self._faults.happens(FaultKind.LOG_WRITE_LATE):
+            return LogWrite.DONE
+        if self._dice.random() < _MOVED_TOO_RATE:
+            # Whose replicas are too slow often loses its office.
+            self._later(_SOON_MS, partial(self._happen_once, FaultKind.COORDINATOR_MOVED))
+        return LogWrite.LATE
 
     def _decide_log_write_when_healed(self) -> LogWrite:
         """Let a few writes fail, or be kept in spite of it: the request can be sent again."""
@@ -308,10 +316,5 @@ class Trouble:
             process.network.is_login_refused = False
         for _ in range(_MOVES_WHEN_HEALED):
             kind = self._dice.choice(_MILD)
-            self._later(_MOVED_WITHIN_MS, partial(self._move_mildly, kind))
-
-    def _move_mildly(self, kind: FaultKind, now_ms: int) -> None:
-        """Move something as it happens in healthy clusters: nobody may fail over that."""
-        self._simulator.trace.add(now_ms, "MILD", kind.value)
-        if self._events[kind](now_ms):
-            self._counts[kind] += 1
+            # As it happens in healthy clusters: nobody may fail over that.
+            self._later(_MOVED_WITHIN_MS, partial(self._happen_once, kind))
