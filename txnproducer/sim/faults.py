@@ -66,7 +66,7 @@ NETWORK_RATES: Mapping[FaultKind, float] = MappingProxyType(
 BROKER_RATES: Mapping[FaultKind, float] = MappingProxyType(
     {
         FaultKind.LOG_WRITE_LOST: 0.03,
-        FaultKind.LOG_WRITE_LATE: 0.02,
+        FaultKind.LOG_WRITE_LATE: 0.05,
         FaultKind.LOG_WRITE_BROKEN: 0.01,
         FaultKind.APPEND_REFUSED: 0.04,
         FaultKind.APPEND_KEPT: 0.04,
