@@ -39,7 +39,7 @@ types: .venv/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting; those of the core reach every branch
-	$(PYTEST) tests --ignore=tests/core
+	$(PYTEST) tests --ignore=tests/core --numprocesses=auto
 	$(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core
 	$(BIN)/coverage report --skip-covered --fail-under=100
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,19 @@ def pytest_report_header(config: pytest.Config) -> str:
 def run_notes(request: pytest.FixtureRequest) -> list[str]:
     """Return a list whose lines are printed when the run ends."""
     return request.config.stash[NOTES]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the lines to the process that writes the report, if this one does not."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["notes"] = session.config.stash[NOTES]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the lines of one of several processes (pytest-xdist)."""
+    node.config.stash[NOTES].extend(getattr(node, "workeroutput", {}).get("notes", ()))
 
 
 def pytest_terminal_summary(

@@ -116,9 +116,9 @@ def test_a_record_larger_than_all_memory_is_refused_and_not_waited_for():
 @pytest.mark.conformance("5.30")
 def test_memory_is_counted_by_the_byte_whatever_the_sizes():
     pool = BufferPool(2_000)
-    for size_bytes in (1_024, 176, 800):
+    for size_bytes in (1_023, 177, 800):
         assert pool.allocate(size_bytes) is None
     assert pool.available_bytes == 0
-    for size_bytes in (176, 1_024, 800):
+    for size_bytes in (177, 1_023, 800):
         pool.deallocate(size_bytes)
     assert pool.available_bytes == pool.total_bytes == 2_000

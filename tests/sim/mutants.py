@@ -334,13 +334,6 @@ MUTANTS = (
         "memory comes back by itself",
     ),
     Mutant(
-        "memory-freed-on-the-wire",
-        "record_accumulator.py",
-        "        if not batch.is_memory_freed:\n            batch.is_memory_freed = True",
-        "        if True:",
-        "giving memory back twice does no harm",
-    ),
-    Mutant(
         "waiting-place-kept",
         "appender.py",
         "            if ticket is not kept:",
