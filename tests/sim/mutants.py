@@ -554,13 +554,6 @@ MUTANTS = (
         "a coordinator that refuses to add a partition has added none",
     ),
     # --- the guard against late requests, kind by kind ------------------------------------------
-    Mutant(
-        "no-guard-against-late-produce",
-        "produce_sender.py",
-        "                self._transactions.request_lost(may_begin_transaction=False)\n",
-        "                pass\n",
-        "records that come late belong to a transaction that has ended, so they are refused",
-    ),
     *(
         Mutant(
             f"no-guard-against-late-{kind}",

@@ -1,8 +1,10 @@
-"""Every deliberate bug of the core is caught, with the seed that caught it before."""
+"""Every deliberate bug of the core is caught, with the seed that caught it before.
+
+Each is run in an interpreter of its own.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,21 +17,13 @@ KNOWN = known()
 MUTANTS = {mutant.name: mutant for mutant in all_mutants()}
 
 
-@pytest.fixture(scope="module")
-def caught():
-    """Run every mutant with its seed, each in an interpreter of its own, two at a time."""
-    names = sorted(KNOWN)
-    with ThreadPoolExecutor(2) as pool:
-        answers = pool.map(lambda name: ask(name, int(KNOWN[name]["seed"]), 1), names)
-        return dict(zip(names, answers, strict=True))
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_a_deliberate_bug_is_caught(name, caught):
+def test_a_deliberate_bug_is_caught(name):
     assert name in KNOWN, f"python -m tests.sim.mutation {name}"
-    assert caught[name] is not None, f"seed {KNOWN[name]['seed']} does not catch {name} any more"
-    assert caught[name]["checker"] == KNOWN[name]["checker"]
+    caught = ask(name, int(KNOWN[name]["seed"]), 1)
+    assert caught is not None, f"seed {KNOWN[name]['seed']} does not catch {name} any more"
+    assert caught["checker"] == KNOWN[name]["checker"]
 
 
 def test_there_are_forty_and_ten_were_drawn_by_a_tool():
