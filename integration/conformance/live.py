@@ -114,6 +114,10 @@ class LiveTarget:
         answer: m.Response = self._send_to(self._home(request), request)
         return answer
 
+    def init_often(self, request: m.InitProducerIdRequest, times: int) -> None:
+        questions = self._questions[self._home(request)]
+        questions.init_often(request.transactional_id, request.transaction_timeout_ms, times)
+
     def ask_elsewhere(self, request: m.Request) -> m.Response:
         home = self._home(request)
         other = next(node_id for node_id in self._node_ids if node_id != home)

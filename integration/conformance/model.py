@@ -53,6 +53,10 @@ class ModelTarget:
     def ask(self, request: m.Request) -> m.Response:
         return self._ask(self._home(request), request)
 
+    def init_often(self, request: m.InitProducerIdRequest, times: int) -> None:
+        for _ in range(times):
+            self.ask(request)
+
     def ask_elsewhere(self, request: m.Request) -> m.Response:
         return self._ask((self._home(request) + 1) % len(self._cluster.nodes), request)
 

@@ -21,6 +21,7 @@ from kafka.protocol.consumer import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kafka.protocol.producer import InitProducerIdRequest
 
 from integration.conformance.target import Member, ProducerSeen
 from txnproducer.errors import ErrorCode
@@ -30,6 +31,8 @@ _TIMEOUT = 20.0
 _LATEST = -1
 _LIST_OFFSETS_VERSION = 5
 _OFFSET_FETCH_VERSION = 7  # the first with require_stable; 8 asks for several groups
+_INIT_PRODUCER_ID_VERSION = 4
+_MOST_AT_ONCE = 100
 _GROUP_VERSION = 3  # from 4 on a new member has to join twice
 _STATIC_GROUP_VERSION = 5  # the first with instance ids (KIP-345)
 
@@ -56,6 +59,27 @@ class Questions:
         size = int.from_bytes(self._stream.read(4))
         payload = memoryview(self._stream.read(size))
         return response_type.decode(payload, version=request.version, header=True)
+
+    def init_often(self, transactional_id: str | None, timeout_ms: int, times: int) -> None:
+        """Begin a producer's life again and again, without waiting for one answer after the other.
+
+        The message is encoded once, and no answer is decoded: it is about the broker's time.
+        """
+        request = InitProducerIdRequest(
+            version=_INIT_PRODUCER_ID_VERSION,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        request.with_header(correlation_id=1, client_id="questions")
+        message = bytes(request.encode(header=True, framed=True))
+        while times > 0:
+            count = min(times, _MOST_AT_ONCE)
+            self._socket.sendall(message * count)
+            for _ in range(count):
+                self._stream.read(int.from_bytes(self._stream.read(4)))
+            times -= count
 
     def is_led(self, place: TopicPartition) -> bool:
         """Tell whether the broker serves a partition by now."""

@@ -84,6 +84,10 @@ class Target(Protocol):
         """Put a request to the broker that it is for, and return its answer."""
         ...
 
+    def init_often(self, request: InitProducerIdRequest, times: int) -> None:
+        """Begin a producer's life again and again; the answers are of no interest."""
+        ...
+
     def ask_elsewhere(self, request: Request) -> Response:
         """Put a request to a broker that it is not for."""
         ...

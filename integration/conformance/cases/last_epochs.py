@@ -1,6 +1,6 @@
 """The end of the epochs: 32766 is the last that a client gets, then there is a new producer id.
 
-On a real broker each case asks for 32 thousand epochs, which takes it a quarter of a minute.
+On a real broker each case asks for 32 thousand epochs, which takes it some seconds.
 """
 
 from __future__ import annotations
