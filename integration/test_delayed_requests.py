@@ -22,6 +22,7 @@ import pytest
 from integration import delaying_proxy
 from integration.delaying_proxy import HOST, DelayingProxy
 from integration.readers import read_with_confluent, values
+from integration.waiting import wait_until
 from txnproducer import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -197,9 +198,7 @@ def settled_offsets(broker, group, told):
     def settle(expected):
         deadline = time.monotonic() + PATIENCE_S
         # A partition whose first offset is not decided yet is left out of a group's offsets.
-        while told().state.startswith("Prepare"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not told().state.startswith("Prepare"), "its markers are not written")
         while (found := committed()) != expected and time.monotonic() < deadline:
             time.sleep(0.05)  # markers may be written before the group's coordinator heeds them
         return found
@@ -407,7 +406,4 @@ def test_a_commit_that_never_arrived_is_resolved_once_the_coordinator_has_aborte
     assert producer.resolve_outcome() == "unknown"  # it is open, and the commit on its way
     # With v1 the abort at the time-out looks like a fence, which proves nothing.
     expected = "aborted" if broker.mode.transaction_version == 2 else "unknown"
-    deadline = time.monotonic() + 15
-    while producer.resolve_outcome() != expected and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert producer.resolve_outcome() == expected
+    wait_until(lambda: producer.resolve_outcome() == expected, f"it is not told as {expected}")
