@@ -201,6 +201,25 @@ def test_a_partition_forgets_an_idle_producer_and_takes_any_sequence_of_it():
     assert bench.produce(plain, T0, 5).error_code == ErrorCode.NONE
 
 
+@pytest.mark.parametrize(
+    ("offered", "code"),
+    [(2, ErrorCode.UNKNOWN_PRODUCER_ID), (3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)],
+)
+def test_where_only_a_marker_is_left_of_a_producer_it_has_to_begin_anew(offered, code):
+    # Before 2.5 that counts as unknown, so that the producer can look what was deleted.
+    bench = Bench(
+        transaction_version=1, producer_id_expiration_ms=1_000, init_producer_id_version=offered
+    )
+    who = bench.open(T0)
+    bench.commit(who)
+    bench.pass_ms(1_000)
+    bench.add(who, T0)
+    bench.end(who, commit=False)
+    bench.pass_ms(1)
+    bench.add(who, T0)
+    assert bench.produce(who, T0, 1).error_code == code
+
+
 def test_a_partition_never_forgets_a_producer_whose_transaction_is_open():
     bench = Bench(producer_id_expiration_ms=1_000)
     who = bench.open(T0, timeout_ms=900_000)

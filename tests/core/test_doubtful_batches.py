@@ -10,9 +10,10 @@ import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, CoreHarness
+from txnproducer._core.sequence_manager import MAX_PRODUCER_EPOCH
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
-from txnproducer._protocol.messages import EndTxnResponse
+from txnproducer._protocol.messages import ApiKey, EndTxnResponse, InitProducerIdResponse
 from txnproducer.errors import (
     ErrorCode,
     NetworkError,
@@ -85,6 +86,26 @@ def test_later_records_follow_under_numbers_without_a_gap(count):
     assert [f.exception() for f in later] == [None] * count
     sequences = [b.header.base_sequence for b in harness.sent_batches() if b.header.producer_epoch]
     assert sequences == sorted(set(sequences))
+
+
+@pytest.mark.parametrize("are_together", [True, False])
+def test_what_comes_with_the_new_id_is_known_before_anything_is_renumbered(are_together):
+    harness = CoreHarness(transactional_id=None)
+    harness.start_idempotent(producer_epoch=MAX_PRODUCER_EPOCH)
+    (first, second), requests = send_each(harness, 2)
+    harness.client.answer_produce(requests[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    harness.settle()
+    (init,) = harness.client.waiting(ApiKey.INIT_PRODUCER_ID)
+    harness.client.answer_produce(requests[1], ErrorCode.REQUEST_TIMED_OUT)
+    if not are_together:
+        harness.settle()
+    harness.client.answer(init, InitProducerIdResponse(0, 2000, 0))
+    harness.client.prepare_produce(base_offset=7)
+    harness.run_until(lambda: first.done() and second.done())
+    assert first.result().offset == 7
+    assert isinstance(second.exception(), OutOfOrderSequenceError)
+    sent = [b.header for b in harness.sent_batches(TP0) if b.header.producer_id == 2000]
+    assert [header.base_sequence for header in sent] == [0]
 
 
 def let_the_second_get_in_first(harness):

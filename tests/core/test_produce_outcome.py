@@ -41,11 +41,11 @@ REFRESHING = {
 }
 
 
-def outcome_of(code, *, can_retry=False, record_count=1, is_done=False, attempts=True, **fields):
+def outcome_of(code, *, can_retry=False, can_split=False, is_done=False, attempts=True, **fields):
     """Judge an answer."""
     return judge(
         ProducePartitionResponse(TP0, code, **fields),
-        record_count=record_count,
+        can_split=can_split,
         is_done=is_done,
         has_attempts_left=attempts,
         can_retry=lambda _: can_retry,
@@ -58,7 +58,7 @@ def test_no_error_completes_and_asks_nobody():
 
     response = ProducePartitionResponse(TP0, ErrorCode.NONE, 5)
     outcome = judge(
-        response, record_count=1, is_done=False, has_attempts_left=True, can_retry=never
+        response, can_split=False, is_done=False, has_attempts_left=True, can_retry=never
     )
     assert outcome is SUCCESS
 
@@ -82,10 +82,9 @@ def test_thirteen_codes_ask_for_new_metadata(code):
 @pytest.mark.conformance("4.52")
 def test_too_large_splits_only_several_records_that_have_not_ended():
     code = ErrorCode.MESSAGE_TOO_LARGE
-    assert outcome_of(code, record_count=2).action is Action.SPLIT
-    assert outcome_of(code, record_count=2, attempts=False).action is Action.SPLIT
-    assert outcome_of(code, record_count=1).action is Action.FAIL
-    assert outcome_of(code, record_count=2, is_done=True).action is Action.FAIL
+    assert outcome_of(code, can_split=True).action is Action.SPLIT
+    assert outcome_of(code, can_split=True, attempts=False).action is Action.SPLIT
+    assert outcome_of(code).action is Action.FAIL
 
 
 @pytest.mark.conformance("4.10")

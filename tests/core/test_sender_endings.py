@@ -23,6 +23,7 @@ from txnproducer.errors import (
     KafkaTimeoutError,
     NotEnoughReplicasError,
     RecordTooLargeError,
+    UnknownProducerIdError,
 )
 from txnproducer.records import TopicPartition
 
@@ -230,6 +231,29 @@ def test_a_single_record_that_is_too_large_fails():
     harness.client.answer_produce(request, ErrorCode.MESSAGE_TOO_LARGE)
     harness.settle()
     assert isinstance(future.exception(), RecordTooLargeError)
+
+
+def test_a_batch_that_lost_its_place_among_the_numbers_fails_instead_of_being_split():
+    harness = CoreHarness(transaction_version=1, linger_ms=5)
+    harness.start_transaction()
+    harness.client.prepare_add_partitions()
+    harness.client.prepare_produce(base_offset=5)
+    harness.run_until(harness.send().done)
+    unknown = harness.send()
+    harness.run_for(6)
+    too_large = [harness.send() for _ in range(2)]
+    harness.run_for(6)
+    requests = harness.client.waiting(PRODUCE)
+    answer = ProducePartitionResponse(TP0, ErrorCode.UNKNOWN_PRODUCER_ID, log_start_offset=0)
+    harness.client.answer(requests[0], ProduceResponse((answer,)))
+    harness.settle()
+    assert isinstance(unknown.exception(), UnknownProducerIdError)
+    harness.client.answer_produce(requests[1], ErrorCode.MESSAGE_TOO_LARGE)
+    harness.settle()
+    assert all(isinstance(f.exception(), RecordTooLargeError) for f in too_large)
+    assert memory_taken(harness) == 0
+    harness.core.begin_abort()
+    harness.run_until_sent(ApiKey.END_TXN)  # nothing that was sent keeps it waiting
 
 
 # --- answers that should not be ------------------------------------------------------------

@@ -386,6 +386,9 @@ def test_after_the_last_epoch_batches_are_renumbered_when_the_new_id_is_known():
     assert (asked.producer_id, asked.base_sequence) == (77, 0)
     assert manager.bump_idempotent_epoch() is BumpOutcome.NOT_DUE
     manager.adopt(ProducerIdAndEpoch(78, 0))
+    assert asked.producer_id == 77  # what else came with that answer may still fail it
+    assert manager.partitions_to_renumber == {TP0}
+    assert manager.bump_idempotent_epoch() is BumpOutcome.BUMPED
     assert (asked.producer_id, asked.producer_epoch, asked.base_sequence) == (78, 0, 0)
     assert (other.producer_id, other.producer_epoch) == (77, MAX_PRODUCER_EPOCH)
     assert manager.sequence_number(TP0) == 2

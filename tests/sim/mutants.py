@@ -120,6 +120,13 @@ MUTANTS = (
         "the time that an answer names is every record's",
     ),
     Mutant(
+        "another-epoch-acknowledges",
+        "txn_partition_map.py",
+        "if identity_of(batch) == self.producer_id_and_epoch and is_sequence_after(",
+        "if is_sequence_after(",
+        "a success under an earlier identity counts for the present one",
+    ),
+    Mutant(
         "no-bump-for-a-gap",
         "sequence_manager.py",
         "            self.request_idempotent_epoch_bump_for_partition(place)\n        return True",
@@ -552,6 +559,22 @@ MUTANTS = (
         "if self.may_begin_transaction and may_be_carried_out(verdict, code):",
         "if False:",
         "a coordinator that refuses to add a partition has added none",
+    ),
+    Mutant(
+        "callbacks-of-batches-backwards",
+        "record_accumulator.py",
+        "self.callbacks.append(callbacks)",
+        "self.callbacks.insert(0, callbacks)",
+        "what ended last is called back first",
+    ),
+    Mutant(
+        "an-invalid-record-ends-the-producer",
+        "txn_course.py",
+        "if not self.is_transactional or self._is_commit_decided_elsewhere:",
+        "if not self.is_transactional:\n"
+        "            self.transition_to_fatal_error(error)\n"
+        "        if not self.is_transactional or self._is_commit_decided_elsewhere:",
+        "an idempotent producer does not get over a record that failed",
     ),
     # --- the guard against late requests, kind by kind ------------------------------------------
     *(

@@ -97,7 +97,7 @@ class BrokerCluster:
         decide_offsets_append: the same for the offsets of a TxnOffsetCommit.
         denied: resources that are refused.
         compacted: topics whose records need a key.
-        counts: what happened by itself: refused, stale, timed out, expired, rotated.
+        counts: what happened by itself: refused, stale, timed out, expired, forgotten, rotated.
         acts_of_time: how often each transactional id was timed out, or forgotten.
     """
 
@@ -227,7 +227,7 @@ class BrokerCluster:
         if expiration_ms is not None:
             for log in self.logs.values():
                 forgotten = log.states.forget_idle(now_ms - expiration_ms)
-                self.counts["expired"] += forgotten
+                self.counts["forgotten"] += forgotten
                 if forgotten and self.options.is_before_2_5 and self._dice.randrange(2):
                     # There it is retention that makes a partition forget: the records are gone.
                     log.log_start_offset = log.last_stable_offset
@@ -439,6 +439,10 @@ class BrokerCluster:
             (producer_id, state.epoch, state.last_sequence)
             for producer_id, state in self.logs[place].states.producers.items()
         ]
+
+    def has_forgotten(self, place: TopicPartition, producer_id: int) -> bool:
+        """Tell whether a partition forgot a producer that has appended nothing since."""
+        return place in self.logs and producer_id in self.logs[place].states.forgotten
 
     def offsets_history(self) -> list[tuple[str, TopicPartition, OffsetAndMetadata]]:
         """Return every offset that became a group's; of each group in order."""

@@ -72,13 +72,19 @@ class ProducerStates:
 
     Args:
         is_before_2_5: whether a later number of an unknown producer is refused (KIP-360).
+
+    Attributes:
+        producers: by their ids.
+        verifications: what waits to be verified, by producer id.
+        forgotten: who was forgotten, and has appended nothing since.
     """
 
-    __slots__ = ("_is_before_2_5", "producers", "verifications")
+    __slots__ = ("_is_before_2_5", "forgotten", "producers", "verifications")
 
     def __init__(self, *, is_before_2_5: bool = False) -> None:
         self._is_before_2_5 = is_before_2_5
         self.producers: dict[int, ProducerState] = {}
+        self.forgotten: set[int] = set()
         self.verifications: dict[int, Verification] = {}
 
     def has_open_transaction(self, producer_id: int, epoch: int | None) -> bool:
@@ -127,6 +133,8 @@ class ProducerStates:
             is_start = first_sequence == 0
             return ErrorCode.NONE if is_start else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         last = state.last_sequence
+        if self._is_before_2_5 and last == -1 and first_sequence != 0:
+            return ErrorCode.UNKNOWN_PRODUCER_ID  # only a marker is left of the producer
         is_next = first_sequence == (0 if last == MAX_SEQUENCE else last + 1)
         return ErrorCode.NONE if is_next else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -143,6 +151,7 @@ class ProducerStates:
             opens_at: its offset if it is transactional, else None.
         """
         state = self._of(producer_id, epoch)
+        self.forgotten.discard(producer_id)
         state.window.append(seen)
         state.last_ms = now_ms
         if opens_at is not None:
@@ -200,6 +209,7 @@ class ProducerStates:
         for producer_id, waiting in list(self.verifications.items()):
             if waiting.begun_ms <= before_ms:
                 del self.verifications[producer_id]
+        self.forgotten.update(idle)
         return len(idle)
 
     def _of(self, producer_id: int, epoch: int) -> ProducerState:

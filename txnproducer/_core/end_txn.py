@@ -155,6 +155,8 @@ class EndTxnHandler(TxnRequestHandler):
         elif has_not_begun and not was_commit:
             # What could have begun the transaction did not: there is nothing to abort. What the
             # coordinator's log may have kept for the next one to load is of an old epoch then.
+            # (Where epochs cannot be raised it would time out, and fence this producer. That is
+            # rarer, and no worse, than to refuse the next begin.)
             self._actions.require_epoch_bump()
             self._end(response, was_commit)
         elif self._given_up is not None and self._goes_on(verdict, code, was_commit):

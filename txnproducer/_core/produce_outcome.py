@@ -71,7 +71,7 @@ _MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EP
 def judge(
     response: ProducePartitionResponse,
     *,
-    record_count: int,
+    can_split: bool,
     is_done: bool,
     has_attempts_left: bool,
     can_retry: Callable[[KafkaError], bool],
@@ -80,7 +80,7 @@ def judge(
 
     Args:
         response: the answer.
-        record_count: of the batch.
+        can_split: whether the batch can be sent in parts.
         is_done: whether the batch has expired or was aborted meanwhile.
         has_attempts_left: whether `retries` allows another attempt.
         can_retry: asked at most once, and only when it matters: whether the batch may be sent
@@ -90,7 +90,7 @@ def judge(
     if code == ErrorCode.NONE:
         return SUCCESS
     error = _error(response)
-    if code == ErrorCode.MESSAGE_TOO_LARGE and record_count > 1 and not is_done:
+    if code == ErrorCode.MESSAGE_TOO_LARGE and can_split:
         return ProduceOutcome(Action.SPLIT, error)
     needs_metadata = isinstance(error, InvalidMetadataError)
     new_leader = _new_leader(response)

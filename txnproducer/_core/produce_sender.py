@@ -238,6 +238,8 @@ class ProduceSender:
                 and response.failure is not ResponseFailure.UNSUPPORTED_VERSION
             ):
                 self._transactions.request_lost(may_begin_transaction=False)
+                for batch in batches:
+                    batch.may_come_late = True
             reason = str(response.error) if response.error is not None else None
             self._complete_all(batches, _CODE_OF_FAILURE[response.failure], reason, now_ms)
             return
@@ -246,7 +248,8 @@ class ProduceSender:
             self._complete_all(batches, ErrorCode.NONE, None, now_ms)
             return
         if not isinstance(body, ProduceResponse):
-            # The broker may have the records: neither written nor refused is certain.
+            # The broker may have the records: neither written nor refused is certain. But it is
+            # done with the request, which therefore cannot come late, as a lost one can.
             reason = f"not the answer to Produce: {body!r}"
             self._complete_all(batches, ErrorCode.NETWORK_EXCEPTION, reason, now_ms)
             return
@@ -338,10 +341,12 @@ class ProduceSender:
         if response.error_code in _MAYBE_WRITTEN:
             batch.may_be_written = True
         elif response.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            batch.may_be_written = False  # the broker would have known its number
+            # The broker would have known its number. But a copy of an earlier attempt can still
+            # come: no epoch fences it before the first batch of the next one is written.
+            batch.may_be_written = batch.may_come_late
         outcome = judge(
             response,
-            record_count=batch.record_count,
+            can_split=self._can_split(batch),
             is_done=batch.is_done,
             has_attempts_left=batch.attempts < self._options.retries,
             can_retry=lambda error: self._can_retry(batch, response, error, now_ms),
@@ -380,6 +385,13 @@ class ProduceSender:
         if must_keep_its_number and batch.is_reset and not self._transactions.is_transactional:
             return False  # renumbered on the wire: as in `fail_what_must_keep_its_number`
         return self._transactions.can_retry(response, error, batch)
+
+    def _can_split(self, batch: ProducerBatch) -> bool:
+        """Tell whether a batch has parts, and these a place among the numbers."""
+        if batch.record_count == 1 or batch.is_done:
+            return False
+        # Its numbers may have been wiped, as an earlier batch failed: it fails with that one.
+        return self._transactions is None or self._transactions.sequences.is_in_flight(batch)
 
     def _complete_batch(self, batch: ProducerBatch, response: ProducePartitionResponse) -> None:
         if self._transactions is not None:

@@ -80,6 +80,7 @@ class ProducerBatch:
         "last_attempt_ms",
         "last_error",
         "may_be_written",
+        "may_come_late",
         "memory_bytes",
         "producer_epoch",
         "producer_id",
@@ -112,6 +113,7 @@ class ProducerBatch:
         self.in_retry = False
         self.was_sent = False
         self.may_be_written = False
+        self.may_come_late = False
         self.last_error: KafkaError | None = None
         self.is_overtaken = False
         self.is_in_flight = False

@@ -79,6 +79,8 @@ class SequenceManager:
         self._unresolved: dict[TopicPartition, int] = {}
         self._to_rewrite: set[TopicPartition] = set()
         self._is_bump_due = False
+        # The next epoch is the first of another id, which has come.
+        self._is_id_new = False
 
     # --- numbering ------------------------------------------------------------------------------
 
@@ -128,6 +130,11 @@ class SequenceManager:
         entry = self.partitions.find(batch.topic_partition)
         if entry is not None:
             entry.remove_in_flight_batch(batch)
+
+    def is_in_flight(self, batch: NumberedBatch) -> bool:
+        """Tell whether a batch is tracked: its partition's numbers may have been wiped."""
+        entry = self.partitions.find(batch.topic_partition)
+        return entry is not None and any(tracked is batch for tracked in entry.in_flight)
 
     def has_in_flight_batches(self, topic_partition: TopicPartition) -> bool:
         """Tell whether a numbered batch of the partition has not ended."""
@@ -217,17 +224,13 @@ class SequenceManager:
         code = response.error_code
         if code not in _OF_NUMBERS:
             return isinstance(error, RetriableError)
-        if self._is_transactional and not self._is_in_flight(batch):
+        if self._is_transactional and not self.is_in_flight(batch):
             # The numbers were wiped as an earlier batch failed: there is no place for this one
             # any more. (Java's goes round until its time is up.)
             return False
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
             return self._can_retry_unknown_producer_id(response.log_start_offset, batch)
         return self._can_retry_out_of_order(batch)
-
-    def _is_in_flight(self, batch: NumberedBatch) -> bool:
-        entry = self.partitions.find(batch.topic_partition)
-        return entry is not None and any(tracked is batch for tracked in entry.in_flight)
 
     def _can_retry_unknown_producer_id(self, log_start_offset: int, batch: NumberedBatch) -> bool:
         if log_start_offset == -1 or batch.is_reset:
@@ -238,6 +241,11 @@ class SequenceManager:
         if not self._is_transactional:
             self.request_idempotent_epoch_bump_for_partition(place)
             return True
+        entry = self.partitions.get(place)
+        if any(tracked.may_come_late for tracked in entry.in_flight):
+            # The epoch stays the same: a copy with the number of before could follow what gets
+            # written under the new ones. (Java goes on.)
+            return False
         if self.last_acked_offset(place) < log_start_offset:
             # Retention deleted our records and with them the broker's memory of us: nothing was
             # lost, the transaction can go on with numbers from 0.
@@ -332,27 +340,37 @@ class SequenceManager:
         current = self.producer_id_and_epoch
         if not self._is_bump_due or not current.is_valid:
             return BumpOutcome.NOT_DUE
-        if current.producer_epoch == MAX_PRODUCER_EPOCH:
+        if not self._is_id_new and current.producer_epoch == MAX_PRODUCER_EPOCH:
             self.producer_id_and_epoch = ProducerIdAndEpoch.NONE
             return BumpOutcome.NEW_ID_NEEDED
-        self.adopt(ProducerIdAndEpoch(current.producer_id, current.producer_epoch + 1))
+        if not self._is_id_new:
+            bumped = ProducerIdAndEpoch(current.producer_id, current.producer_epoch + 1)
+            self.producer_id_and_epoch = bumped
+        self._renumber()
         return BumpOutcome.BUMPED
 
     def adopt(self, producer: ProducerIdAndEpoch) -> None:
-        """Go on under a new identity; partitions that asked for it are renumbered."""
+        """Go on under a new identity.
+
+        An idempotent producer's batches are renumbered with the next step only, as with any bump:
+        what the same answers say of them has to be known before.
+        """
         self.producer_id_and_epoch = producer
+        self._is_id_new = self._is_bump_due
+
+    def _renumber(self) -> None:
         for place in self._to_rewrite:
-            self.start_sequences_at_beginning(place, producer)
+            self.start_sequences_at_beginning(place, self.producer_id_and_epoch)
             self._unresolved.pop(place, None)
         self._to_rewrite.clear()
-        self._is_bump_due = False
+        self._is_bump_due = self._is_id_new = False
 
     def reset_sequence_numbers(self) -> None:
         """Forget all numbers: each partition begins at 0 under the next identity."""
         self.partitions.reset()
         self._unresolved.clear()
         self._to_rewrite.clear()
-        self._is_bump_due = False
+        self._is_bump_due = self._is_id_new = False
 
     def _reset_partition(self, topic_partition: TopicPartition) -> None:
         self.partitions.remove(topic_partition)

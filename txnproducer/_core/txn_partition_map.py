@@ -75,6 +75,11 @@ class NumberedBatch(Protocol):
         """Whether it has ended."""
         ...
 
+    @property
+    def may_come_late(self) -> bool:
+        """Whether an attempt had no answer: a copy of it can still arrive."""
+        ...
+
     def reset_producer_state(self, producer: ProducerIdAndEpoch, base_sequence: int) -> None:
         """Take another number."""
         ...

@@ -35,7 +35,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError
+from txnproducer.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+)
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 from txnproducer.sim.excuses import unexcused
 from txnproducer.sim.history import Attempt
@@ -100,14 +106,19 @@ class Checkers:
         """Look whether a transaction is over for the coordinator, too, when its end returns."""
         name = process.transactional_id or ""
         known = self._simulator.cluster.transaction_coordinator(name).find(name)
-        if known is None or self._simulator.options.is_late_delivery_on:
-            return  # what comes late may have begun another one
+        if known is None or self._history.late[name] > attempt.late_before:
+            return  # what came late may have begun another one
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
         if known.state.value == "Ongoing" and described == attempt.identity:
             self._history.violate("open", f"{attempt.name} is {attempt.claim}, and goes on")
 
     def plain_ended(self, process: Process, attempt: Attempt) -> None:
-        """Look at an idempotent producer's records after a flush."""
+        """Look at an idempotent producer and its records after a flush."""
+        manager = process.core.transaction_manager
+        error = manager.last_error if manager is not None and process.has_failed else None
+        is_refused = isinstance(error, AuthenticationError | AuthorizationError)
+        if error is not None and (process.is_calm or not is_refused):
+            self._history.violate("needless", f"{process.name} has failed for good: {error!r}")
         for record in attempt.records:
             if record.future is not None and not record.future.done():
                 self._history.violate("hangs", f"{process.name}: {record.value!r} after flush")
@@ -205,9 +216,10 @@ class Checkers:
                 self._history.violate("told", f"{life}: counts {counted} of {errors[life]} errors")
 
     def _check_progress(self) -> None:
-        if int(self._simulator.options.settings["delivery_timeout_ms"]) < _LONG_ENOUGH_MS:
-            return
+        given_ms = int(self._simulator.options.settings["delivery_timeout_ms"])
         for attempt in self._history.attempts[self._simulator.healed_at :]:
+            if given_ms < _LONG_ENOUGH_MS and not attempt.is_calm:
+                continue
             for record in attempt.records:
                 future = record.future
                 if record.waited_in_vain or future is None or not future.done():

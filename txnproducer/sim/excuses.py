@@ -14,8 +14,9 @@ is given. So a failure needs an excuse:
   lost besides
 * an idempotent producer's records that others overtook while the broker did not know the producer,
   and what was renumbered on the wire for that, if its answer is lost
-* on a cluster that cannot raise epochs: a lost answer; and a partition that has forgotten a
-  producer which was idle for too long, which the producer cannot tell from lost records
+* on a cluster that cannot raise epochs: a lost answer
+* a partition that has forgotten a producer which was idle for too long: the producer cannot tell
+  that from lost records
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from txnproducer.sim.options import LONGEST_DELIVERY_MS, SimOptions
 TIME_ENOUGH: Final = MappingProxyType(
     {
         "delivery_timeout_ms": LONGEST_DELIVERY_MS,
+        "max_block_ms": 20_000,
         "transaction_timeout_ms": 60_000,
         "retries": 2**31 - 1,
     }
@@ -69,15 +71,13 @@ def unexcused(
         if attempt.is_calm and not attempt.is_crashed and (can_bump or _who(attempt) not in shaken)
     ]
     yield from _out_of_order_for_no_reason(a for a in calm if _who(a) not in shaken)
-    spoilt = {_who(a) for a in calm if _has_own_fault(a) or _is_overtaken(a)}
     for attempt in calm:
         if attempt.owner is not None:
             is_shaken = _who(attempt) in shaken
             is_doubtful = is_shaken and outcomes[attempt.name] is not False if can_bump else True
-            may_forget = not can_bump and options.cluster.producer_id_expiration_ms is not None
-            is_faulty = _has_own_fault(attempt) or (may_forget and _is_forgotten(attempt))
+            is_faulty = _has_own_fault(attempt) or _is_forgotten(attempt)
             yield from _of_transaction(attempt, is_doubtful=is_doubtful, is_faulty=is_faulty)
-        elif _who(attempt) not in spoilt:
+        elif not _has_own_fault(attempt) and not _is_overtaken(attempt):
             for record in attempt.records:
                 error = _error_of(record)
                 if error is not None:
@@ -134,7 +134,12 @@ def _is_overtaken(attempt: Attempt) -> bool:
 
 
 def _is_forgotten(attempt: Attempt) -> bool:
-    return any(isinstance(_error_of(record), UnknownProducerIdError) for record in attempt.records)
+    # Of one that was forgotten a later marker may be all that is known.
+    return any(
+        isinstance(_error_of(record), UnknownProducerIdError | OutOfOrderSequenceError)
+        and record.place in attempt.forgotten_at
+        for record in attempt.records
+    )
 
 
 def _error_of(record: SentRecord) -> KafkaError | None:

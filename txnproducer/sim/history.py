@@ -6,6 +6,7 @@ how it was done, nor what the logs say.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -90,6 +91,8 @@ class Attempt:
         abort_error: what its abort ended with.
         is_mistaken: whether it sent what cannot be sent, or what a broker refuses.
         is_crashed: whether the process ended before it was told.
+        forgotten_at: partitions that had forgotten its producer when a call of it failed.
+        late_before: how many late requests of its id had arrived when it began.
     """
 
     name: str
@@ -114,6 +117,8 @@ class Attempt:
     has_timed_out: bool = False
     abort_error: KafkaError | None = None
     is_mistaken: bool = False
+    forgotten_at: set[TopicPartition] = field(default_factory=set)
+    late_before: int = 0
 
     @property
     def is_fruitful(self) -> bool:
@@ -157,6 +162,9 @@ class History:
         violations: the checker and a text, of each.
         delivery_count: how many callbacks were called.
         shaken: the producers (process and incarnation) that lost requests with a connection.
+        late: how many requests of a transactional id arrived late.
+        told: the partition and first offset of each batch, as the answers came; by network, which
+            is one for each life of a process.
     """
 
     def __init__(self) -> None:
@@ -164,6 +172,8 @@ class History:
         self.attempts: list[Attempt] = []
         self.fences: list[Fence] = []
         self.shaken: set[tuple[str, int]] = set()
+        self.late: Counter[str] = Counter()
+        self.told: dict[object, list[tuple[TopicPartition, int]]] = defaultdict(list)
         self.violations: list[tuple[str, str]] = []
 
     def violate(self, checker: str, text: str) -> None:

@@ -31,6 +31,7 @@ class LogJudge:
     def __init__(self, history: History, cluster: BrokerCluster) -> None:
         self._history = history
         self._cluster = cluster
+        self._batches: dict[tuple[TopicPartition, int], list[SentRecord]] = defaultdict(list)
 
     def judge(self) -> dict[str, bool | None]:
         """Judge every transaction and every record.
@@ -45,6 +46,7 @@ class LogJudge:
         self._check_plain(everything)
         self._check_duplicates(everything)
         self._check_told(everything)
+        self._check_callback_order()
         return outcomes
 
     def _index(self) -> tuple[dict[bytes, list[_Found]], dict[bytes, list[_Found]]]:
@@ -62,6 +64,7 @@ class LogJudge:
                     if known is None:
                         self._history.violate("content", f"{value!r} in {place}: nobody sent it")
                     else:
+                        self._batches[place, entry.base_offset].append(known)
                         self._check_content(known, found, record)
                         if known.is_watched and known.delivered_as < last:
                             self._history.violate("told", f"{value!r}: called back too early")
@@ -213,6 +216,20 @@ class LogJudge:
                     self._check_callback(record, future)
                 if future.error is None and attempt.is_idempotent:
                     self._check_offset(record, future, everything)
+
+    def _check_callback_order(self) -> None:
+        """Look whether the batches of a partition were called back as they were answered."""
+        for answers in self._history.told.values():
+            last: dict[TopicPartition, int] = {}
+            for place, offset in answers:
+                for record in self._batches.get((place, offset), ()):
+                    future = record.future
+                    is_told = record.deliveries and future is not None and future.error is None
+                    if not is_told:
+                        continue
+                    if record.delivered_as < last.get(place, -1):
+                        self._history.violate("told", f"{record.value!r}: called back too late")
+                    last[place] = max(last.get(place, -1), record.delivered_as)
 
     def _check_callback(self, record: SentRecord, future: FutureRecordMetadata) -> None:
         told = record.deliveries

@@ -429,6 +429,7 @@ class SimNetwork:
             return
         if not isinstance(request.body, _HARMLESS_WHEN_LATE):
             simulator.faults.counts[FaultKind.REQUEST_LATE] += 1
+            simulator.history.late[getattr(request.body, "transactional_id", None) or ""] += 1
         if simulator.trace.is_on:
             simulator.trace.add(now_ms, self._name, f"~> {_show(request)}  (late)")
         simulator.handle(node_id, request, now_ms)

@@ -94,8 +94,8 @@ class SimOptions:
         is_v2 = dice.random() < 0.5
         can_bump = is_v2 or dice.random() < 0.85
         settings = _draw_settings(dice)
-        # A partition that forgets producers while their retries are on their way can't tell a
-        # duplicate: `producer.id.expiration.ms` has to be longer than any of them.
+        # A partition that forgets producers while their retries, or late copies, are on their way
+        # can't tell a duplicate: `producer.id.expiration.ms` has to be longer than any of them.
         forgets = dice.random() < (0.2 if can_bump else 0.6)
         delivery_ms = max(settings["delivery_timeout_ms"], LONGEST_DELIVERY_MS)
         longest_ms = 1000 + delivery_ms + settings["request_timeout_ms"]
@@ -117,7 +117,7 @@ class SimOptions:
             offsets_rate=dice.choice((0.0, 0.3, 0.8)),
             burst=dice.choice((1.0, 1.0, 8.0)),
             impatience=dice.choice((0.03, 0.03, 0.03, 0.2)),
-            is_late_delivery_on=dice.random() < 0.6 and not forgets,
+            is_late_delivery_on=dice.random() < 0.6,
             initial_epoch=dice.choice((-1, -1, -1, 32750, 32764)) if can_bump else -1,
             network_ms=dice.choice((1, 5, 50)),
         )

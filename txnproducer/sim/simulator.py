@@ -182,6 +182,7 @@ class Simulator:
         attempt.is_idempotent = process.core.transaction_manager is not None
         attempt.is_acknowledged = process.config.acks != "0"
         attempt.is_calm = process.is_calm
+        attempt.late_before = self.history.late[attempt.owner or ""]
         return attempt
 
     def count_transaction(self, attempt: Attempt) -> None:
@@ -371,6 +372,7 @@ class Simulator:
         counts[FaultKind.METADATA_STALE] += own["stale"]
         counts[FaultKind.TRANSACTION_TIMED_OUT] += own["timed out"]
         counts[FaultKind.ID_EXPIRED] += own["expired"]
+        counts[FaultKind.PRODUCER_FORGOTTEN] += own["forgotten"]
         counts[FaultKind.EPOCHS_EXHAUSTED] += own["rotated"]
         claims = Counter(a.final_claim for a in self.history.attempts if a.owner is not None)
         return SeedResult(

@@ -64,7 +64,7 @@ class _Numbers:
         ends: the number behind each batch, by the batch's own.
         attempts: how often each batch was sent.
         refused: batches that were refused for good at their first attempt.
-        disorders: how often each was answered as out of order.
+        disorders: how often each batch (its check sum) was answered as out of order.
         kept: the check sums of those that the broker has, or may have.
         broken_at: the first that was refused for good, until its number is sent again.
         written: the highest number that the broker has; those below it it has, too.
@@ -204,7 +204,7 @@ class WireRules:
     def _may_begin_at(numbers: _Numbers, base: int) -> bool:
         if not numbers.ends:
             return base == 0
-        return base == 0 or any(
+        return any(
             end == base and start not in numbers.refused for start, end in numbers.ends.items()
         )
 
@@ -221,6 +221,11 @@ class WireRules:
         if not isinstance(request, ProduceRequest) or not isinstance(response, ProduceResponse):
             return
         codes = {part.topic_partition: part.error_code for part in response.partitions}
+        self._history.told[self].extend(
+            (part.topic_partition, part.base_offset)
+            for part in response.partitions
+            if part.error_code == ErrorCode.NONE
+        )
         for part in request.partitions:
             code = codes.get(part.topic_partition, ErrorCode.NETWORK_EXCEPTION)
             for numbers, header in self._batches(request, (part.topic_partition,)):
@@ -263,7 +268,8 @@ class WireRules:
             if code != ErrorCode.MESSAGE_TOO_LARGE:
                 numbers.reach = min(numbers.reach, base)
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            count = numbers.disorders[base] = numbers.disorders.get(base, 0) + 1
+            # Not of each number: that is given again, to the batch behind one that failed.
+            count = numbers.disorders[header.crc] = numbers.disorders.get(header.crc, 0) + 1
             if count == _MOST_REFUSALS:
                 self._history.violate(
                     "again", f"{self._name}: {base} in {place} was out of order {count} times"

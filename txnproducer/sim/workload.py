@@ -107,13 +107,13 @@ class _Transaction:
             self._process.core.begin_transaction()
         except KafkaError as refusal:
             self._attempt.claim = "aborted"
-            self._attempt.errors.append(refusal)
+            self._failed(refusal)
             self._simulator.checkers.refused(self._process, "begin_transaction", refusal)
             return False
         error = yield from self._fill()
         self._simulator.count_transaction(self._attempt)
         if error is not None:
-            self._attempt.errors.append(error)
+            self._failed(error)
         dice = self._process.dice
         if error is None and dice.random() < 0.01:
             return False  # close() has to abort it
@@ -123,6 +123,13 @@ class _Transaction:
             self._attempt.claim = "aborted"
             return False
         return (yield from self._abort_it())
+
+    def _failed(self, error: KafkaError) -> None:
+        attempt = self._attempt
+        attempt.errors.append(error)
+        for place in {record.place for record in attempt.records}:
+            if self._simulator.cluster.has_forgotten(place, attempt.identity.producer_id):
+                attempt.forgotten_at.add(place)
 
     def _fill(self) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
         dice, options = self._process.dice, self._simulator.options
@@ -212,7 +219,7 @@ class _Transaction:
     def _after_failed_commit(
         self, error: KafkaError
     ) -> Generator[tuple[Condition, int], bool, bool]:
-        self._attempt.errors.append(error)
+        self._failed(error)
         if isinstance(error, CommitOutcomeUnknownError):
             self._resolve()
         if error.recovery == "abort":
