@@ -54,7 +54,8 @@ coverage: .venv/.installed-dev  ## the unit tests again, with the branches they 
 	$(BIN)/coverage report --skip-covered
 
 integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark
-	$(PYTEST) integration -m integration --ignore=integration/test_examples.py
+	$(PYTEST) integration -m integration --ignore=integration/test_examples.py \
+	  --numprocesses=2 --dist=worksteal
 
 examples: .venv/.installed-dev  ## run every program in examples/
 	$(PYTEST) integration/test_examples.py -m integration

@@ -15,6 +15,8 @@ is given. So a failure needs an excuse:
 * an idempotent producer's records that others overtook while the broker did not know the producer,
   and what was renumbered on the wire for that, if its answer is lost
 * on a cluster that cannot raise epochs: a lost answer
+* a lost answer to the request for the last epoch: a broker that is asked again gives
+  UNKNOWN_SERVER_ERROR, and a producer that must not fence another one cannot do without
 * a partition that has forgotten a producer which was idle for too long: the producer cannot tell
   that from lost records
 """
@@ -28,6 +30,7 @@ from typing import Final
 
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
+    ErrorCode,
     KafkaError,
     OutOfOrderSequenceError,
     UnknownProducerIdError,
@@ -47,6 +50,8 @@ TIME_ENOUGH: Final = MappingProxyType(
 # Below this version of InitProducerId a cluster cannot raise epochs: after a lost answer a new
 # producer is needed.
 _CAN_BUMP = 3
+# The last one that a client may get.
+_LAST_EPOCH = 2**15 - 2
 _PASSING = ("abort", "resume", "fix")
 
 
@@ -76,6 +81,8 @@ def unexcused(
             is_shaken = _who(attempt) in shaken
             is_doubtful = is_shaken and outcomes[attempt.name] is not False if can_bump else True
             is_faulty = _has_own_fault(attempt) or _is_forgotten(attempt)
+            if is_shaken and _is_refused_the_last_epoch(attempt):
+                continue
             yield from _of_transaction(attempt, is_doubtful=is_doubtful, is_faulty=is_faulty)
         elif not _has_own_fault(attempt) and not _is_overtaken(attempt):
             for record in attempt.records:
@@ -103,6 +110,12 @@ def _of_transaction(attempt: Attempt, *, is_doubtful: bool, is_faulty: bool) -> 
             is_excused = attempt.has_given_up
         if not is_excused:
             yield f"{attempt.name}: {type(error).__name__} ({error.recovery}): {error}"
+
+
+def _is_refused_the_last_epoch(attempt: Attempt) -> bool:
+    is_next_to_last = attempt.identity.producer_epoch == _LAST_EPOCH - 1
+    refusal = f"InitProducerId was answered {ErrorCode.UNKNOWN_SERVER_ERROR.name}"
+    return is_next_to_last and any(refusal in str(error) for error in attempt.errors)
 
 
 def _out_of_order_for_no_reason(calm: Iterable[Attempt]) -> Iterator[str]:
