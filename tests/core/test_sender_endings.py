@@ -256,6 +256,20 @@ def test_a_batch_that_lost_its_place_among_the_numbers_fails_instead_of_being_sp
     harness.run_until_sent(ApiKey.END_TXN)  # nothing that was sent keeps it waiting
 
 
+@pytest.mark.conformance("5.28")
+def test_batches_that_end_in_one_turn_are_called_back_as_they_were_answered():
+    harness = idempotent()
+    called = []
+    for name in ("first", "second", "third"):
+        harness.send(on_delivery=lambda metadata, error, name=name: called.append(name))
+        harness.settle()
+    requests = harness.client.waiting(PRODUCE)
+    for offset, request in enumerate(requests):
+        harness.client.answer_produce(request, base_offset=offset)
+    harness.settle()
+    assert called == ["first", "second", "third"]
+
+
 # --- answers that should not be ------------------------------------------------------------
 
 
