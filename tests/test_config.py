@@ -293,6 +293,11 @@ class TestIdentity:
     def test_a_name_of_ones_own_is_kept(self) -> None:
         assert build(transactional_id="t", client_id="me").client_id == "me"
 
+    @pytest.mark.parametrize("name", ["transactional_id", "client_id"])
+    @pytest.mark.parametrize("value", ["half a pair: \ud83d", "x" * 40_000])
+    def test_a_name_that_no_request_can_carry_is_refused(self, name: str, value: str) -> None:
+        assert refused(**{name: value}).startswith(f"{name}=")
+
     def test_an_empty_transactional_id_is_refused(self) -> None:
         assert "transactional_id='' is not valid: it must not be empty" in refused(
             transactional_id=""

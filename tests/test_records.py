@@ -104,6 +104,9 @@ class TestGroupMetadata:
             (SimpleNamespace(group_id="g", generation_id=True), "generation_id"),
             (SimpleNamespace(group_id="g", member_id=None), "member_id"),
             (SimpleNamespace(group_id="g", group_instance_id=3), "group_instance_id"),
+            (ConsumerGroupMetadata("g\udcff"), "group_id"),
+            (ConsumerGroupMetadata("g", 2**31, "m"), "generation_id"),
+            (ConsumerGroupMetadata("g" * 40_000), "group_id"),
         ],
     )
     def test_a_wrong_field_is_named(self, value, field: str) -> None:
@@ -140,6 +143,9 @@ class TestOffsets:
                 {("t", 1): SimpleNamespace(offset=1, metadata=b"m")},
                 r"offsets\[t-1\].metadata must be a text",
             ),
+            ({("t\udcff", 1): 1}, "topic is 't.udcff'"),
+            ({("t", 1): OffsetAndMetadata(1, "x" * 40_000)}, r"\[t-1\].metadata has 40000 bytes"),
+            ({("t", 1): OffsetAndMetadata(1, "", 2**31)}, r"\[t-1\].leader_epoch is 2147483648"),
         ],
     )
     def test_a_wrong_entry_is_named(self, offsets, said: str) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "as_offsets",
 ]
 
+_INT16_MAX = 2**15 - 1
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
@@ -148,20 +149,17 @@ def as_consumer_group_metadata(value: object) -> ConsumerGroupMetadata:
             f"group_metadata.group_id must be a text that is not empty, not {group_id!r} "
             f"(group_metadata is a {type(value).__name__})"
         )
-    generation_id = _integer("group_metadata.generation_id", getattr(value, "generation_id", -1))
-    member_id = getattr(value, "member_id", "")
-    if not isinstance(member_id, str):
-        raise ValueError(f"group_metadata.member_id must be a text, not {member_id!r}")
+    _check_text("group_metadata.group_id", group_id)
+    generation_id = _int32("group_metadata.generation_id", getattr(value, "generation_id", -1))
+    member_id = _check_text("group_metadata.member_id", getattr(value, "member_id", ""))
     if generation_id > 0 and not member_id:
         raise ValueError(
             f"group_metadata.member_id is empty, but generation_id is {generation_id}: take both "
             "from the same consumer.group_metadata()"
         )
     instance_id = getattr(value, "group_instance_id", None)
-    if instance_id is not None and not isinstance(instance_id, str):
-        raise ValueError(
-            f"group_metadata.group_instance_id must be a text or None, not {instance_id!r}"
-        )
+    if instance_id is not None:
+        _check_text("group_metadata.group_instance_id", instance_id)
     return ConsumerGroupMetadata(group_id, generation_id, member_id, instance_id)
 
 
@@ -195,6 +193,7 @@ def _topic_partition(key: object) -> TopicPartition:
         topic, partition = key
     if not isinstance(topic, str) or not topic:
         raise ValueError(f"offsets: {key!r} is no TopicPartition (no topic)")
+    _check_text("offsets: topic", topic)
     number = _integer(f"offsets: partition of {topic!r}", partition)
     if not 0 <= number <= _INT32_MAX:
         raise ValueError(f"offsets: partition {number} of {topic!r} is out of range")
@@ -209,12 +208,31 @@ def _offset_and_metadata(partition: TopicPartition, value: object) -> OffsetAndM
     metadata = getattr(value, "metadata", "")
     if metadata is None:
         metadata = ""
-    if not isinstance(metadata, str):
-        raise ValueError(f"{where}.metadata must be a text, not {metadata!r}")
+    _check_text(f"{where}.metadata", metadata)
     leader_epoch = getattr(value, "leader_epoch", -1)
     if leader_epoch is None:
         leader_epoch = -1
-    return OffsetAndMetadata(offset, metadata, _integer(f"{where}.leader_epoch", leader_epoch))
+    return OffsetAndMetadata(offset, metadata, _int32(f"{where}.leader_epoch", leader_epoch))
+
+
+def _check_text(field: str, value: object) -> str:
+    """Return a text that a request can carry."""
+    if not isinstance(value, str):
+        raise ValueError(f"{field} must be a text, not {value!r}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{field} is {value!r}: {error}") from None
+    if size > _INT16_MAX:
+        raise ValueError(f"{field} has {size} bytes, more than {_INT16_MAX}")
+    return value
+
+
+def _int32(field: str, value: object) -> int:
+    number = _integer(field, value)
+    if not -1 <= number <= _INT32_MAX:
+        raise ValueError(f"{field} is {number}: it must be -1 (none) to {_INT32_MAX}")
+    return number
 
 
 def _integer(field: str, value: object) -> int:

@@ -14,11 +14,14 @@ from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     AuthenticationError,
+    ErrorCode,
     IllegalStateError,
     InvalidProducerEpochError,
+    InvalidTopicError,
     KafkaError,
     ProducerFencedError,
     SaslAuthenticationError,
+    TransactionAbortedError,
 )
 from txnproducer.records import TopicPartition
 
@@ -242,6 +245,54 @@ def test_a_refused_topics_partitions_raise():
     harness.run_until(lambda: harness.core.is_topic_decided("secret"))
     with pytest.raises(KafkaError, match="secret"):
         harness.core.partitions_for("secret", 0)
+
+
+def test_a_refusal_of_long_ago_is_asked_about_again():
+    # It came with a refresh that nobody waited for, and the topic may be allowed by now. In Java
+    # a send asks first, too.
+    harness = in_transaction()
+    harness.client.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert harness.core.partitions_for("secret", harness.now_ms) is None
+    harness.run_until(lambda: harness.core.is_topic_decided("secret"))
+    harness.client.topic_errors.clear()
+    harness.client.topics["secret"] = 1
+    harness.client.prepare_produce(base_offset=3)
+    future = harness.send("secret")
+    harness.run_until(future.done)
+    assert future.result().offset == 3
+
+
+def test_a_topic_name_that_no_request_can_carry_fails_its_record_alone():
+    harness = CoreHarness(transactional_id=None)
+    harness.start_idempotent()
+    assert isinstance(harness.send("half a pair: \ud83d").exception(), InvalidTopicError)
+    asked = [topic for request in harness.client.sent(ApiKey.METADATA) for topic in request.topics]
+    assert asked == ["topic"]
+    harness.client.prepare_produce(base_offset=3)
+    future = harness.send()
+    harness.run_until(future.done)
+    assert future.result().offset == 3
+
+
+@pytest.mark.parametrize("reason", ["metadata", "memory"])
+def test_a_record_that_waited_belongs_to_no_later_transaction(reason):
+    # Another thread ends the transaction, and begins the next one; Java's appends it there.
+    harness = CoreHarness(buffer_memory=20_000, batch_size=16_384)
+    harness.start_transaction()
+    harness.know_topics()
+    topic = "topic" if reason == "memory" else "slow"
+    if reason == "memory":
+        harness.send(value=b"x" * 10_000)
+    blocked = harness.try_send(topic, value=b"x" * 15_000)
+    assert isinstance(blocked, AppendBlocked)
+    harness.abort()
+    harness.begin_transaction()
+    with pytest.raises(TransactionAbortedError, match="was not sent"):
+        harness.try_send(topic, blocked=blocked)
+    with pytest.raises(TransactionAbortedError, match="was not sent"):
+        harness.core.time_out_append(blocked, topic, None, None, 1, harness.now_ms)
+    assert harness.state is TransactionState.IN_TRANSACTION
+    assert harness.core.metrics()["waiting-threads"] == 0
 
 
 def test_the_places_of_records_sent_to_two_partitions_do_not_mix():

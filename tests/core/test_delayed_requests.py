@@ -26,11 +26,17 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.errors import (
     ApplicationRecoverableError,
+    CommitOutcomeUnknownError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
 )
-from txnproducer.records import ProducerIdAndEpoch
+from txnproducer.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 
 NEXT = ProducerIdAndEpoch(77, 1)
 LOST = (ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT)
@@ -194,15 +200,59 @@ def test_with_transactions_v2_every_transaction_has_an_epoch_of_its_own_anyhow()
     assert driver.kinds()[-1] == "EndTxn"
 
 
-def test_a_request_that_was_never_sent_is_not_lost():
+@pytest.mark.parametrize(
+    "failure", [ResponseFailure.UNSUPPORTED_VERSION, ResponseFailure.UNENCODABLE]
+)
+def test_offsets_that_were_never_sent_end_the_producer(failure):
+    driver = TxnDriver(version=2)
+    driver.begin()
+    offsets = driver.send_offsets()
+    driver.expect(FindCoordinatorRequest)
+    assert isinstance(driver.take(), TxnOffsetCommitRequest)
+    driver.fail(failure, KafkaError("half a surrogate pair"))
+    assert driver.state is TransactionState.FATAL_ERROR
+    assert "half a surrogate pair" in str(offsets.error)
+
+
+@pytest.mark.parametrize(
+    "failure", [ResponseFailure.UNSUPPORTED_VERSION, ResponseFailure.UNENCODABLE]
+)
+def test_a_request_that_was_never_sent_is_not_lost(failure):
     driver = TxnDriver(version=1)
     driver.begin()
     driver.add_partition()
-    driver.manager.begin_commit()
+    commit = driver.manager.begin_commit()
     driver.take()
-    driver.fail(ResponseFailure.UNSUPPORTED_VERSION)
+    driver.fail(failure)
     assert driver.state is TransactionState.FATAL_ERROR
+    assert not isinstance(commit.error, CommitOutcomeUnknownError)
     assert driver.kinds()[-1] == "EndTxn"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_copy_of_offsets_that_comes_late_never_takes_the_place_of_later_ones(version):
+    # Of two requests in one transaction the last one to arrive counts: Java's group goes back.
+    cluster = make_cluster(version)
+    harness = started(cluster)
+    harness.begin()
+    harness.delayed.append(ApiKey.TXN_OFFSET_COMMIT)
+    harness.complete(send_offset(harness, 5))
+    harness.complete(send_offset(harness, 5))  # the same again is no other
+    with pytest.raises(KafkaError, match="delayed copy") as refused:
+        harness.complete(send_offset(harness, 10))
+    assert refused.value.recovery == "abort"
+    harness.end(is_commit=False)
+    harness.arrive_late()
+    harness.begin()
+    harness.complete(send_offset(harness, 10))
+    harness.end(is_commit=True)
+    assert [offset.offset for _, _, offset in cluster.offsets_history()] == [10]
+
+
+def send_offset(harness, offset):
+    return harness.core.send_offsets_to_transaction(
+        {TopicPartition("topic", 0): OffsetAndMetadata(offset)}, ConsumerGroupMetadata("group")
+    )
 
 
 def test_where_epochs_cannot_be_raised_no_further_transaction_is_begun():

@@ -172,6 +172,20 @@ def test_metadata_are_asked_again_when_they_are_old():
     assert metadata.update_delay_ms(300_000) == 0
 
 
+def test_answers_for_new_topics_alone_make_the_others_no_younger():
+    # In Java neither; where a new topic comes now and then, nothing would ever be refreshed.
+    metadata = make_metadata(max_age_ms=300_000, max_idle_ms=900_000)
+    know(metadata, topic_metadata("topic", [0]))
+    metadata.add_topic("other", 200_000)
+    request = exchange(metadata, topic_metadata("other", [0]), now_ms=200_000)
+    assert request.topics == ("other",)
+    assert metadata.update_delay_ms(300_000) == 0
+    metadata.add_topic("third", 300_000)
+    request = exchange(metadata, topic_metadata("topic", [0, 1]), now_ms=300_000)
+    assert request.topics == ("other", "third", "topic")
+    assert metadata.update_delay_ms(400_000) > 0
+
+
 def test_an_update_asked_for_waits_a_little_after_the_last_one():
     metadata = make_metadata()
     exchange(metadata)

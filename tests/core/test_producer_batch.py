@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.core.support import TP0, make_batch
@@ -127,12 +129,13 @@ def test_callbacks_run_in_append_order_with_results_readable_before_futures_are_
 
 
 @pytest.mark.conformance("5.28")
-def test_an_exception_in_a_callback_is_logged_and_the_next_one_runs(caplog):
+@pytest.mark.parametrize("mistake", [RuntimeError, asyncio.CancelledError])
+def test_an_exception_in_a_callback_is_logged_and_the_next_one_runs(caplog, mistake):
     seen: list[int] = []
 
     def on_delivery(metadata, error):
         seen.append(metadata.offset)
-        raise RuntimeError("a user's mistake")
+        raise mistake("a user's mistake")
 
     batch, _ = make_batch(2, on_delivery=on_delivery)
     batch.complete(0, -1)
@@ -283,11 +286,22 @@ def test_splitting_a_part_again_ends_at_single_records():
     assert len(parts) == 1  # the first split may change nothing but the mark
     (part,) = parts
     assert part.is_split
-    size = max(part.largest_record_bytes(), part.estimated_size_bytes // 2)
-    pairs = split(part, size)
-    assert [pair.record_count for pair in pairs] == [2, 2, 2]
-    size = max(pairs[0].largest_record_bytes(), pairs[0].estimated_size_bytes // 2)
-    assert [single.record_count for single in split(pairs[0], size)] == [1, 1]
+    halves = split(part, part.estimated_size_bytes // 2)
+    assert [half.record_count for half in halves] == [2, 2, 2]
+    half = halves[0]
+    assert [one.record_count for one in split(half, half.estimated_size_bytes // 2)] == [1, 1]
+
+
+@pytest.mark.conformance("4.54")
+@pytest.mark.parametrize("is_big_first", [True, False])
+def test_a_tiny_record_does_not_fit_in_behind_a_big_one(is_big_first):
+    # In Java it does, in the bytes by which a record's size is overestimated: the part is as large
+    # as the whole, refused again, and split into itself until its time is up.
+    batch, _ = make_batch(0)
+    for value in (b"x" * 1_000, b"y")[:: 1 if is_big_first else -1]:
+        batch.try_append(7, None, value, (), None)
+    parts = split(batch, batch.estimated_size_bytes // 2)
+    assert [part.record_count for part in parts] == [1, 1]
 
 
 @pytest.mark.conformance("4.54")

@@ -6,6 +6,7 @@ import pytest
 
 from tests.core.numbered import FakeBatch
 from tests.core.txn_driver import GROUP, PRODUCER, TP0, TP1, TxnDriver, begun, with_partition
+from tests.harness import CoreHarness
 from txnproducer._core.transaction_state import Role, TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
@@ -32,6 +33,7 @@ from txnproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
     NetworkError,
+    OutOfOrderSequenceError,
     ProducerFencedError,
     SaslAuthenticationError,
     TopicAuthorizationError,
@@ -751,15 +753,126 @@ def test_denied_topics_are_named_and_an_abort_needs_no_request():
 
 
 @pytest.mark.conformance("1.26")
-def test_an_abort_forgets_new_partitions_but_sends_a_request_that_was_built():
-    driver = begun(version=1)
-    driver.manager.maybe_add_partition(TP0)
-    driver.expect(AddPartitionsToTxnRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+def test_an_abort_forgets_partitions_that_are_not_added_yet():
+    driver = with_partition(version=1)
     driver.manager.maybe_add_partition(TP1)
+    driver.expect(AddPartitionsToTxnRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    driver.manager.maybe_add_partition(TopicPartition("topic", 2))
     abort = driver.manager.begin_abort()
-    assert driver.expect(AddPartitionsToTxnRequest).partitions == (TP0,)
+    driver.expect(EndTxnRequest)  # in Java behind AddPartitionsToTxn, however often it is refused
+    finish(driver, abort)
+
+
+@pytest.mark.conformance("1.26")
+def test_partitions_that_are_being_added_as_the_abort_begins_are_not_asked_for_again():
+    driver = with_partition(version=1)
+    driver.manager.maybe_add_partition(TP1)
+    driver.take()
+    abort = driver.manager.begin_abort()
+    driver.reply(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     driver.expect(EndTxnRequest)
     finish(driver, abort)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("is_in_flight", [True, False])
+def test_an_abort_does_not_wait_for_offsets_that_are_refused_again_and_again(
+    version, is_in_flight
+):
+    driver = begun(version=version)
+    offsets = driver.send_offsets()
+    if version == 1:
+        driver.expect(AddOffsetsToTxnRequest)
+    driver.expect(FindCoordinatorRequest)
+    if is_in_flight:
+        driver.take()
+    else:
+        driver.expect(TxnOffsetCommitRequest, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    abort = driver.manager.begin_abort()
+    if is_in_flight:
+        driver.reply(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert isinstance(offsets.error, TransactionAbortedError)
+    driver.expect(EndTxnRequest, producer=NEXT if version == 2 else None)
+    finish(driver, abort)
+
+
+def test_an_abort_does_not_wait_for_a_groups_coordinator_that_cannot_be_reached():
+    harness = CoreHarness(node_count=2)
+    harness.start_transaction()
+    harness.client.prepare_produce(base_offset=0)
+    harness.run_until(harness.send().done)
+    harness.client.stop_node(1)
+    for _ in range(9):
+        harness.client.prepare_find_coordinator(node_id=1)
+    offsets = harness.send_offsets()
+    harness.run_for(10)
+    abort = harness.core.begin_abort()
+    harness.client.prepare_end_txn()
+    harness.run_for(10)
+    assert abort.is_successful
+    assert isinstance(offsets.error, TransactionAbortedError)
+
+
+@pytest.mark.parametrize("how", ["refused", "lost"])
+def test_partitions_that_may_be_added_are_asked_for_until_that_is_known(how):
+    # Else the answer to EndTxn could be about the transaction before, and leave this one open.
+    driver = begun(version=1)
+    driver.manager.maybe_add_partition(TP0)
+    driver.take()
+    abort = driver.manager.begin_abort()
+    if how == "refused":
+        driver.reply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    else:
+        driver.fail()
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(AddPartitionsToTxnRequest)
+    driver.expect(EndTxnRequest)
+    if how == "lost":
+        driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(driver, abort)
+
+
+def test_offsets_that_are_just_added_as_the_abort_begins_are_not_sent():
+    driver = begun(version=1)
+    offsets = driver.send_offsets()
+    driver.take()
+    abort = driver.manager.begin_abort()
+    driver.reply()
+    assert isinstance(offsets.error, TransactionAbortedError)
+    driver.expect(EndTxnRequest)
+    finish(driver, abort)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE])
+def test_a_commit_that_was_given_up_ends_even_if_both_its_ends_are_refused(code):
+    driver = with_partition(version=1)
+    commit = driver.manager.begin_commit()
+    driver.take()
+    driver.fail()
+    driver.expect(FindCoordinatorRequest)
+    abort = driver.manager.begin_abort()
+    driver.expect(EndTxnRequest, ErrorCode.INVALID_TXN_STATE)
+    driver.expect(EndTxnRequest, code)
+    assert driver.state is S.FATAL_ERROR
+    assert isinstance(commit.error, CommitOutcomeUnknownError)
+    assert isinstance(abort.error, CommitOutcomeUnknownError)
+
+
+def test_a_transaction_that_is_committed_stays_so_whatever_its_bump_meets():
+    driver = with_partition(version=1)
+    commit = driver.manager.begin_commit()
+    driver.take()
+    driver.fail()
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, ErrorCode.TRANSACTION_ABORTABLE)
+    finish(driver, commit)
+    assert driver.manager.outcome == "committed"
+    abort = driver.manager.begin_abort()
+    while driver.take() is not None:
+        driver.reply()
+    finish(driver, abort)
+    assert driver.manager.outcome == "committed"
 
 
 # --- offsets ----------------------------------------------------------------------------------
@@ -826,9 +939,10 @@ def test_offsets_of_an_aborted_transaction_never_reach_the_next_one():
 def test_a_group_that_cannot_be_found_does_not_hold_up_an_abort(code):
     driver = begun()
     offsets = driver.send_offsets()
+    driver.take()
     abort = driver.manager.begin_abort()
-    driver.expect(FindCoordinatorRequest, code)
-    assert offsets.error is not None
+    assert isinstance(offsets.error, TransactionAbortedError)
+    driver.reply(code)
     driver.expect(EndTxnRequest, producer=NEXT)
     finish(driver, abort)
 
@@ -913,14 +1027,17 @@ def test_a_bump_that_becomes_due_during_the_abort_is_made():
 
 @pytest.mark.conformance("4.55")
 @pytest.mark.trap(33)
-def test_an_error_during_the_commit_asks_for_no_bump():
+def test_an_error_during_the_commit_raises_the_epoch_behind_the_abort():
+    # In Java it stays: where the broker has lost the end of its log, every later transaction of
+    # `send(); commit()` goes on with the same number, and fails.
     driver = with_partition(version=1)
     commit = driver.manager.begin_commit()
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    driver.manager.maybe_transition_to_error_state(OutOfOrderSequenceError())
     assert driver.take() is None
     commit.acknowledge()
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, producer=NEXT)
     finish(driver, abort)
     assert driver.state is S.READY
 

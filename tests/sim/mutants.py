@@ -314,7 +314,7 @@ MUTANTS = (
     Mutant(
         "lost-connection-is-fatal",
         "txn_handler.py",
-        "            self._actions.retry(self)\n\n    def _unsupported",
+        "            self._retry(looks_up=True)\n\n    def _unsupported",
         '            self.fatal_error(KafkaError("no answer"))\n\n    def _unsupported',
         "without an answer nothing can be done",
     ),
@@ -357,8 +357,8 @@ MUTANTS = (
     Mutant(
         "left-out-partition-is-delivered",
         "produce_sender.py",
-        "        if response.failure is not None:\n            if (",
-        "        if response.failure is ResponseFailure.TIMED_OUT:\n            self._complete_all(batches, ErrorCode.NONE, None, now_ms)\n            return\n        if response.failure is not None:\n            if (",
+        "        if response.failure is not None:\n            if self",
+        "        if response.failure is ResponseFailure.TIMED_OUT:\n            self._complete_all(batches, ErrorCode.NONE, None, now_ms)\n            return\n        if response.failure is not None:\n            if self",
         "a request that timed out was surely written in the end",
     ),
     Mutant(
@@ -478,8 +478,8 @@ MUTANTS = (
     Mutant(
         "offsets-of-the-first-partition-alone",
         "txn_requests.py",
-        "            self._offsets,\n            group.generation_id,",
-        "            self._offsets[:1],\n            group.generation_id,",
+        "            self.offsets,\n            group.generation_id,",
+        "            self.offsets[:1],\n            group.generation_id,",
         "a group reads one partition",
     ),
     # --- giving up, or never ending ------------------------------------------------------------
@@ -581,8 +581,8 @@ MUTANTS = (
         Mutant(
             f"no-guard-against-late-{kind}",
             "txn_handler.py",
-            "if is_lost and self.is_harmful_when_late:",
-            f"if is_lost and self.is_harmful_when_late and '{handler}' not in repr(self):",
+            "if failure.was_sent and self.is_harmful_when_late:",
+            f"if failure.was_sent and self.is_harmful_when_late and '{handler}' not in repr(self):",
             f"a late {request} does no harm",
         )
         for kind, handler, request in (

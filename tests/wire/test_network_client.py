@@ -167,6 +167,20 @@ def test_the_features_of_the_highest_epoch_count(serve: Serve, drive: Drive) -> 
     assert driver.client.finalized_features().transaction_version == 2
 
 
+def test_a_request_that_cannot_be_put_into_bytes_ends_without_being_sent(
+    serve: Serve, drive: Drive
+) -> None:
+    broker = serve(obliging)
+    driver = drive(broker)
+    driver.connect()
+    (answer,) = driver.answers_to(driver.send(m.MetadataRequest(("half a pair: \ud83d",))))
+    assert answer.failure is ResponseFailure.UNENCODABLE
+    assert "MetadataRequest" in str(answer.error)
+    assert driver.client.in_flight_count() == 0
+    (answer,) = driver.answers_to(driver.send())
+    assert answer.failure is None
+
+
 def test_a_request_that_no_version_can_carry_ends_without_being_sent(
     serve: Serve, drive: Drive
 ) -> None:

@@ -28,11 +28,13 @@ class AppendBlocked:
         reason: what is missing.
         metadata_version: what was known when the wait began.
         ticket: the place in the queue for memory.
+        transaction: the number of the transaction that the record belongs to.
     """
 
     reason: BlockReason
     metadata_version: int = 0
     ticket: MemoryTicket | None = None
+    transaction: int = 0
 
 
 def time_out_error(

@@ -39,9 +39,11 @@ from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
 from txnproducer.errors import (
     InvalidProducerEpochError,
+    InvalidTopicError,
     KafkaError,
     ProducerFencedError,
     RecordTooLargeError,
+    TransactionAbortedError,
 )
 
 NO_PARTITION: Final = -1
@@ -139,6 +141,7 @@ class Appender:
 
         Raises:
             IllegalStateError: no transaction is open, or the producer is closed.
+            TransactionAbortedError: its transaction has ended while it was blocked.
             KafkaError: the transaction or the producer has failed before.
         """
         queues = self._topics.get(topic)
@@ -167,7 +170,10 @@ class Appender:
         ticket = None if blocked is None else blocked.ticket
         kept = None
         try:
-            outcome = self._append_any(record, ticket, now_ms)
+            if blocked is not None:
+                self._refuse_if_its_transaction_has_ended(blocked)
+            is_first = blocked is None
+            outcome = self._append_any(record, ticket, now_ms, is_first=is_first)
             kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
         finally:
             # Also when the record is refused by now: a place in the queue for memory that nobody
@@ -184,14 +190,14 @@ class Appender:
         return queues.queues.get((hashed & 0x7FFFFFFF) % count)
 
     def _append_any(
-        self, record: _Record, ticket: MemoryTicket | None, now_ms: int
+        self, record: _Record, ticket: MemoryTicket | None, now_ms: int, *, is_first: bool
     ) -> FutureRecordMetadata | AppendBlocked:
         """Append a record with every check."""
         if self._accumulator.is_closed:
             raise KafkaError("the producer was closed while the record was being sent")
         snapshot = self._metadata.topics.get(record.topic)
         if snapshot is None or not _has_partition(snapshot, record.partition):
-            return self._wait_for_metadata(record, now_ms)
+            return self._wait_for_metadata(record, now_ms, is_first=is_first)
         self._metadata.add_topic(record.topic, now_ms)
         error = self._size_error(record) or self._state_error()
         if error is not None:
@@ -250,7 +256,8 @@ class Appender:
         )
         self.needs_wakeup = True
         if isinstance(outcome, MemoryTicket):
-            return AppendBlocked(BlockReason.MEMORY, ticket=outcome)
+            number = self._transaction_number
+            return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
         self._join_transaction(queue)
         return outcome
 
@@ -282,17 +289,20 @@ class Appender:
         return None
 
     def _wait_for_metadata(
-        self, record: _Record, now_ms: int
+        self, record: _Record, now_ms: int, *, is_first: bool
     ) -> FutureRecordMetadata | AppendBlocked:
         metadata = self._metadata
-        error = metadata.fatal_error or metadata.take_topic_error(record.topic)
-        error = error or self._state_error()
+        stored = metadata.take_topic_error(record.topic)
+        if is_first:
+            stored = None  # that was some time ago, and may be mended: ask
+        error = metadata.fatal_error or stored or _name_error(record.topic) or self._state_error()
         if error is not None:
             return self._fail(record, error, now_ms)
         metadata.add_topic(record.topic, now_ms)
         metadata.request_topic(record.topic)
         self.needs_wakeup = True
-        return AppendBlocked(BlockReason.METADATA, metadata.version)
+        number = self._transaction_number
+        return AppendBlocked(BlockReason.METADATA, metadata.version, transaction=number)
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -304,6 +314,18 @@ class Appender:
             return self._accumulator.pool.is_due(blocked.ticket)
         metadata = self._metadata
         return metadata.version != blocked.metadata_version or metadata.fatal_error is not None
+
+    @property
+    def _transaction_number(self) -> int:
+        return 0 if self.transaction_manager is None else self.transaction_manager.begun_count
+
+    def _refuse_if_its_transaction_has_ended(self, blocked: AppendBlocked) -> None:
+        # Another thread may have ended it, and begun the next one, which it is not part of.
+        if blocked.transaction != self._transaction_number:
+            raise TransactionAbortedError(
+                "the transaction ended while the record waited for metadata or memory; it was not"
+                " sent"
+            )
 
     def give_up_append(self, blocked: AppendBlocked) -> None:
         """Wait no longer: the caller was interrupted."""
@@ -318,8 +340,13 @@ class Appender:
         waited_ms: int,
         now_ms: int,
     ) -> FutureRecordMetadata:
-        """Fail a record that waited in vain; returns its failed future, as `fail_append` does."""
+        """Fail a record that waited in vain; returns its failed future, as `fail_append` does.
+
+        Raises:
+            TransactionAbortedError: its transaction has ended meanwhile.
+        """
         self.give_up_append(blocked)
+        self._refuse_if_its_transaction_has_ended(blocked)
         place = (topic, partition)
         error = time_out_error(blocked, place, waited_ms, self._accumulator.pool, self._metadata)
         return self.fail_append(error, topic, partition, on_delivery, now_ms)
@@ -372,6 +399,14 @@ class _Record:
     partition: int | None
     timestamp_ms: int
     on_delivery: DeliveryCallback | None
+
+
+def _name_error(topic: str) -> KafkaError | None:
+    try:
+        topic.encode()
+    except UnicodeEncodeError as error:
+        return InvalidTopicError(f"{topic!r} is no topic name: {error}")
+    return None
 
 
 def _has_partition(snapshot: TopicSnapshot, partition: int | None) -> bool:

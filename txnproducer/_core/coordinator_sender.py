@@ -97,6 +97,10 @@ class CoordinatorSender:
         if transactions.has_in_flight_request:
             return NEVER_MS
         self._drop_unsent_batches()
+        in_hand = self._in_hand
+        if in_hand is not None and transactions.is_aborting and in_hand.is_of_no_use_for_an_abort:
+            self._in_hand = None
+            transactions.give_up(in_hand)
         if self._in_hand is None:
             self._in_hand = transactions.next_request(self._accumulator.has_incomplete)
             self._taken_ms = now_ms

@@ -42,6 +42,8 @@ from txnproducer.errors import (
 )
 from txnproducer.records import ProducerIdAndEpoch
 
+_REFUSED = (Action.ABORTABLE, Action.BUMP_OR_FATAL)
+
 
 class EndTxnHandler(TxnRequestHandler):
     """EndTxn (key 26), v0-v4 with transactions v1, v5 with v2.
@@ -137,7 +139,7 @@ class EndTxnHandler(TxnRequestHandler):
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
         """Take in that there is no answer; a commit may have been carried out all the same."""
         was_commit, self._is_commit_on_wire = self._is_commit_on_wire, False
-        if was_commit and failure is not ResponseFailure.UNSUPPORTED_VERSION:
+        if was_commit and failure.was_sent:
             self._lost_commits += 1
         super().on_failure(failure, error)
 
@@ -161,15 +163,22 @@ class EndTxnHandler(TxnRequestHandler):
             self._end(response, was_commit)
         elif self._given_up is not None and self._goes_on(verdict, code, was_commit):
             self._actions.retry(self)
+        elif self._given_up is not None and self.is_commit and verdict.action in _REFUSED:
+            self.fatal_error(
+                KafkaError(
+                    "the coordinator refuses the commit, which may have been carried out, and the"
+                    f" abort as well: {table.error(verdict, code)}"
+                )
+            )
         else:
             self._carry_out(verdict, table.error(verdict, code))
 
     def _goes_on(self, verdict: Verdict, code: int, was_commit: bool) -> bool:
         """Return whether a given-up commit has another question for the coordinator."""
         if was_commit:
-            # The commit was refused, so the abort's turn has come.
-            is_refused = verdict.action in (Action.ABORTABLE, Action.BUMP_OR_FATAL)
-            return is_refused or code == ErrorCode.INVALID_TXN_STATE
+            # The commit was refused, so the abort's turn has come, unless that was refused before.
+            is_refused = verdict.action in _REFUSED or code == ErrorCode.INVALID_TXN_STATE
+            return is_refused and not self.is_commit
         if code == ErrorCode.INVALID_TXN_STATE and self._lost_commits:
             self.is_commit = True
             return True

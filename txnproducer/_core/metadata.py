@@ -104,6 +104,7 @@ class Metadata:
         self._topic_errors: dict[str, KafkaError] = {}
         self._new_topics: set[str] = set()
         self._is_update_due = True
+        self._is_partial = False
         self._attempts = 0
         self._not_before_ms = -NEVER_MS
 
@@ -153,9 +154,10 @@ class Metadata:
     def build_request(self, now_ms: int) -> MetadataRequest:
         """Return the request that is due: for the new topics alone, or for all that are wanted."""
         self._not_before_ms = NEVER_MS  # until this one is answered
-        if self._new_topics and not self._is_update_due and not self._is_too_old(now_ms):
+        self._is_partial = not self._is_update_due and not self._is_too_old(now_ms)
+        if self._new_topics and self._is_partial:
             return MetadataRequest(tuple(sorted(self._new_topics)))
-        self._is_update_due = False
+        self._is_update_due = self._is_partial = False
         for topic in [t for t, used_ms in self._wanted.items() if self._is_idle(used_ms, now_ms)]:
             del self._wanted[topic]
             self._new_topics.discard(topic)
@@ -182,7 +184,8 @@ class Metadata:
             is_open |= self._take_topic(topics, answer)
         self.topics = topics
         self.version += 1
-        self.last_success_ms = now_ms
+        if not self._is_partial:  # else the other topics are as old as they were
+            self.last_success_ms = now_ms
         if is_open:
             self._wait_longer(now_ms)
             self._is_update_due = True

@@ -61,8 +61,8 @@ class MetadataRefresher:
         if not self._client.is_ready(connection, now_ms):
             return max(1, self._client.ready_delay_ms(connection, now_ms))
         request = self._metadata.build_request(now_ms)
-        self._is_in_flight = True
         self._requests.send(connection, request, self._on_end, now_ms)
+        self._is_in_flight = True
         return NEVER_MS
 
     def _on_end(self, response: ClientResponse, now_ms: int) -> None:

@@ -70,6 +70,7 @@ _CODE_OF_FAILURE = {
     ResponseFailure.DISCONNECTED: ErrorCode.NETWORK_EXCEPTION,
     ResponseFailure.TIMED_OUT: ErrorCode.REQUEST_TIMED_OUT,
     ResponseFailure.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION,
+    ResponseFailure.UNENCODABLE: ErrorCode.INVALID_REQUEST,
 }
 
 
@@ -233,10 +234,7 @@ class ProduceSender:
     ) -> None:
         self.requests_in_flight -= 1
         if response.failure is not None:
-            if (
-                self._transactions is not None
-                and response.failure is not ResponseFailure.UNSUPPORTED_VERSION
-            ):
+            if self._transactions is not None and response.failure.was_sent:
                 self._transactions.request_lost(may_begin_transaction=False)
                 for batch in batches:
                     batch.may_come_late = True

@@ -31,7 +31,7 @@ from txnproducer._core.results import (
     ProduceRequestResult,
     RecordErrors,
 )
-from txnproducer._record import RecordBatchBuilder, batch_size_upper_bound
+from txnproducer._record import RecordBatchBuilder
 from txnproducer._record.format import NO_SEQUENCE, Header, increment_sequence
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
@@ -350,11 +350,12 @@ class ProducerBatch:
                 continue
             if parts:
                 parts[-1].builder.close()
+            # A first record fits in any case. With room for it, as exactly as that is known, a
+            # tiny one would fit in behind it, and the part be as large as the whole. (As in Java.)
             timestamp_ms, key, value, headers = record
-            limit_bytes = max(max_size_bytes, batch_size_upper_bound(key, value, headers))
             part = ProducerBatch(
                 self.topic_partition,
-                new_builder(limit_bytes),
+                new_builder(max_size_bytes),
                 self.created_ms,
                 self.result.waiter,
                 is_split=True,
@@ -386,12 +387,6 @@ class ProducerBatch:
                     part.add_callback(index - start, future, callback)
             start = end
         self._callbacks = []
-
-    def largest_record_bytes(self) -> int:
-        """Return the size that a batch of its largest record alone could have."""
-        return max(
-            batch_size_upper_bound(key, value, hs) for _, key, value, hs in self.builder.records()
-        )
 
     def __repr__(self) -> str:
         topic, partition = self.topic_partition

@@ -274,7 +274,7 @@ class RecordAccumulator:
         )
         target_bytes = self._batch_limit
         if batch.is_split:
-            target_bytes = max(batch.largest_record_bytes(), batch.estimated_size_bytes // 2)
+            target_bytes = batch.estimated_size_bytes // 2
         parts = batch.split(target_bytes, lambda limit: self._new_builder(queues, limit))
         for part in reversed(parts):
             self._incomplete[part] = None

@@ -241,11 +241,15 @@ class CallbackBatch:
         self.on_finished = on_finished
 
     def run(self) -> None:
-        """Call each callback; an exception in one is logged, and the next one runs."""
+        """Call each callback; an exception in one is logged, and the next one runs.
+
+        A `BaseException` (asyncio's CancelledError, SystemExit) is no reason to leave the others
+        without their call either: this is not the thread that it could end.
+        """
         for future, callback in self._calls:
             try:
                 callback(future.metadata(), future.error)
-            except Exception:  # noqa: BLE001 - whatever users' code raises
+            except BaseException:  # noqa: BLE001 - whatever users' code raises
                 _LOG.exception("a delivery callback failed for %r", future)
 
 

@@ -100,6 +100,7 @@ class TransactionManager(TransactionCourse):
                 recovery="restart",
             )
         self.transition_to(_S.IN_TRANSACTION)
+        self.begun_count += 1
         self.outcome = "open"
 
     def begin_commit(self) -> TransactionalRequestResult:
@@ -138,8 +139,13 @@ class TransactionManager(TransactionCourse):
         if not self.has_abortable_error:
             self._fail_with_error()
         self.transition_to(_S.ABORTING_TRANSACTION)
-        self._new_partitions.clear()
+        self._drop_what_an_abort_needs_not()
         self._queue_end_txn(result, is_commit=False)
+
+    def _drop_what_an_abort_needs_not(self) -> None:
+        self._new_partitions.clear()
+        for handler in self._queue.remove(lambda queued: queued.is_of_no_use_for_an_abort):
+            handler.give_up()
 
     def _queue_end_txn(self, result: TransactionalRequestResult, *, is_commit: bool) -> None:
         failed = self._end_txn
@@ -191,7 +197,7 @@ class TransactionManager(TransactionCourse):
             _S.ABORTABLE_ERROR, TransactionAbortedError("the commit was given up for an abort")
         )
         self.transition_to(_S.ABORTING_TRANSACTION)
-        self._new_partitions.clear()
+        self._drop_what_an_abort_needs_not()
         result = TransactionalRequestResult("abort_transaction")
         end_txn.turn_into_abort(result)
         self._pending = PendingOperation(_S.ABORTING_TRANSACTION, result)

@@ -33,19 +33,21 @@ from txnproducer._core.end_txn import EndTxnHandler
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sequence_manager import BumpOutcome, SequenceManager
 from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.txn_handler import Offsets
 from txnproducer._core.txn_partition_map import NumberedBatch
 from txnproducer._core.txn_request_flow import TxnRequestFlow
 from txnproducer._core.txn_requests import (
     AddPartitionsToTxnHandler,
     FindCoordinatorHandler,
     InitProducerIdHandler,
+    TxnOffsetCommitHandler,
     TxnRequestHandler,
 )
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import ABORTABLE_AFTER_RETRIES, FATAL_PRODUCE_ERRORS
 from txnproducer._protocol.messages import CoordinatorType, ProducePartitionResponse
 from txnproducer.errors import KafkaError, TransactionAbortableError
-from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class TransactionCourse(TxnRequestFlow):
         is_transaction_v2_enabled: which version the present transaction is written with.
         may_have_begun: whether only requests whose success nobody knows could have begun the
             transaction.
+        begun_count: how many transactions were begun.
         may_begin_again: whether a request without an answer may yet begin another one, in this
             epoch (transactions v1).
         outcome: how the latest transaction ended; None before the first.
@@ -98,7 +101,9 @@ class TransactionCourse(TxnRequestFlow):
         self._is_started = False
         self.may_have_begun = False
         self.may_begin_again = False
+        self.begun_count = 0
         self._has_stray_request = False
+        self._lost_offsets: dict[tuple[str, TopicPartition], set[OffsetAndMetadata]] = {}
         self._end_txn: EndTxnHandler | None = None
         self._new_partitions: set[TopicPartition] = set()
         self._pending_partitions: set[TopicPartition] = set()
@@ -167,9 +172,34 @@ class TransactionCourse(TxnRequestFlow):
             elif isinstance(handler, EndTxnHandler) and not self._must_be_ended:
                 self._out = None
                 handler.skip()
+            elif isinstance(handler, TxnOffsetCommitHandler) and self._may_be_undone(handler):
+                self._out = None
+                handler.abortable_error(
+                    KafkaError(
+                        "an answer to earlier offsets of this transaction was lost: a delayed copy"
+                        " of that request could overwrite these; abort, and do it again",
+                        recovery="abort",
+                    )
+                )
             else:
                 return handler
         return None
+
+    def offsets_lost(self, group_id: str, offsets: Offsets) -> None:
+        """Take in that offsets of the open transaction were sent, and have no answer."""
+        for place, offset in offsets:
+            self._lost_offsets.setdefault((group_id, place), set()).add(offset)
+
+    def _may_be_undone(self, handler: TxnOffsetCommitHandler) -> bool:
+        """Tell whether a copy of other offsets could come behind these and take their place.
+
+        Offsets have no sequence numbers: of two requests in one transaction the last one to arrive
+        counts. (Java sends them; a group then goes back to offsets it has passed.)
+        """
+        return any(
+            self._lost_offsets.get((handler.group_id, place), {offset}) != {offset}
+            for place, offset in handler.offsets
+        )
 
     @property
     def _must_be_ended(self) -> bool:
@@ -217,6 +247,9 @@ class TransactionCourse(TxnRequestFlow):
     def offsets_added(self, follower: TxnRequestHandler, leader: TxnRequestHandler) -> None:
         """Go on from AddOffsetsToTxn to TxnOffsetCommit, in the same place of the queue."""
         self._begun()
+        if self.is_aborting:
+            follower.give_up()
+            return
         follower.order = leader.order
         self._queue.push(follower)
 
@@ -248,7 +281,8 @@ class TransactionCourse(TxnRequestFlow):
         outcome: ResolvedOutcome,
     ) -> None:
         """Take in the end of the transaction, and perhaps the identity for the next one."""
-        self.outcome = outcome
+        if self.outcome == "open":  # else this ends what was in the way of the next one
+            self.outcome = outcome
         if producer.is_valid:
             _LOG.debug("%s: now %s", self.name, producer)
             self.sequences.reset_sequence_numbers()
@@ -257,6 +291,7 @@ class TransactionCourse(TxnRequestFlow):
         self.transition_to(_S.INITIALIZING if must_bump else _S.READY)
         self._is_bump_required = False
         self._is_started = self.may_have_begun = False
+        self._lost_offsets.clear()
         self._end_txn = None
         self._new_partitions.clear()
         self._pending_partitions.clear()
@@ -317,7 +352,7 @@ class TransactionCourse(TxnRequestFlow):
         if isinstance(error, ABORTABLE_AFTER_RETRIES):
             error = TransactionAbortableError(f"the transaction cannot be completed: {own_error}")
             error.__cause__ = own_error
-        if not self.is_completing:
+        if not self.is_aborting:
             self.require_epoch_bump()
         self.transition_to_abortable_error(error)
         if self.state is _S.ABORTABLE_ERROR:

@@ -16,17 +16,25 @@ Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from txnproducer._core.commit_evidence import ResolvedOutcome
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import BrokerNode, CoordinatorType, Request, Response
-from txnproducer.errors import ErrorCode, IllegalStateError, KafkaError, UnsupportedVersionError
-from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+from txnproducer.errors import (
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+    TransactionAbortedError,
+    UnsupportedVersionError,
+)
+from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
+
+Offsets: TypeAlias = Sequence[tuple[TopicPartition, OffsetAndMetadata]]
 
 _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
 # Refused before the coordinator's log is written to.
@@ -111,6 +119,10 @@ class TransactionActions(Protocol):
         """Take in that a request which could do harm later has no answer."""
         ...
 
+    def offsets_lost(self, group_id: str, offsets: Offsets) -> None:
+        """Take in that offsets of the open transaction were sent, and have no answer."""
+        ...
+
     def begun_perhaps(self) -> None:
         """Take in that a refused request may have begun the transaction all the same."""
         ...
@@ -137,10 +149,6 @@ class TransactionActions(Protocol):
 
     def coordinator_found(self, key_type: CoordinatorType, key: str, node: BrokerNode) -> None:
         """Take in a coordinator's address."""
-        ...
-
-    def fail_requests_to(self, key_type: CoordinatorType, error: KafkaError) -> None:
-        """Fail what is queued for a coordinator that will not be found."""
         ...
 
     def initialized(self, producer: ProducerIdAndEpoch, *, is_epoch_bump: bool) -> None:
@@ -210,6 +218,7 @@ class TxnRequestHandler(ABC):
         self.is_retry = False
         self.is_taken = False
         self.order = -1
+        self._is_in_doubt = False
 
     @property
     def coordinator_key(self) -> str:
@@ -245,18 +254,18 @@ class TxnRequestHandler(ABC):
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
         """Take in that there is no answer."""
-        is_lost = failure is not ResponseFailure.UNSUPPORTED_VERSION
-        if is_lost and self.is_harmful_when_late:
+        self._is_in_doubt |= failure.was_sent and self.may_begin_transaction
+        if failure.was_sent and self.is_harmful_when_late:
             self._actions.request_lost(may_begin_transaction=self.may_begin_transaction)
         if self._actions.has_fatal_error:
             self.fail(self._actions.last_error or KafkaError())
         elif failure is ResponseFailure.UNSUPPORTED_VERSION:
             is_told = isinstance(error, UnsupportedVersionError)
             self.fatal_error(error if error is not None and is_told else self._unsupported(error))
+        elif failure is ResponseFailure.UNENCODABLE:
+            self.fatal_error(error or KafkaError("a request could not be put into bytes"))
         else:
-            if self.needs_coordinator is not None:
-                self._actions.lookup_coordinator(self)
-            self._actions.retry(self)
+            self._retry(looks_up=True)
 
     def _unsupported(self, error: KafkaError | None) -> KafkaError:
         detail = "" if error is None else f": {error}"
@@ -265,18 +274,39 @@ class TxnRequestHandler(ABC):
             f" that this producer can use{detail}"
         )
 
+    @property
+    def is_of_no_use_for_an_abort(self) -> bool:
+        """Whether an abort goes without it: it makes ready what would be committed.
+
+        One that may have begun the transaction is repeated until that is known: the answer to
+        EndTxn could still be about the transaction before.
+        """
+        return self.priority is Priority.ADD_PARTITIONS_OR_OFFSETS and not self._is_in_doubt
+
+    def _retry(self, *, looks_up: bool = False) -> None:
+        if self.is_of_no_use_for_an_abort and self._actions.is_aborting:
+            self.give_up()
+            return
+        if looks_up and self.needs_coordinator is not None:
+            self._actions.lookup_coordinator(self)
+        self._actions.retry(self)
+
+    def give_up(self) -> None:
+        """Fail because the transaction is aborted: without an end an abort would wait for it."""
+        self.fail(TransactionAbortedError("the transaction was aborted before this was done"))
+
     def _note_doubt(self, verdict: Verdict, code: int) -> None:
         """Tell if a request that may begin the transaction may have done so, though refused."""
         if self.may_begin_transaction and may_be_carried_out(verdict, code):
+            self._is_in_doubt = True
             self._actions.begun_perhaps()
 
     def _carry_out(self, verdict: Verdict, error: KafkaError | None) -> None:
         """Do what a verdict says; COMPLETE and COLLECT are the handler's own."""
         if verdict.action is Action.LOOK_UP:
-            self._actions.lookup_coordinator(self)
-            self._actions.retry(self)
+            self._retry(looks_up=True)
         elif verdict.action is Action.RETRY or error is None:
-            self._actions.retry(self)
+            self._retry()
         elif verdict.action is Action.ABORTABLE:
             self.abortable_error(error)
         elif verdict.action is Action.BUMP_OR_FATAL and self._actions.can_handle_abortable_error:

@@ -112,6 +112,11 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
             self._out = None
         self._queue.push(handler)
 
+    def give_up(self, handler: TxnRequestHandler) -> None:
+        """End a request that was taken, and that the abort under way does not need."""
+        self._out = None
+        handler.give_up()
+
     def set_in_flight(self, handler: TxnRequestHandler, correlation_id: int) -> None:
         """Note that a request was sent; `correlation_id` is for the log alone."""
         _LOG.debug("%s: sent %s as request %s", self.name, handler, correlation_id)
@@ -230,11 +235,6 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
             handler.fail(error)
         if self._out is not None:
             self._out.fail(error)
-
-    def fail_requests_to(self, key_type: CoordinatorType, error: KafkaError) -> None:
-        """Fail what is queued for a coordinator that will not be found."""
-        for handler in self._queue.remove(lambda queued: queued.needs_coordinator is key_type):
-            handler.fail(error)
 
     def authentication_failed(
         self, error: KafkaError, in_hand: TxnRequestHandler | None = None

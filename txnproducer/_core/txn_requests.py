@@ -21,6 +21,7 @@ from txnproducer._core.end_txn import EndTxnHandler
 from txnproducer._core.txn_handler import Priority, TransactionActions, TxnRequestHandler
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import Action, Verdict
+from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -86,6 +87,11 @@ class FindCoordinatorHandler(TxnRequestHandler):
         self.key = key
         self.key_type = key_type
 
+    @property
+    def is_of_no_use_for_an_abort(self) -> bool:
+        """Whether an abort goes without it: only offsets need the group's."""
+        return self.key_type is CoordinatorType.GROUP
+
     def _build(self) -> FindCoordinatorRequest:
         return FindCoordinatorRequest(self.key, self.key_type)
 
@@ -114,8 +120,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
         if not self._actions.is_aborting:
             super().abortable_error(error)
         elif self.key_type is CoordinatorType.GROUP:
-            self.fail(error)
-            self._actions.fail_requests_to(CoordinatorType.GROUP, error)
+            self.fail(error)  # the offsets that it was for are given up
         else:
             failure = KafkaError("the transaction cannot be aborted: no coordinator is told")
             failure.__cause__ = error
@@ -333,7 +338,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
         is_transaction_v2_enabled: bool,
     ) -> None:
         super().__init__(actions, result)
-        self._offsets = tuple(offsets.items())
+        self.offsets = tuple(offsets.items())
         self._pending = set(offsets)
         self._group_metadata = group_metadata
         self._is_transaction_v2_enabled = is_transaction_v2_enabled
@@ -355,12 +360,18 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
             group.group_id,
             producer.producer_id,
             producer.producer_epoch,
-            self._offsets,
+            self.offsets,
             group.generation_id,
             group.member_id,
             group.group_instance_id,
             self._is_transaction_v2_enabled,
         )
+
+    def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
+        """Take in that there is no answer: a copy may still be on its way."""
+        if failure.was_sent:
+            self._actions.offsets_lost(self.group_id, self.offsets)
+        super().on_failure(failure, error)
 
     def _handle(self, response: TxnOffsetCommitResponse) -> None:
         table = verdicts.TXN_OFFSET_COMMIT

@@ -48,6 +48,12 @@ class ResponseFailure(Enum):
         auto()
     )  # no answer within the request's time-out: the broker may or may not have acted
     UNSUPPORTED_VERSION = auto()  # never sent: the broker offers no version that can carry it
+    UNENCODABLE = auto()  # never sent: a value in it has no form on the wire
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the request was put on the wire, so that it may be carried out."""
+        return self in (ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import random
 import selectors
+import struct
 from collections.abc import Callable, Iterable
 
 from txnproducer._protocol.events import (
@@ -49,6 +50,12 @@ from .wakeup import Wakeup
 _LOG = logging.getLogger(__name__)
 
 _LONGEST_WAIT_MS = 600_000
+_ENCODING_ERRORS = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    struct.error,
+)  # UnicodeError is the first
 
 
 class NetworkClient:
@@ -161,10 +168,21 @@ class NetworkClient:
             failure = ResponseFailure.UNSUPPORTED_VERSION
             self._events.append(ClientResponse(request, failure=failure, error=error))
             return
-        if not connection.has_output:
+        had_output = connection.has_output
+        try:
+            answer = connection.send(request, version, now_ms)
+        except _ENCODING_ERRORS as error:
+            # A text with half a surrogate pair, a number that is too large: checked before, where
+            # it is known whose they are. Whoever awaits this request has to hear of it still.
+            failure = ResponseFailure.UNENCODABLE
+            told = KafkaError(
+                f"{type(request.body).__name__} could not be put into bytes: {error}"
+            )
+            self._events.append(ClientResponse(request, failure=failure, error=told))
+            return
+        if not had_output:
             self._unflushed.append(connection)
         self._due_ms = min(self._due_ms, now_ms + request.timeout_ms)
-        answer = connection.send(request, version, now_ms)
         if answer is not None:
             self._events.append(answer)
 

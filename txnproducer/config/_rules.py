@@ -38,6 +38,9 @@ class Draft(NamedTuple):
     given: AbstractSet[str]
 
 
+_LONGEST_TEXT_BYTES = 2**15 - 1
+
+
 def apply_rules(draft: Draft) -> None:
     """Make the values of a draft consistent, in place.
 
@@ -61,6 +64,19 @@ def _refuse_empty_transactional_id(draft: Draft) -> None:
         raise invalid(
             "transactional_id", "", "it must not be empty; leave it out to go without transactions"
         )
+
+
+def _refuse_what_no_request_can_carry(draft: Draft) -> None:
+    for name in ("transactional_id", "client_id"):
+        value = draft.values[name]
+        if not isinstance(value, str):
+            continue
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError as error:
+            raise invalid(name, value, f"it is no text for UTF-8: {error}") from None
+        if size > _LONGEST_TEXT_BYTES:
+            raise invalid(name, value, f"it has {size} bytes, more than {_LONGEST_TEXT_BYTES}")
 
 
 def _settle_idempotence(draft: Draft) -> None:
@@ -209,6 +225,7 @@ def _check_login(draft: Draft) -> None:
 _RULES: Final[tuple[Callable[[Draft], None], ...]] = (
     _require_bootstrap_servers,
     _refuse_empty_transactional_id,
+    _refuse_what_no_request_can_carry,
     _settle_idempotence,
     _require_idempotence_for_transactions,
     _fit_delivery_timeout,
