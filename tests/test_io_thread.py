@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
+import time
 
 import pytest
 
@@ -145,6 +148,26 @@ def test_a_wait_ends_with_its_time(io):
     assert io._waits == []
 
 
+def test_an_interrupt_while_the_loop_works_leaves_it_its_lock(io, core, monkeypatch):
+    # Waiting on a Condition, the interrupted thread would release the lock that the loop holds.
+    monkeypatch.setattr(_io_thread, "_WAIT_SLICE_S", 0.01)
+    is_held = []
+
+    def work():
+        core.on_step = lambda: None
+        time.sleep(0.1)  # by now the waiting thread wants the lock to look
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        is_held.append(io.lock.locked())
+
+    core.on_step = work
+    poke(io)
+    with pytest.raises(KeyboardInterrupt):
+        io.wait_until(lambda: False, PATIENCE_S)
+    assert is_held == [True]
+    assert io._waits == []
+
+
 def test_an_answer_that_cannot_be_handled_costs_no_other_answer(io, client, core, caplog):
     with caplog.at_level(logging.CRITICAL, "txnproducer._io_thread"):
         client.deliver(ValueError("bad"), "good")
@@ -168,13 +191,58 @@ def test_an_exception_in_a_turn_is_logged_and_the_loop_goes_on(io, core, monkeyp
 
 def test_a_loop_that_always_fails_slows_down_and_logs_ever_less(io, core, monkeypatch, caplog):
     pauses = []
-    monkeypatch.setattr(io._changed, "wait", lambda s: pauses.append(s))
+    monkeypatch.setattr(io._leaving, "wait", lambda s: pauses.append(s))
     for failures in range(1, 65):
         io._pause_after_failure(failures)
     assert pauses[0] == pytest.approx(0.02)
     assert pauses == sorted(pauses)
     assert pauses[-1] == 2.0
     assert len(caplog.records) == 8  # failures 1, 2, 3, 4, 8, 16, 32 and 64
+
+
+def test_a_good_turn_now_and_then_does_not_make_a_failing_loop_fast(io, core, monkeypatch):
+    counts: list[int] = []
+    monkeypatch.setattr(io, "_pause_after_failure", counts.append)
+    turns = iter(range(1, 9))
+
+    def fail_every_second_time():
+        turn = next(turns, 0)
+        if turn:
+            core.needs_wakeup = True
+            io._is_polling = True
+            io.poke()
+        if turn % 2:
+            raise RuntimeError(turn)
+
+    core.on_step = fail_every_second_time
+    poke(io)
+    assert io.wait_until(lambda: len(counts) == 4, PATIENCE_S)
+    assert counts == [1, 2, 3, 4]
+
+
+def test_a_forced_end_waits_for_a_slow_callback_and_gives_every_record_its_own(
+    client, core, monkeypatch
+):
+    monkeypatch.setattr(_io_thread, "_FORCED_CLOSE_S", 0.05)
+    io = IoThread(client, "test-io")
+    io.start(core)
+    assert client.asleep.wait(PATIENCE_S)
+    has_begun = threading.Event()
+    second = Callback(lambda: None)
+
+    def slow():
+        has_begun.set()
+        time.sleep(0.3)
+
+    with io.lock:
+        core.callbacks.append(Callback(slow))
+        io.poke()
+    assert has_begun.wait(PATIENCE_S)
+    with io.lock:
+        core.callbacks.append(second)
+    io.close(0)
+    io._thread.join(PATIENCE_S)
+    assert core.finished[-1] is second
 
 
 def test_callbacks_run_without_the_lock_and_finish_with_it(io, client, core):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
 import time
 from typing import Any
@@ -859,3 +860,41 @@ def test_a_cluster_that_does_not_tell_raises(in_doubt, monkeypatch):
     with pytest.raises(KafkaTimeoutError):
         one.resolve_outcome()
     assert txn.outcome == "unknown"
+
+
+# --- at the limits -------------------------------------------------------------------------------
+
+
+def test_a_flush_by_default_sees_the_end_of_records_that_expire(make, client):
+    one = make(None, delivery_timeout_ms=200, request_timeout_ms=200)
+    client.held.add(ApiKey.PRODUCE)
+    future = one.send("topic", b"value")
+    one.flush()
+    assert isinstance(future.exception(0), KafkaTimeoutError)
+
+
+def test_an_interrupt_on_the_way_to_the_wait_for_memory_leaves_no_place_in_the_queue(make, client):
+    one = make(None, buffer_memory=70_000, batch_size=65_536, max_request_size=60_000)
+    one.send("topic", b"first").result(10)
+    client.held.add(ApiKey.PRODUCE)
+    taken = one.send("topic", b"has the memory")
+    assert one._io.wait_until(lambda: bool(client.outstanding), 10)
+    entered = TransactionalProducer._send_later.__code__
+
+    def interrupt(frame, event, argument):
+        if frame.f_code is entered:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            one.send("topic", b"interrupted")
+    finally:
+        sys.settrace(before)
+    client.release(ApiKey.PRODUCE)
+    assert taken.result(10)
+    assert one.metrics()["waiting-threads"] == 0
+    assert one.send("topic", b"next").result(10)

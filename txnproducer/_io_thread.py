@@ -39,6 +39,8 @@ _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 2.0
 # How long a forced close may take: it only fails what is left, and waits for no broker.
 _FORCED_CLOSE_S = 5.0
+# After so long without a failed turn the next one is the first again.
+_RECOVERED_MS = 60_000
 # How long a producer that was dropped without `close()` may go on delivering.
 _ORPHAN_GRACE_MS = 30_000
 
@@ -109,6 +111,36 @@ class PolledClient(Protocol):
         ...
 
 
+class _Wait:
+    """One thread that waits: it sleeps without the loop's lock, and takes it to look.
+
+    A Condition would take the lock again by itself, and an interrupt (Ctrl-C) just there leaves
+    without it; `with` would then release it under the loop's hands.
+
+    Args:
+        is_done: what it waits for; called with the loop's lock held.
+    """
+
+    __slots__ = ("_is_woken", "_sleep", "is_done")
+
+    def __init__(self, is_done: Callable[[], bool]) -> None:
+        self.is_done = is_done
+        self._is_woken = False
+        self._sleep = threading.Lock()
+        self._sleep.acquire()
+
+    def wake(self) -> None:
+        """End the sleep, or the next one. Call with the loop's lock held."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._sleep.release()
+
+    def sleep(self, timeout_s: float) -> None:
+        """Sleep until somebody wakes this, or the time is up. Call without the loop's lock."""
+        if self._sleep.acquire(timeout=timeout_s):
+            self._is_woken = False
+
+
 class IoThread:
     """The loop, its lock, and the waiting for it (the core's `Waiter`).
 
@@ -122,10 +154,10 @@ class IoThread:
 
     def __init__(self, client: PolledClient, name: str) -> None:
         self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)
         self._client = client
         self._core: DrivenCore | None = None
-        self._waits: list[Callable[[], bool]] = []
+        self._waits: list[_Wait] = []
+        self._leaving = threading.Event()
         self._is_polling = False
         self._is_orphaned = False
         self._orphaned_at_ms: int | None = None
@@ -153,8 +185,9 @@ class IoThread:
 
     def notify(self) -> None:
         """Wake the waiting threads if what one waits for has happened. Call with `lock` held."""
-        if self._waits and any(is_done() for is_done in self._waits):
-            self._changed.notify_all()
+        for wait in self._waits:
+            if wait.is_done():
+                wait.wake()
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
         """Block until `is_done()`, the time-out, or the end of the thread.
@@ -170,7 +203,8 @@ class IoThread:
             IllegalStateError: called in a delivery callback, which would wait for itself.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
+        wait = _Wait(is_done)
+        with self.lock:
             if is_done():
                 return True
             if self.is_current:
@@ -178,19 +212,24 @@ class IoThread:
                     "a delivery callback runs on the thread that does the work, and cannot wait"
                     " for it: call this on another thread"
                 )
-            self._waits.append(is_done)
-            try:
-                return self._wait(is_done, deadline)
-            finally:
-                self._waits.remove(is_done)
+        try:
+            with self.lock:
+                self._waits.append(wait)
+            return self._wait(wait, deadline)
+        finally:
+            with self.lock:
+                if wait in self._waits:
+                    self._waits.remove(wait)
 
-    def _wait(self, is_done: Callable[[], bool], deadline: float | None) -> bool:
-        while not is_done():
-            left = _WAIT_SLICE_S if deadline is None else deadline - time.monotonic()
-            if left <= 0 or self._has_stopped:
-                return False
-            self._changed.wait(min(left, _WAIT_SLICE_S))
-        return True
+    def _wait(self, wait: _Wait, deadline: float | None) -> bool:
+        while True:
+            with self.lock:
+                if wait.is_done():
+                    return True
+                left = _WAIT_SLICE_S if deadline is None else deadline - time.monotonic()
+                if left <= 0 or self._has_stopped:
+                    return False
+            wait.sleep(min(left, _WAIT_SLICE_S))
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -220,6 +259,7 @@ class IoThread:
             self._thread.join(_FORCED_CLOSE_S)
             # A core that cannot even be forced must not keep the thread (and the process) alive.
             self._must_stop = True
+            self._leaving.set()
         return ended
 
     def orphan(self) -> None:
@@ -245,15 +285,17 @@ class IoThread:
         return self._core
 
     def _run(self) -> None:
-        failures = 0
+        failures, failed_ms = 0, 0
         timeout_ms: int | None = 0
         try:
             while timeout_ms is not None and not self._must_stop:
                 try:
                     timeout_ms = self._turn(timeout_ms)
-                    failures = 0
                 except Exception:  # noqa: BLE001 - others wait for this loop
-                    failures += 1
+                    # A good turn in between is no sign that it is over.
+                    now_ms = monotonic_ms()
+                    failures = failures + 1 if now_ms - failed_ms < _RECOVERED_MS else 1
+                    failed_ms = now_ms
                     timeout_ms = 0
                     self._pause_after_failure(failures)
         finally:
@@ -317,15 +359,31 @@ class IoThread:
                 "%s: an error nobody expected; going on (%d in a row)", self._thread.name, failures
             )
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures, 10))
-        with self._changed:
-            self._changed.wait(pause_s)
+        self._leaving.wait(pause_s)
 
     def _end(self) -> None:
+        try:
+            self._end_records()
+        except Exception:  # noqa: BLE001 - the rest has to end all the same
+            _LOG.exception("%s: could not end what was left", self._thread.name)
         try:
             self._client.close()
         except Exception:  # noqa: BLE001 - nobody is left to tell
             _LOG.exception("%s: could not close the connections", self._thread.name)
-        with self._changed:
+        with self.lock:
             self._has_stopped = True
             self._is_polling = False
-            self._changed.notify_all()
+            for wait in self._waits:
+                wait.wake()
+
+    def _end_records(self) -> None:
+        """Give every record its end, though the loop was told to stop before it came to that."""
+        core = self._driven
+        with self.lock:
+            if not core.is_closed:
+                core.force_close(monotonic_ms())
+            batches = core.take_callbacks()
+        while batches:
+            self._run_callbacks(core, batches)
+            with self.lock:
+                batches = core.take_callbacks()

@@ -52,6 +52,8 @@ _TIMES = {
 }
 # After an exception in its block a producer is not worth waiting minutes for.
 _CLOSE_AFTER_ERROR_S = 30.0
+# Behind a time-out of the core, until what it says has reached the caller.
+_MOMENT_S = 2.0
 
 
 class TransactionalProducer:
@@ -104,7 +106,7 @@ class TransactionalProducer:
         self._value_serializer = config.value_serializer
         self._key_serializer = config.key_serializer
         self._max_block_s = config.max_block_ms / 1000
-        self._delivery_s = config.delivery_timeout_ms / 1000
+        self._delivery_s = config.delivery_timeout_ms / 1000 + _MOMENT_S
         client = NetworkClient(config, monotonic_ms)
         self._io = IoThread(client, name=f"txnproducer-{config.client_id}")
         self._core = ProducerCore(
@@ -323,24 +325,40 @@ class TransactionalProducer:
         if timestamp_ms is None:
             timestamp_ms = wall_clock_ms()
         core = self._core
-        with self._lock:
-            future = self._append(
-                topic, value, key, checked, partition, timestamp_ms, on_delivery, monotonic_ms()
-            )
-            if core.needs_wakeup:
-                core.needs_wakeup = False
-                self._io.poke()
-        if isinstance(future, AppendBlocked):
-            return self._send_later(
-                (topic, value, key, checked, partition, timestamp_ms, on_delivery), future
-            )
+        future = None
+        try:
+            with self._lock:
+                future = self._append(
+                    topic,
+                    value,
+                    key,
+                    checked,
+                    partition,
+                    timestamp_ms,
+                    on_delivery,
+                    monotonic_ms(),
+                )
+                if core.needs_wakeup:
+                    core.needs_wakeup = False
+                    self._io.poke()
+            if isinstance(future, AppendBlocked):
+                return self._send_later(
+                    (topic, value, key, checked, partition, timestamp_ms, on_delivery), future
+                )
+        except BaseException:
+            if isinstance(future, AppendBlocked):
+                # Interrupted on the way to the wait: nobody else is served before this one.
+                with self._lock:
+                    core.give_up_append(future)
+            raise
         return future
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far was delivered or has failed (see the futures).
 
         Args:
-            timeout: seconds; None for `delivery_timeout_ms`, in which each record's fate is known.
+            timeout: seconds; None for `delivery_timeout_ms`, in which each record's fate is known
+                (and a moment more, in which it is told).
 
         Raises:
             KafkaTimeoutError: not done in time; the records are still on their way.
@@ -501,35 +519,36 @@ class TransactionalProducer:
         core = self._core
         began_ms = monotonic_ms()
         deadline_ms = began_ms + self._config.max_block_ms
-        while True:
-            left_s = max(0, deadline_ms - monotonic_ms()) / 1000
-            can_proceed = self._wait_to_append(blocked, left_s)
+        try:
+            while True:
+                left_s = max(0, deadline_ms - monotonic_ms()) / 1000
+                can_proceed = self._wait_to_append(blocked, left_s)
+                with self._lock:
+                    now_ms = monotonic_ms()
+                    if not can_proceed and now_ms >= deadline_ms:
+                        waited_ms = now_ms - began_ms
+                        future = core.time_out_append(
+                            blocked, topic, partition, on_delivery, waited_ms, now_ms
+                        )
+                    else:
+                        outcome = self._append(*record, now_ms, blocked)
+                        if isinstance(outcome, AppendBlocked):
+                            blocked = outcome
+                            self._io.poke()
+                            continue
+                        future = outcome
+                    core.needs_wakeup = False
+                    self._io.poke()
+                    return future
+        except BaseException:
+            # Refused, interrupted, or called where waiting is impossible: leave the queue for
+            # memory, where nobody else is served before the first.
             with self._lock:
-                now_ms = monotonic_ms()
-                if not can_proceed and now_ms >= deadline_ms:
-                    waited_ms = now_ms - began_ms
-                    future = core.time_out_append(
-                        blocked, topic, partition, on_delivery, waited_ms, now_ms
-                    )
-                else:
-                    outcome = self._append(*record, now_ms, blocked)
-                    if isinstance(outcome, AppendBlocked):
-                        blocked = outcome
-                        self._io.poke()
-                        continue
-                    future = outcome
-                core.needs_wakeup = False
-                self._io.poke()
-                return future
+                core.give_up_append(blocked)
+            raise
 
     def _wait_to_append(self, blocked: AppendBlocked, timeout_s: float) -> bool:
-        try:
-            return self._io.wait_until(lambda: self._core.append_can_proceed(blocked), timeout_s)
-        except BaseException:
-            # Interrupted (or called where waiting is impossible): leave the queue for memory.
-            with self._lock:
-                self._core.give_up_append(blocked)
-            raise
+        return self._io.wait_until(lambda: self._core.append_can_proceed(blocked), timeout_s)
 
 
 _Record: TypeAlias = tuple[

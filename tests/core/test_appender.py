@@ -266,6 +266,8 @@ def test_a_topic_name_that_no_request_can_carry_fails_its_record_alone():
     harness = CoreHarness(transactional_id=None)
     harness.start_idempotent()
     assert isinstance(harness.send("half a pair: \ud83d").exception(), InvalidTopicError)
+    with pytest.raises(InvalidTopicError, match="surrogates"):
+        harness.core.partitions_for("half a pair: \ud83d", harness.now_ms)
     asked = [topic for request in harness.client.sent(ApiKey.METADATA) for topic in request.topics]
     assert asked == ["topic"]
     harness.client.prepare_produce(base_offset=3)

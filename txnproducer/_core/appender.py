@@ -21,7 +21,7 @@ from typing import Final
 
 from txnproducer._core.append_blocked import AppendBlocked, BlockReason, time_out_error
 from txnproducer._core.buffer_pool import MemoryTicket
-from txnproducer._core.metadata import Metadata, TopicSnapshot
+from txnproducer._core.metadata import Metadata, TopicSnapshot, name_error
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.partition_queues import PartitionQueue, TopicQueues
 from txnproducer._core.partitioner import murmur2
@@ -39,7 +39,6 @@ from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
 from txnproducer.errors import (
     InvalidProducerEpochError,
-    InvalidTopicError,
     KafkaError,
     ProducerFencedError,
     RecordTooLargeError,
@@ -295,7 +294,7 @@ class Appender:
         stored = metadata.take_topic_error(record.topic)
         if is_first:
             stored = None  # that was some time ago, and may be mended: ask
-        error = metadata.fatal_error or stored or _name_error(record.topic) or self._state_error()
+        error = metadata.fatal_error or stored or name_error(record.topic) or self._state_error()
         if error is not None:
             return self._fail(record, error, now_ms)
         metadata.add_topic(record.topic, now_ms)
@@ -399,14 +398,6 @@ class _Record:
     partition: int | None
     timestamp_ms: int
     on_delivery: DeliveryCallback | None
-
-
-def _name_error(topic: str) -> KafkaError | None:
-    try:
-        topic.encode()
-    except UnicodeEncodeError as error:
-        return InvalidTopicError(f"{topic!r} is no topic name: {error}")
-    return None
 
 
 def _has_partition(snapshot: TopicSnapshot, partition: int | None) -> bool:

@@ -30,6 +30,7 @@ from txnproducer._protocol.messages import (
 from txnproducer.errors import (
     ErrorCode,
     InvalidMetadataError,
+    InvalidTopicError,
     KafkaError,
     RetriableError,
     TopicAuthorizationError,
@@ -275,6 +276,15 @@ def _is_worth_asking_again(error_code: int) -> bool:
     if error_code == ErrorCode.NONE:
         return False
     return issubclass(class_for_code(error_code), InvalidMetadataError | RetriableError)
+
+
+def name_error(topic: str) -> KafkaError | None:
+    """Return why a topic's name cannot even be asked for; None if it can."""
+    try:
+        topic.encode()
+    except UnicodeEncodeError as error:
+        return InvalidTopicError(f"{topic!r} is no topic name: {error}")
+    return None
 
 
 def _topic_error(answer: TopicMetadata) -> KafkaError:

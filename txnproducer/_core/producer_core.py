@@ -17,7 +17,7 @@ from txnproducer._core.append_blocked import AppendBlocked as AppendBlocked
 from txnproducer._core.append_blocked import BlockReason as BlockReason
 from txnproducer._core.appender import Appender, AppendOptions
 from txnproducer._core.coordinator_sender import CoordinatorSender
-from txnproducer._core.metadata import Metadata
+from txnproducer._core.metadata import Metadata, name_error
 from txnproducer._core.metadata_refresher import MetadataRefresher
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import Dice, KafkaClient, Waiter
@@ -183,6 +183,7 @@ class ProducerCore(Appender):
             self._metadata.add_topic(topic, now_ms)
             return snapshot.partitions()
         error = self._metadata.fatal_error or self._metadata.take_topic_error(topic)
+        error = error or name_error(topic)
         if error is not None:
             raise error
         self._metadata.add_topic(topic, now_ms)
