@@ -178,7 +178,8 @@ class LiveTarget:
             (found,) = self._send_to(self._home(describe), describe).transactions
             return found.state not in _OPEN
 
-        wait_until(has_ended, f"{transactional_id} does not end")
+        # A coordinator repeats markers that a broker did not answer for after 30 s.
+        wait_until(has_ended, f"{transactional_id} does not end", longest_s=75)
         # Brokers before 4.0 answer for a marker before the group has taken its offsets in.
         groups = self._groups.pop(transactional_id, set())
 
