@@ -65,17 +65,23 @@ def test_late_copies_of_two_batches_are_not_written_besides_under_the_old_epoch(
     assert values == [b"zero", b"one", b"two"]
 
 
-@pytest.mark.parametrize("producer_epoch", [0, MAX_PRODUCER_EPOCH])
-def test_a_batch_that_was_lost_once_is_given_no_other_number(producer_epoch):
-    harness = CoreHarness(transactional_id=None)
-    harness.start_idempotent(producer_epoch=producer_epoch)
+def send_and_lose(harness, then):
+    """Lose a record's first attempt, have the second refused with a code; return its future."""
     (future,), requests = send_each(harness, 1)
     harness.client.fail(requests[0], ResponseFailure.DISCONNECTED)
     harness.settle()
     harness.run_until(lambda: len(harness.client.waiting(PRODUCE)) == 1)
     (again,) = harness.client.waiting(PRODUCE)
-    harness.client.answer_produce(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    harness.client.answer_produce(again, then)
     harness.run_until(future.done)
+    return future
+
+
+@pytest.mark.parametrize("producer_epoch", [0, MAX_PRODUCER_EPOCH])
+def test_a_batch_that_was_lost_once_is_given_no_other_number(producer_epoch):
+    harness = CoreHarness(transactional_id=None)
+    harness.start_idempotent(producer_epoch=producer_epoch)
+    future = send_and_lose(harness, then=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert isinstance(future.exception(), OutOfOrderSequenceError)
     assert len(harness.sent_batches(TP0)) == 2
     assert memory_taken(harness) == 0
@@ -105,13 +111,7 @@ def test_after_an_unknown_producer_nothing_is_numbered_from_0_in_the_same_epoch(
     # A late copy could take the number behind it, and what gets that number next would be taken
     # for a duplicate, acknowledged, and lost. Java's producer begins at 0 in the same epoch.
     harness = idempotent(retries=1)
-    (future,), requests = send_each(harness, 1)
-    harness.client.fail(requests[0], ResponseFailure.DISCONNECTED)
-    harness.settle()
-    harness.run_until(lambda: len(harness.client.waiting(PRODUCE)) == 1)
-    (again,) = harness.client.waiting(PRODUCE)
-    harness.client.answer_produce(again, ErrorCode.UNKNOWN_PRODUCER_ID)
-    harness.run_until(future.done)
+    future = send_and_lose(harness, then=ErrorCode.UNKNOWN_PRODUCER_ID)
     assert isinstance(future.exception(), UnknownProducerIdError)
     harness.client.prepare_produce(base_offset=7)
     harness.run_until(harness.send().done)
