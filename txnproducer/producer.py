@@ -388,11 +388,13 @@ class TransactionalProducer:
         self._check_usable("partitions_for")
         check_place(topic, None, None)
         deadline_ms = monotonic_ms() + self._config.max_block_ms
+        has_asked = False
         while True:
             with self._lock:
                 now_ms = monotonic_ms()
-                partitions = self._core.partitions_for(topic, now_ms)
+                partitions = self._core.partitions_for(topic, now_ms, has_asked=has_asked)
                 self._io.poke()
+            has_asked = True
             if partitions is not None:
                 return partitions
             if now_ms >= deadline_ms:

@@ -244,7 +244,21 @@ def test_a_refused_topics_partitions_raise():
     assert harness.core.partitions_for("secret", 0) is None
     harness.run_until(lambda: harness.core.is_topic_decided("secret"))
     with pytest.raises(KafkaError, match="secret"):
-        harness.core.partitions_for("secret", 0)
+        harness.core.partitions_for("secret", 0, has_asked=True)
+
+
+def test_a_refusal_of_long_ago_is_not_told_to_who_asks_for_partitions():
+    harness = CoreHarness()
+    harness.client.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert harness.core.partitions_for("secret", harness.now_ms) is None
+    harness.run_until(lambda: harness.core.is_topic_decided("secret"))
+    harness.client.topic_errors.clear()
+    harness.client.topics["secret"] = 1
+    assert harness.core.partitions_for("secret", harness.now_ms) is None
+    harness.run_until(lambda: harness.core.is_topic_decided("secret"))
+    partitions = harness.core.partitions_for("secret", harness.now_ms, has_asked=True)
+    assert partitions is not None
+    assert [info.partition for info in partitions] == [0]
 
 
 def test_a_refusal_of_long_ago_is_asked_about_again():

@@ -64,10 +64,11 @@ class Scene:
 
     def drain(self, node_id=0, max_size=1_000_000, now_ms=0):
         queues = self.check(now_ms).ready_nodes.get(node_id, [])
-        drained, self.has_more = drain(self.accumulator, queues, self.identity, max_size)
-        for batch in drained:
+        drained = drain(self.accumulator, queues, self.identity, max_size)
+        self.has_more = drained.has_more
+        for batch in drained.batches:
             batch.sent(now_ms)
-        return drained
+        return drained.batches
 
 
 # --- ready ---------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ know: requests, answers, why a batch is in its queue.
 
 Rules:
 * A batch is numbered when it is drained, never before: without a number it was never sent.
+* Its bytes are finished before it is numbered: where that fails, for lack of memory say, it ends
+  alone, and those drained with it go on. (In Java all of them are stranded.)
 * A gated partition is passed over and the others go on. (Java stops draining the whole broker
   there and begins with the same partition next time, so that one waiting partition starves its
   neighbours.)
@@ -26,6 +28,21 @@ from txnproducer._core.producer_batch import ProducerBatch
 from txnproducer._core.record_accumulator import RecordAccumulator
 from txnproducer._core.sequence_manager import SequenceManager
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+
+
+@dataclass(slots=True)
+class Drained:
+    """What was taken from one broker's queues.
+
+    Attributes:
+        batches: to send, numbered and closed.
+        has_more: whether there is more to send at once.
+        unfinished: batches whose bytes could not be made, and why.
+    """
+
+    batches: list[ProducerBatch] = field(default_factory=list)
+    has_more: bool = False
+    unfinished: list[tuple[ProducerBatch, Exception]] = field(default_factory=list)
 
 
 class ProducerIdentity(Protocol):
@@ -158,27 +175,28 @@ def drain(
     queues: Sequence[PartitionQueue],
     identity: ProducerIdentity | None,
     max_size_bytes: int,
-) -> tuple[list[ProducerBatch], bool]:
-    """Take one batch from each queue of one broker, as many as fit in one request.
-
-    Returns:
-        The batches, numbered and closed; and whether there is more to send at once.
-    """
-    drained: list[ProducerBatch] = []
+) -> Drained:
+    """Take one batch from each queue of one broker, as many as fit in one request."""
+    drained = Drained()
     size_bytes = 0
-    has_more = False
     for queue in queues:
         head = queue.batches[0]
-        if drained and size_bytes + head.estimated_size_bytes > max_size_bytes:
-            return drained, True
+        if drained.batches and size_bytes + head.estimated_size_bytes > max_size_bytes:
+            drained.has_more = True
+            break
         batch = accumulator.take_head(queue)
-        has_more = has_more or bool(queue.batches)
-        if identity is not None and not batch.has_sequence:
-            _number(batch, identity)
-        accumulator.close_batch(batch)
+        drained.has_more = drained.has_more or bool(queue.batches)
+        try:
+            accumulator.close_batch(batch)
+            if identity is not None and not batch.has_sequence:
+                _number(batch, identity)
+            batch.close()
+        except Exception as error:  # noqa: BLE001 - the codec's own, or no memory: the batch's end
+            drained.unfinished.append((batch, error))
+            continue
         size_bytes += batch.estimated_size_bytes
-        drained.append(batch)
-    return drained, has_more
+        drained.batches.append(batch)
+    return drained
 
 
 def _number(batch: ProducerBatch, identity: ProducerIdentity) -> None:

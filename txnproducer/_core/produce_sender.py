@@ -173,15 +173,28 @@ class ProduceSender:
             self._accumulator.update_node_latency(node_id, now_ms, can_drain=False)
             return max(1, self._client.ready_delay_ms(connection, now_ms))
         self._accumulator.update_node_latency(node_id, now_ms, can_drain=True)
-        batches, has_more = drain(
+        drained = drain(
             self._accumulator, queues, self._transactions, self._options.max_request_size
         )
-        for batch in batches:
+        for batch, reason in drained.unfinished:
+            self._fail_unfinished(batch, reason, now_ms)
+        for batch in drained.batches:
             self._in_flight.setdefault(batch.topic_partition, []).append(batch)
             if self._options.is_order_guaranteed_by_muting:
                 self._accumulator.mute_partition(batch.topic_partition)
-        self._send_produce_request(connection, batches, now_ms)
-        return 0 if has_more else NEVER_MS
+        if drained.batches:
+            self._send_produce_request(connection, drained.batches, now_ms)
+        return 0 if drained.has_more else NEVER_MS
+
+    def _fail_unfinished(self, batch: ProducerBatch, reason: Exception, now_ms: int) -> None:
+        topic, partition = batch.topic_partition
+        error = KafkaError(
+            f"the bytes of {batch.record_count} record(s) for {topic}-{partition} could not be "
+            f"made, so they were not sent: {reason!r}"
+        )
+        error.__cause__ = reason
+        _LOG.error("%s", error, exc_info=reason)
+        self.fail_batch(batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms)
 
     def _send_produce_request(
         self, connection: ConnectionId, batches: Sequence[ProducerBatch], now_ms: int
@@ -295,7 +308,9 @@ class ProduceSender:
     ) -> ProduceOutcome | None:
         try:
             return self._handle_partition(batch, response, now_ms)
-        except KafkaError:
+        except Exception:  # noqa: BLE001 - one partition must not strand the others
+            # An illegal state, which has poisoned the manager, or a mistake; what is still open
+            # of the batch ends with its delivery time-out.
             _LOG.exception("could not handle the answer for %s", batch)
             return None
         finally:

@@ -172,8 +172,16 @@ class ProducerCore(Appender):
     # --- the rest of the application's calls
     # ------------------------------------------------------
 
-    def partitions_for(self, topic: str, now_ms: int) -> tuple[PartitionMetadata, ...] | None:
+    def partitions_for(
+        self, topic: str, now_ms: int, *, has_asked: bool = False
+    ) -> tuple[PartitionMetadata, ...] | None:
         """Return a topic's partitions, or None if they are not known yet; then they are asked for.
+
+        Args:
+            topic: its name.
+            now_ms: the time.
+            has_asked: whether an earlier call asked; else a refusal that is stored may be old, and
+                is asked about again.
 
         Raises:
             KafkaError: the cluster refuses to tell.
@@ -182,8 +190,8 @@ class ProducerCore(Appender):
         if snapshot is not None and snapshot.partition_count:
             self._metadata.add_topic(topic, now_ms)
             return snapshot.partitions()
-        error = self._metadata.fatal_error or self._metadata.take_topic_error(topic)
-        error = error or name_error(topic)
+        stored = self._metadata.take_topic_error(topic)
+        error = self._metadata.fatal_error or name_error(topic) or (stored if has_asked else None)
         if error is not None:
             raise error
         self._metadata.add_topic(topic, now_ms)

@@ -235,10 +235,11 @@ class RecordAccumulator:
         return batch
 
     def close_batch(self, batch: ProducerBatch) -> None:
-        """Finish a batch's bytes, and learn how well its topic compresses."""
-        was_closed = batch.is_closed
-        batch.close()
-        if not was_closed and self.options.compression_type != "none":
+        """Take no more records for a batch, compress it, and learn how well its topic does."""
+        if batch.is_closed:
+            return
+        batch.builder.close()
+        if self.options.compression_type != "none":
             queues = self.topic_queues(batch.topic_partition.topic)
             queues.learn_compression_ratio(batch.builder.actual_compression_ratio)
 

@@ -204,8 +204,12 @@ def look_around(process: Process) -> Script:
     if core.metrics()["buffer-available-bytes"] < 0:
         process.simulator.history.violate("memory", f"{process.name} has lent more than it has")
     until_ms = process.now_ms + process.config.max_block_ms
+    has_asked = False
     try:
-        while core.partitions_for(TOPIC, process.now_ms) is None and process.now_ms < until_ms:
+        while core.partitions_for(TOPIC, process.now_ms, has_asked=has_asked) is None:
+            if process.now_ms >= until_ms:
+                break
+            has_asked = True
             yield partial(core.is_topic_decided, TOPIC), until_ms
     except KafkaError as error:
         process.simulator.checkers.refused(process, "partitions_for", error)
