@@ -12,6 +12,7 @@ from txnproducer._core.ports import KafkaClient
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._core.transaction_state import Role, TransactionState
 from txnproducer._core.txn_requests import FindCoordinatorHandler, TxnRequestHandler
+from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,
@@ -218,3 +219,11 @@ def with_partition(**options):
     driver = begun(**options)
     driver.add_partition()
     return driver
+
+
+def finish(result: TransactionalRequestResult) -> None:
+    """See an operation's end, as a blocking call does."""
+    assert result.is_completed
+    result.acknowledge()
+    if result.error is not None:
+        raise result.error

@@ -1,0 +1,174 @@
+"""How the transaction manager finds its coordinators, each request answered by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.txn_driver import (
+    GROUP,
+    PRODUCER,
+    TP0,
+    TP1,
+    TxnDriver,
+    begun,
+    finish,
+    with_partition,
+)
+from txnproducer._core.transaction_state import TransactionState
+from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.messages import (
+    AddOffsetsToTxnRequest,
+    CoordinatorType,
+    EndTxnRequest,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+from txnproducer.errors import (
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+    SaslAuthenticationError,
+    TopicAuthorizationError,
+    UnsupportedVersionError,
+)
+from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch
+
+S = TransactionState
+NEXT = ProducerIdAndEpoch(77, 1)
+
+
+@pytest.mark.conformance("3.05")
+@pytest.mark.parametrize("failure", [ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT])
+def test_a_request_without_an_answer_is_sent_again_after_a_look_up(failure):
+    driver = TxnDriver()
+    result = driver.manager.initialize_transactions()
+    driver.expect(FindCoordinatorRequest)
+    driver.take()
+    driver.fail(failure)
+    assert driver.manager.coordinator(CoordinatorType.TRANSACTION) is None
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(InitProducerIdRequest, ErrorCode.NOT_COORDINATOR)
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(InitProducerIdRequest, producer=PRODUCER)
+    finish(result)
+
+
+@pytest.mark.conformance("3.07")
+@pytest.mark.parametrize("told", [None, UnsupportedVersionError("too old"), KafkaError("odd")])
+def test_an_unsupported_version_is_fatal(told):
+    driver = TxnDriver()
+    result = driver.manager.initialize_transactions()
+    driver.take()
+    driver.fail(ResponseFailure.UNSUPPORTED_VERSION, told)
+    assert driver.state is S.FATAL_ERROR
+    assert isinstance(result.error, UnsupportedVersionError)
+    assert result.error.recovery == "fix"
+
+
+def test_a_lost_coordinator_is_looked_up_once_however_many_ask():
+    driver = with_partition(version=1)
+    manager = driver.manager
+    manager.maybe_add_partition(TP1)
+    driver.send_offsets()
+    driver.take()
+    handler = driver.handler
+    driver.fail()
+    manager.lookup_coordinator(handler)
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(AddOffsetsToTxnRequest)
+    assert driver.kinds().count("FindCoordinator") == 2
+
+
+def test_a_broker_that_goes_is_no_longer_any_coordinator():
+    driver = begun()
+    driver.send_offsets()
+    driver.expect(FindCoordinatorRequest)
+    driver.manager.handle_coordinator_disconnected(5)
+    assert driver.manager.coordinator(CoordinatorType.GROUP) is not None
+    driver.manager.handle_coordinator_disconnected(0)
+    assert driver.manager.coordinator(CoordinatorType.GROUP) is None
+    assert driver.manager.coordinator(CoordinatorType.TRANSACTION) is None
+
+
+def test_each_group_has_its_own_coordinator():
+    driver = begun()
+    driver.send_offsets()
+    other = GROUP._replace(group_id="other")
+    driver.manager.send_offsets_to_transaction({TP0: OffsetAndMetadata(1)}, other)
+    assert driver.expect(FindCoordinatorRequest).key == "g"
+    driver.expect(TxnOffsetCommitRequest)
+    assert driver.expect(FindCoordinatorRequest).key == "other"
+    assert driver.expect(TxnOffsetCommitRequest).group_id == "other"
+
+
+@pytest.mark.conformance("3.04")
+def test_after_an_abortable_error_requests_fail_but_a_look_up_still_goes():
+    driver = with_partition(version=1)
+    driver.manager.maybe_add_partition(TP1)
+    driver.take()
+    driver.fail()
+    offsets = driver.send_offsets()
+    error = TopicAuthorizationError()
+    driver.manager.maybe_transition_to_error_state(error)
+    driver.expect(FindCoordinatorRequest)
+    assert driver.take() is None
+    assert offsets.error is error
+    abort = driver.manager.begin_abort()
+    driver.expect(EndTxnRequest)
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(abort)
+
+
+def test_a_request_to_any_broker_has_no_coordinator_to_look_up():
+    driver = TxnDriver(None)
+    driver.as_sender(driver.manager.bump_idempotent_epoch_and_reset_id_if_needed)
+    driver.take()
+    assert driver.handler is not None
+    with pytest.raises(IllegalStateError, match="any broker"):
+        driver.manager.lookup_coordinator(driver.handler)
+
+
+@pytest.mark.conformance("3.38")
+def test_an_answer_with_two_coordinators_is_fatal():
+    driver = TxnDriver()
+    result = driver.manager.initialize_transactions()
+    driver.take()
+    driver.answer(FindCoordinatorResponse(()))
+    assert driver.state is S.FATAL_ERROR
+    assert isinstance(result.error, IllegalStateError)
+
+
+@pytest.mark.conformance("3.37")
+def test_a_refused_login_fails_the_request_in_hand_too():
+    driver = TxnDriver()
+    result = driver.manager.initialize_transactions()
+    driver.expect(FindCoordinatorRequest)
+    driver.take()
+    in_hand, driver.handler = driver.handler, None
+    error = SaslAuthenticationError()
+    driver.as_sender(driver.manager.authentication_failed, error, in_hand)
+    assert driver.state is S.FATAL_ERROR
+    assert result.error is error
+
+
+def test_a_refused_login_matters_to_nobody_who_has_nothing_to_send():
+    driver = begun()
+    driver.as_sender(driver.manager.authentication_failed, SaslAuthenticationError())
+    assert driver.state is S.IN_TRANSACTION
+
+
+@pytest.mark.conformance("3.35")
+@pytest.mark.trap(16)
+@pytest.mark.parametrize(
+    ("version", "can_bump", "must_bump", "can_abort"),
+    [(1, True, True, True), (1, False, False, False), (2, True, False, True)],
+)
+def test_who_raises_the_epoch_is_remembered_while_the_coordinator_is_away(
+    version, can_bump, must_bump, can_abort
+):
+    driver = begun(version=version, can_bump=can_bump)
+    driver.manager.handle_coordinator_disconnected(0)
+    assert driver.manager.must_bump_from_client is must_bump
+    assert driver.manager.can_handle_abortable_error is can_abort
