@@ -356,7 +356,7 @@ class IoThread:
         # The first few with their traces; then only now and then (2, 4, 8 ...).
         if failures <= 3 or failures & (failures - 1) == 0:
             _LOG.exception(
-                "%s: an error nobody expected; going on (%d in a row)", self._thread.name, failures
+                "%s: an error nobody expected; going on (%d by now)", self._thread.name, failures
             )
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures, 10))
         self._leaving.wait(pause_s)

@@ -450,7 +450,7 @@ class DuplicateSequenceError(KafkaError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMBE
 
 
 class TransactionAbortedError(KafkaError, recovery="abort"):
-    """The record was not sent, because its transaction was aborted.
+    """The record was not sent, because its transaction was aborted, or has ended without it.
 
     Nothing is wrong with the record: send it again in the next transaction.
     """

@@ -29,6 +29,7 @@ class FakeBatch:
         self.base_sequence = base_sequence
         self.is_reset = False
         self.may_come_late = False
+        self.is_in_flight = True
         self.is_done = False
 
     @property

@@ -11,7 +11,8 @@ import random
 
 from tests.harness import TP0, CoreHarness
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
-from txnproducer._protocol.messages import API_KEY_OF, MetadataRequest
+from txnproducer._protocol.events import ClientRequest
+from txnproducer._protocol.messages import API_KEY_OF, MetadataRequest, ProduceRequest
 
 
 def make_cluster(version=2, **options):
@@ -104,6 +105,24 @@ class OnCluster(CoreHarness):
     @property
     def identity(self):
         return self.manager.producer_id_and_epoch
+
+
+class Holding(OnCluster):
+    """A producer whose Produce requests stay on their way, as long as that is wanted."""
+
+    held: list[ClientRequest] | None = None
+
+    def _carry(self, request):
+        if self.held is not None and isinstance(request.body, ProduceRequest):
+            self.held.append(request)
+        else:
+            super()._carry(request)
+
+    def lose_the_connection(self):
+        """Lose what is held, for now."""
+        late, self.held = self.held or [], None
+        self.client.disconnect(late[0].connection)
+        self.on_the_way = [request.body for request in late]
 
 
 def started(cluster, **settings):

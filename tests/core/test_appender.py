@@ -303,8 +303,9 @@ def test_a_record_that_waited_belongs_to_no_later_transaction(reason):
     assert isinstance(blocked, AppendBlocked)
     harness.abort()
     harness.begin_transaction()
-    with pytest.raises(TransactionAbortedError, match="was not sent"):
+    with pytest.raises(TransactionAbortedError, match="was not sent") as told:
         harness.try_send(topic, blocked=blocked)
+    assert told.value.recovery == "resume"  # the transaction that is open now is another one
     with pytest.raises(TransactionAbortedError, match="was not sent"):
         harness.core.time_out_append(blocked, topic, None, None, 1, harness.now_ms)
     assert harness.state is TransactionState.IN_TRANSACTION

@@ -371,6 +371,19 @@ def test_what_was_refused_before_the_log_is_not_aborted_at_the_coordinator(code)
     assert "EndTxn" not in driver.kinds()
 
 
+def test_an_abort_does_not_wait_for_a_topic_that_was_deleted():
+    # The broker refuses its partitions before it asks the coordinator, so the doubt stays.
+    driver = TxnDriver(version=1)
+    driver.begin()
+    driver.manager.maybe_add_partition(TP0)
+    driver.take()
+    driver.fail(ResponseFailure.DISCONNECTED)
+    driver.expect(FindCoordinatorRequest)
+    abort = driver.manager.begin_abort()
+    driver.expect(AddPartitionsToTxnRequest, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    abort_ends_with_end_txn(driver, abort, ErrorCode.INVALID_TXN_STATE)
+
+
 def test_partitions_that_a_failing_coordinator_kept_do_not_fence_their_producer():
     cluster = make_cluster(1)
     harness = started(cluster, delivery_timeout_ms=1_500, request_timeout_ms=1_000, linger_ms=0)

@@ -9,36 +9,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.on_cluster import OnCluster, committed, make_cluster, started
+from tests.core.on_cluster import Holding, committed, make_cluster, started
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, CoreHarness
 from txnproducer._core.sequence_manager import MAX_PRODUCER_EPOCH
-from txnproducer._protocol.events import ClientRequest, ResponseFailure
-from txnproducer._protocol.messages import ApiKey, ProduceRequest
+from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     ErrorCode,
     KafkaTimeoutError,
     OutOfOrderSequenceError,
     UnknownProducerIdError,
 )
-
-
-class Holding(OnCluster):
-    """A producer whose Produce requests stay on their way, as long as that is wanted."""
-
-    held: list[ClientRequest] | None = None
-
-    def _carry(self, request):
-        if self.held is not None and isinstance(request.body, ProduceRequest):
-            self.held.append(request)
-        else:
-            super()._carry(request)
-
-    def lose_the_connection(self):
-        """Lose what is held, for now."""
-        late, self.held = self.held or [], None
-        self.client.disconnect(late[0].connection)
-        self.on_the_way = [request.body for request in late]
 
 
 def test_late_copies_of_two_batches_are_not_written_besides_under_the_old_epoch():

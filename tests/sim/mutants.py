@@ -31,8 +31,8 @@ MUTANTS = (
     Mutant(
         "no-in-flight-gating",
         "drain.py",
-        "return sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence)",
-        "return False",
+        "if sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence):",
+        "if False:",
         "a retried batch may go out while an earlier one is still under way",
     ),
     Mutant(
@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "a-duplicates-time-for-every-record",
         "producer_batch.py",
-        "if self.attempts and log_append_time_ms == self.builder.max_timestamp_ms:",
+        "if was_sent_before and log_append_time_ms == self.builder.max_timestamp_ms:",
         "if False:",
         "the time that an answer names is every record's",
     ),
@@ -317,13 +317,6 @@ MUTANTS = (
         "            self._retry(looks_up=True)\n\n    def _unsupported",
         '            self.fatal_error(KafkaError("no answer"))\n\n    def _unsupported',
         "without an answer nothing can be done",
-    ),
-    Mutant(
-        "no-metadata-after-a-move",
-        "produce_sender.py",
-        "        if outcome.needs_metadata:\n            self._metadata.request_update()",
-        "        if False:\n            self._metadata.request_update()",
-        "metadata are as good as their age",
     ),
     Mutant(
         "stale-leader-wins",
@@ -559,6 +552,20 @@ MUTANTS = (
         "if self.may_begin_transaction and may_be_carried_out(verdict, code):",
         "if False:",
         "a coordinator that refuses to add a partition has added none",
+    ),
+    Mutant(
+        "parts-are-never-in-doubt",
+        "producer_batch.py",
+        "part.may_be_written = part.may_come_late = self.may_be_written",
+        "part.may_be_written = part.may_come_late = False",
+        "what was too large as a whole is in the log with none of its parts",
+    ),
+    Mutant(
+        "out-of-order-parts-are-not-written",
+        "producer_batch.py",
+        "part.may_be_written = part.may_come_late = self.may_be_written",
+        "part.may_be_written = self.may_be_written",
+        "the broker would know the number of a part",
     ),
     Mutant(
         "callbacks-of-batches-backwards",

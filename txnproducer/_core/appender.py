@@ -323,7 +323,8 @@ class Appender:
         if blocked.transaction != self._transaction_number:
             raise TransactionAbortedError(
                 "the transaction ended while the record waited for metadata or memory; it was not"
-                " sent"
+                " sent",
+                recovery="resume",  # the one that may be open now has nothing to do with it
             )
 
     def give_up_append(self, blocked: AppendBlocked) -> None:

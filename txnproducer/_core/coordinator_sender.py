@@ -145,11 +145,12 @@ class CoordinatorSender:
             self._transactions.handle_coordinator_ready(
                 self._client.api_versions(connection.node_id)
             )
+        request = handler.build_request()
         self._in_hand = None
         self._not_before_ms.pop(handler, None)
         correlation_id = self._requests.send(
             connection,
-            handler.build_request(),
+            request,
             lambda response, end_ms: self._on_end(handler, response, end_ms),
             now_ms,
         )

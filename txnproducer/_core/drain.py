@@ -153,7 +153,8 @@ def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
     batch without a number waits while older ones of an earlier id or epoch are in flight (also if
     they were renumbered on the wire, where Java's does not wait), and while it is not known what
     became of an expired one. A numbered one goes only as the lowest in flight, so retries go one
-    at a time.
+    at a time, and not while one that was renumbered on the wire may be written there, behind it
+    in order.
     """
     if identity is None:
         return False
@@ -164,7 +165,9 @@ def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
         return True
     sequences = identity.sequences
     if head.has_sequence:
-        return sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence)
+        if sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence):
+            return True
+        return sequences.has_renumbered_on_the_wire(place)
     if sequences.has_in_flight_batches(place) and sequences.has_stale_producer_id_and_epoch(place):
         return True
     return sequences.has_renumbered_batches(place) or sequences.has_unresolved_sequence(place)

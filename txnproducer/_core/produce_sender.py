@@ -134,7 +134,7 @@ class ProduceSender:
                     next_expiry_ms = min(next_expiry_ms, batch.created_ms + timeout_ms)
                     break
                 on_the_wire.append(batch)
-        for batch in (*waiting, *on_the_wire):
+        for batch in sorted((*waiting, *on_the_wire), key=_place_in_line):
             self._fail_expired(batch, now_ms)
         return next_expiry_ms
 
@@ -190,7 +190,7 @@ class ProduceSender:
         topic, partition = batch.topic_partition
         error = KafkaError(
             f"the bytes of {batch.record_count} record(s) for {topic}-{partition} could not be "
-            f"made, so they were not sent: {reason!r}"
+            f"made: {reason!r}; {_what_is_known(batch)}"
         )
         error.__cause__ = reason
         _LOG.error("%s", error, exc_info=reason)
@@ -214,14 +214,7 @@ class ProduceSender:
         for batch in batches:
             batch.sent(now_ms)
         self._record_sent(batches, now_ms)
-        try:
-            self._requests.send(
-                connection, request, partial(self._on_produce_end, batches), now_ms
-            )
-        except KafkaError as error:
-            _LOG.warning("could not send to %s: %s", connection, error)
-            self._complete_all(batches, ErrorCode.NETWORK_EXCEPTION, str(error), now_ms)
-            return
+        self._requests.send(connection, request, partial(self._on_produce_end, batches), now_ms)
         self.requests_in_flight += 1
 
     def _produce_partition(self, batch: ProducerBatch) -> ProducePartition:
@@ -328,7 +321,7 @@ class ProduceSender:
         """
         for place in partitions:
             for batch in self._in_flight.get(place, ()):
-                batch.is_overtaken = self._is_overtaken(batch)
+                batch.is_overtaken |= self._is_overtaken(batch)
             for batch in self._accumulator.take_out(place, self._must_keep_its_number):
                 error = OutOfOrderSequenceError(
                     f"{batch.record_count} record(s) for {place.topic}-{place.partition}: the"
@@ -372,7 +365,7 @@ class ProduceSender:
         elif outcome.action is Action.RETRY:
             self._reenqueue_batch(batch, error, now_ms)
         elif outcome.action is Action.SPLIT:
-            self._split_batch(batch, now_ms)
+            self._split_batch(batch, error, now_ms)
         else:
             errors = record_errors(response, error)
             # An earlier attempt may have been written. With its numbers used again the broker
@@ -394,14 +387,13 @@ class ProduceSender:
             return False
         if self._transactions is None:
             return isinstance(error, RetriableError)
-        must_keep_its_number = batch.may_be_written or batch.is_overtaken
-        if must_keep_its_number and batch.is_reset and not self._transactions.is_transactional:
-            return False  # renumbered on the wire: as in `fail_what_must_keep_its_number`
+        if _has_lost_its_number(batch):
+            return False
         return self._transactions.can_retry(response, error, batch)
 
     def _can_split(self, batch: ProducerBatch) -> bool:
         """Tell whether a batch has parts, and these a place among the numbers."""
-        if batch.record_count == 1 or batch.is_done:
+        if batch.record_count == 1 or batch.is_done or _has_lost_its_number(batch):
             return False
         # Its numbers may have been wiped, as an earlier batch failed: it fails with that one.
         return self._transactions is None or self._transactions.sequences.is_in_flight(batch)
@@ -465,7 +457,8 @@ class ProduceSender:
         self._remove_from_in_flight(batch)
         self._metrics.count("record-retry", batch.record_count, now_ms)
 
-    def _split_batch(self, batch: ProducerBatch, now_ms: int) -> None:
+    def _split_batch(self, batch: ProducerBatch, error: KafkaError, now_ms: int) -> None:
+        batch.last_error = error
         sequences = None if self._transactions is None else self._transactions.sequences
         if sequences is not None:
             sequences.remove_in_flight_batch(batch)
@@ -488,6 +481,19 @@ class ProduceSender:
         if self._accumulator.has_incomplete:
             self._accumulator.abort_batches(error)
             self._in_flight.clear()
+
+
+def _place_in_line(batch: ProducerBatch) -> tuple[int, bool, int]:
+    """Return what sorts batches of a partition as their records were appended."""
+    return batch.created_ms, not batch.has_sequence, batch.base_sequence
+
+
+def _has_lost_its_number(batch: ProducerBatch) -> bool:
+    """Tell whether a batch was renumbered on the wire, and must not go out under the new number.
+
+    As in `ProduceSender.fail_what_must_keep_its_number`.
+    """
+    return batch.is_reset and (batch.may_be_written or batch.is_overtaken)
 
 
 def _what_is_known(batch: ProducerBatch) -> str:

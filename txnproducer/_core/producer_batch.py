@@ -287,7 +287,8 @@ class ProducerBatch:
         Raises:
             IllegalStateError: it had succeeded before.
         """
-        if self.attempts and log_append_time_ms == self.builder.max_timestamp_ms:
+        was_sent_before = self.attempts or self.may_be_written
+        if was_sent_before and log_append_time_ms == self.builder.max_timestamp_ms:
             log_append_time_ms = NO_TIMESTAMP
         return self._end(FinalState.SUCCEEDED, base_offset, log_append_time_ms, None)
 
@@ -361,6 +362,9 @@ class ProducerBatch:
                 is_split=True,
             )
             part.builder.append(timestamp_ms, key, value, headers)
+            # The broker knows a batch by its first number and its last: it would not know a part.
+            part.may_be_written = part.may_come_late = self.may_be_written
+            part.was_sent, part.last_error = self.was_sent, self.last_error
             parts.append(part)
             starts.append(index)
         parts[-1].builder.close()

@@ -200,7 +200,7 @@ class ProducerCore(Appender):
         return None
 
     def is_topic_decided(self, topic: str) -> bool:
-        """Return whether `partitions_for` would return or raise; it changes nothing."""
+        """Return whether `partitions_for`, having asked, would return or raise."""
         metadata = self._metadata
         return (
             topic in metadata.topics
@@ -240,7 +240,9 @@ class ProducerCore(Appender):
         """Take one step of the sender; return after how many milliseconds the next is due."""
         self._now_ms = now_ms
         with self._as_sender:
-            return self._sender.run_once(now_ms)
+            self._requests.end_unsent(now_ms)
+            delay_ms = self._sender.run_once(now_ms)
+        return 0 if self._requests.has_unsent else delay_ms
 
     def handle(self, event: ClientEvent, now_ms: int) -> None:
         """Take in an answer, or news of a connection."""

@@ -1,8 +1,11 @@
 """The requests on the wire, each with what to do when it ends.
 
 Owns: correlation ids, the table of what awaits an answer. Must not know: what the requests say.
-Rule: each request ends exactly once; an end that nobody awaits (its producer was closed by force)
-is dropped.
+Rules:
+* Each request ends exactly once; an end that nobody awaits (its producer was closed by force) is
+  dropped.
+* Also one that could not be sent, for lack of memory say: it ends with the next step, as one whose
+  connection was lost. Whether something of it is on the wire is not known.
 """
 
 from __future__ import annotations
@@ -12,8 +15,14 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from txnproducer._core.ports import KafkaClient
-from txnproducer._protocol.events import ClientRequest, ClientResponse, ConnectionId
+from txnproducer._protocol.events import (
+    ClientRequest,
+    ClientResponse,
+    ConnectionId,
+    ResponseFailure,
+)
 from txnproducer._protocol.messages import Request
+from txnproducer.errors import KafkaError
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,22 +42,37 @@ class RequestTracker:
         self._request_timeout_ms = request_timeout_ms
         self._next_id = 1
         self._awaited: dict[int, OnEnd] = {}
+        self._not_sent: list[ClientResponse] = []
 
     def send(self, connection: ConnectionId, body: Request, on_end: OnEnd, now_ms: int) -> int:
         """Put a request on a ready connection.
 
         Returns:
             Its correlation id.
-
-        Raises:
-            IllegalStateError: the connection is not ready; `on_end` will not be called.
         """
         correlation_id = self._next_id
         self._next_id += 1
         request = ClientRequest(correlation_id, connection, body, now_ms, self._request_timeout_ms)
-        self._client.send(request, now_ms)
         self._awaited[correlation_id] = on_end
+        try:
+            self._client.send(request, now_ms)
+        except Exception as error:  # noqa: BLE001 - whatever it is, somebody awaits an end
+            _LOG.warning("could not send to %s: %r", connection, error, exc_info=True)
+            known = error if isinstance(error, KafkaError) else KafkaError(f"not sent: {error!r}")
+            lost = ClientResponse(request, failure=ResponseFailure.DISCONNECTED, error=known)
+            self._not_sent.append(lost)
         return correlation_id
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a request could not be sent, and has not ended yet."""
+        return bool(self._not_sent)
+
+    def end_unsent(self, now_ms: int) -> None:
+        """End the requests that could not be sent."""
+        ended, self._not_sent = self._not_sent, []
+        for response in ended:
+            self.handle(response, now_ms)
 
     def handle(self, response: ClientResponse, now_ms: int) -> None:
         """Bring the end of a request to whoever awaits it."""

@@ -146,6 +146,11 @@ class SequenceManager:
         entry = self.partitions.find(topic_partition)
         return entry is not None and any(batch.is_reset for batch in entry.in_flight)
 
+    def has_renumbered_on_the_wire(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether such a batch has not been answered yet."""
+        entry = self.partitions.find(topic_partition)
+        return entry is not None and any(b.is_reset and b.is_in_flight for b in entry.in_flight)
+
     def first_in_flight_sequence(self, topic_partition: TopicPartition) -> int:
         """Return the lowest base sequence in flight, or -1."""
         entry = self.partitions.find(topic_partition)

@@ -94,8 +94,9 @@ class TransactionManager(TransactionCourse):
             )
         if self._has_stray_request:
             raise ApplicationRecoverableError(
-                f"{self.name}: an answer was lost, and its request could still join the next"
-                " transaction; this cluster is too old to raise the producer's epoch against that"
+                f"{self.name}: what was sent before (an answer was lost, or came too late) could"
+                " join the next transaction, or be taken for a part of it; this cluster is too old"
+                " to raise the producer's epoch against that"
                 " (InitProducerId below version 3): close this producer, and go on with a new one",
                 recovery="restart",
             )

@@ -268,6 +268,12 @@ class TransactionCourse(TxnRequestFlow):
         if may_begin_transaction:
             self.may_begin_again = True
             self.begun_perhaps()
+        self._need_new_epoch()
+
+    def _need_new_epoch(self) -> None:
+        """Begin no other transaction under this epoch; where it can't be raised, none at all."""
+        if not self.is_transactional or self.is_transaction_v2_enabled:
+            return
         if self.coordinator_can_bump:
             self._is_bump_required = True
         else:
@@ -376,6 +382,10 @@ class TransactionCourse(TxnRequestFlow):
         self, batch: NumberedBatch, response: ProducePartitionResponse
     ) -> None:
         """Note a batch's success."""
+        if batch.is_reset:
+            # Renumbered on the wire, and written under the number of before, which the partition
+            # gives out again: what comes under it would be taken for this one. (In Java it is.)
+            self._need_new_epoch()
         self.sequences.handle_completed_batch(batch, response)
 
     def handle_failed_batch(

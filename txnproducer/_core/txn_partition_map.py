@@ -76,6 +76,11 @@ class NumberedBatch(Protocol):
         ...
 
     @property
+    def is_in_flight(self) -> bool:
+        """Whether it is on the wire."""
+        ...
+
+    @property
     def may_come_late(self) -> bool:
         """Whether an attempt had no answer: a copy of it can still arrive."""
         ...

@@ -250,6 +250,11 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
                     code == ErrorCode.CONCURRENT_TRANSACTIONS
                     and not self._actions.has_partitions_in_transaction()
                 )
+                if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._actions.is_aborting:
+                    # Nor will it be known: the broker refuses it before it asks the coordinator,
+                    # as long as there is no such topic.
+                    self.give_up()
+                    return
                 self._carry_out(verdict, table.error(verdict, code))
                 return
         answered = frozenset(result.topic_partition for result in response.results)

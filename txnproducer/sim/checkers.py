@@ -43,7 +43,7 @@ from txnproducer.errors import (
     KafkaTimeoutError,
 )
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
-from txnproducer.sim.excuses import unexcused
+from txnproducer.sim.excuses import CAN_BUMP, unexcused
 from txnproducer.sim.history import Attempt
 from txnproducer.sim.log_judge import LogJudge
 
@@ -108,6 +108,11 @@ class Checkers:
         known = self._simulator.cluster.transaction_coordinator(name).find(name)
         if known is None or self._history.late[name] > attempt.late_before:
             return  # what came late may have begun another one
+        can_bump = self._simulator.options.cluster.init_producer_id_version >= CAN_BUMP
+        if not can_bump and self._simulator.faults.log_writes_kept > attempt.kept_before:
+            # The coordinator denied that there was one, and found it in its log later on. There
+            # is nothing in it, and nothing but a new producer would keep it out.
+            return
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
         if known.state.value == "Ongoing" and described == attempt.identity:
             self._history.violate("open", f"{attempt.name} is {attempt.claim}, and goes on")

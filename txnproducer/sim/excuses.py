@@ -49,7 +49,7 @@ TIME_ENOUGH: Final = MappingProxyType(
 )
 # Below this version of InitProducerId a cluster cannot raise epochs: after a lost answer a new
 # producer is needed.
-_CAN_BUMP = 3
+CAN_BUMP = 3
 # The last one that a client may get.
 _LAST_EPOCH = 2**15 - 2
 _PASSING = ("abort", "resume", "fix")
@@ -69,7 +69,7 @@ def unexcused(
         options: of the run.
         outcomes: whether a transaction is visible, by its name; None where nothing shows it.
     """
-    can_bump = options.cluster.init_producer_id_version >= _CAN_BUMP
+    can_bump = options.cluster.init_producer_id_version >= CAN_BUMP
     calm = [
         attempt
         for attempt in attempts

@@ -47,6 +47,8 @@ class FaultKind(StrEnum):
     EPOCHS_EXHAUSTED = "epochs exhausted"
     MEMBER_FENCED = "consumer group moved on"
     LOGIN_REFUSED = "login refused"
+    ACCESS_BLINKED = "access to a topic refused for a moment"
+    LIMIT_LOWERED = "size limit of batches lowered for a while"
     BATCH_TOO_LARGE = "batch refused as too large"
     RECORD_INVALID = "record refused as invalid"
 
@@ -90,10 +92,18 @@ EVENT_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.LOGIN_REFUSED: 9000,
     }
 )
+# Likewise, but each is drawn by dice of its own: the runs in which it is off stay as they were
+# before there was such a kind, and with them the seeds that are kept.
+LATER_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
+    {
+        FaultKind.ACCESS_BLINKED: 150,
+        FaultKind.LIMIT_LOWERED: 800,
+    }
+)
 # Consequences of what the options draw; nothing to be switched on by itself.
 CONSEQUENCES = frozenset(FaultKind) - set(NETWORK_RATES) - set(BROKER_RATES) - set(
     EVENT_INTERVALS_MS
-)  # fmt: skip
+) - set(LATER_INTERVALS_MS)  # fmt: skip
 _BURST_REQUESTS = 5
 # After the healing: of each request, and so often at most.
 _MILD_RATE = 0.02
@@ -110,6 +120,7 @@ class Faults:
 
     Attributes:
         counts: how often each kind took effect.
+        log_writes_kept: how many writes to the transaction log were refused, and may be kept.
         is_healed: set when the liveness phase begins; from then on nothing goes wrong but a few
             connections, and leaders and coordinators that move, over which nobody may fail.
     """
@@ -127,6 +138,7 @@ class Faults:
             if kind in rates:
                 total += rates[kind]
                 thresholds.append((total, kind))
+        self.log_writes_kept = 0
         self._thresholds = thresholds
         self._total = total
         self._mild_left = _MOST_MILD

@@ -93,6 +93,7 @@ class Attempt:
         is_crashed: whether the process ended before it was told.
         forgotten_at: partitions that had forgotten its producer when a call of it failed.
         late_before: how many late requests of its id had arrived when it began.
+        kept_before: how many refused writes to the transaction log had been kept when it began.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Attempt:
     is_mistaken: bool = False
     forgotten_at: set[TopicPartition] = field(default_factory=set)
     late_before: int = 0
+    kept_before: int = 0
 
     @property
     def is_fruitful(self) -> bool:

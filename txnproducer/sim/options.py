@@ -15,7 +15,13 @@ from typing import Any
 
 from txnproducer._broker.options import ClusterOptions
 from txnproducer.errors import ErrorCode
-from txnproducer.sim.faults import BROKER_RATES, EVENT_INTERVALS_MS, NETWORK_RATES, FaultKind
+from txnproducer.sim.faults import (
+    BROKER_RATES,
+    EVENT_INTERVALS_MS,
+    LATER_INTERVALS_MS,
+    NETWORK_RATES,
+    FaultKind,
+)
 
 TOPIC = "topic"
 COMPACTED_TOPIC = "compacted"
@@ -111,7 +117,7 @@ class SimOptions:
             partition_count=dice.choice((1, 2, 3, 5)),
             requests=dice.choice((MIN_REQUESTS, 500, 800, 1200)),
             rates=_draw_rates(dice),
-            intervals_ms=_draw_intervals(dice, cluster),
+            intervals_ms=_draw_intervals(dice, cluster) | _draw_later_intervals(seed),
             settings=settings,
             abort_rate=dice.choice((0.0, 0.1, 0.4)),
             offsets_rate=dice.choice((0.0, 0.3, 0.8)),
@@ -161,6 +167,15 @@ def _draw_intervals(dice: random.Random, cluster: ClusterOptions) -> dict[FaultK
     is_v2 = cluster.transaction_version > 1
     if is_v2 or cluster.is_before_2_5 or cluster.is_before_4:
         intervals_ms.pop(FaultKind.UPGRADED, None)
+    return intervals_ms
+
+
+def _draw_later_intervals(seed: int) -> dict[FaultKind, int]:
+    intervals_ms = {}
+    for kind, usual_ms in LATER_INTERVALS_MS.items():
+        dice = random.Random(f"options {seed} {kind}")  # noqa: S311 - seeded on purpose
+        if dice.random() < 0.15:
+            intervals_ms[kind] = int(usual_ms * dice.choice((0.5, 1.0, 3.0)))
     return intervals_ms
 
 

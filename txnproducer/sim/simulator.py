@@ -183,6 +183,7 @@ class Simulator:
         attempt.is_acknowledged = process.config.acks != "0"
         attempt.is_calm = process.is_calm
         attempt.late_before = self.history.late[attempt.owner or ""]
+        attempt.kept_before = self.faults.log_writes_kept
         return attempt
 
     def count_transaction(self, attempt: Attempt) -> None:

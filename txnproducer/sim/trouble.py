@@ -1,13 +1,14 @@
 """What happens to the cluster and to processes, at random times, while faults are on.
 
-Owns: `Trouble`: the events of `EVENT_INTERVALS_MS`, and counting those that took effect. Must not
-know: the workload, the checkers.
+Owns: `Trouble`: the events of `EVENT_INTERVALS_MS` and `LATER_INTERVALS_MS`, and counting those
+that took effect. Must not know: the workload, the checkers.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,10 @@ _REFUSALS = (
 _OTHER_FEATURE_RATE = 0.3
 _MOVED_TOO_RATE = 0.3
 _SOON_MS = 20
+_BLINK_MS = 40
+_LOWERED_MS = 600
+# Less than a batch of several of the records that are sent, and less than one of a large one.
+_LOWERED_LIMITS_BYTES = (110, 150, 300)
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3
 _OFFSETS_REFUSALS_WHEN_HEALED = 6
@@ -114,6 +119,8 @@ class Trouble:
             FaultKind.UPGRADED: self._upgrade,
             FaultKind.MEMBER_FENCED: self._fence_member,
             FaultKind.LOGIN_REFUSED: self._refuse_login,
+            FaultKind.ACCESS_BLINKED: self._blink,
+            FaultKind.LIMIT_LOWERED: self._lower_limit,
         }
 
     def start(self) -> None:
@@ -146,7 +153,13 @@ class Trouble:
 
     def _decide_log_write(self) -> LogWrite:
         if self._faults.is_healed:
-            return self._decide_log_write_when_healed()
+            decision = self._decide_log_write_when_healed()
+        else:
+            decision = self._decide_log_write_in_trouble()
+        self._faults.log_writes_kept += decision not in (LogWrite.DONE, LogWrite.LOST)
+        return decision
+
+    def _decide_log_write_in_trouble(self) -> LogWrite:
         if self._faults.happens(FaultKind.LOG_WRITE_LOST):
             return LogWrite.LOST
         if self._faults.happens(FaultKind.LOG_WRITE_BROKEN):
@@ -233,6 +246,38 @@ class Trouble:
         self._later(2000, allow)
         return False  # counted when it is over, if it mattered
 
+    def _blink(self, now_ms: int) -> bool:  # noqa: ARG002
+        """Refuse a topic to some of the requests that are on their way together."""
+        cluster = self._simulator.cluster
+        refusal = (Resource.TOPIC, self._dice.choice(("topic", "topic", "compacted")))
+        before = cluster.counts["refused"]
+        cluster.denied.add(refusal)
+
+        def allow(_: int) -> None:
+            cluster.denied.discard(refusal)
+            if cluster.counts["refused"] > before:
+                self._counts[FaultKind.ACCESS_BLINKED] += 1
+
+        self._later(_BLINK_MS, allow)
+        return False  # counted when it is over, if it mattered
+
+    def _lower_limit(self, now_ms: int) -> bool:  # noqa: ARG002
+        """Let batches be too large that were not, and may be written."""
+        before = self._counts[FaultKind.BATCH_TOO_LARGE]
+        self._limit_batches(self._dice.choice(_LOWERED_LIMITS_BYTES))
+
+        def restore(_: int) -> None:
+            self._limit_batches(self._simulator.options.cluster.max_message_bytes)
+            if self._counts[FaultKind.BATCH_TOO_LARGE] > before:
+                self._counts[FaultKind.LIMIT_LOWERED] += 1
+
+        self._later(_LOWERED_MS, restore)
+        return False  # counted when it is over, if it mattered
+
+    def _limit_batches(self, limit_bytes: int) -> None:
+        cluster = self._simulator.cluster
+        cluster.options = replace(cluster.options, max_message_bytes=limit_bytes)
+
     def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002 - every event takes the time
         cluster = self._simulator.cluster
         if cluster.transaction_version >= 2:
@@ -309,6 +354,7 @@ class Trouble:
         self._faults.is_healed = True
         cluster = self._simulator.cluster
         cluster.denied.clear()
+        self._limit_batches(self._simulator.options.cluster.max_message_bytes)
         for node_id in cluster.nodes:
             self._return_broker(node_id, now_ms)
         for process in self._simulator.processes:

@@ -70,6 +70,7 @@ class _Numbers:
         written: the highest number that the broker has; those below it it has, too.
         adrift: those above it whose last attempt had no answer, and that were not sent since.
         reach: numbers below it were sent, perhaps in a larger batch that was split since.
+        parted: numbers below it were sent in a batch that was found too large.
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class _Numbers:
         "disorders",
         "ends",
         "kept",
+        "parted",
         "reach",
         "refused",
         "written",
@@ -94,6 +96,7 @@ class _Numbers:
         self.written = -1
         self.adrift: set[int] = set()
         self.reach = 0
+        self.parted = 0
 
 
 class WireRules:
@@ -246,19 +249,26 @@ class WireRules:
         numbers.written = max(numbers.written, base)
         numbers.adrift = {number for number in numbers.adrift if number > base}
 
+    def _settle(self, numbers: _Numbers, header: BatchHeader, code: int) -> None:
+        """Take in what a refusal says of what the broker has."""
+        base = header.base_sequence
+        if code in _MAYBE_WRITTEN:
+            self._lost(numbers, header)
+        elif code in _NOT_WRITTEN:
+            numbers.kept.pop(base, None)
+            if code == ErrorCode.MESSAGE_TOO_LARGE:
+                numbers.parted = max(numbers.parted, base + header.record_count)
+        elif code == ErrorCode.UNKNOWN_PRODUCER_ID:
+            numbers.kept.clear()  # it begins at 0 again
+            numbers.adrift.clear()
+            numbers.written = -1
+
     def _refused(
         self, numbers: _Numbers, place: TopicPartition, header: BatchHeader, code: int
     ) -> None:
         base = header.base_sequence
         numbers.adrift.discard(base)
-        if code in _MAYBE_WRITTEN:
-            self._lost(numbers, header)
-        elif code in _NOT_WRITTEN:
-            numbers.kept.pop(base, None)
-        elif code == ErrorCode.UNKNOWN_PRODUCER_ID:
-            numbers.kept.clear()  # it begins at 0 again
-            numbers.adrift.clear()
-            numbers.written = -1
+        self._settle(numbers, header, code)
         if not isinstance(error_for_code(code), _NOT_REFUSED):
             # Nor does it have what was to follow.
             numbers.kept = {n: crc for n, crc in numbers.kept.items() if n <= base}
@@ -274,5 +284,11 @@ class WireRules:
                 self._history.violate(
                     "again", f"{self._name}: {base} in {place} was out of order {count} times"
                 )
-        elif numbers.attempts[base] == 1 and not isinstance(error_for_code(code), _NOT_REFUSED):
+        elif (
+            numbers.attempts[base] == 1
+            # Of a part it may be open whether it was written with the whole: then the next part,
+            # which has had its number since, keeps it.
+            and base >= numbers.parted
+            and not isinstance(error_for_code(code), _NOT_REFUSED)
+        ):
             numbers.refused.add(base)
