@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import socket
+import threading
 from typing import ClassVar
 
 import pytest
 from kafka import errors as wire_errors
+from kafka.net.inet import KafkaNetSocket
 
 from txnproducer import admin
 from txnproducer.errors import (
@@ -208,3 +211,30 @@ def test_a_refused_connection_leaves_no_socket_to_the_garbage_collector(recwarn)
         admin.broker_ids(f"127.0.0.1:{port}", timeout=0.2)
     gc.collect()
     assert [str(each.message) for each in recwarn if each.category is ResourceWarning] == []
+
+
+def test_a_silent_broker_leaves_no_thread_and_no_socket(recwarn):
+    before = set(threading.enumerate())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(KafkaTimeoutError):
+            admin.broker_ids(f"127.0.0.1:{port}", timeout=0.2)
+    assert set(threading.enumerate()) - before == set()
+    gc.collect()
+    assert [str(each.message) for each in recwarn if each.category is ResourceWarning] == []
+
+
+def test_a_socket_that_its_client_loses_sight_of_is_closed_with_the_question(monkeypatch):
+    # As when a connection is made while another thread closes the client.
+    class Forgetful(FakeClient):
+        def __init__(self, **config):
+            way = KafkaNetSocket(config["proxy_url"])
+            connecting = way.sock_connect(None, lost, server.getsockname())
+            with contextlib.suppress(StopIteration):
+                connecting.send(None)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as lost:
+        monkeypatch.setattr(admin, "KafkaAdminClient", Forgetful)
+        with admin.connect("nowhere:1"):
+            assert lost.getpeername() == server.getsockname()
+        assert lost.fileno() == -1

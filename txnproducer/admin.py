@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import kafka.errors
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from tenacity import (
     RetryCallState,
@@ -53,22 +54,41 @@ _UNSETTLED = (UnknownTopicOrPartitionError.code, LeaderNotAvailableError.code)
 T = TypeVar("T")
 
 
-class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is untyped
-    """kafka-python's way to connect, but closing what could not be connected.
+class _OwnedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is untyped
+    """kafka-python's way to connect, with an owner for every socket.
 
-    kafka-python 3.0 leaves the socket of a refused connection to the garbage collector, whose
-    ResourceWarning then hits any test of a user's that turns warnings into errors.
+    kafka-python 3.0 leaves the socket of a refused connection to the garbage collector, and one
+    that is connected just as its client is closed by another thread; their ResourceWarning then
+    hits any test of a user's that turns warnings into errors.
     """
 
-    SCHEMES = ("direct",)
+    SCHEMES = ("owned",)
+    owners: ClassVar[dict[str, contextlib.ExitStack]] = {}
+
+    def __init__(self, proxy_url: str) -> None:
+        self._owner = self.owners[proxy_url]
 
     async def sock_connect(self, net: Any, sock: Any, *args: Any, **kwargs: Any) -> Any:
-        """Connect a socket, or close it."""
+        """Connect a socket for its owner, or close it."""
         try:
-            return await super().sock_connect(net, sock, *args, **kwargs)
+            connected = await super().sock_connect(net, sock, *args, **kwargs)
         except BaseException:
             sock.close()
             raise
+        self._owner.callback(sock.close)
+        return connected
+
+    @classmethod
+    @contextlib.contextmanager
+    def owner(cls) -> Iterator[str]:
+        """Close in the end whatever is connected by the address that this yields."""
+        with contextlib.ExitStack() as sockets:
+            address = f"{cls.SCHEMES[0]}://{id(sockets)}"
+            cls.owners[address] = sockets
+            try:
+                yield address
+            finally:
+                del cls.owners[address]
 
 
 @contextlib.contextmanager
@@ -90,19 +110,27 @@ def connect(
         DisconnectError: The broker that was asked is gone, or went away.
         KafkaError: Any other failure, by the broker's error code.
     """
-    with _our_errors(bootstrap_servers):
+    with _our_errors(bootstrap_servers), contextlib.ExitStack() as cleanup:
+        address = cleanup.enter_context(_OwnedSocket.owner())
+
+        def make_connections(**config: Any) -> KafkaNetClient:
+            connections = KafkaNetClient(**config)
+            cleanup.callback(connections.close)
+            return connections
+
+        # An admin client that finds no broker raises from its constructor, and leaves a thread and
+        # its connections behind which nobody else could reach.
         client = KafkaAdminClient(
             bootstrap_servers=bootstrap_servers.split(","),
             bootstrap_timeout_ms=_to_ms(timeout),
             request_timeout_ms=_to_ms(timeout),
             # Its first attempt often meets a broker that is just starting.
             reconnect_backoff_max_ms=500,
-            **{"proxy_url": f"{_ClosingSocket.SCHEMES[0]}://", **security},
+            kafka_client=make_connections,
+            **{"proxy_url": address, **security},
         )
-        try:
-            yield client
-        finally:
-            client.close()
+        cleanup.callback(client.close)
+        yield client
 
 
 @contextlib.contextmanager
