@@ -19,7 +19,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
-.PHONY: help demo test lint types unit simulation integration examples chaos sim bench format env clean coverage
+.PHONY: help demo test lint types unit simulation integration examples chaos sim sim-compiled bench format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,11 @@ chaos: .venv/.installed-dev  ## kill brokers and clients for as long as it takes
 sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on where it stopped
 	$(BIN)/txnproducer simulate --seed 1 --seeds 100000 --requests 100000000 \
 	  --coverage 2500 --least-branches 95 --results results/sim.jsonl $(ARGS)
+
+sim-compiled: .venv/.installed-dev  ## the same, compiled by mypyc: twice as fast, branches not counted
+	$(BIN)/python -m tests.sim.compiled build/compiled
+	PYTHONPATH=build/compiled $(BIN)/txnproducer simulate --seed 1 --seeds 100000 \
+	  --requests 100000000 --results results/sim.jsonl $(ARGS)
 
 bench: .venv/.installed-dev  ## measure against the other Python clients, side by side
 	$(BIN)/python -m integration.benchmarks $(ARGS)

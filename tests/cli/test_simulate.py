@@ -86,6 +86,14 @@ def test_it_tells_what_was_run_and_that_nothing_was_wrong():
     assert f"from seed 1, version {fingerprint()}" in done.output
 
 
+def test_a_seed_is_crowded_on_demand():
+    runs = [run("--seed", "2", "--trace", *more).output for more in ((), ("--crowded",))]
+    assert ["is_crowded: True" in output for output in runs] == [False, True]
+    refused = run("--seed", "2", "--crowded")
+    assert refused.exit_code == 2
+    assert "--crowded needs --trace" in refused.output
+
+
 def test_the_trace_of_a_seed_begins_with_what_the_seed_drew():
     done = run("--seed", "1", "--trace")
     assert done.exit_code == 0

@@ -28,6 +28,7 @@ class FakeBatch:
         self.producer_epoch = producer.producer_epoch
         self.base_sequence = base_sequence
         self.is_reset = False
+        self.may_be_written = False
         self.may_come_late = False
         self.is_in_flight = True
         self.is_done = False

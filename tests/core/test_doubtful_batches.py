@@ -21,6 +21,8 @@ from txnproducer.errors import (
     TopicAuthorizationError,
 )
 
+_OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
 
 def lose_the_first_of_two(code):
     """Have the first of two batches refused as out of order; the second ended with a code."""
@@ -270,3 +272,48 @@ def test_an_answer_of_another_kind_leaves_a_batch_in_doubt():
     assert future.exception() is not None
     harness.settle()
     assert harness.manager.producer_id_and_epoch.producer_epoch == 1
+
+
+def test_nothing_new_goes_while_one_is_repeated_that_has_another_written_behind_it():
+    # Brokers remember five batches: they could not tell any more that they have the first.
+    harness = idempotent()
+    (first, _), requests = send_each(harness, 2)
+    harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.client.answer_produce(requests[1], base_offset=5)
+    harness.settle()
+    new = harness.send()
+    harness.run_until(lambda: len(harness.client.waiting(PRODUCE)) == 1)
+    harness.run_for(1000)
+    assert harness.sequences_sent() == [0, 1, 0]
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0], base_offset=4)
+    harness.client.prepare_produce(base_offset=6)
+    harness.run_until(new.done)
+    assert first.result().offset == 4
+    assert harness.sequences_sent() == [0, 1, 0, 2]
+
+
+def test_a_gap_is_seen_though_a_later_batch_is_in_doubt_as_well():
+    harness = idempotent()
+    futures, requests = send_each(harness, 5)
+    for request, code in zip(
+        requests, (ErrorCode.INVALID_RECORD, *[_OUT_OF_ORDER] * 3), strict=False
+    ):
+        harness.client.answer_produce(request, code)
+        harness.settle()
+    # Renumbered on the wire, and lost: its number is open now.
+    harness.client.fail(requests[4], ResponseFailure.DISCONNECTED)
+    harness.settle()
+    for code in (
+        ErrorCode.NONE,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        _OUT_OF_ORDER,
+    ):
+        harness.run_until(lambda: harness.client.waiting(PRODUCE))
+        harness.client.answer_produce(harness.client.waiting(PRODUCE)[0], code)
+        harness.settle()
+    harness.client.prepare_produce(base_offset=7)
+    harness.run_until(lambda: all(future.done() for future in futures))
+    numbers = [(b.header.producer_epoch, b.header.base_sequence) for b in harness.sent_batches()]
+    assert numbers[5:] == [(1, 0), (1, 1), (1, 1), (1, 2), (2, 0)]
+    assert futures[3].result().offset == 7

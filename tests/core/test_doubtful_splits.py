@@ -126,6 +126,21 @@ def test_parts_that_expire_together_call_back_in_their_order():
     assert order == [0, 1]
 
 
+def test_parts_are_aborted_in_their_order():
+    harness = idempotent(linger_ms=10)
+    futures = split_with_the_first_part_on_the_wire(harness)
+    harness.send(value=b"later")
+    harness.run_for(10)
+    accumulator, order = harness.core._accumulator, []
+    for batch in accumulator._incomplete:
+        batch.add_callback(
+            0, futures[0], lambda *_, batch=batch: order.append(batch.base_sequence)
+        )
+    accumulator.abort_batches(KafkaError("closed by force"))
+    harness.run_callbacks()
+    assert order == [0, 1, -1]
+
+
 def too_large(answer):
     refused = [
         replace(partition, error_code=ErrorCode.MESSAGE_TOO_LARGE, base_offset=-1)

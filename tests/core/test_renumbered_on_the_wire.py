@@ -183,3 +183,84 @@ def test_a_retry_waits_for_the_answer_of_what_was_renumbered_on_the_wire():
     assert isinstance(futures[1].exception(), OutOfOrderSequenceError)
     assert futures[2].exception() is None
     assert [record.value for record in cluster.read(TP0, read_committed=False)] == [b"written"]
+
+
+@pytest.mark.parametrize("is_written_first", [False, True])
+def test_a_number_that_was_written_under_is_not_given_to_the_next_batch(is_written_first):
+    # The broker would take it for the one that it has, and say so: acknowledged, and not written.
+    cluster = make_cluster(1)
+    harness = Holding(cluster)
+    harness.init()
+    harness.know_topics()
+    harness.begin()
+    harness.held = []
+    futures = []
+    for value in (b"refused", b"written", b"next"):
+        futures.append(harness.send("topic", value))
+        harness.settle()
+    requests, harness.held = harness.held, None
+    harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
+    harness.settle()
+    written = cluster.handle(0, requests[1].body, harness.now_ms)
+
+    def refuse_the_last():
+        harness.client.answer_produce(requests[2], ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    def answer_the_other():
+        harness.client.answer(requests[1], written)
+
+    steps = [refuse_the_last, answer_the_other]
+    for step in reversed(steps) if is_written_first else steps:
+        step()
+        harness.settle()
+    harness.run_until(lambda: all(future.done() for future in futures))
+    assert [future.exception() is None for future in futures] == [False, True, False]
+    harness.complete(harness.core.begin_abort())
+    harness.transact(b"later")
+    assert committed(cluster) == [b"later"]
+    values = [record.value for record in cluster.read(TP0, read_committed=False)]
+    assert values == [b"written", b"later"]
+
+
+def test_what_may_be_written_keeps_its_number_when_an_earlier_batch_is_refused():
+    # A leader that does not know the producer may have taken those behind it.
+    harness = CoreHarness(transaction_version=1)
+    harness.start_transaction()
+    harness.know_topics()
+    harness.client.prepare_add_partitions()
+    futures, requests = send_each(harness, 3)
+    for request, code in zip(
+        requests, (ErrorCode.NOT_ENOUGH_REPLICAS, *[ErrorCode.REQUEST_TIMED_OUT] * 2), strict=True
+    ):
+        harness.client.answer_produce(request, code)
+        harness.settle()
+    again = wait_for_another(harness, requests)
+    harness.client.answer_produce(again, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    for offset in (7, 8):
+        harness.client.prepare_produce(base_offset=offset)
+    harness.run_until(lambda: all(future.done() for future in futures))
+    assert harness.sequences_sent() == [0, 1, 2, 0, 1, 2]
+    assert [future.result().offset for future in futures[1:]] == [7, 8]
+
+
+def test_a_batch_that_keeps_its_number_was_not_renumbered():
+    # Before 2.5 all begins at 0 again where a broker has forgotten the producer; and nobody can
+    # take a new epoch for what was renumbered on the wire.
+    harness = CoreHarness(transaction_version=1)
+    harness.client.default_versions = dict(NO_BUMP_VERSIONS)
+    harness.start_transaction()
+    harness.know_topics()
+    harness.client.prepare_add_partitions()
+    futures, requests = send_each(harness, 2)
+    harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.settle()
+    again = wait_for_another(harness, requests)
+    harness.client.answer_produce(requests[1], ErrorCode.UNKNOWN_PRODUCER_ID, log_start_offset=0)
+    harness.settle()
+    harness.client.answer_produce(again, base_offset=7)
+    harness.settle()
+    harness.client.prepare_produce(base_offset=8)
+    harness.run_until(lambda: all(future.done() for future in futures))
+    assert [future.result().offset for future in futures] == [7, 8]
+    harness.commit()
+    harness.begin_transaction()

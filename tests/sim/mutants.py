@@ -593,10 +593,8 @@ MUTANTS = (
             f"a late {request} does no harm",
         )
         for kind, handler, request in (
-            ("end-txn", "EndTxnHandler", "EndTxn"),
             ("add-partitions", "AddPartitionsToTxnHandler", "AddPartitionsToTxn"),
             ("add-offsets", "AddOffsetsToTxnHandler", "AddOffsetsToTxn"),
-            ("offsets", "TxnOffsetCommitHandler", "TxnOffsetCommit"),
         )
     ),
 )

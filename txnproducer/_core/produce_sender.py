@@ -27,11 +27,12 @@ from txnproducer._core.metrics import Metrics
 from txnproducer._core.partition_queues import PartitionQueue
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.produce_outcome import Action, ProduceOutcome, judge, record_errors
-from txnproducer._core.producer_batch import ProducerBatch
+from txnproducer._core.producer_batch import ProducerBatch, place_in_line
 from txnproducer._core.record_accumulator import RecordAccumulator
 from txnproducer._core.request_tracker import RequestTracker
 from txnproducer._core.results import RecordErrors
 from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer._core.txn_partition_map import is_sequence_after
 from txnproducer._protocol.events import ClientResponse, ConnectionId, ResponseFailure
 from txnproducer._protocol.messages import (
     BrokerNode,
@@ -134,7 +135,7 @@ class ProduceSender:
                     next_expiry_ms = min(next_expiry_ms, batch.created_ms + timeout_ms)
                     break
                 on_the_wire.append(batch)
-        for batch in sorted((*waiting, *on_the_wire), key=_place_in_line):
+        for batch in sorted((*waiting, *on_the_wire), key=place_in_line):
             self._fail_expired(batch, now_ms)
         return next_expiry_ms
 
@@ -332,6 +333,27 @@ class ProduceSender:
                     batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
                 )
 
+    def _fail_what_was_renumbered_with(self, written: ProducerBatch, now_ms: int) -> None:
+        """Fail the batches that have numbers behind one that was written under its old number.
+
+        That number is one of theirs now: the broker would take the one for the other, and answer
+        with its offset. Their transaction is to be aborted, since an earlier batch failed. (Java
+        sends them.)
+        """
+        place = written.topic_partition
+        for batch in self._in_flight.get(place, ()):
+            batch.is_overtaken |= batch.is_reset
+        for batch in self._accumulator.take_out(
+            place, lambda b: is_sequence_after(b.base_sequence, written.base_sequence)
+        ):
+            error = OutOfOrderSequenceError(
+                f"{batch.record_count} record(s) for {place.topic}-{place.partition}: an earlier"
+                " batch failed, and this one's new sequence number is taken"
+            )
+            self.fail_batch(
+                batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
+            )
+
     def _must_keep_its_number(self, batch: ProducerBatch) -> bool:
         return batch.may_be_written or self._is_overtaken(batch)
 
@@ -361,7 +383,7 @@ class ProduceSender:
         if error is not None:
             _LOG.debug("%s: %s, so %s", batch, error, outcome.action.name)
         if error is None or outcome.action is Action.COMPLETE:
-            self._complete_batch(batch, response)
+            self._complete_batch(batch, response, now_ms)
         elif outcome.action is Action.RETRY:
             self._reenqueue_batch(batch, error, now_ms)
         elif outcome.action is Action.SPLIT:
@@ -371,10 +393,15 @@ class ProduceSender:
             # An earlier attempt may have been written. With its numbers used again the broker
             # would take later records for it, and not write them.
             is_certain = outcome.is_refusal_certain and not batch.may_be_written
+            is_certain = is_certain and self._may_give_numbers_away(batch)
             self.fail_batch(batch, error, errors, is_refusal_certain=is_certain, now_ms=now_ms)
         if outcome.needs_metadata:
             self._metadata.request_update()
         return outcome
+
+    def _may_give_numbers_away(self, batch: ProducerBatch) -> bool:
+        transactions = self._transactions
+        return transactions is None or transactions.sequences.may_give_numbers_away(batch)
 
     def _can_retry(
         self,
@@ -398,11 +425,15 @@ class ProduceSender:
         # Its numbers may have been wiped, as an earlier batch failed: it fails with that one.
         return self._transactions is None or self._transactions.sequences.is_in_flight(batch)
 
-    def _complete_batch(self, batch: ProducerBatch, response: ProducePartitionResponse) -> None:
+    def _complete_batch(
+        self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
+    ) -> None:
         if self._transactions is not None:
             self._transactions.handle_completed_batch(batch, response)
         is_mine = batch.complete(response.base_offset, response.log_append_time_ms)
         self._let_go(batch, is_mine)
+        if batch.is_reset and batch.is_transactional:
+            self._fail_what_was_renumbered_with(batch, now_ms)
 
     def _let_go(self, batch: ProducerBatch, is_mine: bool) -> None:
         """Free what a batch holds; `is_mine`: its records end now, else they had before."""
@@ -481,11 +512,6 @@ class ProduceSender:
         if self._accumulator.has_incomplete:
             self._accumulator.abort_batches(error)
             self._in_flight.clear()
-
-
-def _place_in_line(batch: ProducerBatch) -> tuple[int, bool, int]:
-    """Return what sorts batches of a partition as their records were appended."""
-    return batch.created_ms, not batch.has_sequence, batch.base_sequence
 
 
 def _has_lost_its_number(batch: ProducerBatch) -> bool:

@@ -207,13 +207,16 @@ class ProducerBatch:
         self._stamp(producer, base_sequence, is_transactional)
 
     def reset_producer_state(self, producer: ProducerIdAndEpoch, base_sequence: int) -> None:
-        """Renumber the batch after an epoch bump; it counts as reset until it is closed again.
+        """Renumber the batch; unless that leaves its number, it is reset until it is closed again.
 
         Raises:
             IllegalStateError: it was aborted, so it must not be sent any more.
         """
         if self.final_state is FinalState.ABORTED:
             raise IllegalStateError(f"{self} was aborted and cannot be renumbered")
+        now = ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
+        if (producer, base_sequence) == (now, self.base_sequence):
+            return
         self._stamp(producer, base_sequence, self.is_transactional)
         self.is_reset = True
 
@@ -398,3 +401,8 @@ class ProducerBatch:
             f"<ProducerBatch {topic}-{partition} records={self.record_count} "
             f"base_sequence={self.base_sequence} attempts={self.attempts}>"
         )
+
+
+def place_in_line(batch: ProducerBatch) -> tuple[int, bool, int]:
+    """Return what sorts batches of a partition as their records were appended."""
+    return batch.created_ms, not batch.has_sequence, batch.base_sequence

@@ -24,7 +24,7 @@ from txnproducer._core.metadata import NEVER_MS, TopicSnapshot
 from txnproducer._core.partition_queues import PartitionQueue, TopicQueues
 from txnproducer._core.partitioner import BuiltInPartitioner
 from txnproducer._core.ports import Dice, Waiter
-from txnproducer._core.producer_batch import ProducerBatch
+from txnproducer._core.producer_batch import ProducerBatch, place_in_line
 from txnproducer._core.results import (
     CallbackBatch,
     DeliveryCallback,
@@ -390,7 +390,8 @@ class RecordAccumulator:
             queue.batches.clear()
             queue.open_batch = None
         self.active.clear()
-        for batch in list(self._incomplete):
+        # Parts of a batch are behind those that were sent after it.
+        for batch in sorted(self._incomplete, key=place_in_line):
             self._abort(batch, error)
 
     def abort_undrained_batches(self, error: KafkaError) -> None:

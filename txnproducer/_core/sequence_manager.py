@@ -157,6 +157,12 @@ class SequenceManager:
         first = None if entry is None else entry.first_in_flight
         return NO_SEQUENCE if first is None else first.base_sequence
 
+    def is_first_in_flight_overtaken(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a batch was written behind the one that all others wait for."""
+        entry = self.partitions.find(topic_partition)
+        first = None if entry is None else entry.first_in_flight
+        return entry is not None and first is not None and entry.is_overtaken(first)
+
     def last_acked_sequence(self, topic_partition: TopicPartition) -> int:
         """Return the last acknowledged sequence, or -1."""
         entry = self.partitions.find(topic_partition)
@@ -271,8 +277,11 @@ class SequenceManager:
             return True
         if self._is_transactional:
             return False
-        if unresolved_next is None or batch.base_sequence == unresolved_next:
-            # There is a gap for certain: what should be before this batch will never come.
+        is_first = self.first_in_flight_sequence(place) == batch.base_sequence
+        if unresolved_next is None or (is_first and not batch.is_reset):
+            # There is a gap for certain: what should be before this batch will never come. (Java
+            # does not see that where a later one is unresolved as well, and tries until its time
+            # is up.)
             self.request_idempotent_epoch_bump_for_partition(place)
         return True
 
@@ -284,6 +293,15 @@ class SequenceManager:
         """Tell whether a later batch was written: if this one was not, its place is taken."""
         entry = self.partitions.find(batch.topic_partition)
         return entry is not None and entry.is_overtaken(batch)
+
+    def may_give_numbers_away(self, batch: NumberedBatch) -> bool:
+        """Tell whether those behind a batch that is not written can take its numbers.
+
+        In a transaction they keep the epoch: one of them that may be written could be taken for
+        another one with its number of before. (Java renumbers them.)
+        """
+        entry = self.partitions.find(batch.topic_partition) if self._is_transactional else None
+        return entry is None or not entry.has_doubt_behind(batch)
 
     # --- unresolved partitions ------------------------------------------------------------------
 

@@ -81,6 +81,11 @@ class NumberedBatch(Protocol):
         ...
 
     @property
+    def may_be_written(self) -> bool:
+        """Whether nobody knows if the broker has it."""
+        ...
+
+    @property
     def may_come_late(self) -> bool:
         """Whether an attempt had no answer: a copy of it can still arrive."""
         ...
@@ -209,6 +214,13 @@ class TxnPartitionEntry:
         self.producer_id_and_epoch = producer
         self.next_sequence = sequence
         self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
+
+    def has_doubt_behind(self, batch: NumberedBatch) -> bool:
+        """Tell whether a batch behind this one may be written, without it."""
+        return any(
+            b.may_be_written and is_sequence_after(b.base_sequence, batch.base_sequence)
+            for b in self._in_flight
+        )
 
     def adjust_sequences_due_to_failed_batch(self, failed: NumberedBatch) -> None:
         """Give a refused batch's numbers to those after it, so that the broker sees no gap.

@@ -79,7 +79,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
     priority = Priority.FIND_COORDINATOR
     answer_type = FindCoordinatorResponse
-    needs_coordinator = None
+    needs_coordinator: CoordinatorType | None = None
     is_harmful_when_late = False
 
     def __init__(self, actions: TransactionActions, key: str, key_type: CoordinatorType) -> None:
@@ -331,7 +331,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
 
     priority = Priority.ADD_PARTITIONS_OR_OFFSETS
     answer_type = TxnOffsetCommitResponse
-    needs_coordinator = CoordinatorType.GROUP
+    needs_coordinator: CoordinatorType | None = CoordinatorType.GROUP
 
     def __init__(
         self,

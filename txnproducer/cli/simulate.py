@@ -30,7 +30,7 @@ from txnproducer.sim.campaign import (
 
 EXIT_VIOLATION = 1
 _MOST_FAILURES_SHOWN = 20
-_OPTIONS_OF_A_TRACE = ("seed", "trace")
+_OPTIONS_OF_A_TRACE = ("seed", "trace", "crowded")
 
 
 @click.command()
@@ -54,6 +54,11 @@ _OPTIONS_OF_A_TRACE = ("seed", "trace")
     help="Go on with further seeds until N requests were sent, with those of the results.",
 )
 @click.option("--trace", is_flag=True, help="Print every event of one seed, and its options.")
+@click.option(
+    "--crowded",
+    is_flag=True,
+    help="With --trace: crowd the run, as every eighth seed does by itself.",
+)
 @click.option(
     "--jobs",
     type=click.IntRange(1),
@@ -87,6 +92,7 @@ def command(
     seeds: int,
     requests: int,
     trace: bool,
+    crowded: bool,
     jobs: int,
     results: Path | None,
     coverage_seeds: int,
@@ -100,7 +106,10 @@ def command(
     """
     if trace:
         _refuse_what_a_trace_ignores(context)
-        context.exit(_trace(_random_seed() if seed is None else seed))
+        first = _random_seed() if seed is None else seed
+        context.exit(_trace(first, is_crowded=crowded))
+    if crowded:
+        raise click.UsageError("--crowded needs --trace")
     if least_branches and not coverage_seeds:
         raise click.UsageError("--least-branches needs --coverage")
     if coverage_seeds:
@@ -133,10 +142,10 @@ def _refuse_what_a_trace_ignores(context: click.Context) -> None:
             raise click.UsageError(f"--trace shows one seed: leave out {option.opts[0]}")
 
 
-def _trace(seed: int) -> int:
+def _trace(seed: int, *, is_crowded: bool) -> int:
     """Print a run; return the exit code."""
-    click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed)}")
-    result = run_seed(seed, click.echo)
+    click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed, is_crowded=is_crowded)}")
+    result = run_seed(seed, click.echo, is_crowded=is_crowded)
     for checker, text in result.violations:
         click.echo(f"VIOLATION ({checker}): {text}", err=True)
     return EXIT_VIOLATION if result.violations else 0

@@ -11,10 +11,12 @@ is given. So a failure needs an excuse:
   for a topic that does not exist; in a transaction the rest follows from one of them, but the
   abort has to succeed, and the producer to go on
 * a call that its application gave up, or interrupted; the outcome is unknown only if an answer was
-  lost besides
+  lost besides, and the transaction not aborted (with transactions v1 what the abort ended may have
+  been begun by a late request)
 * an idempotent producer's records that others overtook while the broker did not know the producer,
   and what was renumbered on the wire for that, if its answer is lost
-* on a cluster that cannot raise epochs: a lost answer
+* on a cluster that cannot raise epochs: a lost answer, also one that only said that the leader had
+  moved, before the record failed for its own fault
 * a lost answer to the request for the last epoch: a broker that is asked again gives
   UNKNOWN_SERVER_ERROR, and a producer that must not fence another one cannot do without
 * a partition that has forgotten a producer which was idle for too long: the producer cannot tell
@@ -79,11 +81,17 @@ def unexcused(
     for attempt in calm:
         if attempt.owner is not None:
             is_shaken = _who(attempt) in shaken
-            is_doubtful = is_shaken and outcomes[attempt.name] is not False if can_bump else True
+            is_open = (
+                outcomes[attempt.name] is not False or options.cluster.transaction_version == 1
+            )
+            is_doubtful = is_shaken and is_open if can_bump else True
             is_faulty = _has_own_fault(attempt) or _is_forgotten(attempt)
             if is_shaken and _is_refused_the_last_epoch(attempt):
                 continue
-            yield from _of_transaction(attempt, is_doubtful=is_doubtful, is_faulty=is_faulty)
+            passing = _PASSING if can_bump else (*_PASSING, "restart")
+            yield from _of_transaction(
+                attempt, passing if is_faulty else (), is_doubtful=is_doubtful
+            )
         elif not _has_own_fault(attempt) and not _is_overtaken(attempt):
             for record in attempt.records:
                 error = _error_of(record)
@@ -95,7 +103,9 @@ def _who(attempt: Attempt) -> tuple[str, int]:
     return attempt.owner_process, attempt.incarnation
 
 
-def _of_transaction(attempt: Attempt, *, is_doubtful: bool, is_faulty: bool) -> Iterator[str]:
+def _of_transaction(
+    attempt: Attempt, passing: Collection[str], *, is_doubtful: bool
+) -> Iterator[str]:
     told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
     for error in told:
         if isinstance(error, CommitOutcomeUnknownError):
@@ -103,9 +113,9 @@ def _of_transaction(attempt: Attempt, *, is_doubtful: bool, is_faulty: bool) -> 
             is_excused = is_doubtful and attempt.has_timed_out
         elif error is attempt.abort_error:
             is_excused = attempt.has_given_up
-        elif is_faulty:
-            # It fails, and the producer goes on.
-            is_excused = error.recovery in _PASSING
+        elif passing:
+            # It fails for its own fault, and the producer goes on.
+            is_excused = error.recovery in passing
         else:
             is_excused = attempt.has_given_up
         if not is_excused:

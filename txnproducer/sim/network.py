@@ -41,6 +41,7 @@ from txnproducer._protocol.messages import (
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
 from txnproducer.errors import AuthenticationError, IllegalStateError, UnsupportedVersionError
 from txnproducer.sim.faults import FaultKind
+from txnproducer.sim.options import LATEST_MS
 from txnproducer.sim.trace import show_message
 from txnproducer.sim.wire_rules import WireRules
 
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 _FOR_EVER_MS = 1 << 40
 _RECONNECT_MS = 20
-_LATEST_MS = 30_000
 _FIRST_WITH_GROUP_METADATA = 3
 _HARMLESS_WHEN_LATE = (MetadataRequest, FindCoordinatorRequest, DescribeTransactionsRequest)
 
@@ -418,7 +418,7 @@ class SimNetwork:
         is_on = simulator.options.is_late_delivery_on and not simulator.faults.is_healed
         if not is_on or self._dice.random() < 0.5:
             return
-        longest_ms = self._dice.choice((10, 1000, _LATEST_MS))
+        longest_ms = self._dice.choice((10, 1000, LATEST_MS))
         link.late_ms = max(link.late_ms, now_ms + 1 + self._dice.randrange(longest_ms))
         simulator.call_at(link.late_ms, lambda at_ms: self._arrive_late(request, at_ms))
 

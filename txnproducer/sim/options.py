@@ -33,6 +33,10 @@ _OF_A_MISSING_TOPIC = (
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.INVALID_REPLICATION_FACTOR,
 )
+# Of all seeds.
+_CROWDED_RATE = 1 / 8
+# A request of a dead connection arrives no later than this after its end.
+LATEST_MS = 30_000
 # What a producer is set to once all is well.
 LONGEST_DELIVERY_MS = 30_000
 
@@ -59,6 +63,7 @@ class SimOptions:
         is_late_delivery_on: whether requests of dead connections may arrive.
         initial_epoch: of transactional ids (near their end, in some runs).
         network_ms: the longest usual way to a broker, and back.
+        is_crowded: whether applications send much at once, in batches as small as can be.
     """
 
     seed: int
@@ -78,6 +83,7 @@ class SimOptions:
     is_late_delivery_on: bool
     initial_epoch: int
     network_ms: int
+    is_crowded: bool = False
 
     def __str__(self) -> str:
         def show(value: object) -> str:
@@ -94,21 +100,21 @@ class SimOptions:
         return "\n".join(f"  {f.name}: {show(getattr(self, f.name))}" for f in fields(self))
 
     @staticmethod
-    def draw(seed: int) -> SimOptions:
-        """Draw a run."""
+    def draw(seed: int, *, is_crowded: bool = False) -> SimOptions:
+        """Draw a run; `is_crowded` crowds also one that would not be."""
         dice = random.Random(f"options {seed}")  # noqa: S311 - seeded on purpose
         is_v2 = dice.random() < 0.5
         can_bump = is_v2 or dice.random() < 0.85
         settings = _draw_settings(dice)
-        # A partition that forgets producers while their retries, or late copies, are on their way
-        # can't tell a duplicate: `producer.id.expiration.ms` has to be longer than any of them.
+        # A partition that forgets producers while their retries, or late copies of these, are on
+        # their way can't tell a duplicate: `producer.id.expiration.ms` has to be longer than that.
         forgets = dice.random() < (0.2 if can_bump else 0.6)
         delivery_ms = max(settings["delivery_timeout_ms"], LONGEST_DELIVERY_MS)
-        longest_ms = 1000 + delivery_ms + settings["request_timeout_ms"]
+        longest_ms = 1000 + delivery_ms + settings["request_timeout_ms"] + LATEST_MS
         cluster = _draw_cluster(dice, is_v2=is_v2, can_bump=can_bump)
         if forgets:
             cluster = replace(cluster, producer_id_expiration_ms=longest_ms)
-        return SimOptions(
+        options = SimOptions(
             seed=seed,
             cluster=cluster,
             transactional_producers=dice.choice((1, 2, 2, 3)),
@@ -127,6 +133,36 @@ class SimOptions:
             initial_epoch=dice.choice((-1, -1, -1, 32750, 32764)) if can_bump else -1,
             network_ms=dice.choice((1, 5, 50)),
         )
+        return _crowd(options, crowded_rate=1.0 if is_crowded else _CROWDED_RATE)
+
+
+def _crowd(options: SimOptions, crowded_rate: float) -> SimOptions:
+    """Crowd some of the runs: many batches of one partition on their way, and trouble with some.
+
+    What goes wrong around a batch in the middle of others is rare otherwise: one is refused, or
+    split, or out of time, while those behind it are on the wire or wait with a number.
+    """
+    dice = random.Random(f"options {options.seed} crowd")  # noqa: S311 - seeded on purpose
+    if dice.random() >= crowded_rate:
+        return options
+    settings = {
+        "batch_size": 150,
+        "linger_ms": 0,
+        "max_in_flight_requests_per_connection": 5,
+        "buffer_memory": 1 << 22,
+        "retries": 2**31 - 1,
+    }
+    intervals_ms = {kind: ms // 3 for kind, ms in LATER_INTERVALS_MS.items()}
+    drawn = {kind: ms for kind, ms in intervals_ms.items() if dice.random() < 0.5}
+    return replace(
+        options,
+        settings={**options.settings, **settings},
+        partition_count=1,
+        abort_rate=dice.choice((0.0, 0.5)),
+        network_ms=dice.choice((5, 50)),
+        intervals_ms={**options.intervals_ms, **drawn},
+        is_crowded=True,
+    )
 
 
 def _draw_cluster(dice: random.Random, *, is_v2: bool, can_bump: bool) -> ClusterOptions:

@@ -88,14 +88,17 @@ class SeedResult:
     violations: list[tuple[str, str]] = field(default_factory=list)
 
 
-def run_seed(seed: int, emit: Callable[[str], None] | None = None) -> SeedResult:
+def run_seed(
+    seed: int, emit: Callable[[str], None] | None = None, *, is_crowded: bool = False
+) -> SeedResult:
     """Run one seed.
 
     Args:
         seed: draws everything.
         emit: takes each line of the trace; None for no trace.
+        is_crowded: crowd the run also if the seed would not.
     """
-    return Simulator(SimOptions.draw(seed), Trace(emit)).run()
+    return Simulator(SimOptions.draw(seed, is_crowded=is_crowded), Trace(emit)).run()
 
 
 class Simulator:
@@ -392,22 +395,23 @@ def _told(error: Exception) -> str:
     return f"{error!r} ({way})"
 
 
-class _Listener(logging.Handler):
-    """Takes the exceptions that the core logs."""
+def _listener(take: Callable[[str], None]) -> logging.Handler:
+    """Return what takes the exceptions that the core logs."""
 
-    def __init__(self, take: Callable[[str], None]) -> None:
-        super().__init__(logging.ERROR)
-        self._take = take
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take one record."""
+    def emit(record: logging.LogRecord) -> None:
         if record.exc_info and not isinstance(record.exc_info[1], CallbackError):
-            self._take(f"{record.getMessage()}: {record.exc_info[1]!r}")
+            take(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+    handler = logging.Handler(logging.ERROR)
+    # No class of its own: `logging` keeps weak references to handlers, which the classes of
+    # compiled modules do not bear (`tests/sim/compiled.py`).
+    handler.emit = emit  # type: ignore[method-assign]
+    return handler
 
 
 @contextmanager
 def _listening(take: Callable[[str], None]) -> Iterator[None]:
-    handler = _Listener(take)
+    handler = _listener(take)
     was_propagating, level = _CORE_LOGGER.propagate, _CORE_LOGGER.level
     _CORE_LOGGER.addHandler(handler)
     _CORE_LOGGER.propagate = False

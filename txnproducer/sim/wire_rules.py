@@ -9,7 +9,8 @@ Rules of one partition under one identity (producer id and epoch):
 * "numbers": the first batch that is sent has number 0. Any later number is the one behind a batch
   that was sent before and was not refused for good at once: no gap is made. A number that the
   broker has, or may have, is that batch's alone. Nothing new is sent behind a batch of which
-  nobody knows what became.
+  nobody knows what became. (Batches that were on their way when another one was refused for good
+  may be renumbered, and are not held to this.)
 * "again": a batch is not sent over and over while the broker says that it is out of order. It can
   happen while the batches before it are sent again, a few times. Nor does a producer go on asking
   coordinators that have told it that it is fenced.
@@ -19,6 +20,7 @@ Rules of one partition under one identity (producer id and epoch):
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ from txnproducer._protocol.messages import (
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    ProducePartition,
     ProduceRequest,
     ProduceResponse,
     Request,
@@ -33,6 +36,7 @@ from txnproducer._protocol.messages import (
     TxnOffsetCommitRequest,
 )
 from txnproducer._record import BatchHeader, read_header
+from txnproducer._record.format import BATCH_OVERHEAD_BYTES
 from txnproducer.errors import (
     DuplicateSequenceError,
     ErrorCode,
@@ -117,6 +121,10 @@ class WireRules:
         self._identity = ProducerIdAndEpoch.NONE
         self.member = ConsumerGroupMetadata("")
         self._numbers: dict[tuple[TopicPartition, int, int], _Numbers] = {}
+        # The records of batches that were not acknowledged; and of those that were on their way
+        # when one of their partition was refused for good.
+        self._shifted: dict[TopicPartition, set[bytes]] = defaultdict(set)
+        self._open: dict[TopicPartition, set[bytes]] = defaultdict(set)
 
     def sent(self, body: Request) -> None:
         """Look at a request that goes on its way."""
@@ -135,20 +143,54 @@ class WireRules:
             if numbers is None:
                 numbers = self._numbers[key] = _Numbers()
             base = header.base_sequence
-            if base not in numbers.ends and not self._may_begin_at(numbers, base):
+            is_renumbered = self._is_renumbered(part, numbers)
+            if (
+                base not in numbers.ends
+                and not is_renumbered
+                and not self._may_begin_at(numbers, base)
+            ):
                 self._history.violate(
                     "numbers",
                     f"{self._name}: {base} in {part.topic_partition} under"
                     f" {header.producer_id}/{header.producer_epoch}; sent: {numbers.ends},"
                     f" refused: {sorted(numbers.refused)}",
                 )
-            self._check_doubts(numbers, part.topic_partition, header)
+            self._check_doubts(numbers, part.topic_partition, header, is_renumbered=is_renumbered)
             numbers.ends[base] = (base + header.record_count) % _SEQUENCES
             numbers.reach = max(numbers.reach, base + header.record_count)
             numbers.attempts[base] = numbers.attempts.get(base, 0) + 1
             numbers.refused.discard(base)
+            self._open[part.topic_partition].add(bytes(part.records[BATCH_OVERHEAD_BYTES:]))
 
-    def _check_doubts(self, numbers: _Numbers, place: TopicPartition, header: BatchHeader) -> None:
+    def _shift(self, part: ProducePartition, code: int) -> None:
+        """Note which batches may get other numbers, as this one was refused for good."""
+        place = part.topic_partition
+        if code == ErrorCode.NONE:
+            records = bytes(part.records[BATCH_OVERHEAD_BYTES:])
+            self._open[place].discard(records)
+            self._shifted[place].discard(records)
+        elif not isinstance(error_for_code(code), _NOT_REFUSED):
+            self._shifted[place] |= self._open[place]
+
+    def _is_renumbered(self, part: ProducePartition, numbers: _Numbers) -> bool:
+        """Tell whether a batch goes again, and may have got another number meanwhile.
+
+        Those behind one that was refused for good do, and keep their new places when some of them
+        fail, or run out of time, before they are sent again. Only a broker can tell whether the
+        rest fits, and nothing is lost by asking.
+        """
+        if read_header(part.records).base_sequence <= numbers.written:
+            return False
+        return bytes(part.records[BATCH_OVERHEAD_BYTES:]) in self._shifted[part.topic_partition]
+
+    def _check_doubts(
+        self,
+        numbers: _Numbers,
+        place: TopicPartition,
+        header: BatchHeader,
+        *,
+        is_renumbered: bool,
+    ) -> None:
         """Look whether a number is free, and what became of those before it is known."""
         base = header.base_sequence
         if numbers.kept.get(base, header.crc) != header.crc:
@@ -160,7 +202,10 @@ class WireRules:
         if base == numbers.broken_at:
             numbers.broken_at = None
         before = sorted(number for number in numbers.adrift if number < base)
-        if before and base not in numbers.ends and base >= numbers.reach:
+        is_part = base < numbers.parted
+        is_known = base in numbers.ends or base < numbers.reach
+        is_new = not (is_known or is_part or is_renumbered)
+        if before and is_new:
             self._history.violate(
                 "numbers",
                 f"{self._name}: {base} in {place} behind {before}, whose fate is not known",
@@ -231,6 +276,7 @@ class WireRules:
         )
         for part in request.partitions:
             code = codes.get(part.topic_partition, ErrorCode.NETWORK_EXCEPTION)
+            self._shift(part, code)
             for numbers, header in self._batches(request, (part.topic_partition,)):
                 if code == ErrorCode.NONE:
                     self._written(numbers, header)

@@ -134,7 +134,7 @@ class _Transaction:
     def _fill(self) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
         dice, options = self._process.dice, self._simulator.options
         offsets_at = dice.randrange(4) if dice.random() < options.offsets_rate else -1
-        count = dice.randrange(7)
+        count = dice.randrange(20 if options.is_crowded else 7)
         for number in range(count):
             error = yield from _send(self._process, self._attempt, number)
             if error is not None:
@@ -340,7 +340,7 @@ def idempotent_script(process: Process) -> Script:
         attempt = simulator.new_attempt(process)
         if process.dice.random() < _MISUSE_RATE:
             _misuse_without_transactions(process)
-        for number in range(process.dice.randrange(12)):
+        for number in range(process.dice.randrange(30 if simulator.options.is_crowded else 12)):
             error = yield from _send(process, attempt, number)
             if error is not None:
                 break
