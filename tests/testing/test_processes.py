@@ -76,6 +76,32 @@ def test_a_frozen_process_can_be_stopped(tmp_path, watcher):
     assert process.wait_or_kill(10.0)
 
 
+BUSY = """
+import hashlib, threading
+def work():
+    while True:
+        hashlib.sha256(bytes(1 << 20))
+for _ in range(8):
+    threading.Thread(target=work).start()
+print("ready", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_that_was_frozen_does_nothing_more(tmp_path, watcher):
+    busy = [*SLEEPER[:4], BUSY]
+    process = _process.ManagedProcess(busy, tmp_path / "log", watcher)
+    assert wait_until(lambda: "ready" in process.log_tail())
+    states = set()
+    for _ in range(20):
+        process.pause()
+        tasks = Path(f"/proc/{process.pid}/task").iterdir()
+        states |= {(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks}
+        process.resume()
+    process.kill()
+    assert states == {"T"}
+
+
 def test_a_signal_to_a_process_that_ended_hits_nobody(tmp_path, watcher):
     process = _process.ManagedProcess(SLEEPER, tmp_path / "log", watcher)
     process.kill()

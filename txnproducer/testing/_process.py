@@ -26,6 +26,7 @@ from ._errors import BrokerStartError, PortInUseError
 # cannot be given the same port and so connect to itself.
 _PORT_RANGE = range(20_000, 32_000)
 _DEATH_SECONDS = 10.0
+_LOOK_SECONDS = 0.001
 _LAST_LINES = 5
 
 
@@ -105,8 +106,17 @@ class ManagedProcess:
         return self._process.poll()
 
     def pause(self) -> None:
-        """Stop it from running without ending it (SIGSTOP)."""
+        """Stop it from running without ending it (SIGSTOP), and wait until it has stopped."""
         self._signal(signal.SIGSTOP)
+        if sys.platform != "linux":
+            return  # where `waitid` may be missing: it stops, but perhaps a moment later
+        # Its other threads run on until one of them takes the signal, which on a busy machine is
+        # time enough for a broker to write a marker.
+        deadline = time.monotonic() + _DEATH_SECONDS
+        look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        with contextlib.suppress(ChildProcessError):
+            while not os.waitid(os.P_PID, self.pid, look) and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS)
 
     def resume(self) -> None:
         """Let a paused process run again (SIGCONT)."""
