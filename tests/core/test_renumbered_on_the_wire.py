@@ -12,11 +12,13 @@ from tests.core.on_cluster import Holding, committed, make_cluster
 from tests.core.sending import PRODUCE, idempotent, send_each
 from tests.harness import TP0, CoreHarness
 from tests.scripted_client import NO_BUMP_VERSIONS
+from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     ApplicationRecoverableError,
     ErrorCode,
     InvalidRecordError,
     KafkaError,
+    KafkaTimeoutError,
     OutOfOrderSequenceError,
     RecordTooLargeError,
 )
@@ -264,3 +266,137 @@ def test_a_batch_that_keeps_its_number_was_not_renumbered():
     assert [future.result().offset for future in futures] == [7, 8]
     harness.commit()
     harness.begin_transaction()
+
+
+def test_a_batch_without_a_number_is_not_behind_what_was_written():
+    # Its number is -1, which is ahead of those that are more than half the way round.
+    harness = CoreHarness(transaction_version=1, max_in_flight_requests_per_connection=2)
+    harness.start_transaction()
+    harness.know_topics()
+    harness.client.prepare_add_partitions()
+    harness.manager.sequences.maybe_update_producer_id_and_epoch(TP0)
+    harness.manager.sequences.increment_sequence_number(TP0, (1 << 30) + 5)
+    futures, requests = send_each(harness, 2)
+    unsent = harness.send()
+    harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
+    harness.client.answer_produce(requests[1], base_offset=7)
+    harness.settle()
+    assert futures[1].result().offset == 7
+    # It hears why the transaction is over, and no tale of numbers.
+    assert isinstance(unsent.exception(), InvalidRecordError)
+
+
+def send_and_hold():
+    """Return cluster, harness, futures and requests: each record a request, none answered."""
+    cluster = make_cluster(1)
+    harness = Holding(cluster)
+    harness.init()
+    harness.know_topics()
+    harness.begin()
+    harness.held = []
+    futures = []
+    for value in (b"a", b"b", b"c"):
+        futures.append(harness.send("topic", value))
+        harness.settle()
+    requests, harness.held = harness.held, None
+    return cluster, harness, futures, requests
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT]
+)
+def test_a_number_that_may_be_written_under_is_not_given_to_the_next_batch(code):
+    cluster, harness, futures, requests = send_and_hold()
+    harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
+    harness.settle()
+    cluster.handle(0, requests[1].body, harness.now_ms)
+    for request, answer in ((requests[1], code), (requests[2], ErrorCode.NOT_ENOUGH_REPLICAS)):
+        harness.client.answer_produce(request, answer)
+        harness.settle()
+    harness.run_until(lambda: all(future.done() for future in futures))
+    assert all(future.exception() for future in futures)
+    assert [record.value for record in cluster.read(TP0, read_committed=False)] == [b"b"]
+
+
+def test_nor_one_whose_batch_has_expired_on_the_wire():
+    cluster = make_cluster(1)
+    harness = Holding(cluster, delivery_timeout_ms=6000, request_timeout_ms=6000, batch_size=100)
+    harness.init()
+    harness.know_topics()
+    harness.begin()
+    # They wait for their partition to be added: their time is up before that of their requests.
+    harness.delayed, harness.held = [ApiKey.ADD_PARTITIONS_TO_TXN], []
+    futures = [harness.send("topic", value * 80) for value in (b"a", b"b")]
+    harness.run_until(lambda: len(harness.held or ()) == 2)
+    futures.append(harness.send("topic", b"c"))
+    harness.settle()
+    requests, harness.held = harness.held, None
+    cluster.handle(0, requests[1].body, harness.now_ms)
+    harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
+    harness.settle()
+    harness.client.answer_produce(requests[2], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.run_until(lambda: all(future.done() for future in futures))
+    assert isinstance(futures[1].exception(), KafkaTimeoutError)
+    assert isinstance(futures[2].exception(), OutOfOrderSequenceError)
+    values = [record.value for record in cluster.read(TP0, read_committed=False)]
+    assert values == [b"b" * 80]
+
+
+def test_no_number_is_given_away_behind_a_batch_that_failed_in_doubt():
+    # A leader that does not know the producer has taken the second.
+    cluster, harness, futures, requests = send_and_hold()
+    harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.settle()
+    cluster.handle(0, requests[1].body, harness.now_ms)
+    for request, code in (
+        (requests[1], ErrorCode.UNKNOWN_SERVER_ERROR),
+        (requests[2], ErrorCode.NOT_ENOUGH_REPLICAS),
+    ):
+        harness.client.answer_produce(request, code)
+        harness.settle()
+    harness.held = []
+    harness.run_until(lambda: harness.held)
+    (again,), harness.held = harness.held, None
+    harness.client.answer_produce(again, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    harness.run_until(lambda: all(future.done() for future in futures))
+    assert [future.exception() is None for future in futures] == [False, False, True]
+    values = [record.value for record in cluster.read(TP0, read_committed=False)]
+    assert values == [b"b", b"c"]
+
+
+def test_a_late_answer_of_an_earlier_transaction_is_none_of_the_next_ones_business():
+    harness = CoreHarness(
+        transaction_version=1, delivery_timeout_ms=6000, request_timeout_ms=5000, batch_size=100
+    )
+    harness.start_transaction()
+    harness.know_topics()
+    # They wait for their partition to be added, and are old when they are sent.
+    _, expired = (harness.send(value=b"x" * 80) for _ in range(2))
+    harness.run_for(2000)
+    (adding,) = harness.client.outstanding.values()
+    harness.client.disconnect(adding.connection)
+    harness.client.prepare_add_partitions()
+    harness.client.prepare_find_coordinator()
+    harness.run_until(lambda: len(harness.client.waiting(PRODUCE)) == 2)
+    refused, late = harness.client.waiting(PRODUCE)
+    harness.client.answer_produce(refused, ErrorCode.INVALID_RECORD)
+    harness.run_until(expired.done)
+    harness.client.prepare_init_producer_id(producer_epoch=9)
+    harness.abort()
+    harness.begin_transaction()
+    harness.client.prepare_add_partitions()
+    futures = [harness.send(value=b"y" * 80) for _ in range(2)]
+    harness.settle()
+    for request in [one for one in harness.client.waiting(PRODUCE) if one is not late]:
+        harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
+        harness.settle()
+    harness.client.answer_produce(late, base_offset=5)
+    harness.settle()
+    for offset in (6, 7):
+        harness.client.prepare_produce(base_offset=offset)
+    harness.run_until(lambda: all(future.done() for future in futures))
+    assert [future.result().offset for future in futures] == [6, 7]
+    harness.commit()
+    # Nor does it ask for another epoch.
+    harness.begin_transaction()
+    assert harness.manager.producer_id_and_epoch.producer_epoch == 9

@@ -358,6 +358,18 @@ def test_a_topic_that_expired_from_metadata_is_wanted_again_when_data_wait_for_i
     assert future.exception() is None
 
 
+def test_metadata_for_what_waits_are_asked_for_at_once():
+    # Nothing else would wake the loop: the batch went when its time was up. (Java's polls behind.)
+    harness = idempotent(metadata_max_idle_ms=5_000)
+    (future,), (request,) = send_each(harness, 1)
+    harness.now_ms += 6_000
+    harness.client.disconnect(request.connection)
+    harness.client.prepare_produce()
+    harness.run_until(future.done)
+    assert future.exception() is None
+    assert harness.now_ms < 7_000
+
+
 @pytest.mark.conformance("5.11")
 def test_records_wait_for_a_leader_and_go_when_there_is_one():
     harness = idempotent()

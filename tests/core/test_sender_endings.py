@@ -8,6 +8,7 @@ import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, CoreHarness
+from tests.scripted_client import NO_BUMP_VERSIONS
 from txnproducer._core.metadata import NEVER_MS
 from txnproducer._core.metrics import Metrics
 from txnproducer._protocol.events import ClientResponse, ResponseFailure
@@ -17,11 +18,13 @@ from txnproducer._protocol.messages import (
     ProduceResponse,
 )
 from txnproducer.errors import (
+    ApplicationRecoverableError,
     ErrorCode,
     IllegalStateError,
     InvalidRecordError,
     KafkaTimeoutError,
     NotEnoughReplicasError,
+    OutOfOrderSequenceError,
     RecordTooLargeError,
     UnknownProducerIdError,
 )
@@ -254,6 +257,50 @@ def test_a_batch_that_lost_its_place_among_the_numbers_fails_instead_of_being_sp
     assert memory_taken(harness) == 0
     harness.core.begin_abort()
     harness.run_until_sent(ApiKey.END_TXN)  # nothing that was sent keeps it waiting
+
+
+def forget_the_producer(harness):
+    """Write a record, send two more, and have the broker know nothing of the first of them."""
+    harness.client.default_versions = dict(NO_BUMP_VERSIONS)
+    harness.start_transaction()
+    harness.know_topics()
+    harness.client.prepare_add_partitions()
+    harness.client.prepare_produce(base_offset=5)
+    harness.run_until(harness.send().done)
+    futures, requests = send_each(harness, 2)
+    return (
+        futures,
+        requests,
+        ProducePartitionResponse(TP0, ErrorCode.UNKNOWN_PRODUCER_ID, log_start_offset=0),
+    )
+
+
+def test_what_waits_is_not_sent_once_its_partitions_numbers_are_void():
+    harness = CoreHarness(transaction_version=1)
+    futures, requests, unknown = forget_the_producer(harness)
+    harness.client.answer_produce(requests[1], ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.settle()
+    harness.client.answer(requests[0], ProduceResponse((unknown,)))
+    harness.settle()
+    assert isinstance(futures[0].exception(), UnknownProducerIdError)
+    assert isinstance(futures[1].exception(), OutOfOrderSequenceError)
+    assert len(harness.sequences_sent()) == 3
+    harness.abort()
+    harness.begin_transaction()
+
+
+def test_nothing_is_begun_behind_what_was_written_under_a_void_number():
+    # The next transaction begins at 0 under the same epoch: the broker may have that number.
+    harness = CoreHarness(transaction_version=1)
+    futures, requests, unknown = forget_the_producer(harness)
+    harness.client.answer(requests[0], ProduceResponse((unknown,)))
+    harness.settle()
+    harness.client.answer_produce(requests[1], base_offset=9)
+    harness.settle()
+    assert futures[1].result().offset == 9
+    harness.abort()
+    with pytest.raises(ApplicationRecoverableError, match="go on with a new one"):
+        harness.begin_transaction()
 
 
 @pytest.mark.conformance("5.28")

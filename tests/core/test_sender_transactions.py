@@ -314,6 +314,7 @@ def test_a_close_that_cannot_abort_ends_all_the_same():
     harness.manager.transition_to_fatal_error(KafkaError("over"))
     harness.client.disconnect(ConnectionId(0))
     close(harness)
+    assert harness.core.is_closed
 
 
 @pytest.mark.conformance("6.22")

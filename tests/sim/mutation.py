@@ -2,7 +2,8 @@
 
 The bug is put into the source when the module is imported, in an interpreter of its own; no file
 is changed. `--all` looks for the first seed that catches each mutant (a seed that also fails
-without the bug does not count) and writes `tests/data/mutants.json`.
+without the bug does not count) and writes `tests/data/mutants.json`. A mutant that no seed catches
+is tried again with crowded runs alone, of which there are few else.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def all_mutants() -> tuple[Mutant, ...]:
 # --- inside the interpreter with the bug --------------------------------------------------------
 
 
-def run_mutant(name: str, seeds: Iterable[int]) -> dict[str, object] | None:
+def run_mutant(
+    name: str, seeds: Iterable[int], *, is_crowded: bool = False
+) -> dict[str, object] | None:
     """Install a bug and run seeds; return the first that is caught, or None."""
     if name:
         (mutant,) = (m for m in all_mutants() if m.name == name)
@@ -89,7 +92,7 @@ def run_mutant(name: str, seeds: Iterable[int]) -> dict[str, object] | None:
     signal.signal(signal.SIGALRM, _stop)
     for seed in seeds:
         signal.alarm(_LONGEST_SEED_S)
-        violations = run_seed(seed).violations
+        violations = run_seed(seed, is_crowded=is_crowded).violations
         signal.alarm(0)
         if violations:
             checker, text = violations[0]
@@ -105,10 +108,13 @@ def _stop(number: int, frame: object) -> None:
 # --- outside ------------------------------------------------------------------------------------
 
 
-def ask(name: str, first: int, count: int) -> dict[str, object] | None:
+def ask(
+    name: str, first: int, count: int, *, is_crowded: bool = False
+) -> dict[str, object] | None:
     """Run seeds on a mutant (no name: on the core as it is) in an interpreter of its own."""
+    asked = ["--run", name, str(first), str(count), *(["--crowded"] if is_crowded else [])]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.mutation", "--run", name, str(first), str(count)],
+        [sys.executable, "-m", "tests.sim.mutation", *asked],
         capture_output=True,
         text=True,
         check=False,
@@ -121,18 +127,22 @@ def ask(name: str, first: int, count: int) -> dict[str, object] | None:
     return json.loads(done.stdout) if done.stdout.strip() else None
 
 
-def hunt(mutant: Mutant, first: int = 1) -> dict[str, object] | None:
+def hunt(mutant: Mutant) -> dict[str, object] | None:
     """Return what catches a mutant, within `MOST_SEEDS` seeds, and how many it took."""
-    start, end = first, first + MOST_SEEDS
+    return _hunt(mutant, is_crowded=False) or _hunt(mutant, is_crowded=True)
+
+
+def _hunt(mutant: Mutant, *, is_crowded: bool) -> dict[str, object] | None:
+    start, end = 1, 1 + MOST_SEEDS
     while start < end:
-        count = min(_CHUNK if start > first else 3, end - start)
-        caught = ask(mutant.name, start, count)
+        count = min(_CHUNK if start > 1 else 3, end - start)
+        caught = ask(mutant.name, start, count, is_crowded=is_crowded)
         if caught is None:
             start += count
             continue
         seed = int(str(caught["seed"]))
-        if ask("", seed, 1) is None:
-            return {**caught, "seeds_needed": seed - first + 1}
+        if ask("", seed, 1, is_crowded=is_crowded) is None:
+            return {**caught, "seeds_needed": seed, "is_crowded": is_crowded}
         start = seed + 1
     return None
 
@@ -149,10 +159,12 @@ def main() -> None:
     parser.add_argument("--refresh", action="store_true", help="look again for all")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--run", nargs=3, metavar=("NAME", "FIRST", "COUNT"))
+    parser.add_argument("--crowded", action="store_true", help="with --run: crowd every run")
     arguments = parser.parse_args()
     if arguments.run:
         name, first, count = arguments.run
-        caught = run_mutant(name, range(int(first), int(first) + int(count)))
+        seeds = range(int(first), int(first) + int(count))
+        caught = run_mutant(name, seeds, is_crowded=arguments.crowded)
         print(json.dumps(caught) if caught else "")
         return
     results = {} if arguments.refresh else known()

@@ -21,9 +21,13 @@ def mutant_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     for mutant in all_mutants():
         result = results.get(mutant.name)
-        found = "| |" if result is None else f"{result['seeds_needed']} | {result['checker']} |"
+        found = "| |" if result is None else f"{_seeds(result)} | {result['checker']} |"
         lines.append(f"| {mutant.name} | {mutant.why} | {found}")
     return "\n".join(lines)
+
+
+def _seeds(result: Mapping[str, Any]) -> str:
+    return f"{result['seeds_needed']}{' crowded' if result.get('is_crowded') else ''}"
 
 
 def fault_list() -> str:

@@ -21,14 +21,18 @@ MUTANTS = {mutant.name: mutant for mutant in all_mutants()}
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_a_deliberate_bug_is_caught(name):
     assert name in KNOWN, f"python -m tests.sim.mutation {name}"
-    caught = ask(name, int(KNOWN[name]["seed"]), 1)
+    is_crowded = KNOWN[name].get("is_crowded", False)
+    caught = ask(name, int(KNOWN[name]["seed"]), 1, is_crowded=is_crowded)
     assert caught is not None, f"seed {KNOWN[name]['seed']} does not catch {name} any more"
     assert caught["checker"] == KNOWN[name]["checker"]
 
 
 def test_there_are_forty_and_ten_were_drawn_by_a_tool():
-    assert len(MUTANTS) >= 50
-    assert len(drawn_mutants()) >= 10
+    drawn = {mutant.name for mutant in drawn_mutants()}
+    # Without those that only crowded runs alone have met.
+    usual = {name for name in MUTANTS if not KNOWN[name].get("is_crowded", False)}
+    assert len(usual & drawn) >= 10
+    assert len(usual - drawn) >= 40
     assert all(int(KNOWN[name]["seeds_needed"]) <= MOST_SEEDS for name in MUTANTS)
 
 

@@ -151,15 +151,17 @@ class EndTxnHandler(TxnRequestHandler):
         verdict = table.judge(code)
         if was_commit and may_be_carried_out(verdict, code):
             self._lost_commits += 1
-        has_not_begun = code == ErrorCode.INVALID_TXN_STATE and self._actions.may_have_begun
-        if verdict.action is Action.COMPLETE:
-            self._end(response, was_commit)
-        elif has_not_begun and not was_commit:
-            # What could have begun the transaction did not: there is nothing to abort. What the
-            # coordinator's log may have kept for the next one to load is of an old epoch then.
-            # (Where epochs cannot be raised it would time out, and fence this producer. That is
-            # rarer, and no worse, than to refuse the next begin.)
+        is_in_doubt = self._actions.may_have_begun and not was_commit
+        is_ended = verdict.action is Action.COMPLETE
+        if is_in_doubt and (is_ended or code == ErrorCode.INVALID_TXN_STATE):
+            # What could have begun the transaction did not: there is nothing to abort (with v1 a
+            # coordinator says that as well by telling how the one before ended). What its log may
+            # have kept for the next one to load is of an old epoch then. (Where epochs cannot be
+            # raised it would time out, and fence this producer. That is rarer, and no worse, than
+            # to refuse the next begin.)
             self._actions.require_epoch_bump()
+            self._end(response, was_commit)
+        elif is_ended:
             self._end(response, was_commit)
         elif self._given_up is not None and self._goes_on(verdict, code, was_commit):
             self._actions.retry(self)

@@ -32,7 +32,7 @@ from txnproducer._core.record_accumulator import RecordAccumulator
 from txnproducer._core.request_tracker import RequestTracker
 from txnproducer._core.results import RecordErrors
 from txnproducer._core.transaction_manager import TransactionManager
-from txnproducer._core.txn_partition_map import is_sequence_after
+from txnproducer._core.txn_partition_map import identity_of, is_sequence_after
 from txnproducer._protocol.events import ClientResponse, ConnectionId, ResponseFailure
 from txnproducer._protocol.messages import (
     BrokerNode,
@@ -48,6 +48,7 @@ from txnproducer.errors import (
     KafkaTimeoutError,
     OutOfOrderSequenceError,
     RetriableError,
+    UnknownProducerIdError,
 )
 from txnproducer.records import TopicPartition
 
@@ -340,15 +341,42 @@ class ProduceSender:
         with its offset. Their transaction is to be aborted, since an earlier batch failed. (Java
         sends them.)
         """
+        transactions = self._transactions
+        if transactions is None or not (written.is_reset and written.is_transactional):
+            return
+        if identity_of(written) != transactions.producer_id_and_epoch:
+            return
         place = written.topic_partition
         for batch in self._in_flight.get(place, ()):
             batch.is_overtaken |= batch.is_reset
+        first = written.base_sequence
         for batch in self._accumulator.take_out(
-            place, lambda b: is_sequence_after(b.base_sequence, written.base_sequence)
+            place, lambda b: b.has_sequence and is_sequence_after(b.base_sequence, first)
         ):
             error = OutOfOrderSequenceError(
                 f"{batch.record_count} record(s) for {place.topic}-{place.partition}: an earlier"
                 " batch failed, and this one's new sequence number is taken"
+            )
+            self.fail_batch(
+                batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
+            )
+
+    def _fail_what_lost_its_place(self, place: TopicPartition, now_ms: int) -> None:
+        """Fail the waiting batches of a partition whose numbers were wiped (before Kafka 2.5).
+
+        The partition begins at 0 again, and one of these may have that number: the broker would
+        write it, and take the next transaction's first batch for it. (Java sends them.)
+        """
+        transactions = self._transactions
+        if transactions is None or not transactions.is_transactional:
+            return
+        sequences = transactions.sequences
+        for batch in self._accumulator.take_out(
+            place, lambda b: b.has_sequence and not sequences.is_in_flight(b)
+        ):
+            error = OutOfOrderSequenceError(
+                f"{batch.record_count} record(s) for {place.topic}-{place.partition}: the broker"
+                " does not know this producer any more, and their sequence numbers are void"
             )
             self.fail_batch(
                 batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
@@ -432,8 +460,7 @@ class ProduceSender:
             self._transactions.handle_completed_batch(batch, response)
         is_mine = batch.complete(response.base_offset, response.log_append_time_ms)
         self._let_go(batch, is_mine)
-        if batch.is_reset and batch.is_transactional:
-            self._fail_what_was_renumbered_with(batch, now_ms)
+        self._fail_what_was_renumbered_with(batch, now_ms)
 
     def _let_go(self, batch: ProducerBatch, is_mine: bool) -> None:
         """Free what a batch holds; `is_mine`: its records end now, else they had before."""
@@ -471,6 +498,10 @@ class ProduceSender:
                 # An illegal transition; it has poisoned the manager, but the batch must still end.
                 _LOG.debug("the failure of %s met an illegal state", batch, exc_info=True)
         self._let_go(batch, is_mine)
+        if is_mine and (batch.may_be_written or batch.is_in_flight):
+            self._fail_what_was_renumbered_with(batch, now_ms)
+        if isinstance(error, UnknownProducerIdError):
+            self._fail_what_lost_its_place(batch.topic_partition, now_ms)
 
     def _settle_failed_sequence(
         self, batch: ProducerBatch, error: KafkaError, is_refusal_certain: bool

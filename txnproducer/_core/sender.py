@@ -89,7 +89,8 @@ class Sender:
         """Take one step; return after how many milliseconds the next is due."""
         if self._phase is Phase.CLOSED:
             return NEVER_MS
-        delay_ms = min(self._refresher.step(now_ms), self._step(now_ms))
+        # In this order: a leader that is not known asks for metadata in this very step.
+        delay_ms = min(self._step(now_ms), self._refresher.step(now_ms))
         if self._phase is Phase.CLOSING:
             delay_ms = min(delay_ms, self._continue_closing())
         return max(0, delay_ms)

@@ -301,7 +301,9 @@ class SequenceManager:
         another one with its number of before. (Java renumbers them.)
         """
         entry = self.partitions.find(batch.topic_partition) if self._is_transactional else None
-        return entry is None or not entry.has_doubt_behind(batch)
+        if entry is None:
+            return True
+        return batch.topic_partition not in self._unresolved and not entry.has_doubt_behind(batch)
 
     # --- unresolved partitions ------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sequence_manager import BumpOutcome, SequenceManager
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._core.txn_handler import Offsets
-from txnproducer._core.txn_partition_map import NumberedBatch
+from txnproducer._core.txn_partition_map import NumberedBatch, identity_of
 from txnproducer._core.txn_request_flow import TxnRequestFlow
 from txnproducer._core.txn_requests import (
     AddPartitionsToTxnHandler,
@@ -382,9 +382,11 @@ class TransactionCourse(TxnRequestFlow):
         self, batch: NumberedBatch, response: ProducePartitionResponse
     ) -> None:
         """Note a batch's success."""
-        if batch.is_reset:
-            # Renumbered on the wire, and written under the number of before, which the partition
-            # gives out again: what comes under it would be taken for this one. (In Java it is.)
+        is_lost = batch.is_reset or not self.sequences.is_in_flight(batch)
+        if is_lost and identity_of(batch) == self.producer_id_and_epoch:
+            # Renumbered on the wire, and written under the number of before; or its partition's
+            # numbers were wiped meanwhile. The partition gives this number out again: what comes
+            # under it would be taken for this one. (In Java it is.)
             self._need_new_epoch()
         self.sequences.handle_completed_batch(batch, response)
 

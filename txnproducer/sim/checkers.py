@@ -8,7 +8,8 @@ at futures, callbacks, memory, logs and offsets only.
     committed    a transaction reported committed is there once, whole, in order, on every
                  partition and in the offsets
     aborted      nothing of a transaction that was not committed is visible
-    unknown      one whose outcome is unknown is there whole, or not at all
+    unknown      one whose outcome is unknown is there whole, or not at all; it is called so only
+                 if a commit had no answer
     order        a producer's transactions lie in the log in the order in which they were made
     offsets      a group's offsets are those of the committed transactions, in their order
     fenced       nothing of an older producer is appended once a newer one has its identity
@@ -17,7 +18,8 @@ at futures, callbacks, memory, logs and offsets only.
     told         commit succeeds only if every record did; callbacks come once each, in order; no
                  failure is counted that was not one
     content      a record in a log has the key, headers, time and partition that it was given
-    expired      once everything has healed, no record expires for lack of progress
+    expired      no record expires before its time, and once everything has healed none does for
+                 lack of progress
     needless     nor does anything else fail without an excuse (see `excuses`)
     memory       a closed producer has given back all of its buffer memory
     open         a transaction whose end was told is over for its coordinator, too; in the end none
@@ -32,6 +34,7 @@ at futures, callbacks, memory, logs and offsets only.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -60,6 +63,8 @@ _ENDS = {
     "PrepareAbort": "aborted",
     "CompleteAbort": "aborted",
 }
+# How old its batch was, by what the record's error says.
+_EXPIRED = re.compile(r" expired (\d+) ms after")
 # In so long a time a record that is refused a few times is delivered.
 _LONG_ENOUGH_MS = 10_000
 
@@ -105,13 +110,15 @@ class Checkers:
     def ended(self, process: Process, attempt: Attempt) -> None:
         """Look whether a transaction is over for the coordinator, too, when its end returns."""
         name = process.transactional_id or ""
+        attempt.late_by_end = self._history.late[name]
         known = self._simulator.cluster.transaction_coordinator(name).find(name)
-        if known is None or self._history.late[name] > attempt.late_before:
+        if known is None or attempt.late_by_end > attempt.late_before:
             return  # what came late may have begun another one
         can_bump = self._simulator.options.cluster.init_producer_id_version >= CAN_BUMP
-        if not can_bump and self._simulator.faults.log_writes_kept > attempt.kept_before:
+        is_bumped = can_bump and not process.manager.has_fatal_error
+        if not is_bumped and self._simulator.faults.log_writes_kept > attempt.kept_before:
             # The coordinator denied that there was one, and found it in its log later on. There
-            # is nothing in it, and nothing but a new producer would keep it out.
+            # is nothing in it, and nothing but a new epoch or producer would keep it out.
             return
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
         if known.state.value == "Ongoing" and described == attempt.identity:
@@ -172,17 +179,37 @@ class Checkers:
             self._history.violate("open", f"{process.name} is closed, its transaction open")
 
     def resolved(
-        self, attempt: Attempt, commit: SentCommit, described: ProducerIdAndEpoch, state: str
+        self,
+        attempt: Attempt,
+        commit: SentCommit,
+        described: ProducerIdAndEpoch,
+        state: str,
+        *,
+        may_begin_again: bool,
     ) -> None:
         """Look at what was found out about a commit, where the coordinator tells it plainly.
 
-        With v2 the epoch behind the commit's belongs to the end of its transaction alone.
+        With v2 the epoch behind the commit's belongs to the end of its transaction alone. With v1
+        an end under its own epoch does, unless a late request may have begun another one.
         """
         producer_id, epoch = commit.producer.producer_id, commit.producer.producer_epoch
-        is_plain = described == ProducerIdAndEpoch(producer_id, epoch + 1) and state in _ENDS
-        if commit.is_transaction_v2 and is_plain and attempt.claim != _ENDS[state]:
+        end = ProducerIdAndEpoch(producer_id, epoch + int(commit.is_transaction_v2))
+        is_plain = described == end and state in _ENDS
+        is_plain &= not (may_begin_again and "Abort" in state)
+        if is_plain and attempt.claim != _ENDS[state]:
             self._history.violate(
                 "unknown", f"{attempt.name} is {attempt.claim}, but the coordinator says {state}"
+            )
+        if state == "Ongoing" and attempt.claim != "unknown":
+            self._history.violate(
+                "unknown", f"{attempt.name} is {attempt.claim}, and a commit can still arrive"
+            )
+
+    def unknown(self, process: Process, attempt: Attempt) -> None:
+        """Look whether a commit had no answer of which nobody is said to know what became."""
+        if process.network.commits_in_doubt <= attempt.commits_in_doubt_before:
+            self._history.violate(
+                "unknown", f"{attempt.name}: each commit was answered, and it is called unknown"
             )
 
     def consume(self) -> None:
@@ -205,6 +232,7 @@ class Checkers:
         outcomes = LogJudge(self._history, self._simulator.cluster).judge()
         self._check_counted()
         self._check_progress()
+        self._check_patience()
         self._check_needless(outcomes)
         self._check_fences()
         self._check_nothing_open()
@@ -229,13 +257,23 @@ class Checkers:
                 future = record.future
                 if record.waited_in_vain or future is None or not future.done():
                     continue
-                if type(future.error) is KafkaTimeoutError:
+                if _EXPIRED.search(str(future.error)):
                     self._history.violate("expired", f"{record.value!r}: {future.error}")
+
+    def _check_patience(self) -> None:
+        for attempt in self._history.attempts:
+            for record in attempt.records:
+                error = None if record.future is None else record.future.error
+                told = _EXPIRED.search(str(error)) if type(error) is KafkaTimeoutError else None
+                if told is not None and int(told[1]) < attempt.delivery_timeout_ms:
+                    self._history.violate(
+                        "expired", f"{record.value!r}: {error}, not {attempt.delivery_timeout_ms}"
+                    )
 
     def _check_needless(self, outcomes: dict[str, bool | None]) -> None:
         simulator = self._simulator
         attempts = [a for a in self._history.attempts if not simulator.has_time_acted(a.owner)]
-        for text in unexcused(attempts, self._history.shaken, simulator.options, outcomes):
+        for text in unexcused(attempts, self._history, simulator.options, outcomes):
             self._history.violate("needless", text)
 
     def _check_fences(self) -> None:

@@ -10,13 +10,18 @@ is given. So a failure needs an excuse:
 * a record that is too large, or invalid (with those of its batch), or waited in vain for memory or
   for a topic that does not exist; in a transaction the rest follows from one of them, but the
   abort has to succeed, and the producer to go on
+* offsets that its application sent again with other numbers, after a lost answer: a late copy of
+  the first could overwrite the second
 * a call that its application gave up, or interrupted; the outcome is unknown only if an answer was
   lost besides, and the transaction not aborted (with transactions v1 what the abort ended may have
   been begun by a late request)
 * an idempotent producer's records that others overtook while the broker did not know the producer,
   and what was renumbered on the wire for that, if its answer is lost
 * on a cluster that cannot raise epochs: a lost answer, also one that only said that the leader had
-  moved, before the record failed for its own fault
+  moved, before the record failed for its own fault; and an idempotent producer's record in doubt,
+  since brokers of that age call a producer unknown of which they were told to write nothing yet
+* an idempotent producer's records behind one that failed for its own fault, if an answer left open
+  whether they are written: they cannot get other numbers
 * a lost answer to the request for the last epoch: a broker that is asked again gives
   UNKNOWN_SERVER_ERROR, and a producer that must not fence another one cannot do without
 * a partition that has forgotten a producer which was idle for too long: the producer cannot tell
@@ -37,7 +42,7 @@ from txnproducer.errors import (
     OutOfOrderSequenceError,
     UnknownProducerIdError,
 )
-from txnproducer.sim.history import Attempt, SentRecord
+from txnproducer.sim.history import Attempt, History, SentRecord
 from txnproducer.sim.options import LONGEST_DELIVERY_MS, SimOptions
 
 # What a calm producer is set to: all that goes wrong is over long before.
@@ -59,7 +64,7 @@ _PASSING = ("abort", "resume", "fix")
 
 def unexcused(
     attempts: Iterable[Attempt],
-    shaken: Collection[tuple[str, int]],
+    history: History,
     options: SimOptions,
     outcomes: Mapping[str, bool | None],
 ) -> Iterator[str]:
@@ -67,17 +72,21 @@ def unexcused(
 
     Args:
         attempts: all that is to be judged.
-        shaken: the producers that lost requests with a connection.
+        history: knows the producers that lost requests with a connection, and what was in doubt.
         options: of the run.
         outcomes: whether a transaction is visible, by its name; None where nothing shows it.
     """
     can_bump = options.cluster.init_producer_id_version >= CAN_BUMP
+    shaken = history.shaken
     calm = [
         attempt
         for attempt in attempts
         if attempt.is_calm and not attempt.is_crashed and (can_bump or _who(attempt) not in shaken)
     ]
-    yield from _out_of_order_for_no_reason(a for a in calm if _who(a) not in shaken)
+    unshaken = [attempt for attempt in calm if _who(attempt) not in shaken]
+    yield from _out_of_order_for_no_reason(
+        [attempt for attempt in unshaken if not _is_in_doubt(attempt, history)], history.doubtful
+    )
     for attempt in calm:
         if attempt.owner is not None:
             is_shaken = _who(attempt) in shaken
@@ -85,13 +94,17 @@ def unexcused(
                 outcomes[attempt.name] is not False or options.cluster.transaction_version == 1
             )
             is_doubtful = is_shaken and is_open if can_bump else True
-            is_faulty = _has_own_fault(attempt) or _is_forgotten(attempt)
+            is_undone = is_shaken and bool(attempt.earlier_offsets)
+            is_faulty = _has_own_fault(attempt) or _is_forgotten(attempt) or is_undone
             if is_shaken and _is_refused_the_last_epoch(attempt):
                 continue
-            passing = _PASSING if can_bump else (*_PASSING, "restart")
+            is_stuck = not can_bump and _is_in_doubt(attempt, history)
+            passing = (*_PASSING, "restart") if is_stuck else _PASSING
             yield from _of_transaction(
                 attempt, passing if is_faulty else (), is_doubtful=is_doubtful
             )
+        elif not can_bump and attempt.name in history.doubtful:
+            continue
         elif not _has_own_fault(attempt) and not _is_overtaken(attempt):
             for record in attempt.records:
                 error = _error_of(record)
@@ -128,18 +141,29 @@ def _is_refused_the_last_epoch(attempt: Attempt) -> bool:
     return is_next_to_last and any(refusal in str(error) for error in attempt.errors)
 
 
-def _out_of_order_for_no_reason(calm: Iterable[Attempt]) -> Iterator[str]:
-    """Yield the records that were given up as out of order, with nothing written behind them."""
-    by_partition: dict[object, list[SentRecord]] = defaultdict(list)
+def _out_of_order_for_no_reason(
+    calm: Iterable[Attempt], doubtful: Collection[str]
+) -> Iterator[str]:
+    """Yield the records that were given up as out of order, with nothing written behind them.
+
+    What is in doubt behind one that was overtaken has its excuse as well: it cannot get another
+    number, as the others do. So has what is in doubt while the broker does not know the producer
+    yet: it may have taken it without those before it.
+    """
+    by_partition: dict[object, list[tuple[Attempt, SentRecord]]] = defaultdict(list)
     for attempt in calm:
         if attempt.owner is None and attempt.is_idempotent:
             for record in attempt.records:
-                by_partition[_who(attempt), record.place].append(record)
+                by_partition[_who(attempt), record.place].append((attempt, record))
     for records in by_partition.values():
-        for number, record in enumerate(records):
-            if isinstance(_error_of(record), OutOfOrderSequenceError) and not any(
-                _is_known_before(later, record) for later in records[number + 1 :]
-            ):
+        overtaken: set[str] = set()
+        for number, (attempt, record) in enumerate(records):
+            if not isinstance(_error_of(record), OutOfOrderSequenceError):
+                continue
+            is_unknown = not any(_is_seen_before(one, record) for _, one in records[:number])
+            if any(_is_known_before(later, record) for _, later in records[number + 1 :]):
+                overtaken.add(attempt.name)
+            elif attempt.name not in doubtful or not (is_unknown or attempt.name in overtaken):
                 yield f"{record.value!r}: {_error_of(record)}"
 
 
@@ -148,7 +172,14 @@ def _is_known_before(later: SentRecord, record: SentRecord) -> bool:
     if later.future is None or not later.future.done() or later.future.error is not None:
         return False
     is_seen = later.is_watched and record.is_watched
-    return later.delivered_as < record.delivered_as if is_seen else True
+    return _is_seen_before(later, record) if is_seen else True
+
+
+def _is_seen_before(one: SentRecord, record: SentRecord) -> bool:
+    """Tell whether a record was acknowledged before another one failed, as somebody saw."""
+    is_seen = one.is_watched and record.is_watched
+    is_written = one.future is not None and one.future.done() and one.future.error is None
+    return is_seen and is_written and one.delivered_as < record.delivered_as
 
 
 def _is_overtaken(attempt: Attempt) -> bool:
@@ -168,6 +199,11 @@ def _is_forgotten(attempt: Attempt) -> bool:
 def _error_of(record: SentRecord) -> KafkaError | None:
     future = record.future
     return future.error if future is not None and future.done() else None
+
+
+def _is_in_doubt(attempt: Attempt, history: History) -> bool:
+    """Tell whether it had a fault of its own, and an answer that left open what was written."""
+    return _has_own_fault(attempt) and attempt.name in history.doubtful
 
 
 def _has_own_fault(attempt: Attempt) -> bool:

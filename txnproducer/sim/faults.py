@@ -108,6 +108,9 @@ _BURST_REQUESTS = 5
 # After the healing: of each request, and so often at most.
 _MILD_RATE = 0.02
 _MOST_MILD = 6
+_MILD = (FaultKind.REQUEST_LOST, FaultKind.ANSWER_LOST, FaultKind.LEFT_OUT)
+# Calls that end within ten seconds may wait for a few of these besides.
+_LONGEST_MILD_STALL_MS = 1000
 
 
 class Faults:
@@ -117,6 +120,7 @@ class Faults:
         rates: per request, per write; kinds that are off are left out.
         dice: draws them.
         burst: by how much likelier trouble on the network is for the next few requests.
+        request_timeout_ms: how long a request waits for its answer.
 
     Attributes:
         counts: how often each kind took effect.
@@ -126,7 +130,11 @@ class Faults:
     """
 
     def __init__(
-        self, rates: Mapping[FaultKind, float], dice: random.Random, burst: float = 1.0
+        self,
+        rates: Mapping[FaultKind, float],
+        dice: random.Random,
+        burst: float = 1.0,
+        request_timeout_ms: int = _LONGEST_MILD_STALL_MS,
     ) -> None:
         self.counts: Counter[FaultKind] = Counter()
         self.is_healed = False
@@ -142,6 +150,8 @@ class Faults:
         self._thresholds = thresholds
         self._total = total
         self._mild_left = _MOST_MILD
+        can_stall = request_timeout_ms <= _LONGEST_MILD_STALL_MS
+        self._mild = (*_MILD, FaultKind.STALLED) if can_stall else _MILD
         self._burst = burst
         self._burst_left = 0
 
@@ -167,7 +177,7 @@ class Faults:
         if not self._mild_left or self._dice.random() >= _MILD_RATE:
             return None
         self._mild_left -= 1
-        return self._dice.choice((FaultKind.REQUEST_LOST, FaultKind.ANSWER_LOST))
+        return self._dice.choice(self._mild)
 
     def happens(self, kind: FaultKind) -> bool:
         """Draw whether something goes wrong, and count it if it does."""

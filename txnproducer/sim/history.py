@@ -78,6 +78,7 @@ class Attempt:
         records: in the order of sending.
         group_id: whose offsets were sent in it, if any were.
         offset: what was committed for the group, for each partition the same.
+        earlier_offsets: that were sent before it in the same transaction.
         offset_places: the partitions whose offsets were sent.
         are_offsets_sent: whether the call that sent them succeeded.
         is_commit_asked: whether commit was ever called.
@@ -92,7 +93,10 @@ class Attempt:
         is_mistaken: whether it sent what cannot be sent, or what a broker refuses.
         is_crashed: whether the process ended before it was told.
         forgotten_at: partitions that had forgotten its producer when a call of it failed.
-        late_before: how many late requests of its id had arrived when it began.
+        late_before: how many such requests of its id had arrived late when it began.
+        late_by_end: how many when its end was told; None if it was not.
+        commits_in_doubt_before: how many commits of its producer had no answer when it began.
+        delivery_timeout_ms: of its producer.
         kept_before: how many refused writes to the transaction log had been kept when it began.
     """
 
@@ -105,6 +109,7 @@ class Attempt:
     records: list[SentRecord] = field(default_factory=list)
     group_id: str | None = None
     offset: int = -1
+    earlier_offsets: list[int] = field(default_factory=list)
     offset_places: tuple[TopicPartition, ...] = ()
     are_offsets_sent: bool = False
     is_commit_asked: bool = False
@@ -120,7 +125,10 @@ class Attempt:
     is_mistaken: bool = False
     forgotten_at: set[TopicPartition] = field(default_factory=set)
     late_before: int = 0
+    late_by_end: int | None = None
     kept_before: int = 0
+    commits_in_doubt_before: int = 0
+    delivery_timeout_ms: int = 0
 
     @property
     def is_fruitful(self) -> bool:
@@ -164,7 +172,8 @@ class History:
         violations: the checker and a text, of each.
         delivery_count: how many callbacks were called.
         shaken: the producers (process and incarnation) that lost requests with a connection.
-        late: how many requests of a transactional id arrived late.
+        late: how many requests of a transactional id arrived late that can begin a transaction.
+        doubtful: the attempts whose records a broker refused without saying that it has them not.
         told: the partition and first offset of each batch, as the answers came; by network, which
             is one for each life of a process.
     """
@@ -175,6 +184,7 @@ class History:
         self.fences: list[Fence] = []
         self.shaken: set[tuple[str, int]] = set()
         self.late: Counter[str] = Counter()
+        self.doubtful: set[str] = set()
         self.told: dict[object, list[tuple[TopicPartition, int]]] = defaultdict(list)
         self.violations: list[tuple[str, str]] = []
 

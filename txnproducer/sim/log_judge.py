@@ -159,12 +159,23 @@ class LogJudge:
                     last[key] = (max(before, offset), attempt.name)
 
     def _check_offsets(self, outcomes: dict[str, bool | None]) -> None:
-        by_offset = {a.offset: a for a in self._history.attempts if a.group_id is not None}
+        by_offset = {
+            offset: attempt
+            for attempt in self._history.attempts
+            if attempt.group_id is not None
+            for offset in (*attempt.earlier_offsets, attempt.offset)
+        }
         seen: dict[tuple[str, TopicPartition], int] = {}
+        repeats: Counter[tuple[str, TopicPartition]] = Counter()
         committed: dict[str, Counter[TopicPartition]] = defaultdict(Counter)
         for group_id, place, offset in self._cluster.offsets_history():
             attempt = by_offset[offset.offset]
-            committed[attempt.name][place] += 1
+            is_repeated = offset.offset == seen.get((group_id, place))
+            repeats[attempt.name, place] += is_repeated
+            if not is_repeated or repeats[attempt.name, place] > self._most_repeats(attempt):
+                committed[attempt.name][place] += 1
+            if offset.metadata != attempt.name or offset.offset != attempt.offset:
+                self._history.violate("offsets", f"{attempt.name}: {offset} committed")
             if outcomes[attempt.name] is False:
                 self._history.violate(
                     "offsets", f"{attempt.name} is {attempt.final_claim}, its offsets committed"
@@ -172,7 +183,7 @@ class LogJudge:
             if offset.offset < seen.get((group_id, place), -1):
                 self._history.violate("offsets", f"{group_id} goes back to {attempt.name}")
             seen[group_id, place] = offset.offset
-        for attempt in by_offset.values():
+        for attempt in {attempt.name: attempt for attempt in by_offset.values()}.values():
             times = committed[attempt.name]
             missing = [place for place in attempt.offset_places if not times[place]]
             is_lost = self._cluster.has_lost_offsets(attempt.group_id or "")
@@ -182,6 +193,17 @@ class LogJudge:
                 self._history.violate("offsets", f"{attempt.name}: none committed of {missing}")
             if times and max(times.values()) > 1:
                 self._history.violate("offsets", f"{attempt.name}: committed twice: {times}")
+
+    def _most_repeats(self, attempt: Attempt) -> int:
+        """Return how often a transaction's offsets may be committed once more, in a row (v1).
+
+        A late request of its own, behind the commit whose answer was lost, begins it anew, and the
+        commit that is asked for again ends that. No client could know, and no group sees it.
+        """
+        late = attempt.late_by_end
+        if late is None:
+            late = self._history.late[attempt.owner or ""]
+        return late - attempt.late_before if self._cluster.options.transaction_version == 1 else 0
 
     def _check_plain(self, everything: dict[bytes, list[_Found]]) -> None:
         for attempt in self._history.attempts:

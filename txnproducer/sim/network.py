@@ -29,6 +29,8 @@ from txnproducer._protocol.events import (
     ResponseFailure,
 )
 from txnproducer._protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
     ApiKey,
     BrokerNode,
     DescribeTransactionsRequest,
@@ -46,11 +48,14 @@ from txnproducer.sim.trace import show_message
 from txnproducer.sim.wire_rules import WireRules
 
 if TYPE_CHECKING:
+    from txnproducer.config import ProducerConfig
     from txnproducer.records import ConsumerGroupMetadata
     from txnproducer.sim.simulator import Simulator
 
 _FOR_EVER_MS = 1 << 40
 _RECONNECT_MS = 20
+_LATE_MS = (10, 1000, LATEST_MS)
+_SOON_MS = (30, 200, 1000)
 _FIRST_WITH_GROUP_METADATA = 3
 _HARMLESS_WHEN_LATE = (MetadataRequest, FindCoordinatorRequest, DescribeTransactionsRequest)
 
@@ -97,7 +102,7 @@ class SimNetwork:
         name: of the producer process, for the trace.
         incarnation: which of its producers.
         dice: of this network alone.
-        max_in_flight: requests on a connection.
+        config: the producer's.
 
     Attributes:
         inbox: events for the core that nobody has taken.
@@ -112,13 +117,13 @@ class SimNetwork:
         name: str,
         incarnation: int,
         dice: random.Random,
-        max_in_flight: int,
+        config: ProducerConfig,
     ) -> None:
         self._simulator = simulator
         self._name = name
         self._incarnation = incarnation
         self._dice = dice
-        self._max_in_flight = max_in_flight
+        self._max_in_flight = config.max_in_flight_requests_per_connection
         self._way_ms = simulator.options.network_ms
         self._nodes: dict[int, BrokerNode] = {}
         self._links: dict[ConnectionId, Link] = {}
@@ -129,7 +134,12 @@ class SimNetwork:
         self.on_event: Callable[[], None] = _nothing
         self.unreachable: set[int] = set()
         self.is_login_refused = False
-        self._rules = WireRules(name, simulator.history)
+        self._rules = WireRules(name, simulator, config)
+
+    @property
+    def commits_in_doubt(self) -> int:
+        """How many commits were sent and not answered, or so that they may be carried out."""
+        return self._rules.commits_in_doubt
 
     def expect_member(self, metadata: ConsumerGroupMetadata) -> None:
         """Learn as which member of its group the application sends offsets."""
@@ -415,10 +425,12 @@ class SimNetwork:
     def _maybe_deliver_late(self, request: ClientRequest, link: Link, now_ms: int) -> None:
         """Let a request of a dead connection arrive some time, or never."""
         simulator = self._simulator
-        is_on = simulator.options.is_late_delivery_on and not simulator.faults.is_healed
-        if not is_on or self._dice.random() < 0.5:
+        options = simulator.options
+        if not options.is_late_delivery_on or simulator.faults.is_healed:
             return
-        longest_ms = self._dice.choice((10, 1000, LATEST_MS))
+        if not options.is_haunted and self._dice.random() < 0.5:
+            return
+        longest_ms = self._dice.choice(_SOON_MS if options.is_haunted else _LATE_MS)
         link.late_ms = max(link.late_ms, now_ms + 1 + self._dice.randrange(longest_ms))
         simulator.call_at(link.late_ms, lambda at_ms: self._arrive_late(request, at_ms))
 
@@ -429,7 +441,8 @@ class SimNetwork:
             return
         if not isinstance(request.body, _HARMLESS_WHEN_LATE):
             simulator.faults.counts[FaultKind.REQUEST_LATE] += 1
-            simulator.history.late[getattr(request.body, "transactional_id", None) or ""] += 1
+        if isinstance(request.body, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest):
+            simulator.history.late[request.body.transactional_id] += 1
         if simulator.trace.is_on:
             simulator.trace.add(now_ms, self._name, f"~> {_show(request)}  (late)")
         simulator.handle(node_id, request, now_ms)

@@ -33,8 +33,9 @@ _OF_A_MISSING_TOPIC = (
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.INVALID_REPLICATION_FACTOR,
 )
-# Of all seeds.
+# Of all seeds; of those that are not crowded.
 _CROWDED_RATE = 1 / 8
+_HAUNTED_RATE = 1 / 8
 # A request of a dead connection arrives no later than this after its end.
 LATEST_MS = 30_000
 # What a producer is set to once all is well.
@@ -64,6 +65,7 @@ class SimOptions:
         initial_epoch: of transactional ids (near their end, in some runs).
         network_ms: the longest usual way to a broker, and back.
         is_crowded: whether applications send much at once, in batches as small as can be.
+        is_haunted: whether many connections die, and each of their requests arrives soon after.
     """
 
     seed: int
@@ -84,6 +86,7 @@ class SimOptions:
     initial_epoch: int
     network_ms: int
     is_crowded: bool = False
+    is_haunted: bool = False
 
     def __str__(self) -> str:
         def show(value: object) -> str:
@@ -133,7 +136,8 @@ class SimOptions:
             initial_epoch=dice.choice((-1, -1, -1, 32750, 32764)) if can_bump else -1,
             network_ms=dice.choice((1, 5, 50)),
         )
-        return _crowd(options, crowded_rate=1.0 if is_crowded else _CROWDED_RATE)
+        options = _crowd(options, crowded_rate=1.0 if is_crowded else _CROWDED_RATE)
+        return options if options.is_crowded else _haunt(options)
 
 
 def _crowd(options: SimOptions, crowded_rate: float) -> SimOptions:
@@ -162,6 +166,27 @@ def _crowd(options: SimOptions, crowded_rate: float) -> SimOptions:
         network_ms=dice.choice((5, 50)),
         intervals_ms={**options.intervals_ms, **drawn},
         is_crowded=True,
+    )
+
+
+def _haunt(options: SimOptions) -> SimOptions:
+    """Haunt some of the runs: requests of dead connections, while the next transaction is made.
+
+    The harm that they would do, if nothing guarded against it, is rare otherwise: a request of one
+    kind has to fall between two certain ones of a later transaction. With transactions v2 it does
+    none.
+    """
+    dice = random.Random(f"options {options.seed} haunt")  # noqa: S311 - seeded on purpose
+    if dice.random() >= _HAUNTED_RATE:
+        return options
+    rates = {FaultKind.REQUEST_LOST: 0.1, FaultKind.ANSWER_LOST: 0.02}
+    return replace(
+        options,
+        cluster=replace(options.cluster, transaction_version=1),
+        rates={**options.rates, **rates},
+        offsets_rate=dice.choice((0.3, 0.8)),
+        is_late_delivery_on=True,
+        is_haunted=True,
     )
 
 

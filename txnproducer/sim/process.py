@@ -126,13 +126,7 @@ class Process:
         self.failed_appends = 0
         if self.is_calm:
             self.config = self._build_config(**TIME_ENOUGH)
-        self.network = SimNetwork(
-            simulator,
-            self.name,
-            self.incarnation,
-            self.dice,
-            self.config.max_in_flight_requests_per_connection,
-        )
+        self.network = SimNetwork(simulator, self.name, self.incarnation, self.dice, self.config)
         self.network.on_event = self.poke
         self.core = ProducerCore(self.config, self.network, self, self.dice, self.now_ms)
 

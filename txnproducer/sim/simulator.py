@@ -132,7 +132,12 @@ class Simulator:
         self.cluster.create_topic(TOPIC, options.partition_count)
         self.cluster.create_topic(COMPACTED_TOPIC, options.partition_count)
         self.cluster.compacted.add(COMPACTED_TOPIC)
-        self.faults = Faults(options.rates, self._new_dice("faults"), options.burst)
+        self.faults = Faults(
+            options.rates,
+            self._new_dice("faults"),
+            options.burst,
+            options.settings["request_timeout_ms"],
+        )
         self.checkers = Checkers(self)
         self.trouble = Trouble(self, self._new_dice("trouble"))
         self.transactional_ids = [f"txn-{n}" for n in range(options.transactional_producers)]
@@ -187,6 +192,8 @@ class Simulator:
         attempt.is_calm = process.is_calm
         attempt.late_before = self.history.late[attempt.owner or ""]
         attempt.kept_before = self.faults.log_writes_kept
+        attempt.commits_in_doubt_before = process.network.commits_in_doubt
+        attempt.delivery_timeout_ms = process.config.delivery_timeout_ms
         return attempt
 
     def count_transaction(self, attempt: Attempt) -> None:

@@ -38,6 +38,7 @@ _LOWERED_MS = 600
 _LOWERED_LIMITS_BYTES = (110, 150, 300)
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3
+_KEPT_WHEN_HEALED = 0.2
 _OFFSETS_REFUSALS_WHEN_HEALED = 6
 _LOG_WRITES_WHEN_HEALED = 8
 _LOG_WRITE_FAILS_WHEN_HEALED = 0.1
@@ -79,10 +80,12 @@ class _Appends:
 
     def _decide_when_healed(self) -> tuple[ErrorCode, bool]:
         """Refuse for a while what any producer can send again: nobody may fail over that."""
-        if self._left and self._dice.random() < _REFUSED_WHEN_HEALED:
-            self._left -= 1
-            return ErrorCode.NOT_ENOUGH_REPLICAS, False
-        return ErrorCode.NONE, True
+        if not self._left or self._dice.random() >= _REFUSED_WHEN_HEALED:
+            return ErrorCode.NONE, True
+        self._left -= 1
+        if self._dice.random() < _KEPT_WHEN_HEALED:
+            return self._dice.choice(self._kept), True
+        return self._dice.choice(self._refusals), False
 
 
 class Trouble:

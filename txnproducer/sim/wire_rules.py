@@ -12,8 +12,9 @@ Rules of one partition under one identity (producer id and epoch):
   nobody knows what became. (Batches that were on their way when another one was refused for good
   may be renumbered, and are not held to this.)
 * "again": a batch is not sent over and over while the broker says that it is out of order. It can
-  happen while the batches before it are sent again, a few times. Nor does a producer go on asking
-  coordinators that have told it that it is fenced.
+  happen while the batches before it are sent again, a few times. No batch is sent more often than
+  `retries` allows, nor again before `retry_backoff_ms`, unless the leader has changed. Nor does a
+  producer go on asking coordinators that have told it that it is fenced.
 * "identity": once a transactional producer has an identity, it asks for another one with it
   (KIP-360): otherwise it would fence a newer producer of its id.
 """
@@ -25,6 +26,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from txnproducer._protocol.messages import (
+    EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -35,7 +37,7 @@ from txnproducer._protocol.messages import (
     Response,
     TxnOffsetCommitRequest,
 )
-from txnproducer._record import BatchHeader, read_header
+from txnproducer._record import BatchHeader, read_batches, read_header
 from txnproducer._record.format import BATCH_OVERHEAD_BYTES
 from txnproducer.errors import (
     DuplicateSequenceError,
@@ -46,16 +48,34 @@ from txnproducer.errors import (
 from txnproducer.records import ConsumerGroupMetadata, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
-    from txnproducer.sim.history import History
+    from txnproducer.config import ProducerConfig
+    from txnproducer.sim.simulator import Simulator
 
 _MOST_REFUSALS = 5
 _SEQUENCES = 1 << 31
+# Of the waits between attempts (KIP-580).
+_LEAST_JITTER = 0.8
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 _NOT_REFUSED = (DuplicateSequenceError, RetriableError)
 _MAYBE_WRITTEN = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.NETWORK_EXCEPTION,
+)
+# What a coordinator says that may have written the end of a transaction all the same.
+_MAYBE_ENDED = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+)
+# Its leader, or the one before, may have written it before it said so.
+_DOUBTFUL = (
+    *_MAYBE_WRITTEN,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.KAFKA_STORAGE_ERROR,
 )
 # The broker would have known the number; it takes no part of what is too large.
 _NOT_WRITTEN = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.MESSAGE_TOO_LARGE)
@@ -103,28 +123,41 @@ class _Numbers:
         self.parted = 0
 
 
+def _values(records: bytes | bytearray | memoryview) -> set[bytes | None]:
+    return {record.value for batch in read_batches(records) for record in batch}
+
+
 class WireRules:
     """The rules, for one producer.
 
     Args:
         name: of the process, for what is reported.
-        history: takes violations.
+        simulator: has the clock, the leaders, and the history, which takes violations.
+        config: the producer's.
 
     Attributes:
         member: of its group, as which it sends offsets.
+        commits_in_doubt: commits that were sent, less those that were answered for certain.
     """
 
-    def __init__(self, name: str, history: History) -> None:
+    def __init__(self, name: str, simulator: Simulator, config: ProducerConfig) -> None:
         self._name = name
-        self._history = history
+        self._simulator = simulator
+        self._history = simulator.history
+        self._most_attempts = 1 + config.retries
+        self._least_wait_ms = int(_LEAST_JITTER * config.retry_backoff_ms)
+        self._split: set[TopicPartition] = set()
+        self._attempts: dict[bytes, int] = {}
+        self._refused_ms: dict[bytes, int] = {}
         self._fenced = 0
+        self.commits_in_doubt = 0
         self._identity = ProducerIdAndEpoch.NONE
         self.member = ConsumerGroupMetadata("")
         self._numbers: dict[tuple[TopicPartition, int, int], _Numbers] = {}
-        # The records of batches that were not acknowledged; and of those that were on their way
+        # Batches that were not acknowledged, by their records; and those that were on their way
         # when one of their partition was refused for good.
-        self._shifted: dict[TopicPartition, set[bytes]] = defaultdict(set)
-        self._open: dict[TopicPartition, set[bytes]] = defaultdict(set)
+        self._shifted: dict[TopicPartition, dict[bytes, bytes]] = defaultdict(dict)
+        self._open: dict[TopicPartition, dict[bytes, bytes]] = defaultdict(dict)
 
     def sent(self, body: Request) -> None:
         """Look at a request that goes on its way."""
@@ -132,6 +165,8 @@ class WireRules:
             self._check_member(body)
         elif isinstance(body, InitProducerIdRequest):
             self._check_identity(body)
+        elif isinstance(body, EndTxnRequest):
+            self.commits_in_doubt += body.is_commit
         if not isinstance(body, ProduceRequest):
             return
         for part in body.partitions:
@@ -155,20 +190,48 @@ class WireRules:
                     f" {header.producer_id}/{header.producer_epoch}; sent: {numbers.ends},"
                     f" refused: {sorted(numbers.refused)}",
                 )
-            self._check_doubts(numbers, part.topic_partition, header, is_renumbered=is_renumbered)
+            self._check_doubts(numbers, part, header, is_renumbered=is_renumbered)
             numbers.ends[base] = (base + header.record_count) % _SEQUENCES
             numbers.reach = max(numbers.reach, base + header.record_count)
             numbers.attempts[base] = numbers.attempts.get(base, 0) + 1
             numbers.refused.discard(base)
-            self._open[part.topic_partition].add(bytes(part.records[BATCH_OVERHEAD_BYTES:]))
+            batch = bytes(part.records)
+            records = batch[BATCH_OVERHEAD_BYTES:]
+            self._open[part.topic_partition][records] = batch
+            self._check_patience(part.topic_partition, records)
+
+    def _check_patience(self, place: TopicPartition, records: bytes) -> None:
+        """Look how often a batch was sent, and how soon after it was refused."""
+        attempts = self._attempts[records] = self._attempts.get(records, 0) + 1
+        if attempts > self._most_attempts:
+            self._history.violate("again", f"{self._name}: a batch of {place}, {attempts} times")
+        refused_ms = self._refused_ms.get(records)
+        if refused_ms is None or self._simulator.cluster.leader_epochs.get(place):
+            return  # a new leader is asked at once
+        waited_ms = self._simulator.now_ms - refused_ms
+        if waited_ms < self._least_wait_ms:
+            self._history.violate(
+                "again", f"{self._name}: a batch of {place} after {waited_ms} ms"
+            )
+
+    def _note_refusal(self, part: ProducePartition, code: int) -> None:
+        records = bytes(part.records[BATCH_OVERHEAD_BYTES:])
+        if code == ErrorCode.MESSAGE_TOO_LARGE:
+            self._split.add(part.topic_partition)
+            self._attempts.pop(records, None)  # parts go at once; the only one may have all of it
+        else:
+            self._refused_ms[records] = self._simulator.now_ms
+        if code in _DOUBTFUL:
+            names = {bytes(value or b"").partition(b":")[0] for value in _values(part.records)}
+            self._history.doubtful |= {name.decode() for name in names}
 
     def _shift(self, part: ProducePartition, code: int) -> None:
         """Note which batches may get other numbers, as this one was refused for good."""
         place = part.topic_partition
         if code == ErrorCode.NONE:
             records = bytes(part.records[BATCH_OVERHEAD_BYTES:])
-            self._open[place].discard(records)
-            self._shifted[place].discard(records)
+            self._open[place].pop(records, None)
+            self._shifted[place].pop(records, None)
         elif not isinstance(error_for_code(code), _NOT_REFUSED):
             self._shifted[place] |= self._open[place]
 
@@ -179,20 +242,30 @@ class WireRules:
         fail, or run out of time, before they are sent again. Only a broker can tell whether the
         rest fits, and nothing is lost by asking.
         """
-        if read_header(part.records).base_sequence <= numbers.written:
+        base = read_header(part.records).base_sequence
+        if base <= numbers.written:
             return False
+        has_parts = part.topic_partition in self._split
+        if base > max(numbers.reach, *numbers.ends.values(), 0) and not has_parts:
+            return False  # (Of parts some may have run out of time before they were sent.)
         return bytes(part.records[BATCH_OVERHEAD_BYTES:]) in self._shifted[part.topic_partition]
+
+    def _is_part_of_renumbered(self, part: ProducePartition) -> bool:
+        """Tell whether a batch is a part of one that may have got another number."""
+        values = _values(part.records)
+        shifted = self._shifted[part.topic_partition].values()
+        return any(values <= _values(batch) for batch in shifted)
 
     def _check_doubts(
         self,
         numbers: _Numbers,
-        place: TopicPartition,
+        part: ProducePartition,
         header: BatchHeader,
         *,
         is_renumbered: bool,
     ) -> None:
         """Look whether a number is free, and what became of those before it is known."""
-        base = header.base_sequence
+        place, base = part.topic_partition, header.base_sequence
         if numbers.kept.get(base, header.crc) != header.crc:
             self._history.violate(
                 "numbers",
@@ -205,7 +278,7 @@ class WireRules:
         is_part = base < numbers.parted
         is_known = base in numbers.ends or base < numbers.reach
         is_new = not (is_known or is_part or is_renumbered)
-        if before and is_new:
+        if before and is_new and not self._is_part_of_renumbered(part):
             self._history.violate(
                 "numbers",
                 f"{self._name}: {base} in {place} behind {before}, whose fate is not known",
@@ -213,6 +286,8 @@ class WireRules:
 
     def lost(self, request: Request) -> None:
         """Look at a request that ended without an answer."""
+        for part in request.partitions if isinstance(request, ProduceRequest) else ():
+            self._note_refusal(part, ErrorCode.NETWORK_EXCEPTION)
         for numbers, header in self._batches(request, None):
             self._lost(numbers, header)
 
@@ -259,7 +334,7 @@ class WireRules:
     def answered(self, request: Request, response: Response) -> None:
         """Look at the answer to a request."""
         if isinstance(response, InitProducerIdResponse | EndTxnResponse):
-            self._identified(response)
+            self._identified(request, response)
         if getattr(response, "error_code", ErrorCode.NONE) in _FENCED:
             self._fenced += 1
             if self._fenced == _MOST_REFUSALS:
@@ -277,13 +352,19 @@ class WireRules:
         for part in request.partitions:
             code = codes.get(part.topic_partition, ErrorCode.NETWORK_EXCEPTION)
             self._shift(part, code)
+            if code != ErrorCode.NONE:
+                self._note_refusal(part, code)
             for numbers, header in self._batches(request, (part.topic_partition,)):
                 if code == ErrorCode.NONE:
                     self._written(numbers, header)
                 else:
                     self._refused(numbers, part.topic_partition, header, code)
 
-    def _identified(self, response: InitProducerIdResponse | EndTxnResponse) -> None:
+    def _identified(
+        self, request: Request, response: InitProducerIdResponse | EndTxnResponse
+    ) -> None:
+        if isinstance(request, EndTxnRequest) and request.is_commit:
+            self.commits_in_doubt -= response.error_code not in _MAYBE_ENDED
         if not response.error_code and response.producer_id >= 0:
             self._identity = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 

@@ -40,6 +40,7 @@ from txnproducer.sim.sending import (
 _MISUSE_RATE = 0.02
 _TWO_THREADS_RATE = 0.05
 _IDLE_RATE = 0.005
+_MORE_OFFSETS_RATE = 0.15
 # Long enough to be forgotten by a partition.
 _LONGEST_IDLE_MS = 90_000
 _AGED_RATE = 0.2
@@ -166,6 +167,16 @@ class _Transaction:
         attempt.group_id, attempt.offset = metadata.group_id, self._simulator.next_offset()
         count = 1 + process.dice.randrange(self._simulator.options.partition_count)
         attempt.offset_places = tuple(TopicPartition(TOPIC, number) for number in range(count))
+        error = yield from self._send_this_offset()
+        if error is None and process.dice.random() < _MORE_OFFSETS_RATE:
+            # As one that consumes, and sends, twice within a transaction.
+            attempt.earlier_offsets.append(attempt.offset)
+            attempt.offset = self._simulator.next_offset()
+            error = yield from self._send_this_offset()
+        return error
+
+    def _send_this_offset(self) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
+        process, attempt, metadata = self._process, self._attempt, self._member
         told = OffsetAndMetadata(attempt.offset, attempt.name)
         offsets = dict.fromkeys(attempt.offset_places, told)
         patience = Patience(process)
@@ -278,13 +289,16 @@ class _Transaction:
         commit, again = manager.last_commit, manager.may_begin_again
         known = self._simulator.cluster.transaction_coordinator(name).find(name)
         self._attempt.claim = "unknown"
+        self._simulator.checkers.unknown(self._process, self._attempt)
         is_offered = not self._simulator.options.cluster.is_before_2_5
         if known is not None and commit is not None and is_offered:
             described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
             self._attempt.claim = resolve(
                 commit, known.state.value, described, may_begin_again=again
             )
-            self._simulator.checkers.resolved(self._attempt, commit, described, known.state.value)
+            self._simulator.checkers.resolved(
+                self._attempt, commit, described, known.state.value, may_begin_again=again
+            )
 
     def _note_end(self, error: KafkaError) -> None:
         """Note what a producer that has ended says about the transaction."""
