@@ -51,6 +51,9 @@ class FakeClient:
     def wait_for_topics(self, topics, timeout_ms):
         return self._say("wait_for_topics")
 
+    def list_partition_offsets(self, places, timeout_ms):
+        return self._say("list_partition_offsets", places)
+
     def delete_topics(self, topics, timeout_ms):
         return self._say("delete_topics", topics)
 
@@ -91,6 +94,18 @@ def test_a_topic_is_created_with_the_clusters_own_replication_and_waited_for(cli
     assert called(client, "wait_for_topics") == 1
     assert client.calls[0][1]["bootstrap_servers"] == ["a:1", "b:2"]
     assert client.calls[-1] == ("close",)
+
+
+@pytest.mark.parametrize(
+    "not_yet", [wire_errors.NotLeaderForPartitionError, wire_errors.UnknownTopicOrPartitionError]
+)
+def test_a_topic_is_there_when_its_leaders_say_so(client, not_yet):
+    # Metadata know a leader before it does itself; until then it refuses records.
+    client.script["list_partition_offsets"] = [not_yet(), not_yet(), None]
+    admin.create_topic("a:1", "orders", partitions=2)
+    asked = [call[1] for call in client.calls if call[0] == "list_partition_offsets"]
+    assert [sorted(place.partition for place in places) for places in asked] == [[0, 1]] * 3
+    assert called(client, "create_topics") == 1
 
 
 def test_security_settings_and_the_time_reach_the_connection(client):

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import kafka.errors
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from tenacity import (
@@ -203,7 +203,7 @@ def create_topic(
     timeout: float = DEFAULT_TIMEOUT,
     **security: Any,
 ) -> None:
-    """Create a topic, and wait until every partition has a leader.
+    """Create a topic, and wait until every partition has a leader that takes records.
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
@@ -232,8 +232,28 @@ def create_topic(
             client.create_topics({name: wanted}, timeout_ms=_to_ms(timeout))
             agreed.append(True)
         client.wait_for_topics([name], timeout_ms=_to_ms(timeout))
+        _wait_for_leaders(client, name, partitions, timeout)
 
     ask(bootstrap_servers, create, timeout, **security)
+
+
+def _wait_for_leaders(
+    client: KafkaAdminClient, name: str, partitions: int, timeout: float
+) -> None:
+    """Wait until the leaders know themselves what the metadata say of them already.
+
+    Until then they refuse records: of a producer's first batches perhaps the first alone, and then
+    its transaction has to be aborted.
+    """
+    places = {KafkaPartition(name, number): OffsetSpec.EARLIEST for number in range(partitions)}
+    Retrying(
+        stop=stop_after_delay(timeout),
+        wait=wait_fixed(_POLL_SECONDS),
+        retry=retry_if_exception_type(
+            (kafka.errors.NotLeaderForPartitionError, kafka.errors.UnknownTopicOrPartitionError)
+        ),
+        reraise=True,
+    )(client.list_partition_offsets, places, timeout_ms=_to_ms(timeout))
 
 
 def delete_topic(

@@ -391,7 +391,7 @@ class EmbeddedKafka:
         config: Mapping[str, Any] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Create a topic, and wait until every partition has a leader.
+        """Create a topic, and wait until every partition has a leader that takes records.
 
         Args:
             name: The topic.
