@@ -26,6 +26,22 @@ from txnproducer.errors import (
 OLD_CLUSTER = {"init_producer_id_version": 2}
 
 
+def send_and_hold(*values):
+    """Return cluster, harness, futures and requests: each record a request, none answered."""
+    cluster = make_cluster(1)
+    harness = Holding(cluster)
+    harness.init()
+    harness.know_topics()
+    harness.begin()
+    harness.held = []
+    futures = []
+    for value in values:
+        futures.append(harness.send("topic", value))
+        harness.settle()
+    requests, harness.held = harness.held, None
+    return cluster, harness, futures, requests
+
+
 def send_two_and_have_the_first_refused(harness, *, is_aborting):
     """Send a and b; a is refused for good, and b, renumbered meanwhile, is written."""
     harness.held = []
@@ -190,17 +206,7 @@ def test_a_retry_waits_for_the_answer_of_what_was_renumbered_on_the_wire():
 @pytest.mark.parametrize("is_written_first", [False, True])
 def test_a_number_that_was_written_under_is_not_given_to_the_next_batch(is_written_first):
     # The broker would take it for the one that it has, and say so: acknowledged, and not written.
-    cluster = make_cluster(1)
-    harness = Holding(cluster)
-    harness.init()
-    harness.know_topics()
-    harness.begin()
-    harness.held = []
-    futures = []
-    for value in (b"refused", b"written", b"next"):
-        futures.append(harness.send("topic", value))
-        harness.settle()
-    requests, harness.held = harness.held, None
+    cluster, harness, futures, requests = send_and_hold(b"refused", b"written", b"next")
     harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
     harness.settle()
     written = cluster.handle(0, requests[1].body, harness.now_ms)
@@ -286,27 +292,11 @@ def test_a_batch_without_a_number_is_not_behind_what_was_written():
     assert isinstance(unsent.exception(), InvalidRecordError)
 
 
-def send_and_hold():
-    """Return cluster, harness, futures and requests: each record a request, none answered."""
-    cluster = make_cluster(1)
-    harness = Holding(cluster)
-    harness.init()
-    harness.know_topics()
-    harness.begin()
-    harness.held = []
-    futures = []
-    for value in (b"a", b"b", b"c"):
-        futures.append(harness.send("topic", value))
-        harness.settle()
-    requests, harness.held = harness.held, None
-    return cluster, harness, futures, requests
-
-
 @pytest.mark.parametrize(
     "code", [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT]
 )
 def test_a_number_that_may_be_written_under_is_not_given_to_the_next_batch(code):
-    cluster, harness, futures, requests = send_and_hold()
+    cluster, harness, futures, requests = send_and_hold(b"a", b"b", b"c")
     harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
     harness.settle()
     cluster.handle(0, requests[1].body, harness.now_ms)
@@ -344,7 +334,7 @@ def test_nor_one_whose_batch_has_expired_on_the_wire():
 
 def test_no_number_is_given_away_behind_a_batch_that_failed_in_doubt():
     # A leader that does not know the producer has taken the second.
-    cluster, harness, futures, requests = send_and_hold()
+    cluster, harness, futures, requests = send_and_hold(b"a", b"b", b"c")
     harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
     harness.settle()
     cluster.handle(0, requests[1].body, harness.now_ms)
