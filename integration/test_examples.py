@@ -22,6 +22,10 @@ SHOWS = {
         "read_committed sees:  ['alice -10', 'bob +10']",
         "read_uncommitted sees: ['alice -10', 'bob +10', 'alice -500']",
     ],
+    "columns.py": [
+        "committed 100005 records,",
+        "read_committed sees 100005 records",
+    ],
     "fencing.py": [
         "older: fenced, as it must be (what to do: restart)",
         "read_committed sees: ['written by the newer producer']",

@@ -284,6 +284,7 @@ class CoreHarness:
         if transaction_version is not None:
             self.client.set_transaction_version(transaction_version)
         self.init_transactions()
+        self.be_known()
         self.begin_transaction()
 
     def start_idempotent(self, producer_id: int = PRODUCER_ID, producer_epoch: int = 0) -> None:
@@ -292,6 +293,7 @@ class CoreHarness:
             producer_id=producer_id, producer_epoch=producer_epoch
         )
         self.run_until(lambda: self.manager.has_producer_id)
+        self.be_known()
         self.know_topics()
 
     def know_topics(self) -> None:
@@ -299,6 +301,14 @@ class CoreHarness:
         for topic in self.client.topics:
             self.core.partitions_for(topic, self.now_ms)
             self.run_until(partial(self.core.is_topic_decided, topic))
+
+    def be_known(self) -> None:
+        """Count as known to every partition: else a first batch is alone until it is written."""
+        producer_id = self.manager.producer_id_and_epoch.producer_id
+        for topic, partition_count in self.client.topics.items():
+            for partition in range(partition_count):
+                place = TopicPartition(topic, partition)
+                self.manager.sequences._known_as[place] = producer_id
 
     def try_send(
         self,

@@ -8,19 +8,23 @@ Rules:
 * Nothing waits without a bound. A call that timed out has not failed: it goes on, and the same
   call made again waits for the same result.
 * `send` is called a million times where the rest is called once: no helper calls, no keyword
-  arguments, no objects on its usual path.
+  arguments, no objects on its usual path; where it is compiled, that call is all there is.
 """
 
 from __future__ import annotations
 
 import random
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeAlias
 
 from txnproducer import _advice, _live_producers
 from txnproducer._arguments import Headers, check_headers, check_place, to_bytes
+from txnproducer._columns import Block, arrow_blocks, column_blocks
+from txnproducer._core.batch_future import FutureBatchMetadata
 from txnproducer._core.commit_evidence import ResolvedOutcome, SentCommit, resolve
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
@@ -28,6 +32,8 @@ from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._io_thread import IoThread, monotonic_ms, monotonic_ns, wall_clock_ms
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
+from txnproducer._record.implementation import IMPL
+from txnproducer._row_sending import RowSender
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
@@ -118,9 +124,29 @@ class TransactionalProducer:
         )
         self._lock = self._io.lock
         self._append = self._core.append
+        self._be_quick()
+        self._rows = RowSender(self._core, self._io, config)
         self._io.start(self._core)
         self._refusal = None
         _live_producers.remember(self)
+
+    def _be_quick(self) -> None:
+        """Let the compiled `send` stand before the other one, which takes what is not usual."""
+        serializers = (self._value_serializer, self._key_serializer)
+        is_overridden = type(self).send is not TransactionalProducer.send
+        if IMPL != "cython" or is_overridden or serializers != (None, None):
+            return
+        compiled = import_module("txnproducer._usual_send")
+        # Not to keep this producer alive: it has to be noticed when nobody can close it any more.
+        send_any = _WeakMethod(self._send_any)
+        usual = compiled.UsualSend(self._core.usual_records, self._lock, send_any)
+        self.__dict__["send"] = usual.send
+
+    def _be_slow(self) -> None:
+        """Check every record from now on, also of who has kept the compiled `send`."""
+        usual_send = self.__dict__.pop("send", None)
+        if usual_send is not None:
+            usual_send.__self__.close()
 
     # --- transactions --------------------------------------------------------------------------
 
@@ -313,6 +339,19 @@ class TransactionalProducer:
             IllegalStateError: no transaction is open, or the producer is closed.
             KafkaError: the transaction failed before; `recovery` says what to do.
         """
+        return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    def _send_any(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> FutureRecordMetadata:
+        """Write a record, with every check."""
         if self._refusal is not None:
             raise self._refusal("send")
         if type(value) is not bytes or self._value_serializer is not None:
@@ -352,6 +391,75 @@ class TransactionalProducer:
                     core.give_up_append(future)
             raise
         return future
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        headers: Any = None,
+        partitions: Any = None,
+        timestamps_ms: Any = None,
+    ) -> FutureBatchMetadata:
+        """Write many records, given by column; several times as fast as `send` for each.
+
+        Records of one partition keep their order. Waits for buffer memory where there is none, up
+        to `max_block_ms` for the next batch.
+
+        Args:
+            topic: where to.
+            values: of each record, bytes or None (a tombstone): a list, a NumPy array of bytes, a
+                pyarrow array (binary or string; chunked, sliced, dictionary, large and view types
+                as well). With a `value_serializer`, whatever that takes.
+            keys: likewise; equal keys go to one partition, where `send` would put them.
+            headers: for each record what `send` takes, or None.
+            partitions: for each record which one, or None to let key or load decide.
+            timestamps_ms: for each record milliseconds since the epoch (or None for now); or one
+                int for all.
+
+        Returns:
+            One future for all: `.result(timeout)` gives their partitions and offsets.
+
+        Raises:
+            TypeError, ValueError, SerializationError: a column; nothing was sent.
+            RecordTooLargeError: a record, which is named; nothing was sent.
+            KafkaTimeoutError: no memory or no metadata within `max_block_ms`. What was sent by
+                then is in the transaction, and that can only be aborted.
+            IllegalStateError: no transaction is open, or the producer is closed.
+            KafkaError: the transaction failed before; `recovery` says what to do.
+        """
+        serializers = self._value_serializer, self._key_serializer
+        return self._send_rows(
+            "send_batch",
+            topic,
+            lambda now_ms: column_blocks(
+                values, keys, headers, partitions, timestamps_ms, now_ms, serializers
+            ),
+        )
+
+    def send_arrow(self, topic: str, data: Any) -> FutureBatchMetadata:
+        """Write the rows of a pyarrow Table or RecordBatch.
+
+        Its buffers are read as they lie, and must not be changed before this returns. Serializers
+        are not used: Arrow's binary is bytes, its strings are UTF-8.
+
+        Args:
+            topic: where to.
+            data: has a column `value`, and may have `key` (both binary or string), `headers` (a
+                list of structs of a name and a value, or a map), `partition` (integers),
+                `timestamp` (timestamps, or integers in milliseconds). Null stands for none.
+
+        Returns:
+            As `send_batch` does, and it raises the same.
+        """
+        return self._send_rows("send_arrow", topic, lambda now_ms: arrow_blocks(data, now_ms))
+
+    def _send_rows(
+        self, call: str, topic: str, blocks: Callable[[int], list[Block]]
+    ) -> FutureBatchMetadata:
+        self._check_usable(call)
+        check_place(topic, None, None)
+        return self._rows.send(topic, blocks(wall_clock_ms()), self.partitions_for)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far was delivered or has failed (see the futures).
@@ -425,6 +533,7 @@ class TransactionalProducer:
         if self._refusal is not None:
             return
         self._refusal = _advice.closed
+        self._be_slow()
         _live_producers.forget(self)
         try:
             self._io.close(limit_s)
@@ -446,6 +555,7 @@ class TransactionalProducer:
     def disown(self) -> None:
         """Refuse every call from now on: this process is a fork of the one that made it."""
         self._refusal = _advice.forked
+        self._be_slow()
 
     def __del__(self) -> None:
         if getattr(self, "_refusal", _advice.closed) is None:
@@ -551,6 +661,21 @@ class TransactionalProducer:
 
     def _wait_to_append(self, blocked: AppendBlocked, timeout_s: float) -> bool:
         return self._io.wait_until(lambda: self._core.append_can_proceed(blocked), timeout_s)
+
+
+class _WeakMethod:
+    """Call a method of an object, as long as somebody holds that."""
+
+    __slots__ = ("_method",)
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = weakref.WeakMethod(method)
+
+    def __call__(self, *arguments: Any) -> Any:
+        method = self._method()
+        if method is None:
+            raise _advice.closed("send")
+        return method(*arguments)
 
 
 _Record: TypeAlias = tuple[

@@ -83,6 +83,7 @@ class OnCluster(CoreHarness):
 
     def init(self):
         self.complete(self.core.init_transactions())
+        self.be_known()  # as if what is known there were forgotten when a test begins
 
     def begin(self):
         self.begin_transaction()

@@ -18,7 +18,7 @@ from tests.core.support import (
 from txnproducer._core.drain import check_ready, drain
 from txnproducer._core.metadata import NEVER_MS
 from txnproducer._core.sequence_manager import SequenceManager
-from txnproducer._protocol.messages import LeaderIdAndEpoch
+from txnproducer._protocol.messages import LeaderIdAndEpoch, ProducePartitionResponse
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
 PRODUCER = ProducerIdAndEpoch(5, 1)
@@ -33,6 +33,7 @@ class Identity:
         self.is_completing = False
         self.sequences = SequenceManager(is_transactional=is_transactional)
         self.sequences.producer_id_and_epoch = PRODUCER
+        self.sequences._known_as = dict.fromkeys((TP0, TP1, TP2), PRODUCER.producer_id)
         self.forbidden = set()
 
     @property
@@ -259,6 +260,48 @@ def test_a_batch_is_numbered_when_it_is_drained_and_the_next_follows_it():
     assert (first.base_sequence, first.record_count) == (0, 2)
     assert (second.base_sequence, second.record_count) == (2, 1)
     assert ProducerIdAndEpoch(first.producer_id, first.producer_epoch) == PRODUCER
+
+
+def test_a_partitions_first_batch_is_alone_until_it_is_written():
+    """Java's sends the next one: a leader that refuses the first may write that, and no other."""
+    scene = Scene(identity=Identity(), batch_size=0)
+    scene.identity.sequences._known_as.clear()
+    scene.append(value=b"first")
+    scene.append(value=b"second")
+    scene.append(TP2, value=b"another partition's")
+    first, other = scene.drain()
+    assert scene.drain(now_ms=10) == []
+    answer = ProducePartitionResponse(TP0, 0, base_offset=0)
+    scene.identity.sequences.handle_completed_batch(first, answer)
+    (second,) = scene.drain(now_ms=20)
+    assert (second.base_sequence, other.topic_partition) == (1, TP2)
+    scene.append(value=b"third")
+    assert [batch.base_sequence for batch in scene.drain(now_ms=30)] == [2]
+
+
+def test_no_more_batches_are_in_flight_than_a_partition_can_tell_apart():
+    """Java counts those of a connection: when the leader moves there can be more."""
+    scene = Scene(identity=Identity(), batch_size=0)
+    for number in range(6):
+        scene.append(value=b"%d" % number)
+    sent = [batch for _ in range(6) for batch in scene.drain()]
+    assert [batch.base_sequence for batch in sent] == [0, 1, 2, 3, 4]
+    answer = ProducePartitionResponse(TP0, 0, base_offset=0)
+    scene.identity.sequences.handle_completed_batch(sent[0], answer)
+    assert [batch.base_sequence for batch in scene.drain()] == [5]
+
+
+def test_who_is_not_known_any_more_begins_with_one_batch_again():
+    scene = Scene(identity=Identity(), batch_size=0)
+    scene.append(value=b"first")
+    scene.append(value=b"second")
+    (first,) = scene.drain()
+    scene.identity.sequences.producer_id_and_epoch = ProducerIdAndEpoch(6, 0)
+    scene.identity.sequences.remove_in_flight_batch(first)
+    (second,) = scene.drain(now_ms=10)
+    assert (second.producer_id, second.base_sequence) == (6, 0)
+    scene.append(value=b"third")
+    assert scene.drain(now_ms=20) == []
 
 
 @pytest.mark.conformance("4.04")

@@ -180,10 +180,11 @@ def test_an_overtaken_batch_that_is_too_large_is_not_split_behind_what_overtook_
 
 
 def test_a_retry_waits_for_the_answer_of_what_was_renumbered_on_the_wire():
-    # A broker that does not know the producer takes the third though it refused the second.
+    # A broker that has forgotten the producer takes the third though it refused the second.
     cluster = make_cluster()
     harness = Holding(cluster, transactional_id=None)
     harness.run_until(lambda: harness.manager.has_producer_id)
+    harness.be_known()
     harness.know_topics()
     harness.held = []
     futures = []

@@ -247,8 +247,10 @@ def test_every_further_attempt_waits_the_same_backoff():
         harness.run_until_sent(ApiKey.INIT_PRODUCER_ID, attempt)
         assert harness.now_ms == (attempt - 1) * 70
         request = harness.client.waiting(ApiKey.INIT_PRODUCER_ID)[0]
-        concurrent = type(harness.client).init_response(-1, -1, ErrorCode.CONCURRENT_TRANSACTIONS)
-        harness.client.answer(request, concurrent)
+        loading = type(harness.client).init_response(
+            -1, -1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        )
+        harness.client.answer(request, loading)
 
 
 @pytest.mark.conformance("3.37")

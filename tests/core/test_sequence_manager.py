@@ -200,6 +200,31 @@ def test_a_partition_that_the_broker_forgot_begins_at_zero_and_others_go_on(tran
     assert transactional.sequence_number(TP1) == 1
 
 
+def test_a_partition_is_known_by_what_it_acknowledged_for_this_producer_id(either):
+    first = drain(either)
+    assert either.is_first_batch_awaited(TP0)
+    ack(either, first)
+    assert not either.is_first_batch_awaited(TP0)
+    drain(either)
+    assert not either.is_first_batch_awaited(TP0)
+    either.adopt(ProducerIdAndEpoch(CURRENT.producer_id, CURRENT.producer_epoch + 1))
+    assert not either.is_first_batch_awaited(TP0)
+    either.adopt(ProducerIdAndEpoch(CURRENT.producer_id + 1, 0))
+    assert either.is_first_batch_awaited(TP0)
+
+
+@pytest.mark.parametrize("is_sent_again", [False, True])
+def test_a_partition_that_has_forgotten_the_producer_is_not_known_any_more(either, is_sent_again):
+    ack(either, drain(either))
+    batch = drain(either)
+    if is_sent_again:
+        can_retry(either, batch, UNKNOWN, log_start_offset=10)
+    else:
+        fail(either, batch, UNKNOWN)
+    drain(either)
+    assert either.is_first_batch_awaited(TP0)
+
+
 @pytest.mark.conformance("4.35")
 @pytest.mark.trap(29)
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN])

@@ -79,21 +79,44 @@ def test_a_later_request_lists_all_that_is_pending():
 
 
 @pytest.mark.conformance("3.10")
-def test_the_first_partition_waits_shortly_for_the_previous_transaction():
+def test_what_waits_for_the_previous_transactions_markers_asks_again_soon():
+    """Java waits 20 ms with the first partition, and 100 ms with whatever else."""
     driver = begun(version=1)
     driver.manager.maybe_add_partition(TP0)
+    waited_ms = []
+    for _ in range(9):
+        driver.take()
+        handler = driver.handler
+        driver.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
+        waited_ms.append(handler.retry_backoff_ms)
+    assert waited_ms == [1, 2, 4, 8, 16, 32, 64, 100, 100]
+
+
+@pytest.mark.conformance("3.10")
+def test_after_another_refusal_the_markers_are_waited_for_anew():
+    driver = begun(version=1)
+    driver.manager.maybe_add_partition(TP0)
+    waited_ms = []
+    for code in (
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    ):
+        driver.take()
+        handler = driver.handler
+        driver.reply(code)
+        waited_ms.append(handler.retry_backoff_ms)
+    assert waited_ms == [1, 100, 1]
+
+
+def test_offsets_of_the_next_transaction_wait_for_the_markers_as_shortly():
+    driver = begun(version=2)
+    driver.send_offsets(TP0)
+    driver.expect(FindCoordinatorRequest)
     driver.take()
     handler = driver.handler
     driver.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
-    assert handler.retry_backoff_ms == 20
-    driver.expect(AddPartitionsToTxnRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    assert handler.retry_backoff_ms == 100
-    driver.expect(AddPartitionsToTxnRequest)
-    driver.manager.maybe_add_partition(TP1)
-    driver.take()
-    handler = driver.handler
-    driver.reply(ErrorCode.CONCURRENT_TRANSACTIONS)
-    assert handler.retry_backoff_ms == 100
+    assert handler.retry_backoff_ms == 1
 
 
 @pytest.mark.conformance("3.16")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -13,11 +14,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from txnproducer._record import RecordBatch, batch_builder, size_in_bytes
+from txnproducer._record import RecordBatch, batch_builder, record_buffer, size_in_bytes
 from txnproducer._record.compression import Codec
 from txnproducer.errors import IllegalStateError, InvalidConfigurationError, RecordTooLargeError
 
 from .strategies import BASE_MS, record_lists, unhurried
+
+try:
+    compiled = import_module("txnproducer._record._speedups").RecordBuffer
+except ImportError:
+    compiled = None
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 LARGE = 10_000_000
@@ -25,6 +31,15 @@ each_implementation = settings(unhurried, suppress_health_check=[HealthCheck.dif
 producer_states = st.tuples(
     st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.booleans()
 )
+
+
+def with_buffer(wanted):
+    """Return the builder over one of the twins."""
+
+    class Builder(batch_builder.RecordBatchBuilder):
+        buffer_class = wanted
+
+    return Builder
 
 
 def built_by_kafka_python(records, producer_id, producer_epoch, base_sequence, is_transactional):
@@ -39,10 +54,10 @@ def built_by_kafka_python(records, producer_id, producer_epoch, base_sequence, i
 
 
 class RecordBatchBuilderTests:
-    builder_class: Any
+    buffer_class: Any
 
     def builder(self, *args: Any, **kwargs: Any) -> Any:
-        return self.builder_class(*args, **kwargs)
+        return with_buffer(self.buffer_class)(*args, **kwargs)
 
     def filled(self, records, size_limit_bytes=LARGE, **kwargs):
         builder = self.builder(size_limit_bytes, **kwargs)
@@ -432,12 +447,12 @@ class RecordBatchBuilderTests:
 
 
 class TestPythonRecordBatchBuilder(RecordBatchBuilderTests):
-    builder_class = batch_builder.RecordBatchBuilder
+    buffer_class = record_buffer.RecordBuffer
 
     def test_a_record_beyond_what_the_format_can_count_is_refused(self, monkeypatch):
         builder = self.builder(LARGE)
         # Stands for 2^31-1, which a test cannot afford.
-        monkeypatch.setattr(batch_builder, "MAX_INT32", 61 + 20_000)
+        monkeypatch.setattr(record_buffer, "MAX_INT32", 61 + 20_000)
 
         with pytest.raises(RecordTooLargeError, match=r"a record of 20011 bytes.*2\^31-1"):
             builder.append(BASE_MS, None, b"v" * 20_000)
@@ -447,9 +462,9 @@ class TestPythonRecordBatchBuilder(RecordBatchBuilderTests):
     def test_the_body_is_compressed_once(self, monkeypatch):
         calls: list[bytes] = []
 
-        def count_and_keep(data: bytes) -> bytes:
-            calls.append(data)
-            return data
+        def count_and_keep(data: bytes | memoryview) -> bytes:
+            calls.append(bytes(data))
+            return calls[-1]
 
         codec = Codec("lz4", 3, count_and_keep)
         monkeypatch.setattr(batch_builder, "codec_for", lambda _name, _level: codec)
@@ -460,6 +475,11 @@ class TestPythonRecordBatchBuilder(RecordBatchBuilderTests):
         self.stamped(builder)
 
         assert len(calls) == 1
+
+
+@pytest.mark.skipif(compiled is None, reason="this installation has no compiled parts")
+class TestCompiledRecordBatchBuilder(RecordBatchBuilderTests):
+    buffer_class = compiled
 
 
 def test_the_batches_of_a_split_carry_the_records_of_the_whole():

@@ -1,46 +1,61 @@
-"""Which implementation of the batch builder runs, and who decides it."""
+"""Which implementation encodes records, and who decides it."""
 
 from __future__ import annotations
 
 import importlib
+import logging
 import subprocess
 import sys
 
 import pytest
 
-import txnproducer._record as record
-from txnproducer._record.batch_builder import RecordBatchBuilder
+from txnproducer._record import implementation
 
 
-@pytest.mark.parametrize("wanted", [None, "", "python", " Python "])
-def test_python_is_the_implementation_unless_another_is_asked_for(wanted):
-    assert record.implementation_name(wanted) == "python"
-    assert record.load_builder("python") is RecordBatchBuilder
+def no_compiled_parts(name):
+    if name == "txnproducer._record._speedups":
+        raise ModuleNotFoundError(f"No module named {name!r}")
+    return importlib.import_module(name)
 
 
-def test_cython_can_be_asked_for():
-    assert record.implementation_name("cython") == "cython"
+def any_parts(name):
+    return None
+
+
+@pytest.mark.parametrize("wanted", ["python", " Python "])
+def test_python_can_be_asked_for(wanted):
+    assert implementation.implementation_name(wanted) == "python"
+
+
+@pytest.mark.parametrize("wanted", [None, "", "cython"])
+def test_the_compiled_one_is_taken_where_there_is_one(monkeypatch, wanted):
+    monkeypatch.setattr(implementation, "import_module", any_parts)
+    assert implementation.implementation_name(wanted) == "cython"
+
+
+def test_the_python_one_takes_over_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(implementation, "import_module", no_compiled_parts)
+    with caplog.at_level(logging.INFO):
+        assert implementation.implementation_name(None) == "python"
+    (record,) = caplog.records
+    assert "without its compiled parts" in record.message
 
 
 def test_an_implementation_that_does_not_exist_is_refused_by_name():
     with pytest.raises(
         ImportError, match=r"TXNPRODUCER_IMPL must be python or cython, not 'rust'"
     ):
-        record.implementation_name("rust")
+        implementation.implementation_name("rust")
 
 
 def test_an_implementation_that_is_not_installed_says_how_to_go_on(monkeypatch):
-    def nothing_there(name):
-        raise ModuleNotFoundError(f"No module named {name!r}")
-
-    monkeypatch.setattr(record, "import_module", nothing_there)
-
+    monkeypatch.setattr(implementation, "import_module", no_compiled_parts)
     with pytest.raises(ImportError, match=r"TXNPRODUCER_IMPL=cython asks .* unset it"):
-        record.load_builder("cython")
+        implementation.implementation_name("cython")
 
 
 def test_the_environment_decides_at_import():
-    script = "import txnproducer._record as r; print(r.IMPL, r.RecordBatchBuilder.__module__)"
+    script = "import txnproducer._record as r; print(r.IMPL, r.RecordBatchBuilder.buffer_class)"
     run = subprocess.run(
         [sys.executable, "-c", script],
         env={"TXNPRODUCER_IMPL": "python"},
@@ -49,8 +64,9 @@ def test_the_environment_decides_at_import():
         timeout=60,
         check=True,
     )
-
-    assert run.stdout.split() == ["python", "txnproducer._record.batch_builder"]
+    name, _, buffer_class = run.stdout.partition(" ")
+    assert name == "python"
+    assert "txnproducer._record.record_buffer" in buffer_class
 
 
 def test_the_readers_names_are_exported():

@@ -92,13 +92,6 @@ MUTANTS = (
         "what is refused for good is not written, whatever became of its first attempt",
     ),
     Mutant(
-        "overtaken-is-sent-again",
-        "sequence_manager.py",
-        "if unresolved_next is None and not batch.is_reset and self.is_overtaken(batch):",
-        "if False:",
-        "a batch is sent again as long as it is out of order",
-    ),
-    Mutant(
         "epoch-of-end-not-adopted",
         "txn_course.py",
         "        if producer.is_valid:\n            _LOG.debug",
@@ -569,13 +562,6 @@ MUTANTS = (
         "        if not self.is_transactional or self._is_commit_decided_elsewhere:",
         "an idempotent producer does not get over a record that failed",
     ),
-    Mutant(
-        "expired-in-any-order",
-        "produce_sender.py",
-        "for batch in sorted((*waiting, *on_the_wire), key=place_in_line):",
-        "for batch in (*waiting, *on_the_wire):",
-        "batches whose time is up together are called back in any order",
-    ),
     # --- found by a reviewer: the judge did not see them ------------------------------------------
     Mutant(
         "a-refused-commit-is-unknown",
@@ -598,13 +584,6 @@ MUTANTS = (
         "timeout_ms = self._options.delivery_timeout_ms\n        on_the_wire",
         "timeout_ms = self._options.delivery_timeout_ms // 2\n        on_the_wire",
         "what is on the wire for so long will not arrive any more",
-    ),
-    Mutant(
-        "v1-leaves-no-evidence",
-        "commit_evidence.py",
-        "        return described == commit.producer\n",
-        "        return False\n",
-        "an epoch that stays the same proves nothing",
     ),
     Mutant(
         "ongoing-is-aborted",
@@ -633,13 +612,6 @@ MUTANTS = (
         "self.offsets = tuple(offsets.items())",
         "self.offsets = tuple((p, OffsetAndMetadata(o.offset)) for p, o in offsets.items())",
         "of an offset the number matters",
-    ),
-    Mutant(
-        "offsets-may-be-overwritten",
-        "txn_course.py",
-        "isinstance(handler, TxnOffsetCommitHandler) and self._may_be_undone(handler):",
-        "isinstance(handler, TxnOffsetCommitHandler) and False:",
-        "of two offsets the later one counts",
     ),
     # --- the guard against late requests, kind by kind ------------------------------------------
     *(

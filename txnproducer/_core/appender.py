@@ -9,15 +9,14 @@ then the partition joins the transaction. A local failure of a kind that a broke
 gives a failed future and makes an open transaction abortable; a caller's mistake raises and
 changes nothing.
 
-Rule: the usual record (a batch is open, the partition is in the transaction) passes `append`
-alone, with one look into the table of topics, one call of the builder and one future.
+The usual record (a batch is open, the partition is in the transaction) passes `usual_records`
+alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from txnproducer._core.append_blocked import AppendBlocked, BlockReason, time_out_error
 from txnproducer._core.buffer_pool import MemoryTicket
@@ -37,6 +36,7 @@ from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
+from txnproducer._record.implementation import chosen
 from txnproducer.errors import (
     InvalidProducerEpochError,
     KafkaError,
@@ -46,12 +46,13 @@ from txnproducer.errors import (
 )
 
 NO_PARTITION: Final = -1
-# Header, the longest varints of a record: what a batch of one record has besides key and value.
-_RECORD_OVERHEAD_BYTES: Final = 128
 
-# Keys repeat; hashing one costs more than all else that an append does.
-_cached_murmur2 = lru_cache(maxsize=8192)(murmur2)
-_LONGEST_CACHED_KEY_BYTES: Final = 64
+if TYPE_CHECKING:
+    from txnproducer._core.usual_records import UsualRecords
+else:
+    UsualRecords = chosen(
+        "txnproducer._core.usual_records", "txnproducer._core._usual_records", "UsualRecords"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class AppendOptions:
 class _NoTransactions:
     """Stands for the manager of a producer without idempotence: any state will do."""
 
-    state: Final = TransactionState.READY
+    def __init__(self) -> None:
+        self.state = TransactionState.READY
 
 
 class Appender:
@@ -81,6 +83,8 @@ class Appender:
         waiter: for futures that failed at once.
 
     Attributes:
+        append: takes a record, as `append_any` does, and is quick with a usual one.
+        usual_records: are what it is quick with.
         needs_wakeup: set when the sender should look; the shell clears it.
     """
 
@@ -100,16 +104,27 @@ class Appender:
         self._accumulator = accumulator
         self._metrics = metrics
         self._waiter = waiter
-        self._topics = accumulator.topics
-        self._small_record_bytes = options.max_request_size - _RECORD_OVERHEAD_BYTES
         self._is_ignoring_keys = options.is_ignoring_keys
-        self._state_holder = transactions if transactions is not None else _NoTransactions()
         is_transactional = transactions is not None and transactions.is_transactional
+        self._state_holder = transactions if transactions is not None else _NoTransactions()
         self._usual_state = (
             TransactionState.IN_TRANSACTION if is_transactional else TransactionState.READY
         )
+        self.usual_records = UsualRecords(
+            accumulator.topics,
+            self._state_holder,
+            self._usual_state,
+            self.append_any,
+            is_ignoring_keys=options.is_ignoring_keys,
+        )
+        self.append = self.usual_records.append
 
-    def append(
+    @property
+    def is_usual(self) -> bool:
+        """Whether records are welcome, and a batch that is open takes them as they come."""
+        return self._state_holder.state is self._usual_state
+
+    def append_any(
         self,
         topic: str,
         value: bytes | None,
@@ -121,7 +136,7 @@ class Appender:
         now_ms: int,
         blocked: AppendBlocked | None = None,
     ) -> FutureRecordMetadata | AppendBlocked:
-        """Append a record.
+        """Append a record, with every check.
 
         Args:
             topic: where to.
@@ -143,36 +158,14 @@ class Appender:
             TransactionAbortedError: its transaction has ended while it was blocked.
             KafkaError: the transaction or the producer has failed before.
         """
-        queues = self._topics.get(topic)
-        if queues is not None and self._state_holder.state is self._usual_state:
-            if partition is not None:
-                queue = queues.queues.get(partition)
-            elif key is None or self._is_ignoring_keys:
-                queue = queues.sticky_queue
-            else:
-                queue = self._queue_for_key(queues, key)
-            if queue is not None:
-                batch = queue.open_batch
-                value_size = -1 if value is None else len(value)
-                key_size = -1 if key is None else len(key)
-                is_small = value_size + key_size < self._small_record_bytes
-                if batch is not None and is_small and not headers and blocked is None:
-                    index = batch.builder.append(timestamp_ms, key, value)
-                    if index is not None:
-                        future = FutureRecordMetadata(
-                            batch.result, index, timestamp_ms, key_size, value_size
-                        )
-                        if on_delivery is not None:
-                            batch.add_callback(index, future, on_delivery)
-                        return future
         record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         ticket = None if blocked is None else blocked.ticket
         kept = None
         try:
             if blocked is not None:
-                self._refuse_if_its_transaction_has_ended(blocked)
+                self.refuse_if_ended(blocked.transaction)
             is_first = blocked is None
-            outcome = self._append_any(record, ticket, now_ms, is_first=is_first)
+            outcome = self._append_record(record, ticket, now_ms, is_first=is_first)
             kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
         finally:
             # Also when the record is refused by now: a place in the queue for memory that nobody
@@ -181,17 +174,9 @@ class Appender:
                 self._accumulator.give_up(ticket)
         return outcome
 
-    def _queue_for_key(self, queues: TopicQueues, key: bytes) -> PartitionQueue | None:
-        count = queues.partition_count
-        if not count:
-            return None
-        hashed = _cached_murmur2(key) if len(key) <= _LONGEST_CACHED_KEY_BYTES else murmur2(key)
-        return queues.queues.get((hashed & 0x7FFFFFFF) % count)
-
-    def _append_any(
+    def _append_record(
         self, record: _Record, ticket: MemoryTicket | None, now_ms: int, *, is_first: bool
     ) -> FutureRecordMetadata | AppendBlocked:
-        """Append a record with every check."""
         if self._accumulator.is_closed:
             raise KafkaError("the producer was closed while the record was being sent")
         snapshot = self._metadata.topics.get(record.topic)
@@ -255,7 +240,7 @@ class Appender:
         )
         self.needs_wakeup = True
         if isinstance(outcome, MemoryTicket):
-            number = self._transaction_number
+            number = self.transaction_number
             return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
         self._join_transaction(queue)
         return outcome
@@ -300,7 +285,7 @@ class Appender:
         metadata.add_topic(record.topic, now_ms)
         metadata.request_topic(record.topic)
         self.needs_wakeup = True
-        number = self._transaction_number
+        number = self.transaction_number
         return AppendBlocked(BlockReason.METADATA, metadata.version, transaction=number)
 
     # --- waiting --------------------------------------------------------------------------------
@@ -315,12 +300,20 @@ class Appender:
         return metadata.version != blocked.metadata_version or metadata.fatal_error is not None
 
     @property
-    def _transaction_number(self) -> int:
+    def transaction_number(self) -> int:
+        """How many transactions were begun; 0 without any."""
         return 0 if self.transaction_manager is None else self.transaction_manager.begun_count
 
-    def _refuse_if_its_transaction_has_ended(self, blocked: AppendBlocked) -> None:
-        # Another thread may have ended it, and begun the next one, which it is not part of.
-        if blocked.transaction != self._transaction_number:
+    def refuse_if_ended(self, transaction: int) -> None:
+        """Refuse a record whose transaction another thread has ended, and begun the next one.
+
+        Args:
+            transaction: the `transaction_number` when the record came.
+
+        Raises:
+            TransactionAbortedError: it is not part of the present one.
+        """
+        if transaction != self.transaction_number:
             raise TransactionAbortedError(
                 "the transaction ended while the record waited for metadata or memory; it was not"
                 " sent",
@@ -346,7 +339,7 @@ class Appender:
             TransactionAbortedError: its transaction has ended meanwhile.
         """
         self.give_up_append(blocked)
-        self._refuse_if_its_transaction_has_ended(blocked)
+        self.refuse_if_ended(blocked.transaction)
         place = (topic, partition)
         error = time_out_error(blocked, place, waited_ms, self._accumulator.pool, self._metadata)
         return self.fail_append(error, topic, partition, on_delivery, now_ms)
@@ -367,13 +360,7 @@ class Appender:
         Returns:
             The failed future. The callback is run with the others, by the shell.
         """
-        transactions = self.transaction_manager
-        if (
-            transactions is not None
-            and transactions.is_transactional
-            and transactions.has_ongoing_transaction
-        ):
-            transactions.maybe_transition_to_error_state(error)
+        self.fail_transaction(error)
         self._metrics.count("record-error", 1, now_ms)
         number = NO_PARTITION if partition is None else partition
         future = failed_future(error, topic, number, self._waiter)
@@ -383,6 +370,17 @@ class Appender:
             )
         self.needs_wakeup = True
         return future
+
+    def fail_transaction(self, error: KafkaError) -> None:
+        """Let an open transaction end by an abort alone: a part of it is missing."""
+        transactions = self.transaction_manager
+        if (
+            transactions is not None
+            and transactions.is_transactional
+            and transactions.has_ongoing_transaction
+        ):
+            transactions.maybe_transition_to_error_state(error)
+        self.needs_wakeup = True
 
     def _fail(self, record: _Record, error: KafkaError, now_ms: int) -> FutureRecordMetadata:
         return self.fail_append(error, record.topic, record.partition, record.on_delivery, now_ms)

@@ -152,8 +152,10 @@ def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
     In this order: the partition must be in the transaction, and the producer must have an id. A
     batch without a number waits while older ones of an earlier id or epoch are in flight (also if
     they were renumbered on the wire, where Java's does not wait); while it is not known what
-    became of an expired one; and while one that has others written behind it is repeated: brokers
-    remember five batches, and could not tell any more that they have it. (Java's goes on.) A
+    became of an expired one; while the partition has not acknowledged any of this producer id; and
+    while one that has others written behind it is repeated, or five are in flight: brokers
+    remember five batches, and could not tell any more that they have it. (In these last cases
+    Java's goes on.) A
     numbered one goes only as the lowest in flight, so retries go one at a time, and not while one
     that was renumbered on the wire may be written there, behind it in order.
     """
@@ -171,7 +173,9 @@ def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
         return sequences.has_renumbered_on_the_wire(place)
     if sequences.has_in_flight_batches(place) and sequences.has_stale_producer_id_and_epoch(place):
         return True
-    if sequences.is_first_in_flight_overtaken(place):
+    if sequences.is_first_batch_awaited(place) or sequences.is_first_in_flight_overtaken(place):
+        return True
+    if sequences.is_memory_of_broker_used_up(place):
         return True
     return sequences.has_renumbered_batches(place) or sequences.has_unresolved_sequence(place)
 

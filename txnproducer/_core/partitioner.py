@@ -1,7 +1,7 @@
 """Which partition a record goes to when none is named: by key, or sticky and adaptive (KIP-794).
 
-Owns: murmur2, the sticky choice of one topic. Must not know: queues, batches, metadata; it is
-given counts.
+Owns: the choice by key, the sticky choice of one topic. Must not know: queues, batches, metadata;
+it is given counts.
 
 Rules:
 * A key goes where the Java client sends it: murmur2, made positive, modulo all partitions (not
@@ -15,28 +15,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from struct import iter_unpack
-from typing import Final
 
 from txnproducer._core.ports import Dice
-
-_SEED: Final = 0x9747B28C
-_M: Final = 0x5BD1E995
-_MASK: Final = 0xFFFFFFFF
-
-
-def murmur2(data: bytes) -> int:
-    """Return the unsigned 32-bit murmur2 hash that Kafka's clients place keys by."""
-    length = len(data)
-    h = (_SEED ^ length) & _MASK
-    tail = length & ~3
-    for (k,) in iter_unpack("<I", memoryview(data)[:tail]):
-        k = k * _M & _MASK
-        h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
-    if length != tail:
-        h = (h ^ int.from_bytes(data[tail:], "little")) * _M & _MASK
-    h = (h ^ h >> 13) * _M & _MASK
-    return h ^ h >> 15
+from txnproducer._record.implementation import murmur2 as murmur2
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:

@@ -25,6 +25,7 @@ from txnproducer._core.produce_sender import ProduceOptions, ProduceSender
 from txnproducer._core.record_accumulator import AccumulatorOptions, RecordAccumulator
 from txnproducer._core.request_tracker import RequestTracker
 from txnproducer._core.results import CallbackBatch, FlushTicket
+from txnproducer._core.row_appender import RowAppender
 from txnproducer._core.sender import Sender
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._core.transaction_state import Role
@@ -69,6 +70,7 @@ class ProducerCore(Appender):
         now_ms: the core's clock at the start.
 
     Attributes:
+        rows: takes many records at once.
         needs_wakeup: whether the sender should look; the shell reads and clears it.
         transaction_manager: None if idempotence is disabled.
     """
@@ -89,6 +91,7 @@ class ProducerCore(Appender):
             config.max_request_size, config.buffer_memory, config.partitioner_ignore_keys
         )
         super().__init__(options, metadata, accumulator, transactions, metrics, waiter)
+        self.rows = RowAppender(self, accumulator.topics)
         self._client = client
         self._as_sender = _SenderRole(transactions)
         self._now_ms = now_ms

@@ -82,7 +82,8 @@ class RecordAccumulator:
         self._waiter = waiter
         self._dice = dice
         self._batch_size = max(1, options.batch_size)
-        self._batch_limit = min(self._batch_size, options.max_request_size)
+        # What fits behind another record in such a batch is small enough by any limit.
+        self._batch_limit = min(self._batch_size, options.max_request_size, options.buffer_memory)
         self._retry_backoff = ExponentialBackoff(
             options.retry_backoff_ms, options.retry_backoff_max_ms, dice
         )

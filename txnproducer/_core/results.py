@@ -1,14 +1,13 @@
-"""What the user holds of a record on its way: one result per batch, one thin future per record.
+"""What the user holds of records on their way: one result per batch, one thin future per record.
 
-Owns: `ProduceRequestResult`, `FutureRecordMetadata`, `FlushTicket`, `CallbackBatch`. Must not
-know: batches' bytes, queues, the sender. It waits only through the `Waiter` that it was given.
+Owns: `ProduceRequestResult`, `FlushTicket`, `CallbackBatch`; the futures are those of
+`record_future`. Must not know: batches' bytes, queues, the sender. It waits only through the
+`Waiter` that it was given.
 
 Rules:
 * A result is set (readable) before the delivery callbacks run, and done (waiters go on) after
   them.
 * A batch that was split hands its records on: each future follows its record into the child.
-* A future costs a user one small object per record; it knows its place, and looks the rest up when
-  asked.
 """
 
 from __future__ import annotations
@@ -16,16 +15,38 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from txnproducer._core.ports import Waiter
-from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError
+from txnproducer._record.implementation import chosen
+from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from txnproducer._core.record_future import FutureRecordMetadata
+else:
+    FutureRecordMetadata = chosen(
+        "txnproducer._core.record_future",
+        "txnproducer._core._record_future",
+        "FutureRecordMetadata",
+    )
 
 _LOG = logging.getLogger(__name__)
 
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
+
+__all__ = [
+    "NO_OFFSET",
+    "NO_TIMESTAMP",
+    "CallbackBatch",
+    "DeliveryCallback",
+    "FlushTicket",
+    "FutureRecordMetadata",
+    "ProduceRequestResult",
+    "RecordErrors",
+    "failed_future",
+]
 
 DeliveryCallback: TypeAlias = Callable[[RecordMetadata, KafkaError | None], object]
 RecordErrors: TypeAlias = Callable[[int], KafkaError]
@@ -110,99 +131,6 @@ class ProduceRequestResult:
     def error_of(self, index: int) -> KafkaError | None:
         """Return a record's error, or None if it succeeded or is not decided yet."""
         return None if self._record_errors is None else self._record_errors(index)
-
-
-class FutureRecordMetadata:
-    """The end of one record: where it was written, or why it was not.
-
-    Its methods are those of `concurrent.futures.Future`, as far as it has them.
-    """
-
-    __slots__ = ("_index", "_key_size", "_result", "_timestamp_ms", "_value_size")
-
-    def __init__(
-        self,
-        result: ProduceRequestResult,
-        index: int,
-        timestamp_ms: int,
-        key_size: int,
-        value_size: int,
-    ) -> None:
-        self._result = result
-        self._index = index
-        self._timestamp_ms = timestamp_ms
-        self._key_size = key_size
-        self._value_size = value_size
-
-    def done(self) -> bool:
-        """Return whether the record was delivered or has failed, and its callback has run."""
-        result = self._result
-        if result.children:
-            result, _ = result.locate(self._index)
-        return result.is_done
-
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait for the record's delivery.
-
-        Args:
-            timeout: seconds; None waits as long as the producer lives (each record ends within
-                `delivery_timeout_ms`).
-
-        Returns:
-            Where the record was written. Inside a transaction this does not mean that it is
-            committed.
-
-        Raises:
-            KafkaTimeoutError: not yet; the record is still on its way.
-            KafkaError: the record's own error.
-        """
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        return self.metadata()
-
-    def exception(self, timeout: float | None = None) -> KafkaError | None:
-        """Wait for the record's end and return its error, or None if it was delivered.
-
-        Raises:
-            KafkaTimeoutError: not yet; the record is still on its way.
-        """
-        if not self.done() and not self._result.waiter.wait_until(self.done, timeout):
-            place = self._result.topic_partition
-            waited = "" if timeout is None else f" within {timeout:g} s"
-            raise KafkaTimeoutError(
-                f"the record for {place.topic}-{place.partition} was not delivered{waited}; it is "
-                "still on its way, so call result() again, or raise the timeout"
-            )
-        return self.error
-
-    @property
-    def error(self) -> KafkaError | None:
-        """The record's error as far as it is known now; it does not wait."""
-        result, index = self._result.locate(self._index)
-        return result.error_of(index)
-
-    def metadata(self) -> RecordMetadata:
-        """Return what is known of the record's place now, -1 for the rest; it does not wait."""
-        result, index = self._result.locate(self._index)
-        topic, partition = result.topic_partition
-        if result.error_of(index) is not None:
-            return RecordMetadata(topic, partition)
-        base_offset = result.base_offset
-        offset = NO_OFFSET if base_offset == NO_OFFSET else base_offset + index
-        timestamp_ms = result.log_append_time_ms
-        if timestamp_ms == NO_TIMESTAMP:
-            timestamp_ms = self._timestamp_ms
-        return RecordMetadata(
-            topic, partition, offset, timestamp_ms, self._key_size, self._value_size
-        )
-
-    def __repr__(self) -> str:
-        topic, partition = self._result.topic_partition
-        state = "pending"
-        if self.done():
-            state = "delivered" if self.error is None else f"failed: {self.error}"
-        return f"<FutureRecordMetadata {topic}-{partition} {state}>"
 
 
 class FlushTicket:

@@ -47,6 +47,8 @@ from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 _LOG = logging.getLogger(__name__)
 
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+# The last ones of a producer that a partition can tell duplicates of.
+_BATCHES_REMEMBERED: Final = 5
 _OF_NUMBERS: Final = (
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -78,6 +80,8 @@ class SequenceManager:
         # The value is the sequence after the batch of unknown fate.
         self._unresolved: dict[TopicPartition, int] = {}
         self._to_rewrite: set[TopicPartition] = set()
+        # The producer id of the last batch that a partition has acknowledged.
+        self._known_as: dict[TopicPartition, int] = {}
         self._is_bump_due = False
         # The next epoch is the first of another id, which has come.
         self._is_id_new = False
@@ -151,6 +155,25 @@ class SequenceManager:
         entry = self.partitions.find(topic_partition)
         return entry is not None and any(b.is_reset and b.is_in_flight for b in entry.in_flight)
 
+    def is_first_batch_awaited(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether batches are in flight to a partition that has acknowledged none so far.
+
+        It takes any first number of a producer that it does not know: a later batch could be
+        written, and the one before it, refused for the moment, never more.
+        """
+        if self._known_as.get(topic_partition) == self.producer_id_and_epoch.producer_id:
+            return False
+        return self.has_in_flight_batches(topic_partition)
+
+    def is_memory_of_broker_used_up(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether so many batches are in flight that a broker could not tell one more apart.
+
+        More than a connection takes there are when the leader has moved, and the one before it
+        does not answer.
+        """
+        entry = self.partitions.find(topic_partition)
+        return entry is not None and len(entry.in_flight) >= _BATCHES_REMEMBERED
+
     def first_in_flight_sequence(self, topic_partition: TopicPartition) -> int:
         """Return the lowest base sequence in flight, or -1."""
         entry = self.partitions.find(topic_partition)
@@ -183,6 +206,7 @@ class SequenceManager:
         The partition's numbers may have been wiped since the batch was sent (by a transaction's
         end, or a bump); then there is nothing to note.
         """
+        self._known_as[batch.topic_partition] = batch.producer_id
         entry = self.partitions.find(batch.topic_partition)
         if entry is None:
             return
@@ -206,6 +230,8 @@ class SequenceManager:
             adjust_sequence_numbers: whether the broker surely does not have it.
         """
         place = batch.topic_partition
+        if isinstance(error, UnknownProducerIdError):
+            self._known_as.pop(place, None)
         is_gap_certain = isinstance(error, OutOfOrderSequenceError) or self._leaves_gap(batch)
         if is_gap_certain and not self._is_transactional:
             self.request_idempotent_epoch_bump_for_partition(place)
@@ -249,6 +275,7 @@ class SequenceManager:
             # this is the echo of an error for which the batch was renumbered already.
             return True
         place = batch.topic_partition
+        self._known_as.pop(place, None)
         if not self._is_transactional:
             self.request_idempotent_epoch_bump_for_partition(place)
             return True

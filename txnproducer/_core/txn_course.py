@@ -130,10 +130,6 @@ class TransactionCourse(TxnRequestFlow):
         """Whether the coordinator has not accepted all partitions yet."""
         return bool(self._new_partitions or self._pending_partitions)
 
-    def has_partitions_in_transaction(self) -> bool:
-        """Tell whether a partition is in the transaction."""
-        return bool(self._partitions)
-
     def is_send_to_partition_allowed(self, topic_partition: TopicPartition) -> bool:
         """Tell whether a partition's batches may go on the wire, in whatever state but fatal."""
         if self.has_fatal_error:

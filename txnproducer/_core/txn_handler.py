@@ -36,6 +36,11 @@ from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPart
 
 Offsets: TypeAlias = Sequence[tuple[TopicPartition, OffsetAndMetadata]]
 
+# The markers of the transaction before take half a millisecond where all is well: so soon it is
+# asked again, and after twice as long each time it was in vain.
+FIRST_MARKERS_BACKOFF_MS: Final = 1
+_MOST_DOUBLINGS: Final = 20
+
 _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
 # Refused before the coordinator's log is written to.
 _NOT_CARRIED_OUT: Final = frozenset(
@@ -155,10 +160,6 @@ class TransactionActions(Protocol):
         """Take in the producer's identity."""
         ...
 
-    def has_partitions_in_transaction(self) -> bool:
-        """Tell whether a partition was added already."""
-        ...
-
     def partitions_answered(
         self, partitions: frozenset[TopicPartition], *, are_added: bool
     ) -> None:
@@ -219,6 +220,7 @@ class TxnRequestHandler(ABC):
         self.is_taken = False
         self.order = -1
         self._is_in_doubt = False
+        self._markers_awaited_count = 0
 
     @property
     def coordinator_key(self) -> str:
@@ -227,8 +229,12 @@ class TxnRequestHandler(ABC):
 
     @property
     def retry_backoff_ms(self) -> int:
-        """How long to wait before the next attempt."""
-        return self._actions.retry_backoff_ms
+        """How long to wait before the next attempt; not long while markers are being written."""
+        usual_ms = self._actions.retry_backoff_ms
+        if not self._markers_awaited_count:
+            return usual_ms
+        doublings = min(self._markers_awaited_count - 1, _MOST_DOUBLINGS)
+        return min(usual_ms, FIRST_MARKERS_BACKOFF_MS << doublings)
 
     def build_request(self) -> Request:
         """Return what to send now; a new attempt begins."""
@@ -246,6 +252,8 @@ class TxnRequestHandler(ABC):
             return
         if not isinstance(response, self.answer_type):
             raise IllegalStateError(f"not the answer to this request: {response!r}")
+        is_early = ErrorCode.CONCURRENT_TRANSACTIONS in _codes(response)
+        self._markers_awaited_count = self._markers_awaited_count + 1 if is_early else 0
         self._handle(response)
 
     @abstractmethod
@@ -254,6 +262,7 @@ class TxnRequestHandler(ABC):
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
         """Take in that there is no answer."""
+        self._markers_awaited_count = 0
         self._is_in_doubt |= failure.was_sent and self.may_begin_transaction
         if failure.was_sent and self.is_harmful_when_late:
             self._actions.request_lost(may_begin_transaction=self.may_begin_transaction)
@@ -331,3 +340,10 @@ class TxnRequestHandler(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{' retry' if self.is_retry else ''} {self.result}>"
+
+
+def _codes(response: Any) -> tuple[int, ...]:
+    """Return the error codes of a coordinator's answer."""
+    if hasattr(response, "error_code"):
+        return (response.error_code,)
+    return tuple(result.error_code for result in getattr(response, "results", ()))

@@ -61,8 +61,6 @@ __all__ = [
     "TxnRequestHandler",
 ]
 
-# How soon to ask again while the previous transaction's markers are written (KAFKA-5482).
-ADD_PARTITIONS_RETRY_BACKOFF_MS: Final = 20
 _MAX_TIMEOUT_MS: Final = 2**31 - 1
 
 
@@ -209,8 +207,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
     * Once all were judged none of them is pending any more, accepted or not, so that batches in
       retry of partitions that were accepted before can still be sent.
 
-    Retries: every retriable code; CONCURRENT_TRANSACTIONS soon, if it is the first of its
-    transaction, since then only the previous one's markers are in the way.
+    Retries: every retriable code.
     """
 
     priority = Priority.ADD_PARTITIONS_OR_OFFSETS
@@ -220,13 +217,6 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
     def __init__(self, actions: TransactionActions, partitions: frozenset[TopicPartition]) -> None:
         super().__init__(actions, TransactionalRequestResult("add_partitions_to_txn"))
         self.partitions = partitions
-        self._is_hurried = False
-
-    @property
-    def retry_backoff_ms(self) -> int:
-        """How long to wait before the next attempt."""
-        usual_ms = super().retry_backoff_ms
-        return min(usual_ms, ADD_PARTITIONS_RETRY_BACKOFF_MS) if self._is_hurried else usual_ms
 
     def _build(self) -> AddPartitionsToTxnRequest:
         producer = self._actions.producer_id_and_epoch
@@ -246,10 +236,6 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
             if verdict.action is Action.COLLECT:
                 collected[partition] = code
             elif verdict.action is not Action.COMPLETE:
-                self._is_hurried = (
-                    code == ErrorCode.CONCURRENT_TRANSACTIONS
-                    and not self._actions.has_partitions_in_transaction()
-                )
                 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._actions.is_aborting:
                     # Nor will it be known: the broker refuses it before it asks the coordinator,
                     # as long as there is no such topic.

@@ -1,29 +1,24 @@
-"""The pure-Python `RecordBatchBuilder`: records in, the bytes of one v2 batch out.
+"""`RecordBatchBuilder`: records in, the bytes of one v2 batch out.
 
-Owns: the encoding of records, the judgement whether one more fits, the header with its CRC. Must
-not know: partitions, futures, time-outs, who sends the batch or how often.
+Owns: the header with its CRC, compression, when a batch is full. Must not know: partitions,
+futures, time-outs, who sends the batch or how often; how a record is encoded, which is the
+buffer's (`record_buffer`, or its compiled twin).
 
 Rules:
-* The compiled twin offers this class and nothing else, with plain arguments: hot loops take
-  primitives.
-* `append` that returns None has changed nothing, and neither has one that raises.
-* Records are encoded when they are appended; the caller may change its objects afterwards.
 * What `build` has returned is never written to again, so a batch on its way to a socket cannot
   change under it. A new producer state makes a new buffer: the header is written anew, the body is
   copied, never compressed again. Callers treat the bytes as read-only.
-* A batch is assembled in one buffer, without another of its size beside it.
 * Not thread-safe: the caller holds a lock from the first `append` to `close`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final, TypeAlias
 
 from crc32c import crc32c
 
-from txnproducer.errors import IllegalStateError, RecordTooLargeError
+from txnproducer.errors import IllegalStateError
 
 from .batch_reader import decode_records
 from .compression import codec_for, decompress
@@ -41,28 +36,18 @@ from .format import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    NO_TIMESTAMP,
-    SMALL_VARINTS,
     TRANSACTIONAL_MASK,
     Header,
     size_in_bytes,
-    varint,
 )
+from .implementation import RecordBuffer
 
 # Java's constant: an estimated size errs on the safe side.
 COMPRESSION_RATE_ESTIMATION_FACTOR: Final = 1.05
 
-# Larger values stay as they are until `close`: a copy of each would double a batch's memory, which
-# the allocator then returns to the system and faults in again, batch after batch.
-_JOINED_VALUE_BYTES: Final = 4096
 _MAX_INT16: Final = 0x7FFF
-_NULL: Final = varint(-1)
-_ZERO: Final = varint(0)
-# A record's length and its attributes, which are always zero, as one piece; by the length.
-_LENGTH_AND_ATTRIBUTES: Final = tuple(length + b"\0" for length in SMALL_VARINTS)
-_EMPTY_HEADER: Final = bytes(BATCH_OVERHEAD_BYTES)
-_join: Final = b"".join
-_BYTES_LIKE: Final = (bytes, bytearray, memoryview)
+
+Append: TypeAlias = Callable[..., int | None]
 
 
 class RecordBatchBuilder:
@@ -85,21 +70,16 @@ class RecordBatchBuilder:
     __slots__ = (
         "_attributes",
         "_buffer",
-        "_certain_limit_bytes",
-        "_chunks",
         "_codec",
         "_compression_ratio",
         "_is_handed_out",
         "_is_stamped",
-        "_last_timestamp_ms",
         "_producer_state",
         "_size_limit_bytes",
-        "_timestamp_varint",
-        "base_timestamp_ms",
-        "max_timestamp_ms",
-        "record_count",
-        "size_bytes",
+        "append",
+        "records_buffer",
     )
+    buffer_class: ClassVar = RecordBuffer
 
     def __init__(
         self,
@@ -111,12 +91,9 @@ class RecordBatchBuilder:
     ) -> None:
         self._codec = codec_for(compression, compression_level)
         self._size_limit_bytes = min(size_limit_bytes, MAX_INT32)
-        self.record_count = 0
-        self.size_bytes = BATCH_OVERHEAD_BYTES
-        self.base_timestamp_ms = NO_TIMESTAMP
-        self.max_timestamp_ms = NO_TIMESTAMP
-        # Encoded pieces of the records; joined by `close`.
-        self._chunks: list[bytes] = []
+        records = self.records_buffer = self.buffer_class(size_limit_bytes)
+        # Of the buffer's: one call less for each record.
+        self.append: Append = records.append
         # Header and body of the closed batch; the header is written by `build`.
         self._buffer: bytearray | None = None
         self._is_stamped = False
@@ -125,9 +102,29 @@ class RecordBatchBuilder:
         if is_transactional:
             self._attributes |= TRANSACTIONAL_MASK
         self._producer_state = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
-        self._last_timestamp_ms: int | None = None
-        self._timestamp_varint = _ZERO
-        self.compression_ratio = 1.0
+        self._compression_ratio = 1.0
+        if self._codec.codec_id:
+            self.compression_ratio = 1.0
+
+    @property
+    def record_count(self) -> int:
+        """How many records it has."""
+        return self.records_buffer.record_count
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of header and records, uncompressed."""
+        return self.records_buffer.size_bytes
+
+    @property
+    def base_timestamp_ms(self) -> int:
+        """The first record's timestamp; -1 for none."""
+        return self.records_buffer.base_timestamp_ms
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The greatest timestamp; -1 for none."""
+        return self.records_buffer.max_timestamp_ms
 
     @property
     def compression_ratio(self) -> float:
@@ -137,21 +134,15 @@ class RecordBatchBuilder:
     @compression_ratio.setter
     def compression_ratio(self, ratio: float) -> None:
         self._compression_ratio = ratio
-        if self._buffer is not None:
-            return
-        # Below this many bytes any record fits, however badly it compresses; beyond it `_fits`
-        # decides.
-        growth = max(1.0, self._estimation_factor())
-        room_bytes = self._size_limit_bytes - BATCH_OVERHEAD_BYTES
-        self._certain_limit_bytes = BATCH_OVERHEAD_BYTES + int(room_bytes / growth)
+        if self._buffer is None and self._codec.codec_id:
+            self.records_buffer.set_growth(ratio * COMPRESSION_RATE_ESTIMATION_FACTOR)
 
     @property
     def estimated_size_bytes(self) -> int:
         """The finished batch's size: exact once closed or without a codec, else by the ratio."""
         if self._buffer is not None:
             return len(self._buffer)
-        uncompressed_bytes = self.size_bytes - BATCH_OVERHEAD_BYTES
-        return BATCH_OVERHEAD_BYTES + int(uncompressed_bytes * self._estimation_factor())
+        return self.records_buffer.estimated_size_bytes
 
     @property
     def actual_compression_ratio(self) -> float:
@@ -182,63 +173,8 @@ class RecordBatchBuilder:
     ) -> bool:
         """Return whether `append` would take this record. An empty batch takes any."""
         delta_ms = timestamp_ms - self.base_timestamp_ms if self.record_count else 0
-        return self._fits(size_in_bytes(self.record_count, delta_ms, key, value, headers))
-
-    def append(
-        self,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[Header] = (),
-    ) -> int | None:
-        """Append a record.
-
-        Args:
-            timestamp_ms: milliseconds since the epoch; -1 for none.
-            key: bytes, or None for null.
-            value: bytes, or None for null (a tombstone).
-            headers: pairs of a name and bytes or None.
-
-        Returns:
-            The record's index in the batch (its offset delta), or None when the batch is closed or
-            the record does not fit; then nothing has changed.
-
-        Raises:
-            TypeError: an argument of another type.
-            ValueError: a timestamp that is negative (but -1) or beyond 64 bits.
-            RecordTooLargeError: more bytes than the format can count.
-        """
-        count = self.record_count
-        stamp = self._timestamp_varint
-        if timestamp_ms != self._last_timestamp_ms:
-            stamp = self._encode_timestamp(timestamp_ms)
-        tail = _encode_headers(headers) if headers else _ZERO
-        # The ordinary record: bytes, small, its lengths and index within the tables. Any other
-        # goes the long way.
-        if type(value) is not bytes or len(value) > _JOINED_VALUE_BYTES:
-            return self._append_any(timestamp_ms, stamp, key, value, tail)
-        small = SMALL_VARINTS
-        try:
-            if key is None:
-                rest = _join((stamp, small[count], _NULL, small[len(value)], value, tail))
-            elif type(key) is bytes:
-                rest = _join(
-                    (stamp, small[count], small[len(key)], key, small[len(value)], value, tail)
-                )
-            else:
-                return self._append_any(timestamp_ms, stamp, key, value, tail)
-            head = _LENGTH_AND_ATTRIBUTES[len(rest) + 1]
-        except IndexError:
-            return self._append_any(timestamp_ms, stamp, key, value, tail)
-        size_bytes = self.size_bytes + len(head) + len(rest)
-        if size_bytes > self._certain_limit_bytes and not self._fits(len(head) + len(rest)):
-            return None
-        self._chunks += (head, rest)
-        self.size_bytes = size_bytes
-        self.record_count = count + 1
-        if timestamp_ms > self.max_timestamp_ms:
-            self._raise_max_timestamp(timestamp_ms)
-        return count
+        record_bytes = size_in_bytes(self.record_count, delta_ms, key, value, headers)
+        return self.records_buffer.fits(record_bytes)
 
     def close(self) -> None:
         """Take no more records; assemble and compress the body. Closing again does nothing."""
@@ -282,15 +218,16 @@ class RecordBatchBuilder:
             return buffer
         if self._is_handed_out:
             buffer = self._buffer = bytearray(buffer)
+        records = self.records_buffer
         HEADER_TAIL.pack_into(
             buffer,
             ATTRIBUTES_OFFSET,
             self._attributes,
-            self.record_count - 1,
-            self.base_timestamp_ms,
-            self.max_timestamp_ms,
+            records.record_count - 1,
+            records.base_timestamp_ms,
+            records.max_timestamp_ms,
             *self._producer_state,
-            self.record_count,
+            records.record_count,
         )
         crc = crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET:])
         length = len(buffer) - LOG_OVERHEAD_BYTES
@@ -305,83 +242,21 @@ class RecordBatchBuilder:
             Timestamp, key, value and headers of each record.
         """
         if self._buffer is None:
-            data = _join(self._chunks)
+            data = self.records_buffer.body()
         else:
             body = memoryview(self._buffer)[BATCH_OVERHEAD_BYTES:]
             data = decompress(self._codec.codec_id, body)
         for record in decode_records(data, self.record_count, self.base_timestamp_ms):
             yield record.timestamp_ms, record.key, record.value, record.headers
 
-    def _append_any(
-        self, timestamp_ms: int, stamp: bytes, key: object, value: object, tail: bytes
-    ) -> int | None:
-        """Append a record that `append` has no short way for, with every check."""
-        count = self.record_count
-        # Left in pieces, see _JOINED_VALUE_BYTES.
-        pieces = [stamp, varint(count)]
-        pieces += _encode_nullable("key", key)
-        pieces += _encode_nullable("value", value)
-        pieces.append(tail)
-        body_bytes = sum(map(len, pieces)) + 1
-        head = varint(body_bytes) + b"\0"
-        record_bytes = len(head) - 1 + body_bytes
-        if BATCH_OVERHEAD_BYTES + record_bytes > MAX_INT32:
-            raise RecordTooLargeError(
-                f"a record of {record_bytes} bytes: a batch ends at 2^31-1 bytes"
-            )
-        if not self._fits(record_bytes):
-            return None
-        self._chunks.append(head)
-        self._chunks += pieces
-        self.size_bytes += record_bytes
-        self.record_count = count + 1
-        if timestamp_ms > self.max_timestamp_ms:
-            self._raise_max_timestamp(timestamp_ms)
-        return count
-
-    def _raise_max_timestamp(self, timestamp_ms: int) -> None:
-        """Note a new maximum; the first record's is the base of the others."""
-        self.max_timestamp_ms = timestamp_ms
-        if self.record_count == 1:
-            self.base_timestamp_ms = timestamp_ms
-
-    def _encode_timestamp(self, timestamp_ms: int) -> bytes:
-        """Return a timestamp's encoded delta, and remember it: neighbours often share it."""
-        if type(timestamp_ms) is not int:
-            raise TypeError(f"timestamp_ms must be an int, not {type(timestamp_ms).__name__}")
-        # Below 2^63-1, so that its delta to a first record without a timestamp (-1) fits 64 bits
-        # as well.
-        if not NO_TIMESTAMP <= timestamp_ms < MAX_INT64:
-            raise ValueError(
-                f"timestamp_ms must be milliseconds since the epoch, or -1, not {timestamp_ms}"
-            )
-        stamp = varint(timestamp_ms - self.base_timestamp_ms) if self.record_count else _ZERO
-        self._last_timestamp_ms = timestamp_ms
-        self._timestamp_varint = stamp
-        return stamp
-
-    def _fits(self, record_bytes: int) -> bool:
-        # The new record counts uncompressed: how well it compresses is not known yet.
-        if self._buffer is not None:
-            return False
-        if self.record_count == 0:
-            return True
-        return self.estimated_size_bytes + record_bytes <= self._size_limit_bytes
-
-    def _estimation_factor(self) -> float:
-        if self._codec.codec_id == 0:
-            return 1.0
-        return self._compression_ratio * COMPRESSION_RATE_ESTIMATION_FACTOR
-
     def _assemble(self) -> bytearray:
         """Return the buffer of the closed batch, its body written."""
         if self._buffer is None:
-            chunks = self._chunks
+            buffer = self.records_buffer.take()
             if self._codec.codec_id:
-                chunks = [self._codec.compress(_join(chunks))]
-            self._buffer = bytearray().join((_EMPTY_HEADER, *chunks))
-            self._chunks = []
-            self._certain_limit_bytes = -1
+                body = self._codec.compress(memoryview(buffer)[BATCH_OVERHEAD_BYTES:])
+                buffer = bytearray().join((bytes(BATCH_OVERHEAD_BYTES), body))
+            self._buffer = buffer
         return self._buffer
 
     def _check_can_build(self) -> None:
@@ -407,30 +282,3 @@ class RecordBatchBuilder:
         lowest = NO_SEQUENCE if self._attributes & CONTROL_MASK else 0
         if not lowest <= base_sequence <= MAX_INT32:
             raise ValueError(f"base_sequence must be {lowest} to {MAX_INT32}, not {base_sequence}")
-
-
-def _encode_nullable(field: str, data: object) -> tuple[bytes, ...]:
-    """Return a length and the bytes that it counts; a copy if the caller could change them."""
-    if data is None:
-        return (_NULL,)
-    if not isinstance(data, _BYTES_LIKE):
-        raise TypeError(f"{field} must be bytes or None, not {type(data).__name__}: serialize it")
-    encoded = bytes(data)
-    return varint(len(encoded)), encoded
-
-
-def _encode_headers(headers: Sequence[Header]) -> bytes:
-    pieces = [varint(len(headers))]
-    for name, value in headers:
-        if not isinstance(name, str):
-            raise TypeError(f"a header's name must be a str, not {type(name).__name__}")
-        pieces.append(_encode_header_name(name))
-        pieces += _encode_nullable("a header's value", value)
-    return _join(pieces)
-
-
-# A topic's records share their header names.
-@lru_cache(maxsize=256)
-def _encode_header_name(name: str) -> bytes:
-    encoded = name.encode()
-    return varint(len(encoded)) + encoded

@@ -34,6 +34,8 @@ from txnproducer.errors import (
 )
 
 Transform = Callable[[bytes], bytes]
+# What is compressed lies in a batch's buffer, and is read there.
+Compress = Callable[["bytes | memoryview"], bytes]
 
 _GZIP_WINDOW_BITS: Final = 31  # the largest window, with a gzip header and trailer
 # Java's "no level given" for lz4, where it takes the fast compressor; every other level is high
@@ -54,7 +56,7 @@ class Codec:
 
     name: str
     codec_id: int
-    compress: Transform
+    compress: Compress
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class _CodecKind:
 
     codec_id: int
     levels: tuple[int, int] | None
-    make_compress: Callable[[int | None], Transform]
+    make_compress: Callable[[int | None], Compress]
     decompress: Transform
 
 
@@ -156,22 +158,22 @@ def _unchanged(data: bytes) -> bytes:
     return data
 
 
-def _make_none(level: int | None) -> Transform:  # noqa: ARG001 - the registry's signature
-    return _unchanged
+def _make_none(level: int | None) -> Compress:  # noqa: ARG001 - the registry's signature
+    return bytes
 
 
-def _make_gzip(level: int | None) -> Transform:
+def _make_gzip(level: int | None) -> Compress:
     wanted = zlib.Z_DEFAULT_COMPRESSION if level is None else level
     return lambda data: zlib.compress(data, wanted, wbits=_GZIP_WINDOW_BITS)
 
 
-def _make_lz4(level: int | None) -> Transform:
+def _make_lz4(level: int | None) -> Compress:
     # Levels 1 and 2 are high compression in Java; the library here would take them for fast ones.
     wanted = 0
     if level is not None and level != _LZ4_JAVA_DEFAULT_LEVEL:
         wanted = max(level, _LZ4_LOWEST_HIGH_COMPRESSION)
 
-    def compress(data: bytes) -> bytes:
+    def compress(data: bytes | memoryview) -> bytes:
         frame: bytes = lz4.frame.compress(
             data,
             compression_level=wanted,
@@ -189,10 +191,10 @@ def _decompress_lz4(data: bytes) -> bytes:
     return frame
 
 
-def _make_snappy(level: int | None) -> Transform:  # noqa: ARG001 - the registry's signature
+def _make_snappy(level: int | None) -> Compress:  # noqa: ARG001 - the registry's signature
     compress_raw = _library("cramjam", "snappy").snappy.compress_raw
 
-    def compress(data: bytes) -> bytes:
+    def compress(data: bytes | memoryview) -> bytes:
         parts = [_XERIAL_MAGIC, _XERIAL_VERSIONS]
         view = memoryview(data)
         for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
@@ -220,11 +222,11 @@ def _decompress_snappy(data: bytes) -> bytes:
     return b"".join(blocks)
 
 
-def _make_zstd(level: int | None) -> Transform:
+def _make_zstd(level: int | None) -> Compress:
     zstandard = _library("zstandard", "zstd")
     wanted = 3 if level is None else level
 
-    def compress(data: bytes) -> bytes:
+    def compress(data: bytes | memoryview) -> bytes:
         # A compressor object belongs to one thread at a time, and making one costs little beside a
         # batch.
         frame: bytes = zstandard.ZstdCompressor(level=wanted).compress(data)

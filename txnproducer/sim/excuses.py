@@ -25,7 +25,7 @@ is given. So a failure needs an excuse:
 * a lost answer to the request for the last epoch: a broker that is asked again gives
   UNKNOWN_SERVER_ERROR, and a producer that must not fence another one cannot do without
 * a partition that has forgotten a producer which was idle for too long: the producer cannot tell
-  that from lost records
+  that from lost records, and has no place any more for what is in doubt
 """
 
 from __future__ import annotations
@@ -95,10 +95,17 @@ def unexcused(
             )
             is_doubtful = is_shaken and is_open if can_bump else True
             is_undone = is_shaken and bool(attempt.earlier_offsets)
-            is_faulty = _has_own_fault(attempt) or _is_forgotten(attempt) or is_undone
+            is_faulty = (
+                _has_own_fault(attempt)
+                or _is_forgotten(attempt)
+                or _is_forgotten_in_doubt(attempt, history)
+                or is_undone
+            )
             if is_shaken and _is_refused_the_last_epoch(attempt):
                 continue
-            is_stuck = not can_bump and _is_in_doubt(attempt, history)
+            is_stuck = not can_bump and (
+                _is_in_doubt(attempt, history) or _is_forgotten_in_doubt(attempt, history)
+            )
             passing = (*_PASSING, "restart") if is_stuck else _PASSING
             yield from _of_transaction(
                 attempt, passing if is_faulty else (), is_doubtful=is_doubtful
@@ -194,6 +201,11 @@ def _is_forgotten(attempt: Attempt) -> bool:
         and record.place in attempt.forgotten_at
         for record in attempt.records
     )
+
+
+def _is_forgotten_in_doubt(attempt: Attempt, history: History) -> bool:
+    # The numbers begin at 0 again: what may be written under others has no place any more.
+    return attempt.name in history.forgotten and attempt.name in history.doubtful
 
 
 def _error_of(record: SentRecord) -> KafkaError | None:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._record import DecodedRecord
+from txnproducer.errors import OutOfOrderSequenceError
 from txnproducer.records import TopicPartition
 from txnproducer.sim.history import Attempt, History, SentRecord
 
@@ -53,10 +54,13 @@ class LogJudge:
         visible: dict[bytes, list[_Found]] = defaultdict(list)
         everything: dict[bytes, list[_Found]] = defaultdict(list)
         sent = {record.value: record for a in self._history.attempts for record in a.records}
-        # Without idempotence parts of a batch that is written, and found too large when it is sent
-        # again, end in any order.
+        # Parts of a batch that is written, and found too large when it is sent again, end in any
+        # order without idempotence; with it those that are in doubt do, at the next epoch.
         unordered = {
-            r.value for a in self._history.attempts if not a.is_idempotent for r in a.records
+            r.value
+            for a in self._history.attempts
+            for r in a.records
+            if not a.is_idempotent or (a.owner is None and _is_out_of_order(r))
         }
         for place, log in self._cluster.logs.items():
             for entry in log.visible_entries(read_committed=False):
@@ -284,3 +288,7 @@ class LogJudge:
         if (record.place, told) not in everything.get(record.value, ()):
             found = everything.get(record.value)
             self._history.violate("acknowledged", f"{record.value!r} at {told}, but is {found}")
+
+
+def _is_out_of_order(record: SentRecord) -> bool:
+    return any(isinstance(error, OutOfOrderSequenceError) for _, error in record.deliveries)

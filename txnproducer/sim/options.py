@@ -36,6 +36,9 @@ _OF_A_MISSING_TOPIC = (
 # Of all seeds; of those that are not crowded.
 _CROWDED_RATE = 1 / 8
 _HAUNTED_RATE = 1 / 8
+# Of all seeds, those whose applications send many records by one call, and how often.
+_ROWS_RATE = 1 / 4
+_ROW_RATES = (0.1, 0.5)
 # A request of a dead connection arrives no later than this after its end.
 LATEST_MS = 30_000
 # What a producer is set to once all is well.
@@ -66,6 +69,7 @@ class SimOptions:
         network_ms: the longest usual way to a broker, and back.
         is_crowded: whether applications send much at once, in batches as small as can be.
         is_haunted: whether many connections die, and each of their requests arrives soon after.
+        row_rate: how many of the calls that send take many records.
     """
 
     seed: int
@@ -87,6 +91,7 @@ class SimOptions:
     network_ms: int
     is_crowded: bool = False
     is_haunted: bool = False
+    row_rate: float = 0.0
 
     def __str__(self) -> str:
         def show(value: object) -> str:
@@ -135,6 +140,7 @@ class SimOptions:
             is_late_delivery_on=dice.random() < 0.6,
             initial_epoch=dice.choice((-1, -1, -1, 32750, 32764)) if can_bump else -1,
             network_ms=dice.choice((1, 5, 50)),
+            row_rate=_draw_row_rate(seed),
         )
         options = _crowd(options, crowded_rate=1.0 if is_crowded else _CROWDED_RATE)
         return options if options.is_crowded else _haunt(options)
@@ -238,6 +244,11 @@ def _draw_later_intervals(seed: int) -> dict[FaultKind, int]:
         if dice.random() < 0.15:
             intervals_ms[kind] = int(usual_ms * dice.choice((0.5, 1.0, 3.0)))
     return intervals_ms
+
+
+def _draw_row_rate(seed: int) -> float:
+    dice = random.Random(f"options {seed} rows")  # noqa: S311 - seeded on purpose
+    return dice.choice(_ROW_RATES) if dice.random() < _ROWS_RATE else 0.0
 
 
 def _draw_settings(dice: random.Random) -> dict[str, Any]:

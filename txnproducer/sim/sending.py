@@ -39,7 +39,7 @@ def sleep(process: Process, longest_ms: int) -> tuple[Condition, int]:
 
 
 @dataclass(slots=True)
-class _Draft:
+class Draft:
     """A record that an application is about to send: the arguments of `send`.
 
     Attributes:
@@ -54,7 +54,7 @@ class _Draft:
     is_mistake: bool
 
 
-def _draft(process: Process, attempt: Attempt, number: int) -> _Draft:
+def _draft(process: Process, attempt: Attempt, number: int) -> Draft:
     dice = process.dice
     filling = b"." * dice.choice((0, 0, 0, 10, 100, 400))
     drawn = dice.random()
@@ -84,7 +84,7 @@ def _draft(process: Process, attempt: Attempt, number: int) -> _Draft:
         or partition == process.simulator.options.partition_count
         or (topic == COMPACTED_TOPIC and key is None)
     )
-    return _Draft(
+    return Draft(
         topic, f"{attempt.name}:{number}:".encode() + filling, key, headers, partition, is_mistake
     )
 
@@ -110,7 +110,7 @@ def send(
     outcome: FutureRecordMetadata | AppendBlocked | None = None
     while not isinstance(outcome, FutureRecordMetadata):
         if isinstance(outcome, AppendBlocked):
-            outcome = yield from _wait_to_append(process, draft, record, outcome, start_ms)
+            outcome = yield from wait_to_append(process, draft, record, outcome, start_ms)
             if isinstance(outcome, FutureRecordMetadata):
                 break
         try:
@@ -133,9 +133,9 @@ def send(
     return None
 
 
-def _wait_to_append(
+def wait_to_append(
     process: Process,
-    draft: _Draft,
+    draft: Draft,
     record: SentRecord,
     blocked: AppendBlocked,
     start_ms: int,

@@ -191,7 +191,6 @@ class Simulator:
         attempt.is_acknowledged = process.config.acks != "0"
         attempt.is_calm = process.is_calm
         attempt.late_before = self.history.late[attempt.owner or ""]
-        attempt.kept_before = self.faults.log_writes_kept
         attempt.commits_in_doubt_before = process.network.commits_in_doubt
         attempt.delivery_timeout_ms = process.config.delivery_timeout_ms
         return attempt

@@ -221,9 +221,12 @@ class WireRules:
             self._attempts.pop(records, None)  # parts go at once; the only one may have all of it
         else:
             self._refused_ms[records] = self._simulator.now_ms
+        values = _values(part.records)
+        names = {bytes(value or b"").partition(b":")[0].decode() for value in values}
         if code in _DOUBTFUL:
-            names = {bytes(value or b"").partition(b":")[0] for value in _values(part.records)}
-            self._history.doubtful |= {name.decode() for name in names}
+            self._history.doubtful |= names
+        elif code == ErrorCode.UNKNOWN_PRODUCER_ID:
+            self._history.forgotten |= names
 
     def _shift(self, part: ProducePartition, code: int) -> None:
         """Note which batches may get other numbers, as this one was refused for good."""

@@ -27,6 +27,7 @@ from txnproducer.sim.calls import Ended, Patience, call, close
 from txnproducer.sim.history import Attempt
 from txnproducer.sim.options import TOPIC
 from txnproducer.sim.process import Condition, Process, Script
+from txnproducer.sim.row_sending import send_rows
 from txnproducer.sim.sending import (
     both,
     flush,
@@ -98,6 +99,9 @@ class _Transaction:
         self._simulator = process.simulator
         self._attempt = process.simulator.new_attempt(process)
         self._attempt.identity = process.manager.producer_id_and_epoch
+        self._attempt.kept_before = self._simulator.history.log_writes_kept_before.setdefault(
+            self._attempt.identity, self._simulator.faults.log_writes_kept
+        )
         self._commit: TransactionalRequestResult | None = None
         # As a consumer does: it read before, as the member that it was then.
         self._member = self._group_metadata()
@@ -320,7 +324,10 @@ class _Transaction:
 def _send(
     process: Process, attempt: Attempt, number: int
 ) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
-    """Send a record; now and then two threads send others first."""
+    """Send a record; now and then two threads send others first, or many go by one call."""
+    row_rate = process.simulator.options.row_rate
+    if row_rate and process.dice.random() < row_rate:
+        return (yield from send_rows(process, attempt, number))
     if process.dice.random() < _TWO_THREADS_RATE:
         pair = (send(process, attempt, 100 * n + number) for n in (1, 2))
         yield from both(process, *pair)

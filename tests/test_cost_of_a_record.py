@@ -1,0 +1,124 @@
+"""What a record costs, counted and not timed: a slow path cannot creep in unnoticed.
+
+Counted are Python's calls and bytecodes, and what stays allocated; none of them depends on the
+machine. A limit that a change breaks is either the change's mistake, or raised here, with it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections import Counter
+
+import pytest
+
+from tests.harness import CoreHarness
+from tests.live_client import LiveClient
+from txnproducer import TransactionalProducer, producer
+from txnproducer._core.row_appender import RowRun
+from txnproducer._record import IMPL
+from txnproducer._record.implementation import Rows
+
+RECORDS = 200
+VALUE = b"v" * 100
+
+
+@pytest.fixture
+def open_transaction(monkeypatch):
+    monkeypatch.setattr(producer, "NetworkClient", lambda config, clock_ms: LiveClient())
+    with TransactionalProducer("boot:9092", "txn", linger_ms=10_000, batch_size=1 << 20) as one:
+        one.init_transactions()
+        one.begin_transaction()
+        one.send("topic", VALUE)  # the batch that takes the others
+        yield one
+        one.abort_transaction()
+
+
+def counted(call):
+    """Return how many calls of Python and of C functions, and how many bytecodes, a call takes."""
+    counts: Counter[str] = Counter()
+
+    def on_call(frame, event, argument):
+        counts[event] += 1
+
+    def on_line(frame, event, argument):
+        frame.f_trace_opcodes = True
+        counts[event] += 1
+        return on_line
+
+    sys.setprofile(on_call)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    sys.settrace(on_line)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return counts
+
+
+def per_record(counts, name):
+    return counts[name] / RECORDS
+
+
+def send_some(one, **more):
+    def send():
+        for _ in range(RECORDS):
+            one.send("topic", VALUE, **more)
+
+    return send
+
+
+@pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled send leaves to Python")
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"key": b"key"}, {"partition": 0}, {"headers": [("h", b"1")]}, {"timestamp_ms": 5}],
+    ids=["value", "key", "partition", "headers", "timestamp"],
+)
+def test_a_usual_record_costs_one_python_call_and_one_compiled_one(open_transaction, more):
+    counts = counted(send_some(open_transaction, **more))
+    assert per_record(counts, "c_call") <= 1.5  # now and then a batch is full
+    assert per_record(counts, "opcode") <= 60
+
+
+def test_a_record_costs_few_bytecodes_without_compiled_parts(open_transaction):
+    counts = counted(send_some(open_transaction))
+    assert per_record(counts, "opcode") <= 360
+    assert per_record(counts, "c_call") <= 25
+
+
+def test_a_record_leaves_its_bytes_and_a_light_future(open_transaction):
+    send_some(open_transaction)()
+    tracemalloc.start()
+    try:
+        kept = [open_transaction.send("topic", VALUE) for _ in range(RECORDS)]
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The future, its place in the list, and (without compiled parts) the record's pieces; the
+    # compiled twin's buffer has its room already.
+    assert size / len(kept) <= (120 if IMPL == "cython" else 420)
+
+
+def send_rows(count):
+    """Return what appends rows to a core of its own, batch after batch."""
+    harness = CoreHarness(linger_ms=10_000, batch_size=1 << 16, topics={"topic": 1})
+    harness.start_transaction()
+    harness.know_topics()
+    run = RowRun(Rows(count, (VALUE,) * count, None, None, 0), None, 0, 1, 0, count)
+
+    def send():
+        run.next = 0
+        while run.next < run.stop:
+            harness.core.rows.append("topic", run, harness.now_ms)
+
+    return send
+
+
+@pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled rows leave to Python")
+def test_rows_cost_by_the_batch_and_not_by_the_record():
+    few, many = (counted(send_rows(count))["opcode"] for count in (2_000, 20_000))
+    more_batches = 18_000 * 107 / (1 << 16)
+    assert (many - few) / more_batches <= 2_000

@@ -1,0 +1,405 @@
+"""The compiled usual `send` does what the long way does, or nothing at all."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from functools import partial
+from importlib import import_module
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from tests.live_client import LiveClient
+from txnproducer import TransactionalProducer, producer
+from txnproducer._core.partitioner import partition_for_key
+from txnproducer._io_thread import wall_clock_ms
+from txnproducer._protocol.messages import ApiKey, ProduceRequest
+from txnproducer._record import read_batches
+from txnproducer._record.implementation import IMPL
+from txnproducer.errors import IllegalStateError, KafkaError
+
+compiled: Any
+try:
+    compiled = import_module("txnproducer._usual_send")
+except ImportError:
+    compiled = None
+
+pytestmark = [
+    pytest.mark.skipif(compiled is None, reason="this installation has no compiled parts"),
+    pytest.mark.skipif(IMPL != "cython", reason="this run is of the pure Python parts"),
+]
+PATIENCE_S = 10.0
+KEYS = [b"key-%d" % number for number in range(20)]
+LONG_KEY = b"k" * 100
+
+
+class Bytes(bytes):
+    """A subclass, which may do anything."""
+
+
+class Text(str):
+    """A subclass, which may do anything."""
+
+    __slots__ = ()
+
+
+class Number(int):
+    """A subclass, which may do anything."""
+
+
+class Pair(tuple):
+    """A subclass, which may do anything."""
+
+    __slots__ = ()
+
+
+@pytest.fixture
+def clients(monkeypatch):
+    """Return the clients of the producers that were made, in order."""
+    clients: list[LiveClient] = []
+
+    def make_client(config, clock_ms):
+        clients.append(LiveClient(topics={"topic": 3}))
+        return clients[-1]
+
+    monkeypatch.setattr(producer, "NetworkClient", make_client)
+    return clients
+
+
+@pytest.fixture
+def make(clients):
+    made = []
+
+    def make_producer(**settings: Any):
+        settings = {"max_block_ms": 10_000, "linger_ms": 60_000, **settings}
+        one = TransactionalProducer("boot:9092", "txn", **settings)
+        made.append(one)
+        one.init_transactions()
+        one.partitions_for("topic")
+        one.begin_transaction()
+        return one
+
+    yield make_producer
+    for one in made:
+        one.close(0)
+
+
+@pytest.fixture
+def ready(make):
+    """Return a producer with an open batch for each partition, and for what has none."""
+    one = make(batch_size=16_384)
+    open_batches(one)
+    return one
+
+
+def open_batches(one):
+    for partition in range(3):
+        one.send("topic", b"first", partition=partition)
+    one.send("topic", b"first")
+
+
+class Noted:
+    """A producer's compiled `send`, and whether each record was usual."""
+
+    def __init__(self, one):
+        self.is_usual: list[bool] = []
+        self._send_any = one._send_any
+        self._usual = compiled.UsualSend(one._core.usual_records, one._lock, self._note)
+        self.send = self._usual.send
+
+    def _note(self, *arguments):
+        self.is_usual[-1:] = [False]
+        return self._send_any(*arguments)
+
+    def __call__(self, *arguments, **more):
+        self.is_usual.append(True)
+        return self.send(*arguments, **more)
+
+
+def written(client):
+    """Return all that was written but for what opened the batches, by partition."""
+    records: dict[int, list[Any]] = {}
+    for request in client.requests:
+        if isinstance(request.body, ProduceRequest):
+            for part in request.body.partitions:
+                batches = records.setdefault(part.topic_partition.partition, [])
+                for batch in read_batches(part.records):
+                    batches += [
+                        (record.key, record.value, record.headers, record.timestamp_ms)
+                        for record in batch
+                        if record.value != b"first"
+                    ]
+    return records
+
+
+USUAL: list[dict[str, Any]] = [
+    {"value": b"v"},
+    {"value": None},
+    {"value": b""},
+    {"value": b"v", "key": b""},
+    *({"value": b"v", "key": key} for key in KEYS),
+    {"value": b"v", "key": LONG_KEY},
+    {"value": b"v", "key": b"k", "partition": 1},
+    {"value": b"v", "partition": 0},
+    {"value": b"v", "timestamp_ms": 0},
+    {"value": b"v", "timestamp_ms": 2**62 - 1},
+    {"value": b"v", "headers": [("a", b"1"), ("b", None)]},
+    {"value": b"v", "headers": (("a", b"1"), ("\u00fc", b""))},
+    {"value": b"v", "headers": []},
+    {"value": b"v", "headers": ()},
+    {"value": b"x" * 5_000, "key": b"k", "headers": [("n", b"2")], "timestamp_ms": 7},
+]
+
+
+def test_usual_records_come_out_as_on_the_long_way(make, clients):
+    seen: list[Any] = []
+    for is_quick in (True, False):
+        one = make()
+        one._core._accumulator._dice.seed(1)  # for the choice of a partition by load
+        open_batches(one)
+        noted = Noted(one)
+        send = noted if is_quick else partial(TransactionalProducer.send, one)
+        told: list[Any] = []
+
+        def tell(metadata, error, told=told):
+            told.append((metadata, error))
+
+        futures = [
+            send("topic", **{"timestamp_ms": 1_000, **more}, on_delivery=tell) for more in USUAL
+        ]
+        assert noted.is_usual == ([True] * len(USUAL) if is_quick else [])
+        one.commit_transaction()
+        results = [future.result(0) for future in futures]
+        assert sorted(told) == sorted((result, None) for result in results)
+        seen.append((written(clients[-1]), results, [type(future) for future in futures]))
+    assert seen[0] == seen[1]
+    for result, more in zip(seen[0][1], USUAL, strict=True):
+        if "key" in more and "partition" not in more:
+            assert result.partition == partition_for_key(more["key"], 3)
+
+
+def test_a_producers_send_is_the_compiled_one(ready):
+    assert isinstance(ready.send.__self__, compiled.UsualSend)
+    for name in ("partition", "timestamp_ms"):
+        ready.send("topic", **{name: 0})
+
+
+def test_arguments_go_by_position_and_by_name(ready, clients):
+    noted = Noted(ready)
+    noted("topic", b"v", b"k", [("a", b"1")], 0, 5, None)
+    noted(topic="topic", timestamp_ms=5, partition=0, headers=[("a", b"1")], key=b"k", value=b"v")
+    assert noted.is_usual == [True, True]
+    ready.commit_transaction()
+    assert written(clients[0])[0] == [(b"k", b"v", (("a", b"1"),), 5)] * 2
+
+
+def test_a_record_without_time_gets_the_clocks(ready):
+    before = wall_clock_ms()
+    noted = Noted(ready)
+    future = noted("topic", b"v")
+    after = wall_clock_ms()
+    assert noted.is_usual == [True]
+    assert before <= future.metadata().timestamp_ms <= after
+
+
+def test_ignored_keys_decide_nothing(make):
+    one = make(partitioner_ignore_keys=True)
+    open_batches(one)
+    noted = Noted(one)
+    futures = [noted("topic", b"v", key=key) for key in KEYS]
+    assert noted.is_usual == [True] * 20
+    assert len({future.metadata().partition for future in futures}) == 1
+
+
+def test_a_header_list_is_copied(ready, clients):
+    headers = [("a", b"1")]
+    ready.send("topic", b"v", headers=headers, partition=0)
+    headers.append(("b", b"2"))
+    ready.commit_transaction()
+    assert written(clients[0])[0][0][2] == (("a", b"1"),)
+
+
+# --- what is not usual
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"value": bytearray(b"v")},
+        {"value": memoryview(b"v")},
+        {"value": Bytes(b"v")},
+        {"value": b"v", "key": bytearray(b"k")},
+        {"value": b"v", "key": Bytes(b"k")},
+        {"value": b"v", "headers": [["a", b"1"]]},
+        {"value": b"v", "headers": [("a", bytearray(b"1"))]},
+        {"value": b"v", "headers": [("a", Bytes(b"1"))]},
+        {"value": b"v", "headers": [(Text("a"), b"1")]},
+        {"value": b"v", "headers": [Pair(("a", b"1"))]},
+        {"value": b"v", "headers": deque([("a", b"1")])},
+        {"value": b"v", "headers": (header for header in [("a", b"1")])},
+        {"value": b"v", "partition": Number(1)},
+        {"value": b"v", "timestamp_ms": Number(5)},
+        {"value": b"v", "timestamp_ms": 2**62},
+        {"topic": Text("topic"), "value": b"v"},
+        {"value": b"x" * 20_000},
+        {"topic": "other", "value": b"v"},
+    ],
+    ids=str,
+)
+def test_an_unusual_record_goes_the_long_way_and_arrives(ready, clients, more):
+    with ready._lock:
+        clients[0].topics["other"] = 1
+    noted = Noted(ready)
+    arguments = {"topic": "topic", **more}
+    future = noted(**arguments)
+    assert noted.is_usual == [False]
+    ready.commit_transaction()
+    assert future.result(0).serialized_value_size == len(more["value"])
+    [record] = chain(*written(clients[0]).values())
+    assert record[1] == bytes(more["value"])
+    assert record[0] == (bytes(more["key"]) if "key" in more else None)
+    assert record[2] == ((("a", b"1"),) if "headers" in more else ())
+
+
+def test_a_generator_of_headers_is_not_used_up_before_the_long_way(ready, clients):
+    ready.send("topic", b"v", headers=(pair for pair in [("a", b"1")]), partition=0)
+    ready.commit_transaction()
+    assert written(clients[0])[0][0][2] == (("a", b"1"),)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"value": "text"}, TypeError, r"value must be bytes, not str: pass value\.encode\(\)"),
+        ({"value": 5}, TypeError, "value must be bytes, not int"),
+        ({"value": b"v", "key": "text"}, TypeError, r"key\.encode\(\).*key_serializer="),
+        ({"value": b"v", "headers": {"a": b"1"}}, TypeError, r"list\(headers\.items\(\)\)"),
+        ({"value": b"v", "headers": "text"}, TypeError, "headers must be a sequence"),
+        ({"value": b"v", "headers": [("a",)]}, TypeError, r"headers\[0\] must be a pair"),
+        ({"value": b"v", "headers": [("a", b"1", 2)]}, TypeError, r"headers\[0\] must be a pair"),
+        ({"value": b"v", "headers": [("a", "b")]}, TypeError, r"headers\[0\] \('a'\).*encode"),
+        ({"value": b"v", "headers": [("a", b"1"), (b"b", b"2")]}, TypeError, r"headers\[1\]"),
+        ({"value": b"v", "partition": True}, TypeError, "partition must be an int"),
+        ({"value": b"v", "partition": "0"}, TypeError, "partition must be an int"),
+        ({"value": b"v", "partition": 0.0}, TypeError, "partition must be an int"),
+        ({"value": b"v", "partition": -1}, ValueError, "partition must not be negative: -1"),
+        ({"value": b"v", "timestamp_ms": True}, TypeError, "timestamp_ms must be an int"),
+        ({"value": b"v", "timestamp_ms": 1.5}, TypeError, "timestamp_ms must be an int"),
+        ({"value": b"v", "timestamp_ms": -1}, ValueError, "timestamp_ms must not be negative"),
+        ({"value": b"v", "timestamp_ms": 2**63 - 1}, ValueError, "since the epoch"),
+        ({"value": b"v", "timestamp_ms": 2**70}, ValueError, "since the epoch"),
+        ({"value": b"v", "topic": b"topic"}, TypeError, "topic must be a str, not bytes"),
+        ({"value": b"v", "topic": None}, TypeError, "topic must be a str, not NoneType"),
+        ({"value": b"v", "topic": ""}, ValueError, "topic must not be empty"),
+        ({"value": b"v", "headers": [("\ud83d", b"1")]}, UnicodeEncodeError, "surrogates"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_refused_as_on_the_long_way_and_changes_nothing(
+    ready, clients, more, error, message
+):
+    with pytest.raises(error, match=message):
+        ready.send(**{"topic": "topic", "partition": 0, **more})
+    assert ready.transaction_state == "IN_TRANSACTION"
+    ready.send("topic", b"good", partition=0)
+    ready.commit_transaction()
+    assert [record[1] for record in written(clients[0])[0]] == [b"good"]
+
+
+def test_a_partition_that_no_number_is_too_large_for_is_none_that_is_open(make):
+    one = make(max_block_ms=50)
+    open_batches(one)
+    noted = Noted(one)
+    future = noted("topic", b"v", partition=2**70)
+    assert noted.is_usual == [False]
+    assert isinstance(future.exception(0), KafkaError)
+
+
+@pytest.mark.parametrize("setting", ["value_serializer", "key_serializer"])
+def test_serializers_are_used(make, clients, setting):
+    one = make(**{setting: lambda data: data + b"!"})
+    for _ in range(2):
+        one.send("topic", b"v", key=b"k", partition=0)
+    one.commit_transaction()
+    expected = (b"k", b"v!") if setting == "value_serializer" else (b"k!", b"v")
+    assert [record[:2] for record in written(clients[0])[0]] == [expected] * 2
+
+
+# --- when it is not the time
+
+
+def test_a_transaction_that_ends_or_has_failed_takes_no_usual_record(ready, clients):
+    clients[0].held.add(ApiKey.PRODUCE)
+    ready._max_block_s = 0.01
+    with pytest.raises(KafkaError):
+        ready.commit_transaction()
+    noted = Noted(ready)
+    with pytest.raises(IllegalStateError, match="commit"):
+        noted("topic", b"too late", partition=0)
+    assert noted.is_usual == [False]
+    with ready._lock:
+        clients[0].release(ApiKey.PRODUCE)
+    ready._max_block_s = PATIENCE_S
+    ready.commit_transaction()
+    with pytest.raises(IllegalStateError, match="begin_transaction"):
+        ready.send("topic", b"too late", partition=0)
+    assert written(clients[0]).get(0, []) == []
+
+
+@pytest.mark.parametrize("end", ["close", "disown"])
+def test_a_producer_that_has_ended_refuses_also_by_a_send_that_was_kept(ready, end):
+    kept = ready.send
+    kept("topic", b"v", partition=0)
+    getattr(ready, end)()
+    batch = ready._core._accumulator.topics["topic"].queues[0].open_batch
+    for send in (ready.send, kept):
+        with pytest.raises(KafkaError, match="closed" if end == "close" else "Make a producer"):
+            send("topic", b"v", partition=0)
+    if end == "disown":
+        assert batch.record_count == 2
+        ready._refusal = None
+
+
+def test_a_core_that_was_closed_has_no_batch_for_a_usual_record(ready):
+    noted = Noted(ready)
+    ready.close(0)
+    with pytest.raises(IllegalStateError, match="closed"):
+        noted("topic", b"v", partition=0)
+    assert noted.is_usual == [False]
+
+
+def test_a_subclass_that_sends_in_its_own_way_does(clients):
+    class Shouting(TransactionalProducer):
+        def send(self, topic, value=None, *arguments, **more):
+            return super().send(topic, value + b"!", *arguments, **more)
+
+    with Shouting("boot:9092", enable_idempotence=False, acks=1) as one:
+        sent = [one.send("topic", b"v", partition=0) for _ in range(2)]
+    assert [future.result(0).serialized_value_size for future in sent] == [2, 2]
+
+
+def test_the_lock_is_held_while_a_record_is_appended_and_free_afterwards(ready):
+    ready._lock.acquire()
+    sent = threading.Event()
+
+    def work():
+        ready.send("topic", b"v", partition=0)
+        sent.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert not sent.wait(0.05)
+    ready._lock.release()
+    thread.join(PATIENCE_S)
+    assert sent.is_set()
+    with pytest.raises(ValueError, match="since the epoch"):
+        ready.send("topic", b"v", None, None, 0, 2**70, None)
+    assert not ready._lock.locked()
+
+
+def test_only_what_it_knows_can_be_given_to_it():
+    for records in (None, object()):
+        with pytest.raises(TypeError):
+            compiled.UsualSend(records, threading.Lock(), print)

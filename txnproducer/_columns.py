@@ -1,0 +1,360 @@
+"""Turn the columns that a caller passes into rows: lists, NumPy arrays, Arrow arrays and tables.
+
+Owns: the checks of columns, what is made of each of Arrow's and NumPy's types, the cut of chunked
+columns into blocks. Must not know: producers or transactions. Nothing here changes any state, so a
+refusal costs the caller nothing but the call.
+Rules:
+* Every refusal names the column, the row where it can, and the way out.
+* Arrow's buffers are used as they lie; only dictionaries, views and fixed sizes are copied.
+* Neither NumPy nor pyarrow is imported for a caller who has not.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from txnproducer._arguments import check_headers, to_bytes
+from txnproducer._record.format import MAX_INT64, Header
+from txnproducer._record.implementation import Rows, first_not_bytes
+from txnproducer._record.rows import MAX_PARTITIONS, NO_PARTITION, BinaryColumn, Column
+from txnproducer.config import Serializer
+from txnproducer.errors import SerializationError
+
+__all__ = ["Block", "arrow_blocks", "column_blocks"]
+
+_ARROW_COLUMNS: Final = ("value", "key", "headers", "partition", "timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows that lie one behind the other.
+
+    Attributes:
+        rows: the records to be.
+        partitions: of each row, `NO_PARTITION` where none is named; None: none is.
+        has_keys: whether any may have a key.
+    """
+
+    rows: Rows
+    partitions: array[int] | None
+    has_keys: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What a call was given, by argument."""
+
+    values: Any
+    keys: Any
+    headers: Any
+    partitions: Any
+    timestamps_ms: Any
+
+
+def column_blocks(
+    values: Any,
+    keys: Any,
+    headers: Any,
+    partitions: Any,
+    timestamps_ms: Any,
+    now_ms: int,
+    serializers: tuple[Serializer | None, Serializer | None],
+) -> list[Block]:
+    """Return the rows of `send_batch`.
+
+    Args:
+        values: a sequence, a NumPy array or an Arrow array; None in it is a tombstone.
+        keys: likewise, or None.
+        headers: a sequence of what `send` takes as headers, or None.
+        partitions: a sequence or array of ints, None where key or load decide; or None.
+        timestamps_ms: likewise; or one int for all.
+        now_ms: the timestamp of rows without one.
+        serializers: for values and for keys.
+
+    Raises:
+        TypeError, ValueError: a column does not fit.
+        SerializationError: a serializer failed.
+    """
+    given = _Columns(values, keys, headers, partitions, timestamps_ms)
+    count = _length("values", values)
+    for name in ("keys", "headers", "partitions", "timestamps_ms"):
+        column = getattr(given, name)
+        if column is None or (name == "timestamps_ms" and type(column) is int):
+            continue
+        length = _length(name, column)
+        if length != count:
+            raise ValueError(f"{name} has {length} rows, values has {count}")
+    return _blocks(given, count, now_ms, serializers)
+
+
+def arrow_blocks(data: Any, now_ms: int) -> list[Block]:
+    """Return the rows of `send_arrow`.
+
+    Args:
+        data: a pyarrow Table or RecordBatch with a column `value` (binary or string), and any of
+            `key` (likewise), `headers` (list of structs of a key and a value, or map), `partition`
+            (integers), `timestamp` (timestamps, or integers in milliseconds).
+        now_ms: the timestamp of rows without one.
+
+    Raises:
+        TypeError, ValueError: not such a table, or a column does not fit.
+    """
+    names = getattr(getattr(data, "schema", None), "names", None)
+    if not _is_arrow(data) or names is None:
+        raise TypeError(
+            f"send_arrow takes a pyarrow Table or RecordBatch, not {type(data).__name__}; use"
+            " send_batch for a single array"
+        )
+    unknown = sorted(set(names) - set(_ARROW_COLUMNS))
+    if unknown or "value" not in names or len(set(names)) != len(names):
+        problem = f"has {', '.join(map(repr, unknown))}" if unknown else f"has {names}"
+        raise ValueError(
+            f"the table {problem}: it needs a column 'value', and may have one each of 'key',"
+            " 'headers', 'partition' and 'timestamp'; rename or drop the others"
+        )
+    columns = [data.column(name) if name in names else None for name in _ARROW_COLUMNS]
+    return _blocks(_Columns(*columns), data.num_rows, now_ms, (None, None))
+
+
+# --- from columns to blocks ---------------------------------------------------------------------
+
+
+def _blocks(
+    given: _Columns,
+    count: int,
+    now_ms: int,
+    serializers: tuple[Serializer | None, Serializer | None],
+) -> list[Block]:
+    value_serializer, key_serializer = serializers
+    values = _prepared("values", given.values, value_serializer)
+    keys = None if given.keys is None else _prepared("keys", given.keys, key_serializer)
+    headers = None if given.headers is None else _headers(given.headers)
+    partitions = None if given.partitions is None else _partitions(given.partitions)
+    stamps: array[int] | int = now_ms
+    if given.timestamps_ms is not None:
+        stamps = _timestamps(given.timestamps_ms, now_ms)
+    blocks = []
+    for start, stop in _spans(count, (values, keys)):
+        rows = Rows(
+            stop - start,
+            _cut("values", values, start, stop, count),
+            None if keys is None else _cut("keys", keys, start, stop, count),
+            None if headers is None else headers[start:stop],
+            stamps if isinstance(stamps, int) else stamps[start:stop],
+        )
+        places = None if partitions is None else partitions[start:stop]
+        blocks.append(Block(rows, places, keys is not None))
+    return blocks
+
+
+def _spans(count: int, columns: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Return where blocks start and stop, so that no column has the border of chunks in one."""
+    borders = {0, count}
+    for column in columns:
+        end = 0
+        for chunk in getattr(column, "chunks", ()):
+            end += len(chunk)
+            borders.add(end)
+    places = sorted(borders)
+    return pairwise(places)
+
+
+def _cut(name: str, column: Any, start: int, stop: int, count: int) -> Column | None:
+    if isinstance(column, tuple):
+        return column if stop - start == count else column[start:stop]
+    piece = column.slice(start, stop - start)
+    if hasattr(piece, "chunks"):
+        piece = next(chunk for chunk in piece.chunks if len(chunk))
+    return _binary_column(name, piece)
+
+
+def _prepared(name: str, column: Any, serializer: Serializer | None) -> Any:
+    """Return a column as an Arrow array, or as a tuple of bytes and None."""
+    if _is_arrow(column):
+        if not hasattr(column, "type"):
+            raise TypeError(
+                f"{name} must be one column, not a {type(column).__name__}: use send_arrow"
+            )
+        if serializer is None:
+            return column
+        items = tuple(column.to_pylist())
+    elif hasattr(column, "dtype"):
+        items = _numpy_items(name, column)
+    else:
+        items = tuple(column)
+    if serializer is None:
+        index = first_not_bytes(items)
+        if index < 0:
+            return items
+    return tuple(_to_bytes(name, row, item, serializer) for row, item in enumerate(items))
+
+
+def _to_bytes(name: str, row: int, item: Any, serializer: Serializer | None) -> bytes | None:
+    try:
+        return to_bytes(name[:-1], item, serializer)
+    except TypeError as error:
+        raise TypeError(f"{name}[{row}]: {error}") from None
+    except SerializationError as error:
+        # It may be of the serializer's own making, and of a class that we could not make.
+        error.args = (f"{name}[{row}]: {error}",)
+        raise
+
+
+def _length(name: str, column: Any) -> int:
+    if isinstance(column, str | bytes | bytearray | dict | set) or not hasattr(column, "__len__"):
+        raise TypeError(
+            f"{name} must be a list, a NumPy array or an Arrow array with a row per record, not"
+            f" {type(column).__name__}"
+        )
+    return len(column)
+
+
+# --- Arrow --------------------------------------------------------------------------------------
+
+
+def _is_arrow(column: Any) -> bool:
+    return "pyarrow" in sys.modules and type(column).__module__.startswith("pyarrow")
+
+
+def _binary_column(name: str, column: Any) -> BinaryColumn | None:
+    """Return an Arrow array's buffers; None: every item is null."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if kinds.is_null(kind):
+        return None
+    if kinds.is_fixed_size_binary(kind) or str(kind) in ("binary_view", "string_view"):
+        column = column.cast(pa.large_binary())
+        kind = column.type
+    is_large = kinds.is_large_binary(kind) or kinds.is_large_string(kind)
+    if not (is_large or kinds.is_binary(kind) or kinds.is_string(kind)):
+        raise TypeError(f"{name} must be binary or string in Arrow, not {kind}: cast the column")
+    validity, offsets, data = column.buffers()
+    needed_bytes = (column.offset + len(column) + 1) * (8 if is_large else 4)
+    places = memoryview(offsets).cast("B")[:needed_bytes]
+    return BinaryColumn(
+        len(column),
+        column.offset,
+        None if validity is None or not column.null_count else memoryview(validity).cast("B"),
+        places.cast("q") if is_large else places.cast("i"),
+        memoryview(b"" if data is None else data).cast("B"),
+    )
+
+
+def _arrow_integers(name: str, column: Any, missing: int, what: str) -> array[int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if what == "timestamp" and pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    elif not pa.types.is_integer(column.type):
+        raise TypeError(f"{name} must be integers in Arrow, not {column.type}: cast the column")
+    column = column.cast(pa.int64())
+    lowest = pc.min(column).as_py()
+    if lowest is not None and lowest < 0:
+        raise ValueError(f"{name} must not be negative: {lowest} (null lets us choose)")
+    filled = pc.fill_null(column, missing)
+    numbers = array("q")
+    for chunk in getattr(filled, "chunks", (filled,)):
+        numbers.frombytes(memoryview(chunk.to_numpy()).cast("B"))
+    return numbers
+
+
+# --- NumPy --------------------------------------------------------------------------------------
+
+
+def _numpy_items(name: str, column: Any) -> tuple[Any, ...]:
+    if column.ndim != 1 or column.dtype.kind not in "SVO":
+        raise TypeError(
+            f"{name} must be a NumPy array of one dimension with bytes (dtype S, V or object), not"
+            f" {column.ndim} of {column.dtype}: use .astype('S')"
+        )
+    return tuple(column.tolist())
+
+
+def _numpy_integers(name: str, column: Any, what: str) -> array[int]:
+    if column.ndim == 1 and what == "timestamp" and column.dtype.kind == "M":
+        column = column.astype("datetime64[ms]")
+    elif column.ndim != 1 or column.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be a NumPy array of integers, not of {column.dtype}")
+    numbers = array("q")
+    numbers.frombytes(column.astype("int64").tobytes())
+    return numbers
+
+
+# --- the other columns --------------------------------------------------------------------------
+
+
+def _headers(column: Any) -> tuple[tuple[Header, ...] | None, ...]:
+    if _is_arrow(column):
+        column = [_arrow_headers(row) for row in column.to_pylist()]
+    checked: list[tuple[Header, ...] | None] = []
+    for index, row in enumerate(column):
+        try:
+            checked.append(check_headers(row) if row else None)
+        except TypeError as error:
+            raise TypeError(f"headers of row {index}: {error}") from None
+    return tuple(checked)
+
+
+def _arrow_headers(row: Any) -> Any:
+    """Return a list of structs as pairs; a map's items are pairs already."""
+    if row and isinstance(row[0], dict):
+        return [tuple(header.values()) if header else header for header in row]
+    return row
+
+
+def _partitions(column: Any) -> array[int]:
+    numbers = _integers("partitions", column, NO_PARTITION, "partition")
+    highest = max(numbers, default=0)
+    if highest >= MAX_PARTITIONS:
+        raise ValueError(f"there is no partition {highest}")
+    return array("i", numbers)
+
+
+def _timestamps(column: Any, now_ms: int) -> array[int] | int:
+    if type(column) is int:
+        return _known_timestamp(column)
+    numbers = _integers("timestamps_ms", column, now_ms, "timestamp")
+    _known_timestamp(max(numbers, default=0))
+    return numbers
+
+
+def _known_timestamp(timestamp_ms: int) -> int:
+    if timestamp_ms < 0:
+        raise ValueError(f"timestamps_ms must not be negative: {timestamp_ms}")
+    if timestamp_ms >= MAX_INT64:
+        raise ValueError(f"timestamps_ms must be milliseconds since the epoch, not {timestamp_ms}")
+    return timestamp_ms
+
+
+def _integers(name: str, column: Any, missing: int, what: str) -> array[int]:
+    """Return a column of numbers, with another one for what is missing."""
+    if _is_arrow(column):
+        return _arrow_integers(name, column, missing, what)
+    if hasattr(column, "dtype"):
+        numbers = _numpy_integers(name, column, what)
+        if min(numbers, default=0) < 0:
+            raise ValueError(f"{name} must not be negative: {min(numbers)}")
+        return numbers
+    check = _number(name, what)
+    return array("q", [missing if n is None else check(i, n) for i, n in enumerate(column)])
+
+
+def _number(name: str, what: str) -> Callable[[int, Any], int]:
+    def check(index: int, number: Any) -> int:
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"{name}[{index}] must be an int or None, not {type(number).__name__}")
+        if not 0 <= number < 1 << 63:
+            raise ValueError(f"{name}[{index}] is no {what}: {number} (None lets us choose)")
+        return number
+
+    return check

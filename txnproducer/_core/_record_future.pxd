@@ -1,0 +1,13 @@
+"""The types with which `record_future` is compiled."""
+
+cimport cython
+
+
+@cython.final
+@cython.freelist(1024)
+cdef class FutureRecordMetadata:
+    cdef object _result
+    cdef Py_ssize_t _index
+    cdef long long _timestamp_ms
+    cdef Py_ssize_t _key_size
+    cdef Py_ssize_t _value_size

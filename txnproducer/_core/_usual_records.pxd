@@ -1,0 +1,24 @@
+"""The types with which `usual_records` is compiled."""
+
+cimport cython
+
+from txnproducer._record._speedups cimport RecordBuffer
+
+cdef class UsualRecords:
+    cdef dict _topics
+    cdef object _state_holder
+    cdef object _usual_state
+    cdef object _append_any
+    cdef bint _is_ignoring_keys
+
+    @cython.locals(buffer=RecordBuffer, index=Py_ssize_t)
+    cpdef object try_append(
+        self,
+        object topic,
+        object value,
+        object key,
+        tuple headers,
+        object partition,
+        long long timestamp_ms,
+        object on_delivery,
+    )

@@ -1,0 +1,134 @@
+"""The future of one record: it knows its place in a batch, and looks the rest up when asked.
+
+Owns: `FutureRecordMetadata`, the one object that a record costs its sender. Must not know: how a
+batch ends; its result knows that, and which record went to which part of it.
+
+Compiled as it is, with the types of `_record_future.pxd`, it is `_record_future`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from txnproducer._core.ports import Waiter
+from txnproducer.errors import KafkaError, KafkaTimeoutError
+from txnproducer.records import RecordMetadata, TopicPartition
+
+_UNKNOWN: Final = -1
+
+
+class BatchEnd(Protocol):
+    """What a record's future needs of its batch's result."""
+
+    topic_partition: TopicPartition
+    waiter: Waiter
+    base_offset: int
+    log_append_time_ms: int
+    is_done: bool
+
+    @property
+    def children(self) -> Sequence[BatchEnd]:
+        """The results of what the batch was split into."""
+        ...
+
+    def locate(self, index: int) -> tuple[BatchEnd, int]:
+        """Return the result that decides about a record, and the record's index there."""
+        ...
+
+    def error_of(self, index: int) -> KafkaError | None:
+        """Return a record's error, or None."""
+        ...
+
+
+class FutureRecordMetadata:
+    """The end of one record: where it was written, or why it was not.
+
+    Its methods are those of `concurrent.futures.Future`, as far as it has them.
+    """
+
+    __slots__ = ("_index", "_key_size", "_result", "_timestamp_ms", "_value_size")
+
+    def __init__(
+        self,
+        result: BatchEnd,
+        index: int,
+        timestamp_ms: int,
+        key_size: int,
+        value_size: int,
+    ) -> None:
+        self._result = result
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+        self._key_size = key_size
+        self._value_size = value_size
+
+    def done(self) -> bool:
+        """Return whether the record was delivered or has failed, and its callback has run."""
+        result = self._result
+        if result.children:
+            result, _ = result.locate(self._index)
+        return result.is_done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait for the record's delivery.
+
+        Args:
+            timeout: seconds; None waits as long as the producer lives (each record ends within
+                `delivery_timeout_ms`).
+
+        Returns:
+            Where the record was written. Inside a transaction this does not mean that it is
+            committed.
+
+        Raises:
+            KafkaTimeoutError: not yet; the record is still on its way.
+            KafkaError: the record's own error.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self.metadata()
+
+    def exception(self, timeout: float | None = None) -> KafkaError | None:
+        """Wait for the record's end and return its error, or None if it was delivered.
+
+        Raises:
+            KafkaTimeoutError: not yet; the record is still on its way.
+        """
+        if not self.done() and not self._result.waiter.wait_until(self.done, timeout):
+            place = self._result.topic_partition
+            waited = "" if timeout is None else f" within {timeout:g} s"
+            raise KafkaTimeoutError(
+                f"the record for {place.topic}-{place.partition} was not delivered{waited}; it is "
+                "still on its way, so call result() again, or raise the timeout"
+            )
+        return self.error
+
+    @property
+    def error(self) -> KafkaError | None:
+        """The record's error as far as it is known now; it does not wait."""
+        result, index = self._result.locate(self._index)
+        return result.error_of(index)
+
+    def metadata(self) -> RecordMetadata:
+        """Return what is known of the record's place now, -1 for the rest; it does not wait."""
+        result, index = self._result.locate(self._index)
+        topic, partition = result.topic_partition
+        if result.error_of(index) is not None:
+            return RecordMetadata(topic, partition)
+        base_offset = result.base_offset
+        offset = _UNKNOWN if base_offset == _UNKNOWN else base_offset + index
+        timestamp_ms = result.log_append_time_ms
+        if timestamp_ms == _UNKNOWN:
+            timestamp_ms = self._timestamp_ms
+        return RecordMetadata(
+            topic, partition, offset, timestamp_ms, self._key_size, self._value_size
+        )
+
+    def __repr__(self) -> str:
+        topic, partition = self._result.topic_partition
+        state = "pending"
+        if self.done():
+            state = "delivered" if self.error is None else f"failed: {self.error}"
+        return f"<FutureRecordMetadata {topic}-{partition} {state}>"

@@ -1,0 +1,30 @@
+"""What other compiled modules may call without going through Python."""
+
+cdef struct Piece:
+    # What a record is made of, where it lies now; a size of -1 is null. The first of a record's
+    # pieces has its timestamp.
+    const char* data
+    Py_ssize_t size
+    long long timestamp_ms
+
+cdef class RecordBuffer:
+    cdef bytearray _buffer
+    cdef char* _data
+    cdef Py_ssize_t _capacity
+    cdef Py_ssize_t _size_limit_bytes
+    cdef Py_ssize_t _certain_limit_bytes
+    cdef double _growth
+    cdef readonly Py_ssize_t record_count
+    cdef readonly Py_ssize_t size_bytes
+    cdef readonly long long base_timestamp_ms
+    cdef readonly long long max_timestamp_ms
+    cdef readonly bint is_taken
+
+    cdef bint _has_room(self, Py_ssize_t record_bytes) noexcept nogil
+    cdef int _reserve(self, Py_ssize_t record_bytes) except -1
+    cpdef Py_ssize_t append_usual(
+        self, long long timestamp_ms, object key, object value, tuple headers
+    ) except -2
+    cdef Py_ssize_t append_pieces(
+        self, Piece* records, Py_ssize_t count, Py_ssize_t* missing_bytes
+    ) noexcept nogil

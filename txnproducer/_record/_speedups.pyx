@@ -1,0 +1,548 @@
+"""The compiled twins of `record_buffer`, `rows` and `murmur2`: see there for what they do.
+
+Every check that is not on the usual way is made, and refused, by the other twin's functions.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.string cimport memcpy, memset
+
+from array import array
+
+from txnproducer._record.format import BATCH_OVERHEAD_BYTES, MAX_RECORD_OVERHEAD_BYTES
+from txnproducer._record.record_buffer import (
+    check_timestamp,
+    encode_headers,
+    to_encode,
+    too_large,
+)
+
+cdef extern from "_varint.h":
+    size_t txn_varint_size(long long value) noexcept nogil
+    char* txn_put_varint(char* at, long long value) noexcept nogil
+
+cdef extern from "_murmur2.h":
+    unsigned int txn_murmur2(const unsigned char* data, size_t size) noexcept nogil
+
+cdef enum:
+    OVERHEAD_BYTES = 61
+    # What a new buffer has room for, unless its batch may not become that large.
+    FIRST_CAPACITY_BYTES = 1 << 20
+    NO_ROOM = -1
+
+cdef long long MAX_INT32 = 0x7FFFFFFF
+cdef long long MAX_INT64 = 0x7FFFFFFFFFFFFFFF
+
+
+def murmur2(bytes data not None):
+    """Return the unsigned 32-bit murmur2 hash of a key."""
+    return txn_murmur2(<const unsigned char*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+
+cdef long long to_timestamp(object timestamp_ms) except? -2:
+    cdef int is_beyond = 0
+    cdef long long number
+    if type(timestamp_ms) is not int:
+        check_timestamp(timestamp_ms)
+    number = PyLong_AsLongLongAndOverflow(timestamp_ms, &is_beyond)
+    if is_beyond or number < -1 or number == MAX_INT64:
+        check_timestamp(timestamp_ms)
+    return number
+
+
+cdef inline char* put_bytes(char* at, object data) noexcept:
+    """Write a length, and the bytes that it counts; None is the length -1."""
+    cdef Py_ssize_t size
+    if data is None:
+        return txn_put_varint(at, -1)
+    size = PyBytes_GET_SIZE(data)
+    at = txn_put_varint(at, size)
+    memcpy(at, PyBytes_AS_STRING(data), size)
+    return at + size
+
+
+cdef inline Py_ssize_t size_of(object data) noexcept:
+    """Return how many bytes `put_bytes` writes."""
+    if data is None:
+        return 1
+    return txn_varint_size(PyBytes_GET_SIZE(data)) + PyBytes_GET_SIZE(data)
+
+
+cdef Py_ssize_t size_of_headers(tuple headers) except -1:
+    """Return how many bytes `put_headers` writes; 0 if these are not for it."""
+    cdef Py_ssize_t size = txn_varint_size(PyTuple_GET_SIZE(headers))
+    cdef Py_ssize_t name_size = 0
+    for header in headers:
+        if type(header) is not tuple or PyTuple_GET_SIZE(header) != 2:
+            return 0
+        name, value = <object>PyTuple_GET_ITEM(header, 0), <object>PyTuple_GET_ITEM(header, 1)
+        if type(name) is not str or not (value is None or type(value) is bytes):
+            return 0
+        PyUnicode_AsUTF8AndSize(name, &name_size)
+        size += txn_varint_size(name_size) + name_size + size_of(value)
+    return size
+
+
+cdef char* put_headers(char* at, tuple headers) except NULL:
+    cdef Py_ssize_t name_size = 0
+    cdef const char* name
+    at = txn_put_varint(at, PyTuple_GET_SIZE(headers))
+    for header in headers:
+        # It was encoded when it was measured, and is kept in the string.
+        name = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(header, 0), &name_size)
+        at = txn_put_varint(at, name_size)
+        memcpy(at, name, name_size)
+        at = put_bytes(at + name_size, <object>PyTuple_GET_ITEM(header, 1))
+    return at
+
+
+cdef inline Py_ssize_t size_of_piece(Piece* piece) noexcept nogil:
+    return 1 if piece.size < 0 else txn_varint_size(piece.size) + piece.size
+
+
+cdef inline char* put_piece(char* at, Piece* piece) noexcept nogil:
+    """Write a length, and the bytes that it counts; null is the length -1."""
+    at = txn_put_varint(at, piece.size)
+    if piece.size <= 0:
+        return at
+    memcpy(at, piece.data, piece.size)
+    return at + piece.size
+
+
+cdef class RecordBuffer:
+    def __cinit__(self, Py_ssize_t size_limit_bytes):
+        self._size_limit_bytes = min(size_limit_bytes, MAX_INT32)
+        self.size_bytes = OVERHEAD_BYTES
+        self.base_timestamp_ms = self.max_timestamp_ms = -1
+        self._growth = 1.0
+        self._certain_limit_bytes = self._size_limit_bytes
+
+    def set_growth(self, double growth):
+        """Say how many bytes of the finished batch come of one that is appended."""
+        cdef Py_ssize_t room_bytes = self._size_limit_bytes - OVERHEAD_BYTES
+        self._growth = growth
+        self._certain_limit_bytes = OVERHEAD_BYTES + <Py_ssize_t>(room_bytes / max(1.0, growth))
+
+    @property
+    def estimated_size_bytes(self):
+        """The finished batch's size, by the growth that was said."""
+        return OVERHEAD_BYTES + <Py_ssize_t>((self.size_bytes - OVERHEAD_BYTES) * self._growth)
+
+    cdef bint _has_room(self, Py_ssize_t record_bytes) noexcept nogil:
+        cdef Py_ssize_t estimated_bytes
+        if self.is_taken:
+            return False
+        if not self.record_count or self.size_bytes + record_bytes <= self._certain_limit_bytes:
+            return True
+        estimated_bytes = <Py_ssize_t>((self.size_bytes - OVERHEAD_BYTES) * self._growth)
+        return OVERHEAD_BYTES + estimated_bytes + record_bytes <= self._size_limit_bytes
+
+    def fits(self, Py_ssize_t record_bytes):
+        """Return whether a record of so many bytes would be taken. An empty batch takes any."""
+        return self._has_room(record_bytes)
+
+    cdef int _reserve(self, Py_ssize_t record_bytes) except -1:
+        """Make room for a record in memory; if there is none, nothing has changed."""
+        cdef Py_ssize_t needed_bytes = self.size_bytes + record_bytes
+        cdef Py_ssize_t capacity
+        if needed_bytes <= self._capacity:
+            return 0
+        if self._buffer is None:
+            capacity = max(needed_bytes, min(self._size_limit_bytes, FIRST_CAPACITY_BYTES))
+            self._buffer = PyByteArray_FromStringAndSize(NULL, capacity)
+        else:
+            capacity = max(needed_bytes, 2 * self._capacity)
+            PyByteArray_Resize(self._buffer, capacity)
+        self._data = PyByteArray_AS_STRING(self._buffer)
+        self._capacity = capacity
+        return 0
+
+    cpdef Py_ssize_t append_usual(
+        self, long long timestamp_ms, object key, object value, tuple headers
+    ) except -2:
+        """Append a record: see the other twin. The timestamp is not checked."""
+        cdef Py_ssize_t count = self.record_count
+        cdef Py_ssize_t headers_bytes, body_bytes, record_bytes
+        cdef long long delta_ms = timestamp_ms - self.base_timestamp_ms if count else 0
+        cdef bytes tail = None
+        cdef char* at
+        if key is not None and type(key) is not bytes:
+            key = to_encode("key", key)
+        if value is not None and type(value) is not bytes:
+            value = to_encode("value", value)
+        if PyTuple_GET_SIZE(headers):
+            headers_bytes = size_of_headers(headers)
+            if not headers_bytes:
+                tail = encode_headers(headers)
+                headers_bytes = PyBytes_GET_SIZE(tail)
+        else:
+            headers_bytes = 1
+        body_bytes = 1 + txn_varint_size(delta_ms) + txn_varint_size(count)
+        body_bytes += size_of(key) + size_of(value) + headers_bytes
+        record_bytes = txn_varint_size(body_bytes) + body_bytes
+        if OVERHEAD_BYTES + record_bytes > MAX_INT32:
+            raise too_large(record_bytes)
+        if not self._has_room(record_bytes):
+            return NO_ROOM
+        self._reserve(record_bytes)
+        at = txn_put_varint(self._data + self.size_bytes, body_bytes)
+        at[0] = 0
+        at = txn_put_varint(at + 1, delta_ms)
+        at = txn_put_varint(at, count)
+        at = put_bytes(at, key)
+        at = put_bytes(at, value)
+        if tail is not None:
+            memcpy(at, PyBytes_AS_STRING(tail), headers_bytes)
+        elif headers_bytes == 1:
+            at[0] = 0
+        else:
+            put_headers(at, headers)
+        self.size_bytes += record_bytes
+        self.record_count = count + 1
+        if timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+            if not count:
+                self.base_timestamp_ms = timestamp_ms
+        return count
+
+    cdef Py_ssize_t append_pieces(
+        self, Piece* records, Py_ssize_t count, Py_ssize_t* missing_bytes
+    ) noexcept nogil:
+        """Append records until there is no room, or not enough memory yet; return how many.
+
+        Args:
+            records: each is three pieces, for key, value and encoded headers; the first has the
+                timestamp.
+            missing_bytes: is set to what `_reserve` has to be asked for, or to 0.
+        """
+        cdef Py_ssize_t done, size, position = self.record_count
+        cdef long long delta_ms
+        cdef Piece* record
+        cdef char* at
+        missing_bytes[0] = 0
+        for done in range(count):
+            record = records + 3 * done
+            delta_ms = record.timestamp_ms - self.base_timestamp_ms if position else 0
+            size = 1 + txn_varint_size(delta_ms) + txn_varint_size(position)
+            size += size_of_piece(record) + size_of_piece(record + 1) + record[2].size
+            # Rows are measured before they are sent: none is beyond what the format can count.
+            if not self._has_room(txn_varint_size(size) + size):
+                return done
+            if self.size_bytes + <Py_ssize_t>txn_varint_size(size) + size > self._capacity:
+                missing_bytes[0] = txn_varint_size(size) + size
+                return done
+            at = txn_put_varint(self._data + self.size_bytes, size)
+            at[0] = 0
+            at = txn_put_varint(at + 1, delta_ms)
+            at = txn_put_varint(at, position)
+            at = put_piece(at, record)
+            at = put_piece(at, record + 1)
+            memcpy(at, record[2].data, record[2].size)
+            self.size_bytes = at + record[2].size - self._data
+            if record.timestamp_ms > self.max_timestamp_ms:
+                self.max_timestamp_ms = record.timestamp_ms
+                if not position:
+                    self.base_timestamp_ms = record.timestamp_ms
+            position += 1
+            self.record_count = position
+        return count
+
+    def append(self, timestamp_ms, key, value, headers=()):
+        """Append a record: see the other twin."""
+        cdef long long stamp_ms = to_timestamp(timestamp_ms)
+        cdef Py_ssize_t index
+        if type(headers) is not tuple:
+            headers = tuple(headers)
+        index = self.append_usual(stamp_ms, key, value, headers)
+        return None if index == NO_ROOM else index
+
+    def body(self):
+        """Return a copy of the encoded records; for a batch that is not taken."""
+        cdef Py_ssize_t size = self.size_bytes - OVERHEAD_BYTES
+        return PyBytes_FromStringAndSize(self._data + OVERHEAD_BYTES, size) if size else b""
+
+    def take(self):
+        """Take no more records; return room for the header, and the records behind it."""
+        cdef bytearray buffer = self._buffer
+        if buffer is None:
+            buffer = bytearray(OVERHEAD_BYTES)
+        else:
+            PyByteArray_Resize(buffer, self.size_bytes)
+            memset(PyByteArray_AS_STRING(buffer), 0, OVERHEAD_BYTES)
+        self._buffer = None
+        self._data = NULL
+        self._capacity = 0
+        self._certain_limit_bytes = -1
+        self.is_taken = True
+        return buffer
+
+
+cdef enum:
+    # So many rows are looked up at a time; what is done with them then needs no interpreter.
+    CHUNK_ROWS = 256
+    # More than any cluster has; a table of so many counters is still small.
+    MAX_PARTITIONS = 1 << 20
+    NO_PARTITION = -1
+
+cdef char* NO_HEADERS = b"\0"
+
+
+cdef class Column:
+    """One column, as a tuple of bytes and None, or as the buffers of a `BinaryColumn`."""
+
+    cdef tuple items
+    cdef bint is_absent
+    cdef bint has_validity
+    cdef bint is_wide
+    cdef Py_ssize_t first
+    cdef const unsigned char[::1] validity
+    cdef const unsigned char[::1] data
+    cdef const int[::1] offsets
+    cdef const long long[::1] wide_offsets
+
+    def __cinit__(self, Py_ssize_t count, column):
+        cdef Py_ssize_t length
+        self.is_absent = column is None
+        if column is None:
+            return
+        if isinstance(column, tuple):
+            self.items = column
+            length = len(self.items)
+        else:
+            length = column.count
+            self._take_buffers(column)
+        if length != count:
+            raise ValueError(f"a column of {length} items for {count} rows")
+
+    cdef int _take_buffers(self, column) except -1:
+        self.first = column.first
+        self.has_validity = column.validity is not None
+        if self.has_validity:
+            self.validity = column.validity
+            if 8 * len(self.validity) < self.first + column.count:
+                raise ValueError("a bit per item is missing in the validity of a column")
+        self.is_wide = column.offsets.itemsize == 8
+        if self.is_wide:
+            self.wide_offsets = column.offsets
+        else:
+            self.offsets = column.offsets
+        self.data = column.data
+        self._check_offsets(column.count)
+        return 0
+
+    cdef inline long long _offset(self, Py_ssize_t item) noexcept:
+        return self.wide_offsets[item] if self.is_wide else self.offsets[item]
+
+    cdef int _check_offsets(self, Py_ssize_t count) except -1:
+        """Refuse offsets that lead out of the data: nothing may be read there."""
+        cdef long long last = 0
+        cdef Py_ssize_t item
+        cdef Py_ssize_t known = len(self.wide_offsets) if self.is_wide else len(self.offsets)
+        if self.first < 0 or known <= self.first + count:
+            raise ValueError(f"{known} offsets are too few for {count} items")
+        for item in range(self.first, self.first + count + 1):
+            if self._offset(item) < last:
+                raise ValueError("a column's offsets go backwards")
+            last = self._offset(item)
+        if last > len(self.data):
+            raise ValueError(f"a column's offsets lead to byte {last} of {len(self.data)}")
+        return 0
+
+    cdef inline void find(self, Py_ssize_t row, Piece* piece) noexcept:
+        cdef PyObject* item
+        cdef long long begin, end
+        piece.size = -1
+        if self.is_absent:
+            return
+        if self.items is not None:
+            item = <PyObject*>PyTuple_GET_ITEM(self.items, row)
+            if item != <PyObject*>None:
+                piece.data = PyBytes_AS_STRING(<object>item)
+                piece.size = PyBytes_GET_SIZE(<object>item)
+            return
+        row += self.first
+        if self.has_validity and not self.validity[row >> 3] >> (row & 7) & 1:
+            return
+        begin, end = self._offset(row), self._offset(row + 1)
+        piece.data = <const char*>&self.data[0] + begin if end > begin else NULL
+        piece.size = end - begin
+
+    cdef object item(self, Py_ssize_t row):
+        cdef Piece piece
+        self.find(row, &piece)
+        return None if piece.size < 0 else PyBytes_FromStringAndSize(piece.data, piece.size)
+
+
+cdef tuple encoded_headers(Py_ssize_t count, headers):
+    cdef Py_ssize_t size
+    cdef bytes encoded
+    cdef list column = []
+    if len(headers) != count:
+        raise ValueError(f"headers for {len(headers)} of {count} rows")
+    for row in headers:
+        if not row:
+            column.append(None)
+            continue
+        size = size_of_headers(row)
+        if not size:
+            column.append(encode_headers(row))
+            continue
+        encoded = PyBytes_FromStringAndSize(NULL, size)
+        put_headers(PyBytes_AS_STRING(encoded), row)
+        column.append(encoded)
+    return tuple(column)
+
+
+cdef class Rows:
+    """Records to be, column by column."""
+
+    cdef readonly Py_ssize_t count
+    cdef Column _values
+    cdef Column _keys
+    cdef Column _encoded_headers
+    cdef object _headers
+    cdef const long long[::1] _stamps
+    cdef long long _stamp_ms
+    cdef bint _has_stamps
+
+    def __init__(self, Py_ssize_t count, values, keys, headers, timestamps_ms):
+        self.count = count
+        self._values = Column(count, values)
+        self._keys = Column(count, keys)
+        self._headers = headers
+        encoded = None if headers is None else encoded_headers(count, headers)
+        self._encoded_headers = Column(count, encoded)
+        self._has_stamps = not isinstance(timestamps_ms, int)
+        if not self._has_stamps:
+            self._stamp_ms = timestamps_ms
+            return
+        self._stamps = timestamps_ms
+        if len(self._stamps) != count:
+            raise ValueError(f"{len(timestamps_ms)} timestamps for {count} rows")
+
+    def record(self, Py_ssize_t row):
+        """Return a row's timestamp, key, value and headers."""
+        if not 0 <= row < self.count:
+            raise IndexError(row)
+        return (
+            self._stamps[row] if self._has_stamps else self._stamp_ms,
+            self._keys.item(row),
+            self._values.item(row),
+            () if self._headers is None else self._headers[row] or (),
+        )
+
+    cdef void _find(self, Py_ssize_t row, Piece* record) noexcept:
+        self._keys.find(row, record)
+        self._values.find(row, record + 1)
+        self._encoded_headers.find(row, record + 2)
+        if record[2].size < 0:
+            record[2].data = NO_HEADERS
+            record[2].size = 1
+        record.timestamp_ms = self._stamps[row] if self._has_stamps else self._stamp_ms
+
+    def append_to(self, RecordBuffer buffer not None, order, Py_ssize_t start, Py_ssize_t stop):
+        """Append rows to a batch until it has no more room: see the other twin."""
+        cdef Piece records[3 * CHUNK_ROWS]
+        cdef const int[::1] rows
+        cdef bint is_ordered = order is not None
+        cdef Py_ssize_t position = start, index, count, done, missing_bytes, row
+        if is_ordered:
+            rows = order
+        if start < 0 or stop > (len(rows) if is_ordered else self.count):
+            raise IndexError(f"rows {start} to {stop} of {self.count}")
+        while position < stop:
+            count = min(stop - position, CHUNK_ROWS)
+            for index in range(count):
+                row = rows[position + index] if is_ordered else position + index
+                if not 0 <= row < self.count:
+                    raise IndexError(row)
+                self._find(row, records + 3 * index)
+            index = 0
+            while index < count:
+                with nogil:
+                    done = buffer.append_pieces(records + 3 * index, count - index, &missing_bytes)
+                index += done
+                if missing_bytes:
+                    buffer._reserve(missing_bytes)
+                elif index < count:
+                    return position + index - start
+            position += count
+        return stop - start
+
+    def largest(self):
+        """Return the row that takes most, and how many bytes a batch of it alone can take."""
+        cdef Piece record[3]
+        cdef Py_ssize_t row, size, largest_row = 0, largest = -1
+        for row in range(self.count):
+            self._find(row, record)
+            size = size_of_piece(record) + size_of_piece(record + 1) + record[2].size
+            if size > largest:
+                largest, largest_row = size, row
+        return largest_row, BATCH_OVERHEAD_BYTES + MAX_RECORD_OVERHEAD_BYTES + largest
+
+    def by_partition(self, partitions, Py_ssize_t partition_count):
+        """Sort the rows by partition: see the other twin."""
+        cdef const int[::1] given
+        cdef int[::1] chosen = array("i", bytes(4 * self.count))
+        cdef int highest = partition_count - 1
+        cdef Py_ssize_t row
+        cdef Piece key
+        if partitions is not None:
+            given = partitions
+            if len(given) != self.count:
+                raise ValueError(f"{len(given)} partitions for {self.count} rows")
+        for row in range(self.count):
+            chosen[row] = NO_PARTITION if partitions is None else given[row]
+            if chosen[row] < NO_PARTITION:
+                raise ValueError(f"there is no partition {chosen[row]}")
+            highest = max(highest, chosen[row])
+            if chosen[row] != NO_PARTITION or not partition_count:
+                continue
+            self._keys.find(row, &key)
+            if key.size >= 0:
+                chosen[row] = (
+                    txn_murmur2(<const unsigned char*>key.data, key.size) & 0x7FFFFFFF
+                ) % partition_count
+        return sorted_rows(chosen, highest)
+
+
+cdef tuple sorted_rows(int[::1] chosen, int highest):
+    """Return the rows by partition, and where in them each partition's are."""
+    if highest >= MAX_PARTITIONS:
+        raise ValueError(f"there is no partition {highest}")
+    # One more for NO_PARTITION, and one for the end.
+    starts = array("i", bytes(4 * (highest + 3)))
+    order = array("i", bytes(4 * len(chosen)))
+    cdef int[::1] next_places = starts
+    cdef int[::1] places = order
+    cdef Py_ssize_t row
+    cdef int bucket
+    for row in range(len(chosen)):
+        next_places[chosen[row] + 2] += 1
+    for bucket in range(1, highest + 3):
+        next_places[bucket] += next_places[bucket - 1]
+    runs = [
+        (bucket - 1, starts[bucket], starts[bucket + 1])
+        for bucket in range(highest + 2)
+        if starts[bucket] != starts[bucket + 1]
+    ]
+    for row in range(len(chosen)):
+        bucket = chosen[row] + 1
+        places[next_places[bucket]] = row
+        next_places[bucket] += 1
+    return order, runs
+
+
+def first_not_bytes(tuple items not None):
+    """Return the index of the first item that is neither bytes nor None, or -1."""
+    cdef Py_ssize_t index
+    for index in range(PyTuple_GET_SIZE(items)):
+        item = <object>PyTuple_GET_ITEM(items, index)
+        if item is not None and type(item) is not bytes:
+            return index
+    return -1

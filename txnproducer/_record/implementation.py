@@ -1,0 +1,75 @@
+"""Which twins do what is done for each record: the compiled ones, or those in pure Python.
+
+Owns: the choice, for the whole package. `TXNPRODUCER_IMPL=python` or `cython` decides it; unset,
+the compiled ones are taken if this installation has them. Without them that is told once, at the
+level INFO: everything works, and sends more slowly.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+_LOG = logging.getLogger(__name__)
+
+NAMES: Final = ("python", "cython")
+_COMPILED: Final = "txnproducer._record._speedups"
+
+
+def implementation_name(wanted: str | None) -> str:
+    """Return the implementation that `TXNPRODUCER_IMPL` asks for, else the best there is.
+
+    Raises:
+        ImportError: a name that is not an implementation, or one that is not installed.
+    """
+    name = (wanted or "").strip().lower()
+    if name and name not in NAMES:
+        raise ImportError(
+            f"TXNPRODUCER_IMPL must be python or cython, not {wanted!r}; unset it for the best"
+            " that this installation has"
+        )
+    if name == "python":
+        return name
+    try:
+        import_module(_COMPILED)
+    except ImportError as error:
+        if name:
+            raise ImportError(
+                f"TXNPRODUCER_IMPL={name} asks for what this installation does not have ({error});"
+                " unset it, or set TXNPRODUCER_IMPL=python"
+            ) from error
+        _LOG.info(
+            "txnproducer runs without its compiled parts (%s): records are sent more slowly;"
+            " reinstall it where a C compiler is at hand",
+            error,
+        )
+        return "python"
+    return "cython"
+
+
+def chosen(python_module: str, compiled_module: str, name: str) -> Any:
+    """Return a class or a function of the implementation in use.
+
+    Args:
+        python_module: has the one in pure Python.
+        compiled_module: has its compiled twin.
+        name: of both.
+    """
+    return getattr(import_module(compiled_module if IMPL == "cython" else python_module), name)
+
+
+IMPL: Final = implementation_name(os.environ.get("TXNPRODUCER_IMPL"))
+"""The implementation in use."""
+
+if TYPE_CHECKING:
+    from .murmur2 import murmur2 as murmur2
+    from .record_buffer import RecordBuffer as RecordBuffer
+    from .rows import Rows as Rows
+    from .rows import first_not_bytes as first_not_bytes
+else:
+    murmur2 = chosen("txnproducer._record.murmur2", _COMPILED, "murmur2")
+    RecordBuffer = chosen("txnproducer._record.record_buffer", _COMPILED, "RecordBuffer")
+    Rows = chosen("txnproducer._record.rows", _COMPILED, "Rows")
+    first_not_bytes = chosen("txnproducer._record.rows", _COMPILED, "first_not_bytes")

@@ -1,0 +1,301 @@
+"""The records of one open batch, encoded one behind the other: the pure Python twin.
+
+Why it exists: appending is what a producer does a million times where it does all else once. So it
+is a class of its own, small enough to be written twice: `_speedups.pyx` has the compiled twin.
+Owns: the encoding of records, the judgement whether one more fits. Must not know: the header's
+fields, codecs, partitions, futures.
+
+Rules:
+* Both twins offer this class with plain arguments, give the same bytes and raise the same errors.
+* `append` that returns None has changed nothing, and neither has one that raises.
+* Records are encoded when they are appended; the caller may change its objects afterwards.
+* A batch is assembled in one buffer, without another of its size beside it.
+* Not thread-safe: the caller holds a lock from the first `append` to `take`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from txnproducer.errors import RecordTooLargeError
+
+from .format import (
+    BATCH_OVERHEAD_BYTES,
+    MAX_INT32,
+    MAX_INT64,
+    NO_TIMESTAMP,
+    SMALL_VARINTS,
+    Header,
+    varint,
+)
+
+# Larger values stay as they are until `take`: a copy of each would double a batch's memory, which
+# the allocator then returns to the system and faults in again, batch after batch.
+_JOINED_VALUE_BYTES: Final = 4096
+_NULL: Final = varint(-1)
+_ZERO: Final = varint(0)
+# A record's length and its attributes, which are always zero, as one piece; by the length.
+_LENGTH_AND_ATTRIBUTES: Final = tuple(length + b"\0" for length in SMALL_VARINTS)
+_EMPTY_HEADER: Final = bytes(BATCH_OVERHEAD_BYTES)
+_join: Final = b"".join
+NO_ROOM: Final = -1
+_BYTES_LIKE: Final = (bytes, bytearray, memoryview)
+
+
+class RecordBuffer:
+    """Encode records.
+
+    Args:
+        size_limit_bytes: how large the batch may become, header included. An empty one takes any
+            record.
+
+    Attributes:
+        record_count: how many it has.
+        size_bytes: of header and records, uncompressed.
+        base_timestamp_ms: the first record's.
+        max_timestamp_ms: the greatest.
+        is_taken: whether no more records can be appended.
+    """
+
+    __slots__ = (
+        "_certain_limit_bytes",
+        "_chunks",
+        "_growth",
+        "_last_timestamp_ms",
+        "_size_limit_bytes",
+        "_timestamp_varint",
+        "base_timestamp_ms",
+        "is_taken",
+        "max_timestamp_ms",
+        "record_count",
+        "size_bytes",
+    )
+
+    def __init__(self, size_limit_bytes: int) -> None:
+        self._size_limit_bytes = min(size_limit_bytes, MAX_INT32)
+        self.record_count = 0
+        self.size_bytes = BATCH_OVERHEAD_BYTES
+        self.base_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.is_taken = False
+        self._chunks: list[bytes] = []
+        self._last_timestamp_ms: int | None = None
+        self._timestamp_varint = _ZERO
+        self.set_growth(1.0)
+
+    def set_growth(self, growth: float) -> None:
+        """Say how many bytes of the finished batch come of one that is appended."""
+        self._growth = growth
+        # Below this many bytes any record fits, however badly it compresses; beyond it `fits`
+        # decides.
+        room_bytes = self._size_limit_bytes - BATCH_OVERHEAD_BYTES
+        self._certain_limit_bytes = BATCH_OVERHEAD_BYTES + int(room_bytes / max(1.0, growth))
+
+    @property
+    def estimated_size_bytes(self) -> int:
+        """The finished batch's size, by the growth that was said."""
+        return BATCH_OVERHEAD_BYTES + int((self.size_bytes - BATCH_OVERHEAD_BYTES) * self._growth)
+
+    def fits(self, record_bytes: int) -> bool:
+        """Return whether a record of so many bytes would be taken. An empty batch takes any."""
+        # The new record counts uncompressed: how well it compresses is not known yet.
+        if self.is_taken:
+            return False
+        if self.record_count == 0:
+            return True
+        return self.estimated_size_bytes + record_bytes <= self._size_limit_bytes
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header] = (),
+    ) -> int | None:
+        """Append a record.
+
+        Args:
+            timestamp_ms: milliseconds since the epoch; -1 for none.
+            key: bytes, or None for null.
+            value: bytes, or None for null (a tombstone).
+            headers: pairs of a name and bytes or None.
+
+        Returns:
+            The record's index in the batch (its offset delta), or None when the batch is closed or
+            the record does not fit; then nothing has changed.
+
+        Raises:
+            TypeError: an argument of another type.
+            ValueError: a timestamp that is negative (but -1) or beyond 64 bits.
+            RecordTooLargeError: more bytes than the format can count.
+        """
+        count = self.record_count
+        stamp = self._timestamp_varint
+        if timestamp_ms != self._last_timestamp_ms:
+            stamp = self._encode_timestamp(timestamp_ms)
+        tail = encode_headers(headers) if headers else _ZERO
+        # The ordinary record: bytes, small, its lengths and index within the tables. Any other
+        # goes the long way.
+        if type(value) is not bytes or len(value) > _JOINED_VALUE_BYTES:
+            return self._append_any(timestamp_ms, stamp, key, value, tail)
+        small = SMALL_VARINTS
+        try:
+            if key is None:
+                rest = _join((stamp, small[count], _NULL, small[len(value)], value, tail))
+            elif type(key) is bytes:
+                rest = _join(
+                    (stamp, small[count], small[len(key)], key, small[len(value)], value, tail)
+                )
+            else:
+                return self._append_any(timestamp_ms, stamp, key, value, tail)
+            head = _LENGTH_AND_ATTRIBUTES[len(rest) + 1]
+        except IndexError:
+            return self._append_any(timestamp_ms, stamp, key, value, tail)
+        size_bytes = self.size_bytes + len(head) + len(rest)
+        if size_bytes > self._certain_limit_bytes and not self.fits(len(head) + len(rest)):
+            return None
+        self._chunks += (head, rest)
+        self.size_bytes = size_bytes
+        self.record_count = count + 1
+        if timestamp_ms > self.max_timestamp_ms:
+            self._raise_max_timestamp(timestamp_ms)
+        return count
+
+    def append_usual(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[Header, ...],
+    ) -> int:
+        """Append a record, as `append` does; return -1 where that returns None."""
+        index = self.append(timestamp_ms, key, value, headers)
+        return NO_ROOM if index is None else index
+
+    def body(self) -> bytes:
+        """Return a copy of the encoded records; for a batch that is not taken."""
+        return _join(self._chunks)
+
+    def take(self) -> bytearray:
+        """Take no more records; return room for the header, and the records behind it."""
+        buffer = bytearray().join((_EMPTY_HEADER, *self._chunks))
+        self._chunks = []
+        self._certain_limit_bytes = -1
+        self.is_taken = True
+        return buffer
+
+    def _append_any(
+        self, timestamp_ms: int, stamp: bytes, key: object, value: object, tail: bytes
+    ) -> int | None:
+        """Append a record that `append` has no short way for, with every check."""
+        count = self.record_count
+        # Left in pieces, see _JOINED_VALUE_BYTES.
+        pieces = [stamp, varint(count)]
+        pieces += _encode_nullable("key", key)
+        pieces += _encode_nullable("value", value)
+        pieces.append(tail)
+        body_bytes = sum(map(len, pieces)) + 1
+        head = varint(body_bytes) + b"\0"
+        record_bytes = len(head) - 1 + body_bytes
+        if BATCH_OVERHEAD_BYTES + record_bytes > MAX_INT32:
+            raise too_large(record_bytes)
+        if not self.fits(record_bytes):
+            return None
+        self._chunks.append(head)
+        self._chunks += pieces
+        self.size_bytes += record_bytes
+        self.record_count = count + 1
+        if timestamp_ms > self.max_timestamp_ms:
+            self._raise_max_timestamp(timestamp_ms)
+        return count
+
+    def _raise_max_timestamp(self, timestamp_ms: int) -> None:
+        """Note a new maximum; the first record's is the base of the others."""
+        self.max_timestamp_ms = timestamp_ms
+        if self.record_count == 1:
+            self.base_timestamp_ms = timestamp_ms
+
+    def _encode_timestamp(self, timestamp_ms: int) -> bytes:
+        """Return a timestamp's encoded delta, and remember it: neighbours often share it."""
+        check_timestamp(timestamp_ms)
+        stamp = varint(timestamp_ms - self.base_timestamp_ms) if self.record_count else _ZERO
+        self._last_timestamp_ms = timestamp_ms
+        self._timestamp_varint = stamp
+        return stamp
+
+
+# --- refusals, of both twins --------------------------------------------------------------------
+
+
+def check_timestamp(timestamp_ms: object) -> None:
+    """Check a record's timestamp.
+
+    Raises:
+        TypeError: it is no int.
+        ValueError: it is negative (but -1), or beyond 64 bits.
+    """
+    if type(timestamp_ms) is not int:
+        raise TypeError(f"timestamp_ms must be an int, not {type(timestamp_ms).__name__}")
+    # Below 2^63-1, so that its delta to a first record without a timestamp (-1) fits 64 bits as
+    # well.
+    if not NO_TIMESTAMP <= timestamp_ms < MAX_INT64:
+        raise ValueError(
+            f"timestamp_ms must be milliseconds since the epoch, or -1, not {timestamp_ms}"
+        )
+
+
+def too_large(record_bytes: int) -> RecordTooLargeError:
+    """Return what is raised for a record of more bytes than the format can count."""
+    return RecordTooLargeError(f"a record of {record_bytes} bytes: a batch ends at 2^31-1 bytes")
+
+
+def to_encode(field: str, data: object) -> bytes:
+    """Return bytes to encode; a copy if the caller could change them.
+
+    Raises:
+        TypeError: it is not bytes-like.
+    """
+    if not isinstance(data, _BYTES_LIKE):
+        raise TypeError(f"{field} must be bytes or None, not {type(data).__name__}: serialize it")
+    return bytes(data)
+
+
+def _encode_nullable(field: str, data: object) -> tuple[bytes, ...]:
+    """Return a length and the bytes that it counts."""
+    if data is None:
+        return (_NULL,)
+    encoded = to_encode(field, data)
+    return varint(len(encoded)), encoded
+
+
+def encode_headers(headers: Sequence[Header]) -> bytes:
+    """Return headers as they lie in a record, their count in front.
+
+    Raises:
+        TypeError: a name is no str, or a value not bytes-like.
+    """
+    pieces = [varint(len(headers))]
+    for name, value in headers:
+        pieces.append(encode_header_name(name))
+        pieces += _encode_nullable("a header's value", value)
+    return _join(pieces)
+
+
+def encode_header_name(name: object) -> bytes:
+    """Return a header's name, its length in front.
+
+    Raises:
+        TypeError: it is no str.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a header's name must be a str, not {type(name).__name__}")
+    return _encode_known_name(name)
+
+
+# A topic's records share their header names.
+@lru_cache(maxsize=256)
+def _encode_known_name(name: str) -> bytes:
+    encoded = name.encode()
+    return varint(len(encoded)) + encoded

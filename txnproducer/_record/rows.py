@@ -1,0 +1,195 @@
+"""Many records at once, column by column: the pure Python twin.
+
+Why it exists: who has a million values in a list or an Arrow table should not pay for a call, a
+future and a look at the clock for each. So a column is checked and hashed in one go, and appended
+to a batch in another. Owns: `Rows`, `BinaryColumn`. Must not know: topics, futures, memory;
+Arrow and NumPy, whose arrays come as plain buffers.
+
+Rules:
+* Both twins (the other is in `_speedups.pyx`) offer the same with plain arguments, give the same
+  bytes and raise the same errors.
+* Rows that were appended to a batch are copied there; until then the caller must not change the
+  buffers that the columns were made of.
+* An append takes as many rows as there is room for, in their order, and says how many.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from .format import Header, batch_size_upper_bound
+from .murmur2 import murmur2
+from .record_buffer import RecordBuffer
+
+NO_PARTITION: Final = -1
+"""In a column of partitions: by key, or sticky where there is none."""
+MAX_PARTITIONS: Final = 1 << 20
+"""More than any cluster has; a table of so many counters is still small."""
+
+_POSITIVE: Final = 0x7FFFFFFF
+
+
+class BinaryColumn:
+    """A column of bytes as Arrow lays it out: one buffer of data, and where each item begins.
+
+    Args:
+        count: of items.
+        first: the item of the buffers that is the column's first.
+        validity: a bit per item, 0 for null, the lowest of a byte first; None: nothing is null.
+        offsets: where each item begins, 32 or 64 bits each (`i` or `q`), and one more behind the
+            last.
+        data: of all items.
+    """
+
+    __slots__ = ("count", "data", "first", "offsets", "validity")
+
+    def __init__(
+        self,
+        count: int,
+        first: int,
+        validity: memoryview | None,
+        offsets: memoryview,
+        data: memoryview,
+    ) -> None:
+        self.count = count
+        self.first = first
+        self.validity = validity
+        self.offsets = offsets
+        self.data = data
+
+    def items(self) -> tuple[bytes | None, ...]:
+        """Return a copy of each item."""
+        return tuple(map(self._item, range(self.first, self.first + self.count)))
+
+    def _item(self, index: int) -> bytes | None:
+        if self.validity is not None and not self.validity[index >> 3] >> (index & 7) & 1:
+            return None
+        return bytes(self.data[self.offsets[index] : self.offsets[index + 1]])
+
+
+Column: TypeAlias = "tuple[bytes | None, ...] | BinaryColumn"
+
+
+class Rows:
+    """Records to be, column by column.
+
+    Args:
+        count: of rows.
+        values: of each row, or None where each is null.
+        keys: likewise.
+        headers: of each row; None for a row without, or for all of them.
+        timestamps_ms: of each row, or one for all.
+
+    Raises:
+        ValueError: a column of another length.
+    """
+
+    __slots__ = ("_headers", "_keys", "_timestamps_ms", "_values", "count")
+
+    def __init__(
+        self,
+        count: int,
+        values: Column | None,
+        keys: Column | None,
+        headers: tuple[tuple[Header, ...] | None, ...] | None,
+        timestamps_ms: array[int] | int,
+    ) -> None:
+        self.count = count
+        self._values = _items(count, values)
+        self._keys = _items(count, keys)
+        if headers is not None and len(headers) != count:
+            raise ValueError(f"headers for {len(headers)} of {count} rows")
+        self._headers = headers
+        if not isinstance(timestamps_ms, int) and len(timestamps_ms) != count:
+            raise ValueError(f"{len(timestamps_ms)} timestamps for {count} rows")
+        self._timestamps_ms = timestamps_ms
+
+    def record(self, row: int) -> tuple[int, bytes | None, bytes | None, tuple[Header, ...]]:
+        """Return a row's timestamp, key, value and headers."""
+        if not 0 <= row < self.count:
+            raise IndexError(row)
+        stamps, headers = self._timestamps_ms, self._headers
+        return (
+            stamps if isinstance(stamps, int) else stamps[row],
+            self._keys[row],
+            self._values[row],
+            () if headers is None else headers[row] or (),
+        )
+
+    def append_to(
+        self, buffer: RecordBuffer, order: array[int] | None, start: int, stop: int
+    ) -> int:
+        """Append rows to a batch until it has no more room; return how many it took.
+
+        Args:
+            buffer: of the batch.
+            order: of the rows, or None: one behind the other.
+            start: where in this order to begin.
+            stop: where to end.
+        """
+        if start < 0 or stop > (self.count if order is None else len(order)):
+            raise IndexError(f"rows {start} to {stop} of {self.count}")
+        for position in range(start, stop):
+            row = position if order is None else order[position]
+            if buffer.append(*self.record(row)) is None:
+                return position - start
+        return stop - start
+
+    def largest(self) -> tuple[int, int]:
+        """Return the row that takes most, and how many bytes a batch of it alone can take."""
+        sizes = [batch_size_upper_bound(*self.record(row)[1:]) for row in range(self.count)]
+        row = max(range(self.count), key=sizes.__getitem__)
+        return row, sizes[row]
+
+    def by_partition(
+        self, partitions: array[int] | None, partition_count: int
+    ) -> tuple[array[int], list[tuple[int, int, int]]]:
+        """Sort the rows by partition; those of one partition keep their order.
+
+        Args:
+            partitions: of each row, `NO_PARTITION` for by key; None: each by its key.
+            partition_count: of the topic; 0: keys are of no account.
+
+        Returns:
+            The order of the rows, and for each partition that has any: its number (`NO_PARTITION`
+            for rows without partition and key), where its rows start and where they stop.
+        """
+        if partitions is not None:
+            if len(partitions) != self.count:
+                raise ValueError(f"{len(partitions)} partitions for {self.count} rows")
+            for partition in (min(partitions, default=0), max(partitions, default=0)):
+                if not NO_PARTITION <= partition < MAX_PARTITIONS:
+                    raise ValueError(f"there is no partition {partition}")
+        groups: dict[int, list[int]] = {}
+        for row in range(self.count):
+            partition = NO_PARTITION if partitions is None else partitions[row]
+            key = self._keys[row]
+            if partition == NO_PARTITION and key is not None and partition_count:
+                partition = (murmur2(key) & _POSITIVE) % partition_count
+            groups.setdefault(partition, []).append(row)
+        order = array("i")
+        runs = []
+        for partition in sorted(groups):
+            start = len(order)
+            order.extend(groups[partition])
+            runs.append((partition, start, len(order)))
+        return order, runs
+
+
+def first_not_bytes(items: Sequence[object]) -> int:
+    """Return the index of the first item that is neither bytes nor None, or -1."""
+    for index, item in enumerate(items):
+        if item is not None and type(item) is not bytes:
+            return index
+    return -1
+
+
+def _items(count: int, column: Column | None) -> tuple[bytes | None, ...]:
+    if column is None:
+        return (None,) * count
+    items = column.items() if isinstance(column, BinaryColumn) else column
+    if len(items) != count:
+        raise ValueError(f"a column of {len(items)} items for {count} rows")
+    return items

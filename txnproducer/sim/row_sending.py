@@ -1,0 +1,143 @@
+"""What the simulated applications do with many records at once: what `send_batch` does.
+
+Owns: the drawing of rows, sending them run by run. Must not know: columns of users' kinds; what
+the logs say. The judge sees the rows as records, each with a future of its own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Generator
+from functools import partial
+
+from txnproducer._core.append_blocked import AppendBlocked
+from txnproducer._core.batch_future import RowsTaken
+from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._core.row_appender import RowRun
+from txnproducer._record.implementation import Rows
+from txnproducer._record.rows import NO_PARTITION
+from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAbortedError
+from txnproducer.records import TopicPartition
+from txnproducer.sim.history import Attempt, SentRecord
+from txnproducer.sim.options import TOPIC
+from txnproducer.sim.process import Condition, Process
+from txnproducer.sim.sending import Draft, wait_to_append
+
+_MOST_ROWS = 12
+_HEADERS = (("trace", b"1"), ("empty", None))
+
+
+def send_rows(
+    process: Process, attempt: Attempt, number: int
+) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
+    """Send rows as `send_batch` does: partition by partition, waiting where a record would."""
+    transaction = process.core.transaction_number
+    drafts = _drafts(process, attempt, number)
+    start_ms = process.now_ms
+    try:
+        runs = yield from _runs(process, drafts, transaction)
+        while runs:
+            run = runs.popleft()
+            yield from _send_run(process, attempt, drafts, run, start_ms)
+            if run.next < run.stop:
+                runs.append(run)
+    except KafkaError as error:
+        if not isinstance(error, TransactionAbortedError):
+            process.core.fail_transaction(error)
+        return error
+    return None
+
+
+def _drafts(process: Process, attempt: Attempt, number: int) -> list[Draft]:
+    dice = process.dice
+    are_keyed, are_placed = dice.random() < 0.3, dice.random() < 0.3
+    drafts = []
+    for row in range(1 + dice.randrange(_MOST_ROWS)):
+        partition = None
+        if are_placed and dice.random() < 0.8:
+            partition = dice.randrange(process.simulator.options.partition_count)
+        key = b"%d" % dice.randrange(9) if are_keyed and dice.random() < 0.8 else None
+        value = b"%s:%d-%d:" % (attempt.name.encode(), number, row)
+        filling = b"." * dice.choice((0, 0, 10, 100))
+        headers = _HEADERS if dice.random() < 0.05 else ()
+        drafts.append(Draft(TOPIC, value + filling, key, headers, partition, is_mistake=False))
+    return drafts
+
+
+def _runs(
+    process: Process, drafts: list[Draft], transaction: int
+) -> Generator[tuple[Condition, int], bool, deque[RowRun]]:
+    values = tuple(draft.value for draft in drafts)
+    keys = tuple(draft.key for draft in drafts)
+    headers = tuple(draft.headers for draft in drafts)
+    rows = Rows(len(drafts), values, keys, headers, process.now_ms)
+    are_keys_counted = any(keys) and not process.config.partitioner_ignore_keys
+    if not are_keys_counted and not any(draft.partition is not None for draft in drafts):
+        return deque([RowRun(rows, None, None, transaction, 0, rows.count)])
+    count = (yield from _count_partitions(process)) if are_keys_counted else 0
+    places = array("i", [NO_PARTITION if d.partition is None else d.partition for d in drafts])
+    order, runs = rows.by_partition(places, count)
+    return deque(
+        RowRun(rows, order, None if place == NO_PARTITION else place, transaction, start, stop)
+        for place, start, stop in runs
+    )
+
+
+def _count_partitions(process: Process) -> Generator[tuple[Condition, int], bool, int]:
+    core = process.core
+    until_ms = process.now_ms + process.config.max_block_ms
+    has_asked = False
+    while True:
+        partitions = core.partitions_for(TOPIC, process.now_ms, has_asked=has_asked)
+        if partitions is not None:
+            return len(partitions)
+        if process.now_ms >= until_ms:
+            raise KafkaTimeoutError("the topic is not known in time")
+        has_asked = True
+        yield partial(core.is_topic_decided, TOPIC), until_ms
+
+
+def _send_run(
+    process: Process, attempt: Attempt, drafts: list[Draft], run: RowRun, start_ms: int
+) -> Generator[tuple[Condition, int], bool, None]:
+    """Send what one batch takes of a run, and note it."""
+    outcome: RowsTaken | AppendBlocked | FutureRecordMetadata | None = None
+    row = run.next if run.order is None else run.order[run.next]
+    record = _record(process, drafts[row], start_ms)
+    while not isinstance(outcome, RowsTaken):
+        blocked = outcome if isinstance(outcome, AppendBlocked) else None
+        if blocked is not None:
+            outcome = yield from wait_to_append(process, drafts[row], record, blocked, start_ms)
+        if not isinstance(outcome, FutureRecordMetadata):
+            outcome = process.core.rows.append(TOPIC, run, process.now_ms, blocked)
+        if isinstance(outcome, FutureRecordMetadata):
+            record.future = outcome
+            attempt.records.append(record)
+            raise outcome.error or KafkaError("a row failed without an error")
+    for index in range(outcome.count):
+        place = outcome.start + index
+        draft = drafts[place if run.order is None else run.order[place]]
+        record = _record(process, draft, start_ms)
+        record.place = outcome.result.topic_partition
+        record.future = FutureRecordMetadata(
+            outcome.result,
+            outcome.first_index + index,
+            start_ms,
+            -1 if draft.key is None else len(draft.key),
+            len(draft.value),
+        )
+        attempt.records.append(record)
+
+
+def _record(process: Process, draft: Draft, start_ms: int) -> SentRecord:
+    return SentRecord(
+        process.simulator.history,
+        TopicPartition(draft.topic, -1),
+        draft.value,
+        draft.key,
+        draft.headers,
+        draft.partition,
+        start_ms,
+        is_watched=False,
+    )
