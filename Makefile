@@ -33,7 +33,7 @@ test: lint types unit simulation integration examples  ## pass every check below
 lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/cython-lint txnproducer
+	$(BIN)/cython-lint --no-pycodestyle txnproducer
 	$(BIN)/codespell $(CODE) docs README.md SECURITY.md Makefile pyproject.toml .ci/run
 	$(BIN)/lint-imports --no-logo --no-cache
 

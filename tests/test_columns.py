@@ -105,7 +105,7 @@ STRING = [pa.string(), pa.large_string(), pa.string_view()]
 
 
 @pytest.mark.parametrize("shape", [lambda column: column, sliced], ids=["whole", "sliced"])
-@pytest.mark.parametrize("kind", [*BINARY, *STRING], ids=str)
+@pytest.mark.parametrize("kind", [*BINARY, *STRING])
 def test_arrow_arrays_are_taken_with_null_for_none(kind, shape):
     items = BYTES if kind in BINARY else [None if b is None else b.decode() for b in BYTES]
     column = shape(pa.array(items, kind))
@@ -113,7 +113,7 @@ def test_arrow_arrays_are_taken_with_null_for_none(kind, shape):
     assert [record[1] for record in records_of(blocks_of([b""] * 5, column))] == BYTES
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary()], ids=str)
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary()])
 def test_arrow_arrays_without_null_are_taken(kind):
     column = pa.array(["one", "", "drei"], kind)
     assert column.buffers()[0] is None
@@ -137,7 +137,7 @@ def test_fixed_sizes_are_taken(shape, items):
 
 
 @pytest.mark.parametrize("shape", [lambda column: column, sliced], ids=["whole", "sliced"])
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_string(), pa.binary(3)], ids=str)
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_string(), pa.binary(3)])
 def test_dictionaries_are_taken(shape, kind):
     column = pa.array([b"one", b"two", None, b"one"]).cast(pa.binary())
     column = pa.array(column.to_pylist(), kind) if "fixed" in str(kind) else column.cast(kind)
@@ -206,7 +206,6 @@ def test_chunks_of_dictionaries_may_differ():
         pa.chunked_array([[], []], pa.string()),
         pa.array(["a"]).slice(1),
     ],
-    ids=repr,
 )
 def test_no_rows_are_no_block(values):
     assert blocks_of(values) == []
@@ -306,7 +305,6 @@ def test_headers_of_lists_and_bytes_like_values_become_pairs_of_bytes():
         pa.chunked_array([[0], [], [None, 7]]),
         pa.array([9, 0, None, 7, 9]).slice(1, 3),
     ],
-    ids=repr,
 )
 def test_partitions_are_numbers_or_left_to_us(partitions):
     [block] = blocks_of([b"v"] * 3, None, None, partitions)
@@ -337,7 +335,6 @@ def test_one_timestamp_is_for_all_rows_and_none_is_now():
         pa.array([5, None, 0], pa.timestamp("s", "Europe/Berlin")),
         pa.chunked_array([[5], [None, 0]], pa.timestamp("s")),
     ],
-    ids=repr,
 )
 def test_timestamps_are_milliseconds_or_of_arrow_and_now_where_there_is_none(timestamps):
     assert timestamps_of(blocks_of([b"v"] * 3, timestamps_ms=timestamps)) == [5_000, NOW_MS, 0]
@@ -351,7 +348,6 @@ def test_timestamps_are_milliseconds_or_of_arrow_and_now_where_there_is_none(tim
         np.array([5, 0], dtype="datetime64[s]"),
         np.array([5_000_999, 0], dtype="datetime64[us]"),
     ],
-    ids=repr,
 )
 def test_timestamps_may_be_numpys(timestamps):
     assert timestamps_of(blocks_of([b"v"] * 2, timestamps_ms=timestamps)) == [5_000, 0]
@@ -459,7 +455,6 @@ def test_a_table_without_rows_is_no_block():
         (pa.chunked_array([[1]]), TypeError, "values must be .* not int64"),
         (pa.table({"value": [b"a"]}), TypeError, "values must be one column.*use send_arrow"),
     ],
-    ids=str,
 )
 def test_values_of_another_kind_are_refused_by_name(values, error, message):
     with pytest.raises(error, match=message):
@@ -503,7 +498,6 @@ def test_a_column_of_another_length_is_refused_by_name(name, column):
         (7, "headers must be a list"),
         ("no", "headers must be a list"),
     ],
-    ids=str,
 )
 def test_malformed_headers_are_refused_by_row(headers, message):
     with pytest.raises(TypeError, match=message):
@@ -535,7 +529,6 @@ def test_malformed_headers_are_refused_by_row(headers, message):
         (pa.array([0, 1 << 40]), ValueError, "there is no partition 1099511627776"),
         (1, TypeError, "partitions must be a list"),
     ],
-    ids=str,
 )
 def test_partitions_that_there_cannot_be_are_refused(partitions, error, message):
     with pytest.raises(error, match=message):
@@ -563,7 +556,6 @@ def test_partitions_that_there_cannot_be_are_refused(partitions, error, message)
         (pa.array([0, 2**63 - 1]), ValueError, "milliseconds since the epoch"),
         (pa.array([0, 1], pa.date32()), TypeError, "integers in Arrow, not date32.*: cast"),
     ],
-    ids=str,
 )
 def test_timestamps_that_there_cannot_be_are_refused(timestamps, error, message):
     with pytest.raises(error, match=message):
@@ -596,7 +588,6 @@ def test_timestamps_that_there_cannot_be_are_refused(timestamps, error, message)
         (pa.table({"value": ["a"], "timestamp": ["now"]}), TypeError, "timestamps_ms must be int"),
         (pa.table({"value": ["a"], "headers": ["h"]}), TypeError, "headers of row 0: "),
     ],
-    ids=str,
 )
 def test_what_is_no_such_table_is_refused_with_the_way_out(data, error, message):
     with pytest.raises(error, match=message):

@@ -246,7 +246,6 @@ def test_a_header_list_is_copied(ready, clients):
         {"value": b"x" * 20_000},
         {"topic": "other", "value": b"v"},
     ],
-    ids=str,
 )
 def test_an_unusual_record_goes_the_long_way_and_arrives(ready, clients, more):
     with ready._lock:
@@ -295,7 +294,6 @@ def test_a_generator_of_headers_is_not_used_up_before_the_long_way(ready, client
         ({"value": b"v", "topic": ""}, ValueError, "topic must not be empty"),
         ({"value": b"v", "headers": [("\ud83d", b"1")]}, UnicodeEncodeError, "surrogates"),
     ],
-    ids=str,
 )
 def test_a_wrong_argument_is_refused_as_on_the_long_way_and_changes_nothing(
     ready, clients, more, error, message

@@ -1,106 +1,180 @@
-"""`python -m integration.benchmarks`: the works, the peers in turn, medians and ratios."""
+"""`python -m integration.benchmarks`: all peers in turn, their medians, ratios and targets."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import json
 import os
-import statistics
+import platform
 import subprocess
-import sys
+import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from integration.benchmarks.peers import PEERS, SETTINGS, WORKS
-from integration.readers import end_offset
+from integration.benchmarks import report
+from integration.benchmarks.java import compile_java_peer
+from integration.benchmarks.results import Results
+from integration.benchmarks.run import Bench, Plan
+from integration.benchmarks.settings import PEERS, TABLES, in_words_of
+from integration.benchmarks.targets import target_lines
+from integration.benchmarks.works import LONG, ONE, WORKS, Work
 from txnproducer.testing import THROUGHPUT_JVM, EmbeddedKafka
 
-_LIMIT_S = 120
-_PARTITIONS = 1
+# Calls for many records are not for ten, and these clients have no better settings than equal.
+_NOT_SHORT = ("txnproducer.send_batch", "txnproducer.send_arrow", "confluent.produce_batch")
+_NOT_BEST = ("txnproducer.python", "kafka-python", "aiokafka")
 
 
-def _measure(peer: str, kafka: EmbeddedKafka, number: int, share: float, key: str) -> float | None:
-    """Return a rate (records or transactions a second), or None when the peer failed."""
-    topic = f"bench-{number}-{key}-{peer}"
-    kafka.create_topic(topic, partitions=_PARTITIONS)
-    command = [sys.executable, "-m", "integration.benchmarks.peers", peer]
-    command += [kafka.bootstrap_servers, topic, str(number), str(share)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        print(f"  {peer}: not done in {_LIMIT_S} s")
-        return None
-    if done.returncode:
-        print(f"  {peer}: failed: {done.stderr.strip().splitlines()[-1:]}")
-        return None
-    read = json.loads(done.stdout.splitlines()[-1])
-    work = WORKS[number]
-    written = read["transactions"] * work.records
-    # Every record and a marker for each transaction: a rate of records that are not there is none.
-    found = end_offset(kafka.bootstrap_servers, topic)
-    if found < written:
-        print(f"  {peer}: wrote {found} of {written} records")
-        return None
-    count = written if work.records >= 1_000 else read["transactions"]
-    return float(count / read["seconds"])
-
-
-def _unit(records: int) -> str:
-    return "records/s" if records >= 1_000 else "transactions/s"
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--quick", action="store_true", help="one short round, to see it work")
+    parser.add_argument("--full", action="store_true", help="more works, all peers in all of them")
+    parser.add_argument("--only", default="", metavar="WORK", help="works with this in their name")
+    parser.add_argument("--peers", default=",".join(PEERS), help="names, separated by commas")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw into this folder")
+    parser.add_argument("--read", type=Path, metavar="JSON", help="measure nothing, show this")
+    arguments = parser.parse_args()
+    unknown = set(arguments.peers.split(",")) - set(PEERS)
+    if unknown:
+        parser.error(f"no such peers: {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    if not arguments.read and not _works(arguments):
+        parser.error(f"no work has {arguments.only!r} in its name; see works.py, and --full")
+    return arguments
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one round of a fifth of the works")
-    arguments = parser.parse_args()
-    rounds, share = (1, 0.2) if arguments.quick else (arguments.rounds, 1.0)
-    versions = {peer: importlib.metadata.version(peer) for peer in PEERS}
-    for peer, settings in SETTINGS.items():
-        print(f"{peer} {versions[peer]}: {settings}")
-    print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
-    results: list[dict[str, object]] = []
-    with EmbeddedKafka(jvm_options=THROUGHPUT_JVM) as kafka:
-        print(f"Apache Kafka {kafka.version}, one broker, {_PARTITIONS} partition per topic")
-        _measure("txnproducer", kafka, 0, 0.5, "warm")  # the broker's own warm-up
-        for number, work in enumerate(WORKS):
-            rates: dict[str, list[float]] = {peer: [] for peer in PEERS}
-            for turn in range(rounds):
-                for peer in PEERS:
-                    rate = _measure(peer, kafka, number, share, str(turn))
-                    if rate is not None:
-                        rates[peer].append(rate)
-            results.append({"work": work.name, "unit": _unit(work.records), "rates": rates})
-            _print(work.name, _unit(work.records), rates)
-    _keep(results, versions, arguments.quick)
+    arguments = _arguments()
+    if arguments.read:
+        results = Results.read(arguments.read)
+        _show(results)
+    else:
+        results = _measure(arguments)
+    _print(report.tail(results))
+    _print(target_lines(results))
+    if arguments.plots:
+        from integration.benchmarks.plots import draw
+
+        for path in draw(results, arguments.plots):
+            print(f"drawn: {path}")
 
 
-def _print(name: str, unit: str, rates: dict[str, list[float]]) -> None:
-    medians = {peer: statistics.median(found) for peer, found in rates.items() if found}
-    ours = medians.get("txnproducer")
-    print(f"\n{name} ({unit}; median [least-most]; ours as a multiple)")
-    for peer, median in sorted(medians.items(), key=lambda item: -item[1]):
-        found = rates[peer]
-        ratio = f"{ours / median:5.2f} x" if ours and peer != "txnproducer" else ""
-        print(f"  {peer:16} {median:12,.0f} [{min(found):,.0f}-{max(found):,.0f}] {ratio}")
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
 
 
-def _keep(results: list[dict[str, object]], versions: dict[str, str], is_quick: bool) -> None:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+def _works(arguments: argparse.Namespace) -> list[Work]:
+    chosen = [work for work in WORKS if arguments.full or not work.is_full]
+    chosen = [work for work in chosen if arguments.only in work.name]
+    return [work.shortened() for work in chosen] if arguments.quick else chosen
+
+
+def _peers(arguments: argparse.Namespace, table: str, work: Work) -> list[str]:
+    absent = {"short": _NOT_SHORT, "best": _NOT_BEST}.get(table, ())
+    return [
+        peer
+        for peer in arguments.peers.split(",")
+        if peer in (work.peers or PEERS) and (arguments.full or peer not in absent)
+    ]
+
+
+def _measure(arguments: argparse.Namespace) -> Results:
+    plan = Plan(1, 0.2) if arguments.quick else Plan(arguments.rounds, arguments.seconds)
+    works = _works(arguments)
     path = Path("results") / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    path.parent.mkdir(exist_ok=True)
-    kept = {
-        "commit": commit,
-        "quick": is_quick,
-        "versions": versions,
-        "settings": SETTINGS,
-        "results": results,
-    }
-    path.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    with (
+        tempfile.TemporaryDirectory(prefix="txnproducer-bench-") as folder,
+        EmbeddedKafka(
+            jvm_options=THROUGHPUT_JVM, settings={"log.segment.delete.delay.ms": 1_000}
+        ) as kafka,
+    ):
+        results = Results(_about(kafka, plan))
+        _print(report.head(results.about))
+        java = compile_java_peer(kafka.version, Path(folder))
+        bench = Bench(kafka, java, Path(folder), plan)
+        _warm_up(bench, plan.rounds)
+        for table in TABLES:
+            for _ in _measure_table(bench, table, works, arguments, results):
+                # Kept at once: an hour's work should not be lost with its last minute.
+                results.left_out = bench.left_out
+                results.about["load_after"] = f"{os.getloadavg()[0]:.1f}"
+                results.write(path)
     print(f"\nkept in {path}")
+    return results
+
+
+def _warm_up(bench: Bench, rounds: int) -> None:
+    """Let the broker's own code compile, and its log of transactions be open."""
+    for work in [work for work in WORKS if work.name in (LONG, ONE)] * rounds:
+        bench.measure_once("equal", work.shortened(), "txnproducer.send")
+
+
+def _measure_table(
+    bench: Bench, table: str, works: list[Work], arguments: argparse.Namespace, results: Results
+) -> Iterator[None]:
+    """Measure the works of a table; yield after each."""
+    chosen = [work for work in works if table in work.tables and _peers(arguments, table, work)]
+    if not chosen:
+        return
+    _print(report.settings_lines(table, _of_all(arguments, table, chosen)))
+    for work in chosen:
+        found = bench.measure(table, work, _peers(arguments, table, work))
+        found = [each for each in found if each.runs]
+        results.found += found
+        _print(report.work_lines(found))
+        yield
+
+
+def _of_all(arguments: argparse.Namespace, table: str, works: list[Work]) -> list[str]:
+    return list(dict.fromkeys(peer for work in works for peer in _peers(arguments, table, work)))
+
+
+def _show(results: Results) -> None:
+    _print(report.head(results.about))
+    shown = dict.fromkeys((each.table, each.work.name) for each in results.found)
+    for table in dict.fromkeys(table for table, _ in shown):
+        peers = dict.fromkeys(each.peer for each in results.found if each.table == table)
+        _print(report.settings_lines(table, list(peers)))
+        for place in shown:
+            if place[0] == table:
+                _print(report.work_lines(results.of(*place)))
+
+
+def _about(kafka: EmbeddedKafka, plan: Plan) -> dict[str, Any]:
+    words = {table: {peer: in_words_of(peer, table) for peer in PEERS} for table in TABLES}
+    return {
+        "commit": _commit(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+        "python": platform.python_version(),
+        "kafka": kafka.version,
+        "broker": f"one, on the same machine, {' '.join(THROUGHPUT_JVM)}",
+        "rounds": plan.rounds,
+        "seconds": plan.seconds,
+        "settings": words,
+        "load_before": f"{os.getloadavg()[0]:.1f}",
+        "load_after": "",
+    }
+
+
+def _commit() -> str:
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + (" and changes" if git("diff", "--stat") else "")
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
 
 
 if __name__ == "__main__":

@@ -1,187 +1,161 @@
-"""How each peer writes a work: run as a process of its own, so that none is warm for another.
+"""How each Python client writes a transaction, by each of its calls.
 
-Each prints one JSON line: seconds of wall clock and of CPU, from the first begin to the last
-commit; starting, connecting and `init_transactions` are not counted.
+Each is given its rows in the form that its call takes, before any clock starts: nobody is charged
+for making lists, tables or dicts. Must not know: clocks, works, the other peers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import resource
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
-BATCH_BYTES = 65536
-LINGER_MS = 5
+from integration.benchmarks.confluent import Produce, ProduceBatch
+from integration.benchmarks.job import Job
+from integration.benchmarks.rows import Peer, Rows, Threads
 
 
-@dataclass(frozen=True)
-class Work:
-    """What is written.
+class Send:
+    """txnproducer, a call of `send` for each record."""
 
-    Attributes:
-        name: of the work.
-        value_bytes: per record.
-        records: per transaction.
-        transactions: how many.
-        codec: or None.
-    """
+    def __init__(self, job: Job, rows: Rows) -> None:
+        from txnproducer import TransactionalProducer
+        from txnproducer._record.implementation import IMPL
 
-    name: str
-    value_bytes: int
-    records: int
-    transactions: int
-    codec: str | None = None
+        self.version = f"{version('txnproducer')} ({IMPL})"
+        self._topic = job.topic
+        self._rows = rows
+        self._parts = rows.parts(job.threads)
+        self._threads = Threads(job.threads)
+        self._producer = TransactionalProducer(job.servers, job.transactional_id, **job.settings)
+        self._producer.init_transactions()
+        self.begin = self._producer.begin_transaction
+        self.commit = self._producer.commit_transaction
 
+    def write(self) -> None:
+        self._threads.run(self._send, self._parts)
 
-WORKS = (
-    Work("100 B, 50,000 per transaction", 100, 50_000, 4),
-    Work("100 B, 1,000 per transaction", 100, 1_000, 60),
-    Work("1 KB lz4, 20,000 per transaction", 1_000, 20_000, 3, "lz4"),
-    Work("10 records per transaction", 100, 10, 150),
-    Work("1 record per transaction", 100, 1, 150),
-)
+    def _send(self, rows: Rows) -> None:
+        send, topic = self._producer.send, self._topic
+        for _ in range(rows.repeats):
+            if rows.places is None:
+                for value in rows.values:
+                    send(topic, value)
+            else:
+                for value, place in zip(rows.values, rows.places, strict=True):
+                    send(topic, value, partition=place)
 
-# As near to each other as their settings allow; what is not named is the peer's default.
-SETTINGS = {
-    "txnproducer": f"batch_size={BATCH_BYTES} linger_ms={LINGER_MS}",
-    "kafka-python": f"batch_size={BATCH_BYTES} linger_ms={LINGER_MS}",
-    "aiokafka": f"max_batch_size={BATCH_BYTES} linger_ms={LINGER_MS}",
-    "confluent-kafka": f"batch.size={BATCH_BYTES} linger.ms={LINGER_MS}, produce(), poll(0)/1,000",
-}
-
-
-class Clock:
-    """Wall and CPU seconds of this process since it was made."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.monotonic(), self._used()
-
-    @staticmethod
-    def _used() -> float:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return usage.ru_utime + usage.ru_stime
-
-    def read(self) -> dict[str, float]:
-        return {"seconds": time.monotonic() - self._wall, "cpu": self._used() - self._cpu}
+    def close(self) -> None:
+        self._threads.close()
+        self._producer.close()
 
 
-def run_txnproducer(servers: str, topic: str, name: str, work: Work) -> dict[str, float]:
-    from txnproducer import TransactionalProducer
+class SendBatch(Send):
+    """txnproducer, all values by one call of `send_batch`."""
 
-    value = b"x" * work.value_bytes
-    with TransactionalProducer(
-        servers,
-        name,
-        batch_size=BATCH_BYTES,
-        linger_ms=LINGER_MS,
-        compression_type=work.codec or "none",
-    ) as producer:
-        producer.init_transactions()
-        clock = Clock()
-        for _ in range(work.transactions):
-            producer.begin_transaction()
-            for _ in range(work.records):
-                producer.send(topic, value)
-            producer.commit_transaction()
-        return clock.read()
+    def write(self) -> None:
+        rows = self._rows
+        for _ in range(rows.repeats):
+            self._producer.send_batch(self._topic, rows.values, partitions=rows.places)
 
 
-def run_kafka_python(servers: str, topic: str, name: str, work: Work) -> dict[str, float]:
-    from kafka import KafkaProducer
+class SendArrow(Send):
+    """txnproducer, a pyarrow table by one call of `send_arrow`."""
 
-    value = b"x" * work.value_bytes
-    producer = KafkaProducer(
-        bootstrap_servers=servers,
-        transactional_id=name,
-        batch_size=BATCH_BYTES,
-        linger_ms=LINGER_MS,
-        compression_type=work.codec,
-    )
-    producer.init_transactions()
-    clock = Clock()
-    for _ in range(work.transactions):
-        producer.begin_transaction()
-        for _ in range(work.records):
-            producer.send(topic, value)
-        producer.commit_transaction()
-    read = clock.read()
-    producer.close()
-    return read
+    def __init__(self, job: Job, rows: Rows) -> None:
+        import pyarrow as pa
+
+        columns = {"value": pa.array(rows.values, pa.binary())}
+        if rows.places is not None:
+            columns["partition"] = pa.array(rows.places, pa.int32())
+        self._table = pa.table(columns)
+        super().__init__(job, rows)
+
+    def write(self) -> None:
+        for _ in range(self._rows.repeats):
+            self._producer.send_arrow(self._topic, self._table)
 
 
-def run_aiokafka(servers: str, topic: str, name: str, work: Work) -> dict[str, float]:
-    from aiokafka import AIOKafkaProducer
+class KafkaPython:
+    """kafka-python."""
 
-    async def write() -> dict[str, float]:
-        value = b"x" * work.value_bytes
+    def __init__(self, job: Job, rows: Rows) -> None:
+        from kafka import KafkaProducer
+
+        self.version = version("kafka-python")
+        self._topic, self._rows = job.topic, rows
+        self._producer = KafkaProducer(
+            bootstrap_servers=job.servers, transactional_id=job.transactional_id, **job.settings
+        )
+        self._producer.init_transactions()
+        self.begin = self._producer.begin_transaction
+        self.commit = self._producer.commit_transaction
+
+    def write(self) -> None:
+        send, topic, rows = self._producer.send, self._topic, self._rows
+        for _ in range(rows.repeats):
+            if rows.places is None:
+                for value in rows.values:
+                    send(topic, value)
+            else:
+                for value, place in zip(rows.values, rows.places, strict=True):
+                    send(topic, value, partition=place)
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+class Aiokafka:
+    """aiokafka, on an event loop of its own."""
+
+    def __init__(self, job: Job, rows: Rows) -> None:
+        self.version = version("aiokafka")
+        self._job, self._rows = job, rows
+        self._loop = asyncio.new_event_loop()
+        self._producer = self._loop.run_until_complete(self._open())
+
+    async def _open(self) -> Any:
+        from aiokafka import AIOKafkaProducer
+
+        job = self._job
         producer = AIOKafkaProducer(
-            bootstrap_servers=servers,
-            transactional_id=name,
-            max_batch_size=BATCH_BYTES,
-            linger_ms=LINGER_MS,
-            compression_type=work.codec,
+            bootstrap_servers=job.servers, transactional_id=job.transactional_id, **job.settings
         )
         await producer.start()
-        try:
-            clock = Clock()
-            for _ in range(work.transactions):
-                async with producer.transaction():
-                    for _ in range(work.records):
-                        await producer.send(topic, value)
-            return clock.read()
-        finally:
-            await producer.stop()
+        return producer
 
-    return asyncio.run(write())
+    def begin(self) -> None:
+        self._loop.run_until_complete(self._producer.begin_transaction())
 
+    def write(self) -> None:
+        self._loop.run_until_complete(self._write())
 
-def run_confluent(servers: str, topic: str, name: str, work: Work) -> dict[str, float]:
-    import confluent_kafka
+    async def _write(self) -> None:
+        send, topic, rows = self._producer.send, self._job.topic, self._rows
+        for _ in range(rows.repeats):
+            if rows.places is None:
+                for value in rows.values:
+                    await send(topic, value)
+            else:
+                for value, place in zip(rows.values, rows.places, strict=True):
+                    await send(topic, value, partition=place)
 
-    value = b"x" * work.value_bytes
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": servers,
-            "transactional.id": name,
-            "batch.size": BATCH_BYTES,
-            "linger.ms": LINGER_MS,
-            "compression.type": work.codec or "none",
-            "queue.buffering.max.messages": 1_000_000,
-        }
-    )
-    producer.init_transactions(30)
-    clock = Clock()
-    for _ in range(work.transactions):
-        producer.begin_transaction()
-        for number in range(work.records):
-            producer.produce(topic, value)
-            if number % 1_000 == 0:
-                producer.poll(0)
-        producer.commit_transaction(60)
-    return clock.read()
+    def commit(self) -> None:
+        self._loop.run_until_complete(self._producer.commit_transaction())
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._producer.stop())
+        self._loop.close()
 
 
-PEERS: dict[str, Callable[[str, str, str, Work], dict[str, float]]] = {
-    "txnproducer": run_txnproducer,
-    "kafka-python": run_kafka_python,
-    "aiokafka": run_aiokafka,
-    "confluent-kafka": run_confluent,
+OPEN: dict[str, Callable[[Job, Rows], Peer]] = {
+    "txnproducer.send": Send,
+    "txnproducer.send_batch": SendBatch,
+    "txnproducer.send_arrow": SendArrow,
+    "txnproducer.python": Send,
+    "kafka-python": KafkaPython,
+    "aiokafka": Aiokafka,
+    "confluent.produce": Produce,
+    "confluent.produce_batch": ProduceBatch,
 }
-
-
-def main() -> None:
-    peer, servers, topic, work, share = sys.argv[1:]
-    chosen: Any = WORKS[int(work)]
-    transactions = max(1, int(chosen.transactions * float(share)))
-    chosen = Work(chosen.name, chosen.value_bytes, chosen.records, transactions, chosen.codec)
-    read = PEERS[peer](servers, topic, f"{peer}-{topic}", chosen)
-    print(json.dumps({**read, "transactions": transactions}))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,97 @@
+"""One measurement, in a process of its own, so that no peer is warm for another.
+
+Owns: the clock, and the warm-up before it: the same work, not measured, so that all code is
+loaded and all connections are open. Prints one JSON line. Must not know: how a peer writes.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+
+from integration.benchmarks.job import Job, Told
+from integration.benchmarks.peers import OPEN
+from integration.benchmarks.rows import Peer, Rows
+
+_PAGE_MB = resource.getpagesize() / 1e6
+_LONGEST_LIST = 300_000
+_CHUNK = 50_000
+
+
+@dataclass
+class Course:
+    """What was noted of transactions, one by one."""
+
+    latencies: list[float] = field(default_factory=list)
+    commits: list[float] = field(default_factory=list)
+    rss: list[float] = field(default_factory=list)
+
+
+def main() -> None:
+    job = Job.from_json(sys.argv[1])
+    peer = OPEN[job.peer](job, rows(job))
+    try:
+        warm, course = Course(), Course()
+        if job.warm_seconds:
+            repeat(peer, 1, job.most, job.warm_seconds, warm)
+        course.rss.append(resident_mb())
+        began, used = time.perf_counter(), cpu_seconds()
+        repeat(peer, job.least, job.most, job.seconds, course)
+        seconds, cpu = time.perf_counter() - began, cpu_seconds() - used
+    finally:
+        peer.close()
+    told = Told(
+        version=peer.version,
+        warm=len(warm.latencies),
+        transactions=len(course.latencies),
+        seconds=seconds,
+        cpu=cpu,
+        latencies=course.latencies,
+        commits=course.commits,
+        rss=course.rss,
+        peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+    )
+    print(json.dumps(told))
+
+
+def rows(job: Job) -> Rows:
+    """Return a transaction's values, or a part that is written several times."""
+    content, size = Path(job.pool).read_bytes(), job.value_bytes
+    pool = [content[at : at + size] for at in range(0, len(content), size)]
+    count = job.records if job.records <= _LONGEST_LIST else _CHUNK
+    places = list(islice(cycle(range(job.partitions)), count)) if job.partitions > 1 else None
+    return Rows(list(islice(cycle(pool), count)), places, job.records // count)
+
+
+def repeat(peer: Peer, least: int, most: int, seconds: float, course: Course) -> None:
+    """Write transactions: `most`, or as many as begin in this time, but no fewer than `least`."""
+    count, end = 0, time.perf_counter() + seconds
+    while count < most and (count < least or time.perf_counter() < end):
+        began = time.perf_counter()
+        peer.begin()
+        peer.write()
+        written = time.perf_counter()
+        peer.commit()
+        done = time.perf_counter()
+        course.latencies.append(round((done - began) * 1e3, 3))
+        course.commits.append(round((done - written) * 1e3, 3))
+        course.rss.append(resident_mb())
+        count += 1
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def resident_mb() -> float:
+    return round(int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_MB, 1)
+
+
+if __name__ == "__main__":
+    main()

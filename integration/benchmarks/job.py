@@ -1,0 +1,72 @@
+"""What a peer's process is told, and what it tells back.
+
+Owns: both, and how Python's peers are told (JSON); `java` has the words for the other.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, TypedDict
+
+
+@dataclass(frozen=True)
+class Job:
+    """One measurement.
+
+    Attributes:
+        peer: which.
+        servers: the broker.
+        topic: a fresh one.
+        transactional_id: a fresh one.
+        pool: path of a file with values, one behind the other.
+        value_bytes: of each value.
+        records: of each transaction.
+        partitions: of the topic.
+        threads: that send.
+        least: transactions to measure at least.
+        most: and at most.
+        seconds: after which no further one is begun, once there are enough.
+        warm_seconds: of the same work before that, not measured; 0 for none.
+        settings: in the peer's words.
+    """
+
+    peer: str
+    servers: str
+    topic: str
+    transactional_id: str
+    pool: str
+    value_bytes: int
+    records: int
+    partitions: int
+    threads: int
+    least: int
+    most: int
+    seconds: float
+    warm_seconds: float
+    settings: dict[str, Any]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        return cls(**json.loads(text))
+
+
+class Told(TypedDict):
+    """What a measurement found: seconds; milliseconds of each transaction; MB.
+
+    `latencies` are of whole transactions, `commits` of their last call. `rss` is taken before the
+    first one that is measured, and after each; Java's process does not tell it.
+    """
+
+    version: str
+    warm: int
+    transactions: int
+    seconds: float
+    cpu: float
+    latencies: list[float]
+    commits: list[float]
+    rss: list[float]
+    peak_rss: float

@@ -1,0 +1,108 @@
+"""What was measured: of each work and peer its runs, and the figures made of them.
+
+Owns: rates, medians, percentiles, and the form in which all is kept. Must not know: how it is
+printed or drawn, and what it should have been.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from integration.benchmarks.job import Told
+from integration.benchmarks.works import Work
+
+
+@dataclass
+class Result:
+    """The runs of a peer in a work with a table of settings."""
+
+    table: str
+    work: Work
+    peer: str
+    runs: list[Told]
+
+    @property
+    def rates(self) -> list[float]:
+        """Records a second of each run, or transactions where those are short."""
+        per = self.work.records if self.work.is_long else 1
+        return [run["transactions"] * per / run["seconds"] for run in self.runs]
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of the client for a million records."""
+        records = self.work.records
+        return statistics.median(
+            run["cpu"] * 1e6 / (run["transactions"] * records) for run in self.runs
+        )
+
+    def latency(self, percent: float) -> float:
+        """Milliseconds of a whole transaction, of all runs together."""
+        return percentile((ms for run in self.runs for ms in run["latencies"]), percent)
+
+    def commit(self, percent: float) -> float:
+        """Milliseconds of a commit, likewise."""
+        return percentile((ms for run in self.runs for ms in run["commits"]), percent)
+
+
+@dataclass
+class Results:
+    """Everything of one run of the suite.
+
+    Attributes:
+        about: commit, versions, machine, settings, load.
+        found: the results, in the order of the run.
+        left_out: what did not take part, and why.
+    """
+
+    about: dict[str, Any]
+    found: list[Result] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def get(self, table: str, work: str, peer: str) -> Result | None:
+        for each in self.found:
+            if (each.table, each.work.name, each.peer) == (table, work, peer):
+                return each
+        return None
+
+    def of(self, table: str, work: str) -> list[Result]:
+        return [each for each in self.found if (each.table, each.work.name) == (table, work)]
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = {
+            "about": self.about,
+            "found": [asdict(each) for each in self.found],
+            "left_out": self.left_out,
+        }
+        path.write_text(json.dumps(kept), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        found = [
+            Result(each["table"], _work(each["work"]), each["peer"], each["runs"])
+            for each in kept["found"]
+        ]
+        return cls(kept["about"], found, kept["left_out"])
+
+
+def _work(kept: dict[str, Any]) -> Work:
+    # JSON has no tuples.
+    tuples = {"tables": tuple(kept["tables"]), "peers": tuple(kept["peers"])}
+    return Work(**{**kept, **tuples})
+
+
+def percentile(numbers: Iterable[float], percent: float) -> float:
+    """Return the smallest number that so many percent of them do not exceed."""
+    ordered = sorted(numbers)
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(0, int(rank) - 1)]

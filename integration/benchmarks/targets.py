@@ -1,0 +1,131 @@
+"""What this producer is to reach, beside what it has reached. Prints, fails nothing.
+
+Owns: the targets. Must not know: how anything was measured. Where several of our calls or several
+peers are named, the quickest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from integration.benchmarks.results import Result, Results
+from integration.benchmarks.settings import PEERS, TABLES
+from integration.benchmarks.works import LONG, LZ4, MEMORY, ONE, TEN, THOUSAND
+
+_SEND, _BATCH, _ARROW = "txnproducer.send", "txnproducer.send_batch", "txnproducer.send_arrow"
+_OURS = (_SEND, _BATCH, _ARROW)
+_OTHERS = tuple(peer for peer, client in PEERS.items() if client != "txnproducer")
+_PRODUCE, _PRODUCE_BATCH = "confluent.produce", "confluent.produce_batch"
+_BUFFER_MB, _ABOVE_BUFFER_MB = 33.6, 60.0
+_FLAT_MB = 5.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio to reach.
+
+    Attributes:
+        work: by its name.
+        ours: our calls.
+        theirs: the peers.
+        limit: of ours divided by theirs.
+        of: "rate", at least; "cpu" or "p99", at most.
+    """
+
+    work: str
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    limit: float
+    of: str = "rate"
+
+    def value(self, result: Result) -> float:
+        if self.of == "rate":
+            return result.rate
+        return result.cpu if self.of == "cpu" else result.latency(99)
+
+    def is_met(self, ratio: float) -> bool:
+        return ratio >= self.limit if self.of == "rate" else ratio <= self.limit
+
+
+_TARGETS = (
+    Target(LONG, (_SEND,), (_PRODUCE,), 1.2),
+    Target(LONG, (_BATCH,), (_PRODUCE_BATCH,), 4),
+    Target(LONG, (_BATCH,), ("java",), 4),
+    Target(LONG, (_ARROW,), (_PRODUCE_BATCH,), 4),
+    Target(LONG, (_ARROW,), ("java",), 4),
+    Target(LONG, ("txnproducer.python",), ("kafka-python",), 2),
+    Target(LONG, (_SEND,), (_PRODUCE,), 1.5, "cpu"),
+    Target(LONG, (_BATCH,), (_PRODUCE,), 1, "cpu"),
+    Target(LZ4, _OURS, _OTHERS, 1.2),
+    Target(THOUSAND, _OURS, _OTHERS, 1.3),
+    Target(TEN, (_SEND,), _OTHERS, 1.5),
+    Target(TEN, (_SEND,), ("java",), 0.5, "p99"),
+    Target(ONE, (_SEND,), _OTHERS, 1.5),
+    Target(ONE, (_SEND,), ("java",), 0.5, "p99"),
+)
+_NAMES = {"rate": "rate", "cpu": "CPU per record", "p99": "p99 of a transaction"}
+
+
+def target_lines(results: Results) -> Iterator[str]:
+    """Judge what there is to be judged."""
+    yield ""
+    yield "=== targets"
+    for target in _TARGETS:
+        for table in TABLES:
+            yield from _judged(results, table, target)
+    for peer in (_SEND, _BATCH):
+        yield from _partitions(results, peer)
+        yield from _memory(results, peer)
+
+
+def _judged(results: Results, table: str, target: Target) -> Iterator[str]:
+    ours = _quickest(results, table, target.work, target.ours)
+    theirs = _quickest(results, table, target.work, target.theirs)
+    if ours is None or theirs is None:
+        return
+    ratio = target.value(ours) / target.value(theirs)
+    sign = ">=" if target.of == "rate" else "<="
+    yield _line(
+        f"{target.work}, {table!r}, {_NAMES[target.of]}: {ours.peer} / {theirs.peer}",
+        f"{ratio:.2f} ({sign} {target.limit:g})",
+        is_met=target.is_met(ratio),
+    )
+
+
+def _quickest(results: Results, table: str, work: str, peers: tuple[str, ...]) -> Result | None:
+    found = [each for each in results.of(table, work) if each.peer in peers]
+    return max(found, key=lambda each: each.rate, default=None)
+
+
+def _partitions(results: Results, peer: str) -> Iterator[str]:
+    few = results.get("partitions", "6 partitions", peer)
+    many = results.get("partitions", "600 partitions", peer)
+    if few is None or many is None:
+        return
+    for name, ratio in (("time", few.rate / many.rate), ("CPU", many.cpu / few.cpu)):
+        told = f"600 / 6 partitions, {name} per record: {peer}"
+        yield _line(told, f"{ratio:.2f} (<= 1.2)", is_met=ratio <= 1.2)
+
+
+def _memory(results: Results, peer: str) -> Iterator[str]:
+    result = results.get("equal", MEMORY, peer)
+    if result is None:
+        return
+    rss = result.runs[0]["rss"]
+    growth, above = max(rss[1:]) - rss[1], max(rss) - rss[0]
+    limit = _BUFFER_MB + _ABOVE_BUFFER_MB
+    yield _line(
+        f"memory, growth after the first million: {peer}",
+        f"{growth:.1f} MB (<= {_FLAT_MB:g})",
+        is_met=growth <= _FLAT_MB,
+    )
+    yield _line(
+        f"memory, most above the start: {peer}",
+        f"{above:.1f} MB (<= {limit:g})",
+        is_met=above <= limit,
+    )
+
+
+def _line(what: str, found: str, *, is_met: bool) -> str:
+    return f"  {'met    ' if is_met else 'not met'} {what}: {found}"

@@ -1,0 +1,128 @@
+"""What is written: the works of the default run, and those that `--full` adds.
+
+Data only. Must not know who writes, or with which settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+LONG, LZ4, THOUSAND = "100 B, 50,000 per txn", "1 KB lz4, 20,000 per txn", "100 B, 1,000 per txn"
+TEN, ONE = "100 B, 10 per txn", "100 B, 1 per txn"
+MEMORY = "memory, 10 million x 100 B"
+SENDERS = ("txnproducer.send", "confluent.produce")
+# The others take so long for hundreds of partitions that one work would be half of the run.
+FOR_PARTITIONS = (
+    "txnproducer.send",
+    "txnproducer.send_batch",
+    "txnproducer.send_arrow",
+    "confluent.produce",
+    "confluent.produce_batch",
+    "java",
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one peer writes in one measurement.
+
+    Attributes:
+        name: of the work.
+        value_bytes: of each record; there are no keys.
+        records: of each transaction.
+        codec: "none", or how batches are compressed.
+        partitions: of the topic; where there are several, each record names the next one.
+        threads: that send, into one transaction.
+        least: transactions that are measured at the very least, however long they take.
+        most: transactions after which a measurement ends, however short it was.
+        tables: of settings it is done with.
+        peers: which take part; none named: all.
+        is_full: only done with `--full`.
+        is_quiet: without warm-up and in one round, for memory.
+    """
+
+    name: str
+    value_bytes: int
+    records: int
+    codec: str = "none"
+    partitions: int = 1
+    threads: int = 1
+    least: int = 2
+    most: int = 20
+    tables: tuple[str, ...] = ("best",)
+    peers: tuple[str, ...] = ()
+    is_full: bool = True
+    is_quiet: bool = False
+
+    @property
+    def is_long(self) -> bool:
+        """Whether records are counted, or else transactions."""
+        return self.records >= 1_000
+
+    def shortened(self) -> Work:
+        """As little of it as shows whether all works."""
+        if self.is_quiet:
+            return replace(self, records=self.records // 10)
+        return replace(self, least=max(1, self.least // 20))
+
+
+_DEFAULT = (
+    Work(LONG, 100, 50_000, tables=("equal", "best"), is_full=False),
+    Work(LZ4, 1_000, 20_000, "lz4", most=10, tables=("equal", "best"), is_full=False),
+    Work(THOUSAND, 100, 1_000, least=20, most=500, tables=("equal", "best"), is_full=False),
+    Work(TEN, 100, 10, least=100, most=2_000, tables=("short",), is_full=False),
+    Work(ONE, 100, 1, least=100, most=2_000, tables=("short",), is_full=False),
+)
+_SIZES = tuple(
+    Work(f"size {size:,} B", size, records, most=most)
+    for size, records, most in (
+        (10, 50_000, 20),
+        (100, 50_000, 20),
+        (1_000, 20_000, 10),
+        (10_000, 2_000, 10),
+        (100_000, 200, 10),
+    )
+)
+_CODECS = tuple(
+    Work(f"codec {codec}", 1_000, 20_000, codec, most=10)
+    for codec in ("none", "lz4", "zstd", "snappy", "gzip")
+)
+_TRANSACTIONS = (
+    Work("1 record per txn", 100, 1, least=100, most=2_000, tables=("short",)),
+    Work("10 records per txn", 100, 10, least=100, most=2_000, tables=("short",)),
+    Work("100 records per txn", 100, 100, least=50, most=1_000, tables=("short",)),
+    Work("1,000 records per txn", 100, 1_000, least=20, most=500),
+    Work("10,000 records per txn", 100, 10_000, least=5, most=100),
+    Work("100,000 records per txn", 100, 100_000, most=10),
+)
+# Records of one partition fill three batches in a transaction of 600 partitions, 300 in one of 6.
+_PARTITIONS = tuple(
+    Work(
+        f"{count} partitions",
+        100,
+        270_000,
+        partitions=count,
+        most=4,
+        tables=("partitions",),
+        peers=FOR_PARTITIONS,
+    )
+    for count in (6, 60, 600)
+)
+_THREADS = tuple(
+    Work(f"{count} sending threads", 100, 48_000, threads=count, tables=("equal",), peers=SENDERS)
+    for count in (1, 2, 4, 8, 16)
+)
+_LATENCY = Work(
+    "latency of a commit, 100 per txn", 100, 100, least=500, most=1_000, tables=("short",)
+)
+_MEMORY = Work(
+    MEMORY,
+    100,
+    1_000_000,
+    least=10,
+    most=10,
+    tables=("equal",),
+    peers=("txnproducer.send", "txnproducer.send_batch"),
+    is_quiet=True,
+)
+WORKS = (*_DEFAULT, *_SIZES, *_CODECS, *_TRANSACTIONS, *_PARTITIONS, *_THREADS, _LATENCY, _MEMORY)

@@ -1,0 +1,94 @@
+"""What the benchmark suite makes of its measurements: figures, settings, verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from integration.benchmarks.job import Told
+from integration.benchmarks.results import Result, Results, percentile
+from integration.benchmarks.rows import Rows
+from integration.benchmarks.settings import PEERS, TABLES, in_words_of
+from integration.benchmarks.targets import target_lines
+from integration.benchmarks.works import LONG, MEMORY, WORKS, Work
+
+
+def _work(name: str) -> Work:
+    return next(work for work in WORKS if work.name == name)
+
+
+def _result(peer: str, seconds: float, cpu: float = 1.0, name: str = LONG) -> Result:
+    told = Told(
+        version="1",
+        warm=1,
+        transactions=4,
+        seconds=seconds,
+        cpu=cpu,
+        latencies=[1.0, 2.0, 3.0, 4.0],
+        commits=[0.5, 0.5, 0.5, 0.5],
+        rss=[50.0, 80.0, 81.0, 82.0],
+        peak_rss=90.0,
+    )
+    return Result("equal", _work(name), peer, [told])
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 50), (99, 99), (100, 100)])
+def test_percentile_is_a_number_that_was_measured(percent: float, expected: float) -> None:
+    assert percentile(range(100, 0, -1), percent) == expected
+
+
+def test_long_works_count_records_and_short_ones_transactions() -> None:
+    assert _result("java", 2.0).rate == 100_000
+    assert Result("short", Work("few", 100, 10), "java", _result("java", 2.0).runs).rate == 2
+
+
+def test_cpu_is_told_for_a_million_records() -> None:
+    assert _result("java", 2.0, cpu=0.4).cpu == pytest.approx(2.0)
+
+
+def test_each_table_has_settings_for_each_peer_and_each_work_a_table() -> None:
+    for table in TABLES:
+        for peer in PEERS:
+            assert in_words_of(peer, table, "lz4")
+    assert {table for work in WORKS for table in work.tables} == set(TABLES)
+
+
+def test_a_codec_is_told_in_the_words_of_the_client() -> None:
+    assert in_words_of("java", "equal", "zstd")["compression.type"] == "zstd"
+    assert in_words_of("aiokafka", "equal", "zstd")["compression_type"] == "zstd"
+    assert "compression_type" not in in_words_of("kafka-python", "equal", "none")
+
+
+def test_work_names_are_unique_and_rows_make_whole_transactions() -> None:
+    names = [work.name for work in WORKS]
+    assert len(names) == len(set(names))
+    for work in WORKS:
+        assert work.records % work.threads == 0
+        assert work.records % work.partitions == 0
+
+
+def test_threads_share_all_rows() -> None:
+    parts = Rows([b"a", b"b", b"c"], [0, 1, 2], 1).parts(2)
+    assert [part.values for part in parts] == [[b"a", b"c"], [b"b"]]
+    assert [part.places for part in parts] == [[0, 2], [1]]
+
+
+def test_targets_are_judged_where_both_sides_were_measured() -> None:
+    results = Results({}, [_result("txnproducer.send", 1.0), _result("confluent.produce", 1.25)])
+    lines = [line for line in target_lines(results) if "send /" in line]
+    assert any(line.startswith("  met") and "1.25 (>= 1.2)" in line for line in lines)
+    assert not any("java" in line for line in lines)
+
+
+def test_memory_is_judged_by_growth_and_by_height() -> None:
+    results = Results({}, [_result("txnproducer.send", 1.0, name=MEMORY)])
+    lines = [line for line in target_lines(results) if "memory" in line]
+    assert [line.split(": ")[-1] for line in lines] == ["2.0 MB (<= 5)", "32.0 MB (<= 93.6)"]
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "kept" / "bench.json"
+    results = Results({"commit": "abc"}, [_result("java", 1.0)], ["nobody"])
+    results.write(path)
+    assert Results.read(path) == results
