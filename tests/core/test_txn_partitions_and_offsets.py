@@ -109,6 +109,16 @@ def test_after_another_refusal_the_markers_are_waited_for_anew():
     assert waited_ms == [1, 100, 1]
 
 
+def test_a_lost_answer_is_no_word_of_markers():
+    driver = begun(version=1)
+    driver.manager.maybe_add_partition(TP0)
+    driver.expect(AddPartitionsToTxnRequest, ErrorCode.CONCURRENT_TRANSACTIONS)
+    driver.take()
+    handler = driver.handler
+    driver.fail()
+    assert handler.retry_backoff_ms == 100
+
+
 def test_offsets_of_the_next_transaction_wait_for_the_markers_as_shortly():
     driver = begun(version=2)
     driver.send_offsets(TP0)
