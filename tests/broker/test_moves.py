@@ -219,10 +219,10 @@ def test_of_two_moves_the_last_one_alone_goes_on():
 def test_the_new_coordinator_knows_what_is_in_the_log_whatever_was_answered(fate, state):
     bench = Bench(node_count=2)
     who = bench.open(T0)
-    bench.cluster.decide_log_write = lambda: fate
+    bench.cluster.decide_log_write = lambda _: fate
     failed = bench.end(who, commit=True)
     assert failed.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    bench.cluster.decide_log_write = lambda: LogWrite.DONE
+    bench.cluster.decide_log_write = lambda _: LogWrite.DONE
     assert bench.describe().state == "Ongoing"
     bench.move_coordinator_of("a", 1 - bench.transaction_node())
     assert bench.describe().state == state

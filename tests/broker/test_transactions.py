@@ -79,9 +79,9 @@ def test_no_transaction_is_aborted_while_its_coordinator_is_down():
 def test_a_v1_fence_that_cannot_be_written_spends_one_epoch_however_often_it_is_tried():
     bench = Bench(transaction_version=1)
     who = bench.open(T0)
-    bench.cluster.decide_log_write = lambda: LogWrite.LOST
+    bench.cluster.decide_log_write = lambda _: LogWrite.LOST
     assert [bench.init_code() for _ in range(3)] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
-    bench.cluster.decide_log_write = lambda: LogWrite.DONE
+    bench.cluster.decide_log_write = lambda _: LogWrite.DONE
     assert bench.init_code() == ErrorCode.CONCURRENT_TRANSACTIONS
     assert bench.markers(T0) == [(who.epoch + 1, False)]
 
@@ -144,10 +144,10 @@ def test_only_a_fenced_producer_of_kafka_3_9_is_told_so_while_markers_are_writte
 def test_a_completion_that_cannot_be_written_is_tried_again_without_new_markers():
     bench = Bench(max_marker_delay_ms=50)
     bench.commit(bench.open(T0))
-    bench.cluster.decide_log_write = lambda: LogWrite.LOST
+    bench.cluster.decide_log_write = lambda _: LogWrite.LOST
     bench.pass_ms(60)
     assert bench.describe().state == "PrepareCommit"
-    bench.cluster.decide_log_write = lambda: LogWrite.DONE
+    bench.cluster.decide_log_write = lambda _: LogWrite.DONE
     bench.pass_ms(1)
     assert bench.describe().state == "CompleteCommit"
     assert len(bench.markers(T0)) == 1

@@ -386,7 +386,7 @@ def test_partitions_that_a_failing_coordinator_kept_do_not_fence_their_producer(
     harness = started(cluster, delivery_timeout_ms=1_500, request_timeout_ms=1_000, linger_ms=0)
     harness.begin()
     writes = iter([LogWrite.LATE])
-    cluster.decide_log_write = lambda: next(writes, LogWrite.DONE)
+    cluster.decide_log_write = lambda _: next(writes, LogWrite.DONE)
     future = harness.send("topic", b"expired")
     harness.step()
     harness.step()

@@ -262,6 +262,7 @@ def test_a_batch_is_numbered_when_it_is_drained_and_the_next_follows_it():
     assert ProducerIdAndEpoch(first.producer_id, first.producer_epoch) == PRODUCER
 
 
+@pytest.mark.conformance("4.12")
 def test_a_partitions_first_batch_is_alone_until_it_is_written():
     """Java's sends the next one: a leader that refuses the first may write that, and no other."""
     scene = Scene(identity=Identity(), batch_size=0)
@@ -279,6 +280,7 @@ def test_a_partitions_first_batch_is_alone_until_it_is_written():
     assert [batch.base_sequence for batch in scene.drain(now_ms=30)] == [2]
 
 
+@pytest.mark.conformance("4.12")
 def test_no_more_batches_are_in_flight_than_a_partition_can_tell_apart():
     """Java counts those of a connection: when the leader moves there can be more."""
     scene = Scene(identity=Identity(), batch_size=0)

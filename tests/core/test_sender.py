@@ -447,3 +447,13 @@ def test_a_step_with_nothing_left_never_spins():
 def test_the_identity_is_one_value():
     harness = idempotent()
     assert harness.manager.producer_id_and_epoch == ProducerIdAndEpoch(13131, 0)
+
+
+def test_a_topic_made_anew_gets_one_batch_first():
+    """A broker takes any first number of a producer it does not know; Java's sends on."""
+    harness = idempotent()
+    send_each(harness, 1)
+    harness.client.topic_ids["topic"] = b"another-topic-id"
+    harness.core._metadata.request_update()
+    harness.run_for(500)
+    assert harness.manager.sequences._known_as == {}

@@ -18,7 +18,7 @@ from txnproducer.errors import (
     KafkaTimeoutError,
     error_for_code,
 )
-from txnproducer.records import ProducerIdAndEpoch
+from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 UNKNOWN = ErrorCode.UNKNOWN_PRODUCER_ID
@@ -43,6 +43,9 @@ def transactional():
 @pytest.fixture(params=[False, True], ids=["idempotent", "transactional"])
 def either(request):
     return manager_for(is_transactional=request.param)
+
+
+OTHER = TopicPartition("other", 0)
 
 
 def drain(manager, record_count=1, place=TP0):
@@ -211,6 +214,39 @@ def test_a_partition_is_known_by_what_it_acknowledged_for_this_producer_id(eithe
     assert not either.is_first_batch_awaited(TP0)
     either.adopt(ProducerIdAndEpoch(CURRENT.producer_id + 1, 0))
     assert either.is_first_batch_awaited(TP0)
+
+
+def test_a_batch_written_under_another_number_says_nothing_of_the_present_id(either):
+    """It may have had another id on the wire: the partition has never heard of this one."""
+    batch = drain(either)
+    other = ProducerIdAndEpoch(CURRENT.producer_id + 1, 0)
+    either.adopt(other)
+    either.start_sequences_at_beginning(TP0, other)
+    assert (batch.is_reset, batch.producer_id) == (True, other.producer_id)
+    ack(either, batch)
+    drain(either)
+    assert either.is_first_batch_awaited(TP0)
+
+
+def test_a_topic_that_was_made_anew_knows_nobody(either):
+    either.keep_known_in({"topic": b"old", "other": b"same"})
+    for place in (TP0, OTHER):
+        ack(either, drain(either, place=place))
+    either.keep_known_in({"topic": b"old", "other": b"same"})
+    assert either._known_as.keys() == {TP0, OTHER}
+    either.keep_known_in({"topic": b"new", "other": b"same"})
+    assert either._known_as.keys() == {OTHER}
+    drain(either)
+    assert either.is_first_batch_awaited(TP0)
+
+
+def test_nothing_is_kept_of_topics_that_are_gone(either):
+    either.keep_known_in({"topic": None})
+    ack(either, drain(either))
+    either.keep_known_in({"topic": None})
+    assert not either.is_first_batch_awaited(TP0)
+    either.keep_known_in({})
+    assert either._known_as == {}
 
 
 @pytest.mark.parametrize("is_sent_again", [False, True])

@@ -614,6 +614,62 @@ MUTANTS = (
         "of an offset the number matters",
     ),
     # --- the guard against late requests, kind by kind ------------------------------------------
+    Mutant(
+        "another-epoch-acknowledges",
+        "txn_partition_map.py",
+        "if identity_of(batch) == self.producer_id_and_epoch and is_sequence_after(",
+        "if is_sequence_after(",
+        "a success under an earlier identity counts for the present one",
+    ),
+    Mutant(
+        "no-metadata-after-a-move",
+        "produce_sender.py",
+        "        if outcome.needs_metadata:\n            self._metadata.request_update()",
+        "        if False:\n            self._metadata.request_update()",
+        "metadata are as good as their age",
+    ),
+    Mutant(
+        "stale-leader-wins",
+        "metadata.py",
+        "        if known_epoch > answer.leader_epoch:",
+        "        if known_epoch < answer.leader_epoch:",
+        "the leader that was known first is the right one",
+    ),
+    Mutant(
+        "expired-in-any-order",
+        "produce_sender.py",
+        "for batch in sorted((*waiting, *on_the_wire), key=place_in_line):",
+        "for batch in (*waiting, *on_the_wire):",
+        "batches whose time is up together are called back in any order",
+    ),
+    Mutant(
+        "first-batch-is-not-alone",
+        "drain.py",
+        "sequences.is_first_batch_awaited(place) or ",
+        "",
+        "a leader that refuses the first batch refuses the second as well",
+    ),
+    Mutant(
+        "offsets-may-be-overwritten",
+        "txn_course.py",
+        "isinstance(handler, TxnOffsetCommitHandler) and self._may_be_undone(handler):",
+        "isinstance(handler, TxnOffsetCommitHandler) and False:",
+        "of two offsets the later one counts",
+    ),
+    Mutant(
+        "overtaken-is-sent-again",
+        "sequence_manager.py",
+        "if unresolved_next is None and not batch.is_reset and self.is_overtaken(batch):",
+        "if False:",
+        "a batch is sent again as long as it is out of order",
+    ),
+    Mutant(
+        "v1-leaves-no-evidence",
+        "commit_evidence.py",
+        "        return described == commit.producer\n",
+        "        return False\n",
+        "an epoch that stays the same proves nothing",
+    ),
     *(
         Mutant(
             f"no-guard-against-late-{kind}",

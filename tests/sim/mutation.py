@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -119,6 +120,8 @@ def ask(
         text=True,
         check=False,
         cwd=ROOT,
+        # What is mutated is a source; compiled modules would be taken in its place.
+        env={**os.environ, "TXNPRODUCER_IMPL": "python"},
         timeout=3600,
     )
     if done.returncode:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import txnproducer
+from txnproducer._core import sender
 from txnproducer.sim import campaign, run_seed
 from txnproducer.sim.campaign import Totals, judged_files, run_seeds
 
@@ -43,6 +46,28 @@ def test_the_fingerprint_changes_with_each_judged_file(monkeypatch):
     assert {"errors.py", "_error_kinds.py", "records.py", "_settings.py"} < names
     monkeypatch.setattr(campaign, "judged_files", lambda: files[1:])
     assert campaign.fingerprint() != whole
+
+
+def test_the_fingerprint_changes_with_what_the_compiled_parts_are_made_of(monkeypatch):
+    whole = campaign.fingerprint()
+    names = {path.name for path in campaign._files(campaign._COMPILED_FROM)}
+    assert {"_speedups.pyx", "_varint.h", "producer_batch.pxd"} < names
+    monkeypatch.setattr(campaign, "_COMPILED_FROM", ())
+    assert campaign.fingerprint() != whole
+
+
+@pytest.mark.parametrize(
+    ("impl", "module", "told"),
+    [
+        ("python", "sender.py", "python"),
+        ("cython", "_compiled/sender.so", "cython"),
+        ("python", "sender.so", "mypyc"),
+    ],
+)
+def test_the_fingerprint_says_how_the_code_ran(monkeypatch, impl, module, told):
+    monkeypatch.setattr(campaign, "IMPL", impl)
+    monkeypatch.setattr(sender, "__file__", module)
+    assert campaign.fingerprint().endswith(f"-{told}")
 
 
 def test_what_breaks_the_judge_is_a_failure_of_that_seed(monkeypatch):

@@ -27,6 +27,7 @@ from txnproducer._broker.options import ClusterOptions
 from txnproducer._broker.partition_log import PartitionLog, ReadRecord
 from txnproducer._broker.resources import Resource, topic_id_of
 from txnproducer._broker.transaction_coordinator import LogWrite, Marker, TransactionCoordinator
+from txnproducer._broker.transaction_metadata import TransactionMetadata
 from txnproducer._protocol.messages import (
     ApiKey,
     BrokerNode,
@@ -125,7 +126,7 @@ class BrokerCluster:
         self.denied: set[tuple[Resource, str]] = set()
         self.counts: Counter[str] = Counter()
         self.acts_of_time: Counter[str] = Counter()
-        self.decide_log_write: Callable[[], LogWrite] = lambda: LogWrite.DONE
+        self.decide_log_write: Callable[[TransactionMetadata], LogWrite] = lambda _: LogWrite.DONE
         self.decide_append: AppendDecision = lambda: (ErrorCode.NONE, True)
         self.decide_offsets_append: AppendDecision = lambda: (ErrorCode.NONE, True)
         self._producer_ids = itertools.count(1000)
@@ -385,9 +386,9 @@ class BrokerCluster:
         """Return a producer id that nobody has."""
         return next(self._producer_ids)
 
-    def log_write(self) -> LogWrite:
+    def log_write(self, changed: TransactionMetadata) -> LogWrite:
         """Decide what becomes of a write to the transaction log."""
-        return self.decide_log_write()
+        return self.decide_log_write(changed)
 
     def write_marker(self, place: TopicPartition, marker: Marker, now_ms: int) -> ErrorCode:
         """Write a marker to a partition, or to a partition of offsets."""

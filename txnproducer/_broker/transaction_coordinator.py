@@ -75,7 +75,7 @@ class Surroundings(Protocol):
         """Return a producer id that nobody has."""
         ...
 
-    def log_write(self) -> LogWrite:
+    def log_write(self, changed: TransactionMetadata) -> LogWrite:
         """Decide what becomes of a write."""
         ...
 
@@ -140,7 +140,7 @@ class TransactionCoordinator:
     def write(self, changed: TransactionMetadata) -> ErrorCode:
         """Write a change to the log, and take it in."""
         name = changed.transactional_id
-        result = self._cluster.log_write()
+        result = self._cluster.log_write(changed)
         if result not in (LogWrite.LOST, LogWrite.BROKEN):
             self._log[name] = changed
         if result in (LogWrite.BROKEN, LogWrite.BROKEN_LATE):

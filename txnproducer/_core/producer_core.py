@@ -300,6 +300,9 @@ class ProducerCore(Appender):
         for topic, queues in self._accumulator.topics.items():
             snapshot = metadata.topics.get(topic)
             queues.partition_count = 0 if snapshot is None else snapshot.partition_count
+        if self.transaction_manager is not None:
+            topic_ids = {topic: snapshot.topic_id for topic, snapshot in metadata.topics.items()}
+            self.transaction_manager.sequences.keep_known_in(topic_ids)
         if self._coordinators is not None and metadata.nodes:
             self._coordinators.forget_coordinators_not_in(set(metadata.nodes))
 

@@ -21,6 +21,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
@@ -82,6 +83,7 @@ class SequenceManager:
         self._to_rewrite: set[TopicPartition] = set()
         # The producer id of the last batch that a partition has acknowledged.
         self._known_as: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[str, bytes | None] = {}
         self._is_bump_due = False
         # The next epoch is the first of another id, which has come.
         self._is_id_new = False
@@ -165,6 +167,19 @@ class SequenceManager:
             return False
         return self.has_in_flight_batches(topic_partition)
 
+    def keep_known_in(self, topic_ids: Mapping[str, bytes | None]) -> None:
+        """Forget that partitions have acknowledged anything, unless their topics are still these.
+
+        Args:
+            topic_ids: of each topic in the metadata; a topic made anew has another one, and knows
+                no producer.
+        """
+        gone = {t for t, known in self._topic_ids.items() if topic_ids.get(t, b"") != known}
+        if gone:
+            kept = {p: known for p, known in self._known_as.items() if p.topic not in gone}
+            self._known_as = kept
+        self._topic_ids = dict(topic_ids)
+
     def is_memory_of_broker_used_up(self, topic_partition: TopicPartition) -> bool:
         """Tell whether so many batches are in flight that a broker could not tell one more apart.
 
@@ -206,7 +221,8 @@ class SequenceManager:
         The partition's numbers may have been wiped since the batch was sent (by a transaction's
         end, or a bump); then there is nothing to note.
         """
-        self._known_as[batch.topic_partition] = batch.producer_id
+        if not batch.is_reset:  # else it was written under another number, and perhaps another id
+            self._known_as[batch.topic_partition] = batch.producer_id
         entry = self.partitions.find(batch.topic_partition)
         if entry is None:
             return

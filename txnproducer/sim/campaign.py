@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from txnproducer._core import sender
+from txnproducer._record.implementation import IMPL
 from txnproducer.sim.faults import FaultKind
 from txnproducer.sim.simulator import SeedResult, run_seed
 
@@ -37,6 +39,8 @@ _JUDGED_AND_JUDGE = (
     "_error_*.py",
     "records.py",
 )
+# What the compiled parts are made of besides.
+_COMPILED_FROM = ("_core/*.pxd", "_record/*.pxd", "_record/*.pyx", "_record/*.h")
 # From so many seeds on, a kind of fault that never took effect is a hole in the simulation.
 SEEDS_THAT_SHOW_ALL = 1000
 
@@ -139,20 +143,30 @@ def _run_without_collector(seed: int) -> SeedResult:
 
 
 def fingerprint() -> str:
-    """Return what tells apart two versions of the judged code and of its judge."""
+    """Return what tells apart two versions of the judged code and of its judge, and who ran it."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in judged_files():
+    for path in [*judged_files(), *_files(_COMPILED_FROM)]:
         content = path.read_bytes()
         digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode())
         digest.update(content)
-    return digest.hexdigest()[:12]
+    return f"{digest.hexdigest()[:12]}-{who_runs()}"
+
+
+def who_runs() -> str:
+    """Return how the judged code runs: interpreted, compiled for users, or compiled by mypyc."""
+    is_source = str(sender.__file__).endswith(".py")
+    return "mypyc" if IMPL == "python" and not is_source else IMPL
 
 
 def judged_files() -> list[Path]:
     """Return the files whose change makes earlier results those of another version."""
+    return _files(_JUDGED_AND_JUDGE)
+
+
+def _files(patterns: Iterable[str]) -> list[Path]:
     package = Path(__file__).parent.parent
-    return sorted(path for pattern in _JUDGED_AND_JUDGE for path in package.glob(pattern))
+    return sorted(path for pattern in patterns for path in package.glob(pattern))
 
 
 @dataclass(slots=True)

@@ -116,7 +116,7 @@ class Checkers:
             return  # what came late may have begun another one
         can_bump = self._simulator.options.cluster.init_producer_id_version >= CAN_BUMP
         is_bumped = can_bump and not process.manager.has_fatal_error
-        if not is_bumped and self._simulator.faults.log_writes_kept > attempt.kept_before:
+        if not is_bumped and self._simulator.faults.openings_kept[name] > attempt.kept_before:
             # The coordinator denied that there was one, and found it in its log later on. There
             # is nothing in it, and nothing but a new epoch or producer would keep it out.
             return

@@ -15,8 +15,6 @@ is given. So a failure needs an excuse:
 * a call that its application gave up, or interrupted; the outcome is unknown only if an answer was
   lost besides, and the transaction not aborted (with transactions v1 what the abort ended may have
   been begun by a late request)
-* an idempotent producer's records that others overtook while the broker did not know the producer,
-  and what was renumbered on the wire for that, if its answer is lost
 * on a cluster that cannot raise epochs: a lost answer, also one that only said that the leader had
   moved, before the record failed for its own fault; and an idempotent producer's record in doubt,
   since brokers of that age call a producer unknown of which they were told to write nothing yet
@@ -30,7 +28,6 @@ is given. So a failure needs an excuse:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -83,10 +80,6 @@ def unexcused(
         for attempt in attempts
         if attempt.is_calm and not attempt.is_crashed and (can_bump or _who(attempt) not in shaken)
     ]
-    unshaken = [attempt for attempt in calm if _who(attempt) not in shaken]
-    yield from _out_of_order_for_no_reason(
-        [attempt for attempt in unshaken if not _is_in_doubt(attempt, history)], history.doubtful
-    )
     for attempt in calm:
         if attempt.owner is not None:
             is_shaken = _who(attempt) in shaken
@@ -110,12 +103,11 @@ def unexcused(
             yield from _of_transaction(
                 attempt, passing if is_faulty else (), is_doubtful=is_doubtful
             )
-        elif not can_bump and attempt.name in history.doubtful:
-            continue
-        elif not _has_own_fault(attempt) and not _is_overtaken(attempt):
+        elif not _has_own_fault(attempt):
             for record in attempt.records:
-                error = _error_of(record)
-                if error is not None:
+                error, at = _error_of(record), (attempt.name, record.place)
+                is_excused = not can_bump and at in history.doubtful_at
+                if error is not None and not is_excused:
                     yield f"{record.value!r}: {error}"
 
 
@@ -148,52 +140,6 @@ def _is_refused_the_last_epoch(attempt: Attempt) -> bool:
     return is_next_to_last and any(refusal in str(error) for error in attempt.errors)
 
 
-def _out_of_order_for_no_reason(
-    calm: Iterable[Attempt], doubtful: Collection[str]
-) -> Iterator[str]:
-    """Yield the records that were given up as out of order, with nothing written behind them.
-
-    What is in doubt behind one that was overtaken has its excuse as well: it cannot get another
-    number, as the others do. So has what is in doubt while the broker does not know the producer
-    yet: it may have taken it without those before it.
-    """
-    by_partition: dict[object, list[tuple[Attempt, SentRecord]]] = defaultdict(list)
-    for attempt in calm:
-        if attempt.owner is None and attempt.is_idempotent:
-            for record in attempt.records:
-                by_partition[_who(attempt), record.place].append((attempt, record))
-    for records in by_partition.values():
-        overtaken: set[str] = set()
-        for number, (attempt, record) in enumerate(records):
-            if not isinstance(_error_of(record), OutOfOrderSequenceError):
-                continue
-            is_unknown = not any(_is_seen_before(one, record) for _, one in records[:number])
-            if any(_is_known_before(later, record) for _, later in records[number + 1 :]):
-                overtaken.add(attempt.name)
-            elif attempt.name not in doubtful or not (is_unknown or attempt.name in overtaken):
-                yield f"{record.value!r}: {_error_of(record)}"
-
-
-def _is_known_before(later: SentRecord, record: SentRecord) -> bool:
-    """Tell whether a record was acknowledged before another one failed, as far as anybody saw."""
-    if later.future is None or not later.future.done() or later.future.error is not None:
-        return False
-    is_seen = later.is_watched and record.is_watched
-    return _is_seen_before(later, record) if is_seen else True
-
-
-def _is_seen_before(one: SentRecord, record: SentRecord) -> bool:
-    """Tell whether a record was acknowledged before another one failed, as somebody saw."""
-    is_seen = one.is_watched and record.is_watched
-    is_written = one.future is not None and one.future.done() and one.future.error is None
-    return is_seen and is_written and one.delivered_as < record.delivered_as
-
-
-def _is_overtaken(attempt: Attempt) -> bool:
-    errors = [_error_of(record) for record in attempt.records]
-    return attempt.owner is None and any(isinstance(e, OutOfOrderSequenceError) for e in errors)
-
-
 def _is_forgotten(attempt: Attempt) -> bool:
     # Of one that was forgotten a later marker may be all that is known.
     return any(
@@ -205,7 +151,8 @@ def _is_forgotten(attempt: Attempt) -> bool:
 
 def _is_forgotten_in_doubt(attempt: Attempt, history: History) -> bool:
     # The numbers begin at 0 again: what may be written under others has no place any more.
-    return attempt.name in history.forgotten and attempt.name in history.doubtful
+    places = {(attempt.name, record.place) for record in attempt.records}
+    return bool(places & history.forgotten_at & history.doubtful_at)
 
 
 def _error_of(record: SentRecord) -> KafkaError | None:

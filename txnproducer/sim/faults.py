@@ -124,7 +124,8 @@ class Faults:
 
     Attributes:
         counts: how often each kind took effect.
-        log_writes_kept: how many writes to the transaction log were refused, and may be kept.
+        openings_kept: by id, how many writes to the transaction log were refused, and may be kept,
+            by which a transaction begins or goes on.
         is_healed: set when the liveness phase begins; from then on nothing goes wrong but a few
             connections, and leaders and coordinators that move, over which nobody may fail.
     """
@@ -146,7 +147,7 @@ class Faults:
             if kind in rates:
                 total += rates[kind]
                 thresholds.append((total, kind))
-        self.log_writes_kept = 0
+        self.openings_kept: Counter[str] = Counter()
         self._thresholds = thresholds
         self._total = total
         self._mild_left = _MOST_MILD

@@ -97,8 +97,8 @@ class Attempt:
         late_by_end: how many when its end was told; None if it was not.
         commits_in_doubt_before: how many commits of its producer had no answer when it began.
         delivery_timeout_ms: of its producer.
-        kept_before: how many refused writes to the transaction log had been kept when its
-            producer began its first under this identity.
+        kept_before: how many refused writes of its id to the transaction log had been kept when
+            its producer began its first under this identity.
     """
 
     name: str
@@ -174,10 +174,11 @@ class History:
         delivery_count: how many callbacks were called.
         shaken: the producers (process and incarnation) that lost requests with a connection.
         late: how many requests of a transactional id arrived late that can begin a transaction.
-        log_writes_kept_before: how many refused writes to the transaction log had been kept when a
-            producer began its first transaction under an identity.
+        openings_kept_before: how many refused writes to the transaction log by which a transaction
+            of its id goes on had been kept, when a producer began its first one under an identity.
         doubtful: the attempts whose records a broker refused without saying that it has them not.
-        forgotten: the attempts of whose producer a partition said that it does not know it.
+        doubtful_at: the same, each with the partition.
+        forgotten_at: the attempts of whose producer a partition said that it does not know it.
         told: the partition and first offset of each batch, as the answers came; by network, which
             is one for each life of a process.
     """
@@ -188,9 +189,10 @@ class History:
         self.fences: list[Fence] = []
         self.shaken: set[tuple[str, int]] = set()
         self.late: Counter[str] = Counter()
-        self.log_writes_kept_before: dict[ProducerIdAndEpoch, int] = {}
+        self.openings_kept_before: dict[ProducerIdAndEpoch, int] = {}
         self.doubtful: set[str] = set()
-        self.forgotten: set[str] = set()
+        self.doubtful_at: set[tuple[str, TopicPartition]] = set()
+        self.forgotten_at: set[tuple[str, TopicPartition]] = set()
         self.told: dict[object, list[tuple[TopicPartition, int]]] = defaultdict(list)
         self.violations: list[tuple[str, str]] = []
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_coordinator import LogWrite
+from txnproducer._broker.transaction_metadata import TransactionMetadata, TransactionState
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer.errors import ErrorCode
 from txnproducer.sim.faults import FaultKind, Faults
@@ -154,12 +155,14 @@ class Trouble:
 
     # --- writes ---------------------------------------------------------------------------------
 
-    def _decide_log_write(self) -> LogWrite:
+    def _decide_log_write(self, changed: TransactionMetadata) -> LogWrite:
         if self._faults.is_healed:
             decision = self._decide_log_write_when_healed()
         else:
             decision = self._decide_log_write_in_trouble()
-        self._faults.log_writes_kept += decision not in (LogWrite.DONE, LogWrite.LOST)
+        is_kept = decision not in (LogWrite.DONE, LogWrite.LOST)
+        if is_kept and changed.state is TransactionState.ONGOING:
+            self._faults.openings_kept[changed.transactional_id] += 1
         return decision
 
     def _decide_log_write_in_trouble(self) -> LogWrite:

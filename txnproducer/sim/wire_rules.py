@@ -225,8 +225,9 @@ class WireRules:
         names = {bytes(value or b"").partition(b":")[0].decode() for value in values}
         if code in _DOUBTFUL:
             self._history.doubtful |= names
+            self._history.doubtful_at |= {(name, part.topic_partition) for name in names}
         elif code == ErrorCode.UNKNOWN_PRODUCER_ID:
-            self._history.forgotten |= names
+            self._history.forgotten_at |= {(name, part.topic_partition) for name in names}
 
     def _shift(self, part: ProducePartition, code: int) -> None:
         """Note which batches may get other numbers, as this one was refused for good."""

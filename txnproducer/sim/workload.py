@@ -99,8 +99,9 @@ class _Transaction:
         self._simulator = process.simulator
         self._attempt = process.simulator.new_attempt(process)
         self._attempt.identity = process.manager.producer_id_and_epoch
-        self._attempt.kept_before = self._simulator.history.log_writes_kept_before.setdefault(
-            self._attempt.identity, self._simulator.faults.log_writes_kept
+        openings_kept = self._simulator.faults.openings_kept[process.transactional_id or ""]
+        self._attempt.kept_before = self._simulator.history.openings_kept_before.setdefault(
+            self._attempt.identity, openings_kept
         )
         self._commit: TransactionalRequestResult | None = None
         # As a consumer does: it read before, as the member that it was then.
