@@ -110,9 +110,8 @@ clean:  ## remove .venv and every cache inside the checkout
 	@touch $@
 
 # What is compiled when the package is installed: as old as these, it is made anew.
-COMPILED = setup.py txnproducer/_usual_send.pyx $(wildcard txnproducer/_record/_speedups.p*) \
-  $(wildcard txnproducer/_record/_*.h) txnproducer/_core/usual_records.py \
-  txnproducer/_core/record_future.py $(wildcard txnproducer/_core/*.pxd)
+COMPILED = setup.py $(wildcard txnproducer/*.pyx txnproducer/*.pxd txnproducer/_core/*.p* \
+  txnproducer/_record/*.p* txnproducer/_record/*.h txnproducer/_wire/*.p*)
 
 .venv/.installed-demo: .venv/.created pyproject.toml $(COMPILED)
 	@echo 'Installing txnproducer with Spark into .venv (once; a few minutes the first time)'

@@ -1,52 +1,111 @@
 """The compiled parts: optional, and no reason for an installation to fail.
 
-Without a C compiler the pure Python twins take over; all else of the package is described in
-pyproject.toml. `TXNPRODUCER_IMPL` decides here as it does later: with `python` nothing is
-compiled, with `cython` (for whoever builds wheels) what does not compile fails the build.
+Without a C compiler the sources are interpreted, and pure Python twins take over; all else of the
+package is described in pyproject.toml. `TXNPRODUCER_IMPL` decides here as it does later: with
+`python` nothing is compiled, with `cython` (for whoever builds wheels) what does not compile fails
+the build.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 WANTED = os.environ.get("TXNPRODUCER_IMPL", "").strip().lower()
-FLAGS = ["-O3", "-fno-strict-aliasing"]
+# Without the interpreter's own -g: what a debugger needs would be most of a wheel.
+FLAGS = ["-O2", "-g0", "-fno-strict-aliasing"]
 HEADERS = ["txnproducer/_record/_varint.h", "txnproducer/_record/_murmur2.h"]
-# A module, and what it is made of: a source of its own, or the very twin, with types in a .pxd.
-SOURCES = {
+# Written in Cython.
+WRITTEN = {
     "txnproducer._record._speedups": "txnproducer/_record/_speedups.pyx",
-    "txnproducer._core._record_future": "txnproducer/_core/record_future.py",
-    "txnproducer._core._usual_records": "txnproducer/_core/usual_records.py",
+    "txnproducer._io_lock": "txnproducer/_io_lock.pyx",
     "txnproducer._usual_send": "txnproducer/_usual_send.pyx",
+    "txnproducer._wire._io_calls": "txnproducer/_wire/_io_calls.pyx",
+}
+# Compiled as they are, with the types of a .pxd beside them. They lie in `_compiled`, where they
+# are found under their own names; so they can be interpreted all the same.
+AS_THEY_ARE = {
+    "txnproducer._record": ("batch_builder",),
+    "txnproducer._core": (
+        "buffer_pool",
+        "coordinator_sender",
+        "drain",
+        "marker_gate",
+        "metadata",
+        "metadata_refresher",
+        "metrics",
+        "partition_queues",
+        "produce_outcome",
+        "produce_sender",
+        "producer_batch",
+        "producer_core",
+        "record_accumulator",
+        "record_future",
+        "request_tracker",
+        "results",
+        "sender",
+        "sequence_manager",
+        "transaction_state",
+        "txn_course",
+        "txn_partition_map",
+        "txn_request_flow",
+        "usual_records",
+    ),
+    "txnproducer._wire": ("codec", "connection", "network_client", "produce_codec"),
 }
 DIRECTIVES = {
     "language_level": 3,
-    # A twin's annotations are for mypy; what is typed is said in the .pxd.
+    # A source's annotations are for mypy; what is typed is said in the .pxd.
     "annotation_typing": False,
     "freethreading_compatible": True,
-    "boundscheck": False,
-    "wraparound": False,
 }
+UNCHECKED = {"boundscheck": False, "wraparound": False}
+
+
+class BuildAll(build_ext):
+    """Build all of them, or none: they rely on each other."""
+
+    def build_extensions(self) -> None:
+        """Build on all processors, and take back what was built if something was not."""
+        self.parallel = os.cpu_count()
+        super().build_extensions()
+        built = [Path(self.get_ext_fullpath(each.name)) for each in self.extensions]
+        if not all(path.exists() for path in built):
+            for path in built:
+                path.unlink(missing_ok=True)
 
 
 def extensions() -> list[Extension]:
     """Return what is compiled."""
     if WANTED == "python":
         return []
-    is_optional = WANTED != "cython"
+    written = compiled(WRITTEN, {**DIRECTIVES, **UNCHECKED})
+    names = [f"{package}.{module}" for package in AS_THEY_ARE for module in AS_THEY_ARE[package]]
+    sources = {name: name.replace(".", "/") + ".py" for name in names}
+    interpreted = compiled(sources, DIRECTIVES)
+    for each in interpreted:
+        package, _, module = each.name.rpartition(".")
+        each.name = f"{package}._compiled.{module}"
+    return [*written, *interpreted]
+
+
+def compiled(sources: dict[str, str], directives: dict[str, object]) -> list[Extension]:
+    """Return extensions in C, by name."""
+    options = {
+        "extra_compile_args": FLAGS,
+        "include_dirs": [str(Path(HEADERS[0]).parent)],
+        "depends": HEADERS,
+        "optional": WANTED != "cython",
+    }
+    made = [Extension(name, [source], **options) for name, source in sources.items()]
+    # What is made on the way does not belong into the package.
     return cythonize(  # type: ignore[no-any-return]
-        [
-            Extension(
-                module, [source], extra_compile_args=FLAGS, depends=HEADERS, optional=is_optional
-            )
-            for module, source in SOURCES.items()
-        ],
-        compiler_directives=DIRECTIVES,
-        quiet=True,
+        made, compiler_directives=directives, build_dir="build", quiet=True
     )
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAll})

@@ -171,7 +171,7 @@ class PublicApi(RuleBasedStateMachine):
     def open_producer(self) -> None:
         self.client = ModelClient(self.cluster, self.time, self.lock)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(producer_module, "NetworkClient", lambda config, clock: self.client)
+            patch.setattr(producer_module, "NetworkClient", lambda *_, **_more: self.client)
             self.producer = TransactionalProducer(
                 ["broker-0:9092", "broker-1:9092"], IDS, **TIMES, **SIZES
             )

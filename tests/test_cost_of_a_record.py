@@ -25,7 +25,7 @@ VALUE = b"v" * 100
 
 @pytest.fixture
 def open_transaction(monkeypatch):
-    monkeypatch.setattr(producer, "NetworkClient", lambda config, clock_ms: LiveClient())
+    monkeypatch.setattr(producer, "NetworkClient", lambda *_, **_more: LiveClient())
     with TransactionalProducer("boot:9092", "txn", linger_ms=10_000, batch_size=1 << 20) as one:
         one.init_transactions()
         one.begin_transaction()

@@ -45,7 +45,7 @@ SHORT_MS = 60
 @pytest.fixture
 def client(monkeypatch):
     client = LiveClient()
-    monkeypatch.setattr(producer, "NetworkClient", lambda config, clock_ms: client)
+    monkeypatch.setattr(producer, "NetworkClient", lambda *_, **_more: client)
     return client
 
 

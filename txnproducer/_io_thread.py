@@ -26,6 +26,7 @@ from typing import Protocol
 
 from txnproducer._core.results import CallbackBatch
 from txnproducer._protocol.events import ClientEvent
+from txnproducer._turnstile import PassedBy, new_lock, new_turnstile
 from txnproducer.errors import IllegalStateError
 
 _LOG = logging.getLogger(__name__)
@@ -146,14 +147,17 @@ class IoThread:
 
     Attributes:
         lock: guards the core; hold it around every call into it.
+        turnstile: where threads that send without a pause give way to this one.
 
     Args:
         client: carries the requests; closed by this thread when it ends.
         name: the thread's name.
+        turnstile: the client's, too; none is one of its own.
     """
 
-    def __init__(self, client: PolledClient, name: str) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, client: PolledClient, name: str, turnstile: PassedBy | None = None) -> None:
+        self.turnstile = turnstile or new_turnstile()
+        self.lock = new_lock()
         self._client = client
         self._core: DrivenCore | None = None
         self._waits: list[_Wait] = []
@@ -306,7 +310,8 @@ class IoThread:
         core = self._driven
         events = self._client.poll(timeout_ms, monotonic_ms())
         now_ms = monotonic_ms()
-        with self.lock:
+        self.turnstile.take_first(self.lock)
+        try:
             self._is_polling = False
             for event in events:
                 self._handle(core, event, now_ms)
@@ -320,6 +325,8 @@ class IoThread:
                 if core.is_closed:
                     return None
                 self._is_polling = True
+        finally:
+            self.lock.release()
         if batches:
             self._run_callbacks(core, batches)
             return 0

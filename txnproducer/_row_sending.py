@@ -136,6 +136,7 @@ class RowSender:
             call.is_in_doubt = False
             if run.next < run.stop:
                 runs.append(run)
+            self._io.turnstile.give_way()
 
     def _append(self, call: _Call, run: RowRun) -> RowsTaken:
         """Append what one batch takes of a run, waiting for it up to `max_block_ms`."""

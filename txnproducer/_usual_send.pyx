@@ -6,7 +6,8 @@ for whatever is not usual here. Owns: the checks of types, the clock, the lock a
 
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from txnproducer._core._usual_records cimport UsualRecords
+from txnproducer._core.usual_records cimport UsualRecords
+from txnproducer._io_lock cimport Lock, Turnstile
 
 
 cdef long long MAX_STAMP_MS = 1 << 62
@@ -38,19 +39,26 @@ cdef class UsualSend:
     Args:
         records: of the producer's core.
         lock: guards the core.
+        turnstile: where the loop's thread is given way.
         send_any: takes what is not usual here; called with the arguments of `send`, by position.
     """
 
     cdef UsualRecords _records
-    cdef object _acquire
-    cdef object _release
+    cdef Lock _lock
+    cdef Turnstile _turnstile
     cdef object _send_any
     cdef bint _is_closed
 
-    def __init__(self, UsualRecords records not None, lock, send_any):
+    def __init__(
+        self,
+        UsualRecords records not None,
+        Lock lock not None,
+        Turnstile turnstile not None,
+        send_any,
+    ):
         self._records = records
-        self._acquire = lock.acquire
-        self._release = lock.release
+        self._lock = lock
+        self._turnstile = turnstile
         self._send_any = send_any
 
     def send(
@@ -93,10 +101,12 @@ cdef class UsualSend:
             stamp_ms = timestamp_ms
         else:
             return None
-        self._acquire()
+        if self._turnstile._is_wanted:
+            self._turnstile.sleep()
+        self._lock.take()
         try:
             return self._records.try_append(
                 topic, value, key, checked, partition, stamp_ms, on_delivery
             )
         finally:
-            self._release()
+            self._lock.give()

@@ -34,6 +34,7 @@ from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
 from txnproducer._record.implementation import IMPL
 from txnproducer._row_sending import RowSender
+from txnproducer._turnstile import new_turnstile
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
@@ -113,8 +114,9 @@ class TransactionalProducer:
         self._key_serializer = config.key_serializer
         self._max_block_s = config.max_block_ms / 1000
         self._delivery_s = config.delivery_timeout_ms / 1000 + _MOMENT_S
-        client = NetworkClient(config, monotonic_ms)
-        self._io = IoThread(client, name=f"txnproducer-{config.client_id}")
+        turnstile = new_turnstile()
+        client = NetworkClient(config, monotonic_ms, turnstile=turnstile)
+        self._io = IoThread(client, f"txnproducer-{config.client_id}", turnstile)
         self._core = ProducerCore(
             config,
             client,
@@ -139,7 +141,9 @@ class TransactionalProducer:
         compiled = import_module("txnproducer._usual_send")
         # Not to keep this producer alive: it has to be noticed when nobody can close it any more.
         send_any = _WeakMethod(self._send_any)
-        usual = compiled.UsualSend(self._core.usual_records, self._lock, send_any)
+        usual = compiled.UsualSend(
+            self._core.usual_records, self._lock, self._io.turnstile, send_any
+        )
         self.__dict__["send"] = usual.send
 
     def _be_slow(self) -> None:
@@ -424,7 +428,8 @@ class TransactionalProducer:
             TypeError, ValueError, SerializationError: a column; nothing was sent.
             RecordTooLargeError: a record, which is named; nothing was sent.
             KafkaTimeoutError: no memory or no metadata within `max_block_ms`. What was sent by
-                then is in the transaction, and that can only be aborted.
+                then is in the transaction, and that can only be aborted. Without a transaction
+                some of the records may be written, and nobody is told which.
             IllegalStateError: no transaction is open, or the producer is closed.
             KafkaError: the transaction failed before; `recovery` says what to do.
         """

@@ -14,6 +14,7 @@ from tests.core.support import (
     queued,
     seeded,
 )
+from txnproducer._core import record_accumulator
 from txnproducer._core.buffer_pool import BufferPool, MemoryTicket
 from txnproducer._core.partition_queues import is_before
 from txnproducer._core.producer_batch import ProducerBatch
@@ -22,6 +23,13 @@ from txnproducer.errors import IllegalStateError, KafkaError, TransactionAborted
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
 PRODUCER = ProducerIdAndEpoch(5, 1)
+
+
+class RefusingBatch(ProducerBatch):
+    """Takes no record, not even its first."""
+
+    def try_append(self, *_):
+        return None
 
 
 def drain_one(accumulator, place=TP0, sequence=None):
@@ -168,7 +176,7 @@ def test_one_that_waits_may_need_another_amount_and_keeps_its_place():
 
 def test_a_batch_that_refuses_its_first_record_gives_its_memory_back(monkeypatch):
     accumulator = make_accumulator()
-    monkeypatch.setattr(ProducerBatch, "try_append", lambda *_: None)
+    monkeypatch.setattr(record_accumulator, "ProducerBatch", RefusingBatch)
     with pytest.raises(IllegalStateError, match="empty batch"):
         append(accumulator)
     assert accumulator.pool.available_bytes == accumulator.pool.total_bytes

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import logging
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from txnproducer._record import implementation
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def no_compiled_parts(name):
@@ -52,6 +57,48 @@ def test_an_implementation_that_is_not_installed_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr(implementation, "import_module", no_compiled_parts)
     with pytest.raises(ImportError, match=r"TXNPRODUCER_IMPL=cython asks .* unset it"):
         implementation.implementation_name("cython")
+
+
+def test_a_source_that_has_changed_is_not_passed_over(tmp_path, monkeypatch, caplog):
+    folder = tmp_path / "_core" / "_compiled"
+    folder.mkdir(parents=True)
+    source, compiled = tmp_path / "_core" / "drain.py", folder / "drain.cpython-311.so"
+    source.touch()
+    compiled.touch()
+    monkeypatch.setattr(implementation, "import_module", any_parts)
+    monkeypatch.setattr(implementation, "_PACKAGE", tmp_path)
+    os.utime(source, (1_000, 1_000))
+    assert implementation.implementation_name(None) == "cython"
+
+    os.utime(source, (4_000_000_000, 4_000_000_000))
+
+    with caplog.at_level(logging.INFO):
+        assert implementation.implementation_name(None) == "python"
+    assert "drain.cpython-311.so is older than drain.py" in caplog.text
+    with pytest.raises(ImportError, match=r"asks for .*older than drain.py"):
+        implementation.implementation_name("cython")
+
+
+def test_modules_are_looked_for_among_the_compiled_ones_first(monkeypatch):
+    monkeypatch.setattr(implementation, "IMPL", "cython")
+    assert implementation.places_of_modules(["a"]) == ["a/_compiled", "a"]
+    monkeypatch.setattr(implementation, "IMPL", "python")
+    assert implementation.places_of_modules(["a"]) == ["a"]
+
+
+@pytest.mark.skipif(implementation.IMPL != "cython", reason="this run is of the pure Python parts")
+def test_what_is_compiled_as_it_stands_is_what_setup_py_lists():
+    setup = ast.parse((ROOT / "setup.py").read_text("utf-8"))
+    (listed,) = (
+        ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "AS_THEY_ARE"
+    )
+    for package, modules in listed.items():
+        for module in modules:
+            path = importlib.import_module(f"{package}.{module}").__file__
+            assert path is not None
+            assert path.endswith(".so"), f"{package}.{module}"
 
 
 def test_the_environment_decides_at_import():

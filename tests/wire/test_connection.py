@@ -20,11 +20,13 @@ from txnproducer._protocol.events import (
     ConnectionId,
 )
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
+from txnproducer._turnstile import new_turnstile
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.codec import Codec
 from txnproducer._wire.connection import NEVER_MS, Connection
 from txnproducer._wire.connector import Connected
 from txnproducer._wire.handshake import BrokerVersions, SaslLogin
+from txnproducer._wire.io_calls import io_calls
 from txnproducer.errors import DisconnectError, KafkaTimeoutError, SaslAuthenticationError
 from txnproducer.records import TopicPartition
 
@@ -45,7 +47,13 @@ class Wire:
         versions = BrokerVersions(NodeApiVersions(), FinalizedFeatures(), 2)
         connected = Connected(ours, versions, itertools.count(10), LOGIN, lifetime_ms)
         self.connection = Connection(
-            HERE, connected, Codec("me"), max_in_flight, 0, random.Random(1)
+            HERE,
+            connected,
+            Codec("me"),
+            io_calls(new_turnstile()),
+            max_in_flight,
+            0,
+            random.Random(1),
         )
         self._tokens = itertools.count()
 

@@ -16,7 +16,7 @@ alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from txnproducer._core.append_blocked import AppendBlocked, BlockReason, time_out_error
 from txnproducer._core.buffer_pool import MemoryTicket
@@ -34,9 +34,9 @@ from txnproducer._core.results import (
 )
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.usual_records import UsualRecords
 from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
-from txnproducer._record.implementation import chosen
 from txnproducer.errors import (
     InvalidProducerEpochError,
     KafkaError,
@@ -46,13 +46,6 @@ from txnproducer.errors import (
 )
 
 NO_PARTITION: Final = -1
-
-if TYPE_CHECKING:
-    from txnproducer._core.usual_records import UsualRecords
-else:
-    UsualRecords = chosen(
-        "txnproducer._core.usual_records", "txnproducer._core._usual_records", "UsualRecords"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,17 +231,23 @@ class Appender:
             now_ms,
             ticket,
         )
-        self.needs_wakeup = True
         if isinstance(outcome, MemoryTicket):
+            self.needs_wakeup = True
             number = self.transaction_number
             return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
         self._join_transaction(queue)
+        # Where five batches are on their way, an answer wakes the sender before it could do more.
+        transactions = self.transaction_manager
+        if transactions is None or not transactions.sequences.is_memory_of_broker_used_up(
+            queue.topic_partition
+        ):
+            self.needs_wakeup = True
         return outcome
 
     def _join_transaction(self, queue: PartitionQueue) -> None:
         if self.transaction_manager is not None:
-            self.transaction_manager.maybe_add_partition(queue.topic_partition)
-            self.needs_wakeup = True
+            must_be_told = self.transaction_manager.maybe_add_partition(queue.topic_partition)
+            self.needs_wakeup |= must_be_told
 
     # --- what speaks against a record -----------------------------------------------------------
 

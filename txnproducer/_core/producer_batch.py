@@ -31,7 +31,7 @@ from txnproducer._core.results import (
     ProduceRequestResult,
     RecordErrors,
 )
-from txnproducer._record import RecordBatchBuilder
+from txnproducer._record.batch_builder import RecordBatchBuilder
 from txnproducer._record.format import NO_SEQUENCE, Header, increment_sequence
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition

@@ -31,8 +31,8 @@ from txnproducer._core.results import (
     FlushTicket,
     FutureRecordMetadata,
 )
-from txnproducer._record import RecordBatchBuilder, batch_size_upper_bound
-from txnproducer._record.format import Header
+from txnproducer._record.batch_builder import RecordBatchBuilder
+from txnproducer._record.format import Header, batch_size_upper_bound
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import TopicPartition
 

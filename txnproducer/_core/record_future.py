@@ -2,8 +2,6 @@
 
 Owns: `FutureRecordMetadata`, the one object that a record costs its sender. Must not know: how a
 batch ends; its result knows that, and which record went to which part of it.
-
-Compiled as it is, with the types of `_record_future.pxd`, it is `_record_future`.
 """
 
 from __future__ import annotations

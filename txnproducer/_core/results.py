@@ -15,21 +15,12 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from txnproducer._core.ports import Waiter
-from txnproducer._record.implementation import chosen
+from txnproducer._core.record_future import FutureRecordMetadata
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import RecordMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from txnproducer._core.record_future import FutureRecordMetadata
-else:
-    FutureRecordMetadata = chosen(
-        "txnproducer._core.record_future",
-        "txnproducer._core._record_future",
-        "FutureRecordMetadata",
-    )
 
 _LOG = logging.getLogger(__name__)
 

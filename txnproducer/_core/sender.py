@@ -89,8 +89,10 @@ class Sender:
         """Take one step; return after how many milliseconds the next is due."""
         if self._phase is Phase.CLOSED:
             return NEVER_MS
-        # In this order: a leader that is not known asks for metadata in this very step.
-        delay_ms = min(self._step(now_ms), self._refresher.step(now_ms))
+        # In this order: a leader that is not known asks for metadata in this very step. (Compiled,
+        # the calls among the arguments of one `min` are made in another one.)
+        step_ms = self._step(now_ms)
+        delay_ms = min(step_ms, self._refresher.step(now_ms))
         if self._phase is Phase.CLOSING:
             delay_ms = min(delay_ms, self._continue_closing())
         return max(0, delay_ms)

@@ -3,8 +3,6 @@
 Why it exists: of a million records all but a few thousand are usual, and what they cost is what
 sending costs. Owns: the way of such a record into its batch, in one call. Must not know: why a
 record may not be usual; who is called for any other knows.
-
-Compiled as it is, with the types of `_usual_records.pxd`, it is `_usual_records`.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._core.record_future import FutureRecordMetadata
 from txnproducer._record.implementation import murmur2
 
 if TYPE_CHECKING:
@@ -124,13 +122,13 @@ class UsualRecords:
         index = buffer.append_usual(timestamp_ms, key, value, headers)
         if index < 0:
             return None
-        future = FutureRecordMetadata(
-            batch.result,
-            index,
-            timestamp_ms,
-            -1 if key is None else len(key),
-            -1 if value is None else len(value),
-        )
+        # Compiled, this is a third of what a call of the constructor costs.
+        future = FutureRecordMetadata.__new__(FutureRecordMetadata)
+        future._result = batch.result  # noqa: SLF001
+        future._index = index  # noqa: SLF001
+        future._timestamp_ms = timestamp_ms  # noqa: SLF001
+        future._key_size = -1 if key is None else len(key)  # noqa: SLF001
+        future._value_size = -1 if value is None else len(value)  # noqa: SLF001
         if on_delivery is not None:
             batch.add_callback(index, future, on_delivery)
         return future

@@ -2,11 +2,14 @@
 
 Must not know: anything above a batch (partitions, transactions, brokers).
 
-`RecordBuffer` is the whole boundary between the implementations (`implementation` chooses one);
-header, codecs and the reader are always Python.
+`implementation` chooses who does the work; codecs and the reader are always Python.
 """
 
 from __future__ import annotations
+
+from .implementation import IMPL, places_of_modules
+
+__path__ = places_of_modules(__path__)
 
 from .batch_builder import RecordBatchBuilder
 from .batch_reader import (
@@ -19,7 +22,6 @@ from .batch_reader import (
 )
 from .control_records import EndTransactionMarker, EndTransactionType, decode_marker
 from .format import batch_size_upper_bound, record_size_upper_bound, size_in_bytes
-from .implementation import IMPL
 
 __all__ = [
     "IMPL",

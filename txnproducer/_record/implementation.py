@@ -1,4 +1,8 @@
-"""Which twins do what is done for each record: the compiled ones, or those in pure Python.
+"""Which implementation does what is done for each record and each batch: compiled, or in Python.
+
+Two ways lead there. The bytes of records have twins, one of them written in Cython: `chosen` picks
+one. What decides (states, numbers, queues) is one source: it is compiled as it stands, and found
+first if it lies in a package's `_compiled` (`places_of_modules`).
 
 Owns: the choice, for the whole package. `TXNPRODUCER_IMPL=python` or `cython` decides it; unset,
 the compiled ones are taken if this installation has them. Without them that is told once, at the
@@ -9,13 +13,16 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 _LOG = logging.getLogger(__name__)
 
 NAMES: Final = ("python", "cython")
 _COMPILED: Final = "txnproducer._record._speedups"
+_PACKAGE: Final = Path(__file__).parent.parent
 
 
 def implementation_name(wanted: str | None) -> str:
@@ -34,6 +41,7 @@ def implementation_name(wanted: str | None) -> str:
         return name
     try:
         import_module(_COMPILED)
+        refuse_older_than_sources(_PACKAGE)
     except ImportError as error:
         if name:
             raise ImportError(
@@ -49,6 +57,21 @@ def implementation_name(wanted: str | None) -> str:
     return "cython"
 
 
+def refuse_older_than_sources(package: Path) -> None:
+    """Refuse compiled modules whose source has changed since: the change would be without effect.
+
+    Args:
+        package: the folder of the whole package.
+
+    Raises:
+        ImportError: there is such a module.
+    """
+    for compiled in package.glob("*/_compiled/*.so"):
+        source = compiled.parent.parent / f"{compiled.name.partition('.')[0]}.py"
+        if source.exists() and source.stat().st_mtime > compiled.stat().st_mtime:
+            raise ImportError(f"{compiled.name} is older than {source.name}")
+
+
 def chosen(python_module: str, compiled_module: str, name: str) -> Any:
     """Return a class or a function of the implementation in use.
 
@@ -58,6 +81,16 @@ def chosen(python_module: str, compiled_module: str, name: str) -> Any:
         name: of both.
     """
     return getattr(import_module(compiled_module if IMPL == "cython" else python_module), name)
+
+
+def places_of_modules(package_path: Sequence[str]) -> list[str]:
+    """Return where a package's modules are looked for: compiled ones first, if they are used.
+
+    Args:
+        package_path: the package's `__path__`.
+    """
+    compiled = [str(Path(package_path[0]) / "_compiled")] if IMPL == "cython" else []
+    return [*compiled, *package_path]
 
 
 IMPL: Final = implementation_name(os.environ.get("TXNPRODUCER_IMPL"))

@@ -5,3 +5,7 @@ thread of its own, `connection` runs it without blocking, `handshake` and `tls` 
 words, `codec` and `produce_codec` turn messages into bytes, `version_choice` picks versions.
 Nothing here decides about transactions, and nothing but `kafka_python` imports `kafka`.
 """
+
+from txnproducer._record.implementation import places_of_modules
+
+__path__ = places_of_modules(__path__)

@@ -1,7 +1,7 @@
 """Messages to bytes and back, the client's direction, by kafka-python's schemas at a version.
 
-Why it exists: the core speaks version-free messages; here each gets its layout. Produce takes
-the fast path of `produce_codec` where it can.
+Why it exists: the core speaks version-free messages; here each gets its layout. Produce, EndTxn
+and DescribeTransactions take the fast paths of `produce_codec` and `end_codec` where they can.
 Owns: one encoder and one decoder per API, as tables.
 Must not know: sockets, time, which version is right (`version_choice` decides).
 Rules: a decoder never guesses: bytes that do not fit raise `ResponseDecodeError`, and the
@@ -20,6 +20,7 @@ from txnproducer.errors import DisconnectError
 from txnproducer.records import TopicPartition
 
 from . import kafka_python as kp
+from .end_codec import FIRST_FLEXIBLE_END_TXN, EndEncoder, decode_describe, decode_end_txn
 from .produce_codec import FIRST_FLEXIBLE_VERSION, Buffer, ProduceEncoder, decode_produce
 from .version_choice import FIND_COORDINATOR_WITH_KEYS, PRODUCE_WITH_TOPIC_IDS
 
@@ -40,11 +41,16 @@ class Codec:
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
         self._produce = ProduceEncoder(client_id)
+        self._end = EndEncoder(client_id)
 
     def encode(self, body: m.Request, version: int, correlation_id: int) -> list[Buffer]:
         """Return a framed request as buffers to be sent one after the other."""
         if isinstance(body, m.ProduceRequest) and version >= FIRST_FLEXIBLE_VERSION:
             return self._produce.encode(body, version, correlation_id)
+        if isinstance(body, m.EndTxnRequest) and version >= FIRST_FLEXIBLE_END_TXN:
+            return [self._end.end_txn(body, version, correlation_id)]
+        if isinstance(body, m.DescribeTransactionsRequest):
+            return [self._end.describe(body, correlation_id)]
         schema = _ENCODERS[type(body)](body, version)
         return [frame(schema, correlation_id, self._client_id)]
 
@@ -59,10 +65,9 @@ class Codec:
         Raises:
             ResponseDecodeError: the bytes are no answer to this request.
         """
-        if isinstance(body, m.ProduceRequest) and version >= FIRST_FLEXIBLE_VERSION:
-            plain = decode_produce(body, version, payload)
-            if plain is not None:
-                return plain
+        plain = _decode_plain(body, version, payload)
+        if plain is not None:
+            return plain
         schema, convert = _DECODERS[type(body)]
         try:
             return convert(schema.decode(payload, version=version, header=True), body)
@@ -70,6 +75,17 @@ class Codec:
             raise ResponseDecodeError(
                 f"cannot decode the answer to {m.API_KEY_OF[type(body)].name} {version}: {error!r}"
             ) from error
+
+
+def _decode_plain(body: m.Request, version: int, payload: memoryview) -> m.Response | None:
+    """Decode an answer by hand; None for what only the schemas know."""
+    if isinstance(body, m.ProduceRequest) and version >= FIRST_FLEXIBLE_VERSION:
+        return decode_produce(body, version, payload)
+    if isinstance(body, m.EndTxnRequest) and version >= FIRST_FLEXIBLE_END_TXN:
+        return decode_end_txn(version, payload)
+    if isinstance(body, m.DescribeTransactionsRequest):
+        return decode_describe(payload)
+    return None
 
 
 def frame(schema: Any, correlation_id: int, client_id: str) -> bytes:

@@ -17,9 +17,9 @@ import random
 import ssl
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 
 from txnproducer._protocol.events import ClientEvent, ClientRequest, ClientResponse, ConnectionId
 from txnproducer._protocol.messages import (
@@ -34,6 +34,7 @@ from txnproducer.errors import DisconnectError, KafkaTimeoutError
 from .codec import Codec
 from .connector import Connected
 from .handshake import Exchange, exchange_login
+from .io_calls import Calls
 from .produce_codec import Buffer
 from .version_choice import CLIENT_THROTTLES_FROM
 
@@ -43,7 +44,6 @@ _SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")  # size, correlation id
 _RECEIVE_BYTES = 65_536
 _MAX_ANSWER_BYTES = 100 * 1024 * 1024
-_MAX_BUFFERS_PER_CALL = 64  # far below IOV_MAX
 _MAX_RECORD_BYTES = 16_384  # of TLS: smaller parts are joined, so that they share a record
 _MAX_REAUTHENTICATION_MS = 30_000
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -64,6 +64,7 @@ class Connection:
         connection_id: which one it is.
         connected: the socket and what its handshake told.
         codec: the client's codec.
+        calls: of the loop; sockets with TLS have their own.
         max_in_flight: how many requests may await their answers.
         now_ms: the time.
         rng: spreads the moments of re-authentication.
@@ -74,6 +75,7 @@ class Connection:
         connection_id: ConnectionId,
         connected: Connected,
         codec: Codec,
+        calls: Calls,
         max_in_flight: int,
         now_ms: int,
         rng: random.Random,
@@ -86,6 +88,10 @@ class Connection:
         self.is_watching_writes = False  # kept for the loop, which owns the selector
         self._is_tls = isinstance(connected.sock, ssl.SSLSocket)
         self._codec = codec
+        self._calls = calls
+        self._receive: Callable[[int], bytes] = (
+            connected.sock.recv if self._is_tls else partial(calls.receive, connected.sock)
+        )
         self._max_in_flight = max_in_flight
         self._rng = rng
         self._correlation_ids = connected.correlation_ids
@@ -167,7 +173,7 @@ class Connection:
                     # The very same buffer again after "want write": OpenSSL insists on it.
                     self._drop_sent(sock.send(out[0]))
                 else:
-                    self._drop_sent(sock.sendmsg(islice(out, _MAX_BUFFERS_PER_CALL)))
+                    self._drop_sent(self._calls.send(sock, out))
         except _WOULD_BLOCK:
             return
         except OSError as error:
@@ -220,7 +226,7 @@ class Connection:
         """Read until the socket has no more for now; what came before an end of file is kept."""
         try:
             while True:
-                data = self.sock.recv(_RECEIVE_BYTES)
+                data = self._receive(_RECEIVE_BYTES)
                 if not data:
                     raise DisconnectError("the broker closed the connection")
                 self._received += data

@@ -30,6 +30,7 @@ from txnproducer._protocol.events import (
 )
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
+from txnproducer._turnstile import PassedBy, new_turnstile
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     DisconnectError,
@@ -42,6 +43,7 @@ from txnproducer.errors import (
 from .codec import Codec
 from .connection import NEVER_MS, Connection
 from .connector import Connected, Connector, ConnectSettings, is_refusal
+from .io_calls import io_calls
 from .links import UNTIL_NEWS_MS, Backoff, Link, hopeless_at_ms
 from .tcp import BufferSizes
 from .version_choice import choose_version
@@ -65,6 +67,7 @@ class NetworkClient:
         config: addresses, time-outs, security.
         clock_ms: the clock that `now_ms` is read from; the connectors' threads and `poll` read it.
         rng: spreads reconnects and re-authentications.
+        turnstile: where other threads give way to the one that polls.
 
     Raises:
         InvalidConfigurationError: a security setting is missing or wrong.
@@ -75,6 +78,7 @@ class NetworkClient:
         config: ProducerConfig,
         clock_ms: Callable[[], int],
         rng: random.Random | None = None,
+        turnstile: PassedBy | None = None,
     ) -> None:
         self._config = config
         self._clock_ms = clock_ms
@@ -105,6 +109,7 @@ class NetworkClient:
         self._due_ms = 0  # nothing has to be done before; sooner than needed is harmless
         self._is_closed = False
         self._wakeup = Wakeup()
+        self._calls = io_calls(turnstile or new_turnstile())
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup, selectors.EVENT_READ, None)
 
@@ -239,7 +244,7 @@ class NetworkClient:
                 self._tick(now_ms)
             until_ms = min(end_ms, self._due_ms, now_ms + _LONGEST_WAIT_MS)
             wait_ms = 0 if self._events else max(0, until_ms - now_ms)
-            ready = self._selector.select(wait_ms / 1000)
+            ready = self._calls.wait(self._selector, wait_ms)
             now_ms = self._clock_ms()
             is_news = self._handle_ready(ready, now_ms)
             if self._events or is_news or now_ms >= end_ms or not (ready or until_ms < end_ms):
@@ -371,6 +376,7 @@ class NetworkClient:
             connection_id,
             connected,
             self._codec,
+            self._calls,
             self._config.max_in_flight_requests_per_connection,
             now_ms,
             self._rng,

@@ -23,20 +23,26 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.records import TopicPartition
 
+from .compact import (
+    ANSWER_HEAD_BYTES,
+    FRAME_HEAD,
+    NO_TAGS,
+    client_id_and_tags,
+    compact_string,
+    put_uvarint,
+    read_uvarint,
+)
 from .version_choice import PRODUCE_WITH_TOPIC_IDS
 
 FIRST_FLEXIBLE_VERSION = 9
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _Key = TypeVar("_Key")
 
-_FRAME_HEAD = Struct(">ihhi")  # size, api key, version, correlation id
 _ACKS_AND_TIMEOUT = Struct(">hi")
-_INT16 = Struct(">h")
 _INT32 = Struct(">i")
 # index, error, base offset, append time, start offset, record errors, message, tags
 _PARTITION_ANSWER = Struct(">ihqqqBBB")
-_ANSWER_HEAD_BYTES = 5  # correlation id and the header's tags
-_EMPTY_ARRAY, _NULL_STRING, _NO_TAGS = 1, 0, 0
+_EMPTY_ARRAY, _NULL_STRING = 1, 0
 _MAX_CACHED = 10_000
 
 
@@ -48,8 +54,7 @@ class ProduceEncoder:
     """
 
     def __init__(self, client_id: str) -> None:
-        name = client_id.encode()
-        self._client_id = _INT16.pack(len(name)) + name + b"\x00"  # with the header's tags
+        self._client_id = client_id_and_tags(client_id)
         self._settings: dict[tuple[str | None, int, int], bytes] = {}
         self._names: dict[str, bytes] = {}
 
@@ -62,9 +67,9 @@ class ProduceEncoder:
             correlation_id: the number that the answer will carry.
         """
         topics = _group_by_topic(body.partitions)
-        head = bytearray(_FRAME_HEAD.size)
+        head = bytearray(FRAME_HEAD.size)
         head += self._prefix(body)
-        _put_uvarint(head, len(topics) + 1)
+        put_uvarint(head, len(topics) + 1)
         parts: list[Buffer] = [head]
         size, small = 0, head
         for topic, partitions in topics.items():
@@ -72,18 +77,18 @@ class ProduceEncoder:
                 small += partitions[0].topic_id or b""
             else:
                 small += self._name(topic)
-            _put_uvarint(small, len(partitions) + 1)
+            put_uvarint(small, len(partitions) + 1)
             for partition in partitions:
                 records = partition.records
                 small += _INT32.pack(partition.topic_partition.partition)
-                _put_uvarint(small, len(records) + 1)
+                put_uvarint(small, len(records) + 1)
                 size += len(small) + len(records)
                 small = bytearray(1)  # the partition's tags
                 parts += (records, small)
             small.append(0)  # the topic's tags
         small.append(0)  # the request's tags
         size += len(small) - 4
-        _FRAME_HEAD.pack_into(head, 0, size, ApiKey.PRODUCE, version, correlation_id)
+        FRAME_HEAD.pack_into(head, 0, size, ApiKey.PRODUCE, version, correlation_id)
         return parts
 
     def _prefix(self, body: ProduceRequest) -> bytes:
@@ -94,7 +99,7 @@ class ProduceEncoder:
             if body.transactional_id is None:
                 transactional_id.append(_NULL_STRING)
             else:
-                transactional_id += _compact_string(body.transactional_id)
+                transactional_id += compact_string(body.transactional_id)
             transactional_id += _ACKS_AND_TIMEOUT.pack(body.acks, body.timeout_ms)
             prefix = self._remember(self._settings, key, bytes(transactional_id))
         return prefix
@@ -102,7 +107,7 @@ class ProduceEncoder:
     def _name(self, topic: str) -> bytes:
         name = self._names.get(topic)
         if name is None:
-            name = self._remember(self._names, topic, _compact_string(topic))
+            name = self._remember(self._names, topic, compact_string(topic))
         return name
 
     @staticmethod
@@ -135,34 +140,34 @@ def decode_produce(
 def _decode_plain(
     body: ProduceRequest, version: int, payload: memoryview
 ) -> ProduceResponse | None:
-    if payload[4] != _NO_TAGS:
+    if payload[4] != NO_TAGS:
         return None
     names = _names_by_id(body) if version >= PRODUCE_WITH_TOPIC_IDS else None
     answers: list[ProducePartitionResponse] = []
-    topic_count, at = _uvarint(payload, _ANSWER_HEAD_BYTES)
+    topic_count, at = read_uvarint(payload, ANSWER_HEAD_BYTES)
     for _ in range(topic_count - 1):
         if names is not None:
             topic = names[bytes(payload[at : at + 16])]
             at += 16
         else:
-            length, at = _uvarint(payload, at)
+            length, at = read_uvarint(payload, at)
             topic = str(payload[at : at + length - 1], "utf-8")
             at += length - 1
-        partition_count, at = _uvarint(payload, at)
+        partition_count, at = read_uvarint(payload, at)
         for _ in range(partition_count - 1):
             index, error, base, time, start, errors, message, tags = _PARTITION_ANSWER.unpack_from(
                 payload, at
             )
-            if error or errors != _EMPTY_ARRAY or message != _NULL_STRING or tags != _NO_TAGS:
+            if error or errors != _EMPTY_ARRAY or message != _NULL_STRING or tags != NO_TAGS:
                 return None
             at += _PARTITION_ANSWER.size
             where = TopicPartition(topic, index)
             answers.append(ProducePartitionResponse(where, 0, base, time, start))
-        if payload[at] != _NO_TAGS:
+        if payload[at] != NO_TAGS:
             return None
         at += 1
     (throttle_time_ms,) = _INT32.unpack_from(payload, at)
-    if payload[at + 4] != _NO_TAGS or len(payload) != at + 5:
+    if payload[at + 4] != NO_TAGS or len(payload) != at + 5:
         return None
     return ProduceResponse(tuple(answers), (), throttle_time_ms)
 
@@ -182,31 +187,3 @@ def _names_by_id(body: ProduceRequest) -> dict[bytes, str]:
         for partition in body.partitions
         if partition.topic_id
     }
-
-
-def _compact_string(text: str) -> bytes:
-    encoded = text.encode()
-    out = bytearray()
-    _put_uvarint(out, len(encoded) + 1)
-    return bytes(out + encoded)
-
-
-def _put_uvarint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def _uvarint(payload: memoryview, at: int) -> tuple[int, int]:
-    """Return an unsigned variable-length integer and the position behind it."""
-    value = shift = 0
-    while True:
-        byte = payload[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 28:
-            raise ValueError("a length has more than five bytes")

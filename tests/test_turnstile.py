@@ -1,0 +1,229 @@
+"""The core's lock, and how threads that send give way to the loop's: both implementations."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+import time
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from txnproducer import _turnstile
+from txnproducer._record.implementation import IMPL
+
+PATIENCE_S = 10.0
+compiled: Any
+try:
+    compiled = import_module("txnproducer._io_lock")
+except ImportError:
+    compiled = None
+
+needs_compiled = pytest.mark.skipif(
+    compiled is None or IMPL != "cython", reason="this run is of the pure Python parts"
+)
+LOCKS = [
+    pytest.param(threading.Lock, id="python"),
+    pytest.param(lambda: compiled.Lock(), id="cython", marks=needs_compiled),
+]
+each_lock = pytest.mark.parametrize("new_lock", LOCKS)
+
+
+def run(target, *arguments):
+    thread = threading.Thread(target=target, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+@each_lock
+def test_a_lock_is_taken_once(new_lock):
+    lock = new_lock()
+
+    assert not lock.locked()
+    assert lock.acquire()
+    assert lock.locked()
+    assert not lock.acquire(blocking=False)
+    lock.release()
+    assert not lock.locked()
+    with lock:
+        assert lock.locked()
+    assert not lock.locked()
+
+
+@each_lock
+def test_a_lock_is_released_when_the_block_fails(new_lock):
+    lock = new_lock()
+
+    with pytest.raises(ZeroDivisionError):
+        with lock:
+            _ = 1 // 0
+
+    assert not lock.locked()
+
+
+@each_lock
+def test_what_nobody_has_cannot_be_released(new_lock):
+    lock = new_lock()
+    with pytest.raises(RuntimeError):
+        lock.release()
+    assert lock.acquire(blocking=False)
+
+
+@each_lock
+def test_a_wait_with_a_time_out_ends(new_lock):
+    lock = new_lock()
+    lock.acquire()
+    began = time.monotonic()
+
+    assert not lock.acquire(timeout=0.05)
+
+    assert 0.04 <= time.monotonic() - began < PATIENCE_S
+    lock.release()
+    assert lock.acquire(timeout=0.05)
+
+
+@each_lock
+def test_another_thread_may_release(new_lock):
+    lock = new_lock()
+    lock.acquire()
+    timer = threading.Timer(0.05, lock.release)
+    timer.start()
+
+    assert lock.acquire(timeout=PATIENCE_S)
+    timer.join()
+
+
+@each_lock
+def test_no_two_threads_are_inside(new_lock):
+    lock = new_lock()
+    inside: list[None] = []
+    most: list[int] = []
+
+    def enter():
+        for _ in range(300):
+            with lock:
+                inside.append(None)
+                most.append(len(inside))
+                time.sleep(0)
+                inside.pop()
+
+    for thread in [run(enter) for _ in range(4)]:
+        thread.join(PATIENCE_S)
+
+    assert len(most) == 4 * 300
+    assert set(most) == {1}
+
+
+@each_lock
+def test_ctrl_c_ends_a_wait(new_lock):
+    lock = new_lock()
+    lock.acquire()
+    timer = threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    timer.start()
+
+    with pytest.raises(KeyboardInterrupt):
+        with lock:
+            pytest.fail("somebody else has the lock")
+
+    timer.join()
+    assert lock.locked()  # by who had it; the wait has left nothing behind
+    lock.release()
+    assert not lock.locked()
+
+
+# --- the turnstile ------------------------------------------------------------------------------
+
+
+def test_the_first_waits_for_whoever_has_the_lock():
+    turnstile, lock, has_it = _turnstile.new_turnstile(), _turnstile.new_lock(), threading.Event()
+
+    def take():
+        turnstile.take_first(lock)
+        has_it.set()
+
+    lock.acquire()
+    thread = run(take)
+    assert not has_it.wait(0.05)
+    lock.release()
+
+    assert has_it.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    assert lock.locked()
+
+
+def test_nobody_sleeps_where_nobody_wants_to_go_first():
+    turnstile = _turnstile.new_turnstile()
+    began = time.monotonic()
+
+    for _ in range(10_000):
+        turnstile.give_way()
+
+    assert time.monotonic() - began < PATIENCE_S  # three milliseconds each would be 30 s
+
+
+@needs_compiled
+def test_who_gives_way_goes_on_when_the_other_has_the_lock():
+    # Without giving way the lock would still be free: the other thread cannot have taken it while
+    # this one never let go of the interpreter.
+    seen = [is_taken_after_giving_way() for _ in range(50)]
+    assert sum(seen) >= 10  # a busy machine may not wake the other one in three milliseconds
+
+
+def is_taken_after_giving_way():
+    turnstile, lock = compiled.Turnstile(), compiled.Lock()
+    lock.acquire()
+    is_there = _thread.allocate_lock()
+    is_there.acquire()
+
+    def take():
+        is_there.release()
+        turnstile.take_first(lock)
+
+    thread = run(take)
+    is_there.acquire()
+    time.sleep(0.002)  # into its wait for the lock
+    lock.release()
+    turnstile.give_way()
+    is_taken = lock.locked()
+    thread.join(PATIENCE_S)
+    return is_taken
+
+
+@needs_compiled
+def test_who_gives_way_to_nobody_goes_on_after_a_moment():
+    turnstile, lock = compiled.Turnstile(), compiled.Lock()
+    lock.acquire()
+    thread = run(turnstile.take_first, lock)
+    time.sleep(0.02)
+    began = time.monotonic()
+
+    turnstile.give_way()  # in vain: this thread still has the lock
+
+    assert time.monotonic() - began < PATIENCE_S
+    lock.release()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+@needs_compiled
+def test_all_who_give_way_go_on():
+    turnstile, lock, gone_on = compiled.Turnstile(), compiled.Lock(), []
+    lock.acquire()
+    first = run(turnstile.take_first, lock)
+    time.sleep(0.02)
+    others = [run(lambda: gone_on.append(turnstile.give_way())) for _ in range(8)]
+    lock.release()
+
+    for thread in (first, *others):
+        thread.join(PATIENCE_S)
+
+    assert len(gone_on) == 8
+
+
+@needs_compiled
+def test_only_its_own_lock_can_be_taken():
+    for other in (None, threading.Lock()):
+        with pytest.raises(TypeError):
+            compiled.Turnstile().take_first(other)

@@ -1,0 +1,24 @@
+"""What other compiled modules may call without going through Python."""
+
+from cpython.pythread cimport PyThread_type_lock
+
+cdef class Lock:
+    cdef PyThread_type_lock _lock
+    cdef bint _is_taken
+
+    cdef bint try_take(self) noexcept
+    cdef int take(self) except -1
+    cdef int give(self) except -1
+    cdef bint _wait(self, double timeout_s) except -1
+
+cdef class Turnstile:
+    # Written by the loop's thread without the interpreter; who looks late loses a record's time.
+    cdef int _is_wanted
+    cdef int _sleepers
+    cdef bint _is_rung
+    cdef PyThread_type_lock _bell
+
+    cdef void want_interpreter(self) noexcept nogil
+    cdef void have(self) noexcept
+    cdef void _ring(self) noexcept
+    cdef int sleep(self) except -1

@@ -1,0 +1,126 @@
+"""The compiled twin of `io_calls`: see there."""
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_SetFromErrno
+from libc.errno cimport EINTR
+
+from txnproducer._io_lock cimport Turnstile
+
+from os import strerror
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #ifdef __linux__
+    #include <sys/epoll.h>
+    static int txn_wait(int selector_fd, int* fds, int* masks, int count, int timeout_ms) {
+        struct epoll_event events[64];
+        int ready = epoll_wait(selector_fd, events, count < 64 ? count : 64, timeout_ms);
+        for (int index = 0; index < ready; index++) {
+            fds[index] = events[index].data.fd;
+            /* As in `selectors`: a connection that is broken is ready for everything. */
+            masks[index] = (events[index].events & ~EPOLLOUT ? 1 : 0)
+                | (events[index].events & ~EPOLLIN ? 2 : 0);
+        }
+        return ready < 0 ? -errno : ready;
+    }
+    #else
+    /* Nobody gets here: without epoll, Python's calls are used. */
+    static int txn_wait(int selector_fd, int* fds, int* masks, int count, int timeout_ms) {
+        return -ENOSYS;
+    }
+    #endif
+    """
+    int txn_wait(int selector_fd, int* fds, int* masks, int count, int timeout_ms) nogil
+
+cdef extern from "sys/uio.h" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+
+cdef extern from "sys/socket.h" nogil:
+    enum:
+        MSG_DONTWAIT
+        MSG_NOSIGNAL
+    struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+    ssize_t recv(int fd, void* data, size_t size, int flags)
+
+cdef extern from "string.h" nogil:
+    void* memset(void* data, int value, size_t size)
+
+cdef enum:
+    MAX_EVENTS = 64
+    MAX_BUFFERS = 64
+    RECEIVE_BYTES = 65536
+
+
+cdef class IoCalls:
+    cdef Turnstile _turnstile
+
+    def __init__(self, Turnstile turnstile not None):
+        self._turnstile = turnstile
+
+    def wait(self, selector, int timeout_ms):
+        """Return what is ready: see the other twin."""
+        cdef int fds[MAX_EVENTS]
+        cdef int masks[MAX_EVENTS]
+        cdef int selector_fd = selector.fileno()
+        cdef int count, index
+        with nogil:
+            count = txn_wait(selector_fd, fds, masks, MAX_EVENTS, timeout_ms)
+            self._turnstile.want_interpreter()
+        self._turnstile.have()
+        if count < 0 and count != -EINTR:
+            raise OSError(-count, strerror(-count))
+        ready = []
+        keys = selector.get_map()
+        for index in range(count):
+            key = keys.get(fds[index])
+            if key is not None:
+                ready.append((key, masks[index] & key.events))
+        return ready
+
+    def send(self, sock, parts):
+        """Send the first parts: see the other twin."""
+        cdef Py_buffer views[MAX_BUFFERS]
+        cdef iovec vectors[MAX_BUFFERS]
+        cdef msghdr message
+        cdef int fd = sock.fileno()
+        cdef int count = 0, index
+        cdef ssize_t sent
+        try:
+            for part in parts:
+                if count == MAX_BUFFERS:
+                    break
+                PyObject_GetBuffer(part, &views[count], PyBUF_SIMPLE)
+                vectors[count].iov_base = views[count].buf
+                vectors[count].iov_len = views[count].len
+                count += 1
+            memset(&message, 0, sizeof(message))
+            message.msg_iov = vectors
+            message.msg_iovlen = count
+            sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent < 0:
+                PyErr_SetFromErrno(OSError)
+            return sent
+        finally:
+            for index in range(count):
+                PyBuffer_Release(&views[index])
+
+    def receive(self, sock, Py_ssize_t size):
+        """Return what has come: see the other twin."""
+        cdef char data[RECEIVE_BYTES]
+        cdef ssize_t received = recv(
+            sock.fileno(), data, min(size, RECEIVE_BYTES), MSG_DONTWAIT
+        )
+        if received < 0:
+            PyErr_SetFromErrno(OSError)
+        return PyBytes_FromStringAndSize(data, received)

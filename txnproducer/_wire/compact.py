@@ -1,0 +1,68 @@
+"""The compact forms of flexible versions (KIP-482), for the codecs written by hand.
+
+Must not know: which message has which.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+FRAME_HEAD = Struct(">ihhi")  # size, api key, version, correlation id
+# Of an answer: correlation id and the header's tags.
+ANSWER_HEAD_BYTES = 5
+NO_TAGS = 0
+_INT16 = Struct(">h")
+
+
+def client_id_and_tags(client_id: str) -> bytes:
+    """Return what follows the correlation id in a request's header."""
+    name = client_id.encode()
+    return _INT16.pack(len(name)) + name + b"\x00"
+
+
+def compact_string(text: str) -> bytes:
+    """Return a string with its length before it."""
+    encoded = text.encode()
+    out = bytearray()
+    put_uvarint(out, len(encoded) + 1)
+    return bytes(out + encoded)
+
+
+def read_compact_string(payload: memoryview, at: int) -> tuple[str, int]:
+    """Return a string that is not null, and the position behind it.
+
+    Raises:
+        ValueError: it is null, or reaches beyond the payload.
+    """
+    length, at = read_uvarint(payload, at)
+    end = at + length - 1
+    if not at <= end <= len(payload):
+        raise ValueError("a string without a length, or longer than its message")
+    return str(payload[at:end], "utf-8"), end
+
+
+def put_uvarint(out: bytearray, value: int) -> None:
+    """Append an unsigned variable-length integer."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_uvarint(payload: memoryview, at: int) -> tuple[int, int]:
+    """Return an unsigned variable-length integer and the position behind it.
+
+    Raises:
+        ValueError: it has more than five bytes.
+        IndexError: it reaches beyond the payload.
+    """
+    value = shift = 0
+    while True:
+        byte = payload[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 28:
+            raise ValueError("a length has more than five bytes")
