@@ -22,15 +22,12 @@ from txnproducer._turnstile import new_lock, new_turnstile
 from txnproducer.errors import IllegalStateError, KafkaError
 
 compiled: Any
-try:
-    compiled = import_module("txnproducer._usual_send")
-except ImportError:
-    compiled = None
+# It is made for the compiled core, and refuses to be imported beside the interpreted one.
+compiled = import_module("txnproducer._usual_send") if IMPL == "cython" else None
 
-pytestmark = [
-    pytest.mark.skipif(compiled is None, reason="this installation has no compiled parts"),
-    pytest.mark.skipif(IMPL != "cython", reason="this run is of the pure Python parts"),
-]
+pytestmark = pytest.mark.skipif(
+    IMPL != "cython", reason="this run, or this installation, is of the pure Python parts"
+)
 PATIENCE_S = 10.0
 KEYS = [b"key-%d" % number for number in range(20)]
 LONG_KEY = b"k" * 100
