@@ -457,3 +457,18 @@ def test_a_topic_made_anew_gets_one_batch_first():
     harness.core._metadata.request_update()
     harness.run_for(500)
     assert harness.manager.sequences._known_as == {}
+
+
+def test_nobody_is_woken_for_a_batch_that_has_to_wait_for_an_answer():
+    """Five batches of a partition are on their way: an answer wakes the sender first."""
+    harness = idempotent(batch_size=0)
+    for _ in range(5):
+        harness.send(partition=0)
+        assert harness.core.needs_wakeup
+        harness.settle()
+        harness.core.needs_wakeup = False
+    assert len(harness.client.waiting(PRODUCE)) == 5
+    harness.send(partition=0)
+    assert not harness.core.needs_wakeup
+    harness.send(partition=1)
+    assert harness.core.needs_wakeup
