@@ -246,8 +246,7 @@ class Appender:
 
     def _join_transaction(self, queue: PartitionQueue) -> None:
         if self.transaction_manager is not None:
-            must_be_told = self.transaction_manager.maybe_add_partition(queue.topic_partition)
-            self.needs_wakeup |= must_be_told
+            self.transaction_manager.maybe_add_partition(queue.topic_partition)
 
     # --- what speaks against a record -----------------------------------------------------------
 

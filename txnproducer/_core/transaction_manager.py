@@ -251,23 +251,16 @@ class TransactionManager(TransactionCourse):
             raise IllegalStateError(f"{self.name}: call init_transactions() before send()")
         self._ensure_in_transaction("records cannot be sent")
 
-    def maybe_add_partition(self, topic_partition: TopicPartition) -> bool:
-        """Make sure that a partition is in the transaction, or will be; raise as above if not.
-
-        Returns:
-            Whether the coordinator has to be told.
-        """
+    def maybe_add_partition(self, topic_partition: TopicPartition) -> None:
+        """Make sure that a partition is in the transaction, or will be; raise as above if not."""
         self.check_can_append()
         if not self.is_transactional:
-            return False
+            return
         if self.is_transaction_v2_enabled:
             self._partitions.add(topic_partition)
             self._is_started = True
-            return False
-        is_new = not self._is_known(topic_partition)
-        if is_new:
+        elif not self._is_known(topic_partition):
             self._new_partitions.add(topic_partition)
-        return is_new
 
     def _is_known(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._partitions or topic_partition in self._pending_partitions
