@@ -130,13 +130,31 @@ def test_a_topic_that_was_agreed_to_is_not_created_twice_when_the_connection_bre
     assert called(client, "wait_for_topics") == 2
 
 
-def test_another_broker_is_asked_when_the_first_is_gone(client):
-    client.script["describe_cluster"] = [
+@pytest.mark.parametrize(
+    "gone",
+    [
         wire_errors.KafkaConnectionError("refused"),
-        [{"broker_id": 2}, {"broker_id": 1}],
-    ]
+        wire_errors.NodeNotReadyError(1),
+        # The cluster names its controller before it lists it among its brokers.
+        wire_errors.UnknownBrokerIdError(1),
+        RuntimeError("Failed to find active controller id!"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_another_broker_is_asked_when_the_first_is_gone(client, gone):
+    client.script["describe_cluster"] = [gone, [{"broker_id": 2}, {"broker_id": 1}]]
     assert admin.broker_ids("a:1") == [1, 2]
     assert called(client, "connect") == 2
+
+
+@pytest.mark.parametrize(
+    ("bug", "is_ours"), [(wire_errors.IllegalStateError("x"), True), (RuntimeError("x"), False)]
+)
+def test_what_does_not_pass_is_asked_once(client, bug, is_ours):
+    client.script["describe_cluster"] = [bug]
+    with pytest.raises(KafkaError if is_ours else RuntimeError, match="x"):
+        admin.broker_ids("a:1", timeout=30)
+    assert called(client, "connect") == 1
 
 
 def test_a_cluster_that_is_gone_is_given_up_in_time(client):

@@ -38,6 +38,7 @@ from .errors import (
     KafkaError,
     KafkaTimeoutError,
     LeaderNotAvailableError,
+    NotControllerError,
     RetriableError,
     UnknownTopicOrPartitionError,
     error_for_code,
@@ -49,6 +50,9 @@ TRANSACTION_TOPIC = "__transaction_state"
 GROUP_TOPIC = "__consumer_offsets"
 _POLL_SECONDS = 0.1
 _SETTLE_SECONDS = 3.0
+# A broker cannot be reached, or the cluster named one that it does not list: it is starting,
+# or has just gone. Another connection asks anew.
+_GONE = (kafka.errors.RetriableError, kafka.errors.UnknownBrokerIdError)
 _UNSETTLED = (UnknownTopicOrPartitionError.code, LeaderNotAvailableError.code)
 
 T = TypeVar("T")
@@ -143,14 +147,19 @@ def _our_errors(bootstrap_servers: str) -> Iterator[None]:
             f"{bootstrap_servers} did not answer in time. A wrong password, or a certificate that "
             f"is not trusted, shows itself like this as well. ({error})"
         ) from error
-    except kafka.errors.KafkaConnectionError as error:
-        raise DisconnectError(f"{bootstrap_servers}: {error}") from error
     except kafka.errors.KafkaError as error:
-        code = getattr(error, "errno", -1)
+        code = getattr(error, "errno", None)
+        if isinstance(code, int) and code > 0:
+            raise error_for_code(code, f"{type(error).__name__}: {error}") from error
         # kafka-python's own errors have no code of the protocol.
-        if not isinstance(code, int) or code <= 0:
-            raise KafkaError(f"{type(error).__name__}: {error}") from error
-        raise error_for_code(code, f"{type(error).__name__}: {error}") from error
+        if isinstance(error, _GONE):
+            raise DisconnectError(f"{bootstrap_servers}: {error}") from error
+        raise KafkaError(f"{type(error).__name__}: {error}") from error
+    except RuntimeError as error:
+        # Two brokers in a row said that another one is the controller.
+        if "active controller" not in str(error):
+            raise
+        raise NotControllerError(f"{bootstrap_servers}: {error}") from error
 
 
 def _to_ms(seconds: float) -> int:
