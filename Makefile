@@ -40,9 +40,12 @@ lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 types: .venv/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
 
+# The rest is the same code on both implementations, and the core's tests run on each.
+TESTS_OF_COMPILED = tests/record tests/wire $(wildcard tests/test_*.py)
+
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
 	$(PYTEST) tests --numprocesses=auto
-	TXNPRODUCER_IMPL=python $(PYTEST) tests --ignore=tests/core --numprocesses=auto
+	TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto
 	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core
 	$(BIN)/coverage report --skip-covered --fail-under=100
 
@@ -51,7 +54,7 @@ FIRST_SEED = $(shell git log -1 --format=%ct000 2>/dev/null)
 
 simulation: .venv/.installed-dev  ## a thousand fresh seeds of the simulator, and some of them in pure Python
 	$(BIN)/txnproducer simulate --seeds 1000 $(addprefix --seed ,$(FIRST_SEED))
-	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --seeds 300 $(addprefix --seed ,$(FIRST_SEED))
+	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --seeds 200 $(addprefix --seed ,$(FIRST_SEED))
 
 coverage: .venv/.installed-dev  ## the unit tests again, with the branches they leave out
 	$(BIN)/coverage run -m pytest tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,8 @@ from integration.conformance.model import ModelTarget
 from integration.conftest import Broker
 
 pytestmark = pytest.mark.integration
+
+ALL_CASES = os.environ.get("TXNPRODUCER_ALL_CASES", "") not in ("", "0")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,11 @@ def test_the_model_answers_as_a_real_broker_with_an_authorizer_does(
 def compare(case: Case, mode: Mode, live: LiveTarget) -> None:
     if not case.is_for(mode.transaction_version):
         pytest.skip(f"about transactions v{case.only} alone")
+    if case.group == "last_epochs" and mode.name == "4.3.1-v1" and not ALL_CASES:
+        pytest.skip(
+            "asks for 32,767 epochs, as it does on 3.9.1 and with v2; TXNPRODUCER_ALL_CASES=1 "
+            "runs it here as well"
+        )
     truth = play(case, live)
     model = ModelTarget(mode.version, mode.transaction_version, case.nodes)
     assert play(case, model) == truth

@@ -86,14 +86,21 @@ def does_harm(broker, monkeypatch, is_guarded):
 
 @pytest.fixture
 def told(broker, transactional_id):
-    """Ask the coordinator about the transaction."""
+    """Ask the coordinator about the transaction, once the markers of the one before are written.
+
+    Until they are, it answers a late request by CONCURRENT_TRANSACTIONS.
+    """
 
     def ask():
         answer = admin.describe_transaction(broker.servers, transactional_id)
         assert answer is not None
         return answer
 
-    return ask
+    def ask_until_settled():
+        wait_until(lambda: not ask().state.startswith("Prepare"), "its markers are not written")
+        return ask()
+
+    return ask_until_settled
 
 
 def topics_of(description):
@@ -198,7 +205,7 @@ def settled_offsets(broker, group, told):
     def settle(expected):
         deadline = time.monotonic() + PATIENCE_S
         # A partition whose first offset is not decided yet is left out of a group's offsets.
-        wait_until(lambda: not told().state.startswith("Prepare"), "its markers are not written")
+        told()
         while (found := committed()) != expected and time.monotonic() < deadline:
             time.sleep(0.05)  # markers may be written before the group's coordinator heeds them
         return found
