@@ -37,9 +37,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="more works, all peers in all of them")
     parser.add_argument("--only", default="", metavar="WORK", help="works with this in their name")
     parser.add_argument("--peers", default=",".join(PEERS), help="names, separated by commas")
+    parser.add_argument("--brokers", type=int, default=1, help="three replicate everything")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw into this folder")
     parser.add_argument("--read", type=Path, metavar="JSON", help="measure nothing, show this")
     arguments = parser.parse_args()
+    if arguments.brokers < 1:
+        parser.error(f"--brokers {arguments.brokers}: at least one is needed")
     unknown = set(arguments.peers.split(",")) - set(PEERS)
     if unknown:
         parser.error(f"no such peers: {', '.join(unknown)}; there are {', '.join(PEERS)}")
@@ -91,10 +94,12 @@ def _measure(arguments: argparse.Namespace) -> Results:
     with (
         tempfile.TemporaryDirectory(prefix="txnproducer-bench-") as folder,
         EmbeddedKafka(
-            jvm_options=_BROKERS_JVM, settings={"log.segment.delete.delay.ms": 1_000}
+            arguments.brokers,
+            jvm_options=_BROKERS_JVM,
+            settings={"log.segment.delete.delay.ms": 1_000},
         ) as kafka,
     ):
-        results = Results(_about(kafka, plan))
+        results = Results(_about(kafka, plan, arguments.brokers))
         _print(report.head(results.about))
         java = compile_java_peer(kafka.version, Path(folder))
         bench = Bench(kafka, java, Path(folder), plan)
@@ -146,7 +151,7 @@ def _show(results: Results) -> None:
                 _print(report.work_lines(results.of(*place)))
 
 
-def _about(kafka: EmbeddedKafka, plan: Plan) -> dict[str, Any]:
+def _about(kafka: EmbeddedKafka, plan: Plan, brokers: int) -> dict[str, Any]:
     words = {table: {peer: in_words_of(peer, table) for peer in PEERS} for table in TABLES}
     return {
         "commit": _commit(),
@@ -155,7 +160,7 @@ def _about(kafka: EmbeddedKafka, plan: Plan) -> dict[str, Any]:
         "processors": os.cpu_count(),
         "python": platform.python_version(),
         "kafka": kafka.version,
-        "broker": f"one, on the same machine, {' '.join(_BROKERS_JVM)}",
+        "broker": f"{brokers}, on the same machine, {' '.join(_BROKERS_JVM)}",
         "rounds": plan.rounds,
         "seconds": plan.seconds,
         "settings": words,

@@ -685,6 +685,13 @@ MUTANTS = (
             ("end-txn", "EndTxnHandler", "EndTxn"),
         )
     ),
+    Mutant(
+        "six-batches-in-flight",
+        "drain.py",
+        "    if sequences.is_memory_of_broker_used_up(place):\n        return True\n",
+        "",
+        "a connection never has more than five requests on their way",
+    ),
 )
 
 # What a mutant's text may need besides.
