@@ -22,6 +22,7 @@ from txnproducer.spark import (
     SinkError,
 )
 from txnproducer.spark.demo import start_spark
+from txnproducer.spark.runs import Batch
 from txnproducer.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -110,17 +111,44 @@ def test_another_number_of_partitions_on_a_replay_stops_on_the_driver(spark, kaf
     assert committed(kafka, topic) == expected(30)
 
 
-@pytest.mark.parametrize("partitions", [4, 8])
-def test_a_batch_that_one_far_partition_holds_is_seen_by_a_run_with_fewer(
-    spark, kafka, topic, sink, partitions
+@pytest.mark.parametrize(
+    ("partitions", "refusal"), [(4, PartialReplayError), (8, ReplayMismatchError)]
+)
+def test_a_batch_that_one_far_partition_holds_is_seen_before_a_row_is_written(
+    spark, kafka, topic, sink, partitions, refusal
 ):
     # As after a driver that was killed when one of eight tasks had committed.
-    rows = frame(spark, 5, first=100).collect()
-    sink()._plan(0, "query", 8).write(5, rows)
-    with pytest.raises(PartialReplayError, match=r"\(5\) hold 5 rows"):
+    write_one_of(sink, 8, 5, frame(spark, 5, first=100).collect())
+    with pytest.raises(refusal, match=r"5 rows"):
         sink().write(frame(spark, 30, partitions=partitions), 0)
     assert committed(kafka, topic) == expected(5, first=100)
     assert list(sink().status()) == [5]
+
+
+def test_a_batch_that_was_broken_off_is_completed_if_its_rows_are_the_same(
+    spark, kafka, topic, sink
+):
+    data = frame(spark, 80, partitions=8)
+    parts = data.rdd.glom().collect()
+    write_one_of(sink, 8, 5, parts[5])
+    report = sink().write(data, 0)
+    assert (report.transactions, report.replayed) == (7, 1)
+    assert committed(kafka, topic) == expected(80)
+
+
+def test_a_batch_that_was_broken_off_stops_a_partition_writer(spark, kafka, topic, sink):
+    data = frame(spark, 80, partitions=8)
+    parts = data.rdd.glom().collect()
+    write_one_of(sink, 8, 5, parts[5])
+    with pytest.raises(PartialReplayError, match="without the frame"):
+        sink().partition_writer(0, writers=8)
+    data.foreachPartition(sink(on_replay_mismatch="keep").partition_writer(0, writers=8))
+    assert committed(kafka, topic) == expected(80)
+
+
+def write_one_of(sink, writers, partition, rows):
+    plan, _ = sink()._plan(Batch(0, "query", writers))
+    plan.write(partition, rows)
 
 
 def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic, sink):

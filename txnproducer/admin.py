@@ -535,6 +535,7 @@ def committed_offsets(
     timeout: float = DEFAULT_TIMEOUT,
     *,
     partitions: Iterable[TopicPartition] | None = None,
+    waits_for_undecided: bool = True,
     **security: Any,
 ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
     """Return what consumer groups have committed, once nothing of it is undecided.
@@ -550,6 +551,8 @@ def committed_offsets(
         groups: Group ids.
         partitions: Which partitions to ask for, the same in every group; None for all that a group
             has offsets of.
+        waits_for_undecided: False returns what was committed before, whatever an open transaction
+            may still commit.
         timeout: Seconds.
         **security: kafka-python's security settings.
 
@@ -578,9 +581,12 @@ def committed_offsets(
                 request.require_stable = True
                 yield group, request
 
-        client._list_group_offsets_requests = stable  # noqa: SLF001
+        if waits_for_undecided:
+            client._list_group_offsets_requests = stable  # noqa: SLF001
         found: dict[str, dict[Any, Any]] = client.list_group_offsets(dict.fromkeys(names, places))
-        if not asked_stable:  # never take an undecided offset for an absent one
+        if (
+            waits_for_undecided and not asked_stable
+        ):  # never take an undecided offset for an absent one
             raise KafkaError("this kafka-python asks for offsets in a way that is not known here")
         return found
 

@@ -12,6 +12,7 @@ from txnproducer.spark.errors import (
     ReplayMismatchError,
     SchemaError,
     SinkError,
+    StaleRunError,
 )
 from txnproducer.spark.partition_writer import PartitionReport
 from txnproducer.spark.sink import BatchReport, ExactlyOnceKafkaSink
@@ -25,4 +26,5 @@ __all__ = [
     "ReplayMismatchError",
     "SchemaError",
     "SinkError",
+    "StaleRunError",
 ]

@@ -23,7 +23,11 @@ class LedgerError(SinkError):
 
 
 class PartialReplayError(SinkError):
-    """Some partitions hold this batch already, others do not."""
+    """Some partitions hold this batch already, and the others can't be written safely."""
+
+
+class StaleRunError(SinkError):
+    """Another run of the sink has begun; this task or driver is of an earlier one."""
 
 
 class ReplayMismatchError(SinkError):

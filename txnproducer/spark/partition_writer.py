@@ -5,6 +5,7 @@ Owns: the task's side of the protocol. Must not know: the driver, other partitio
 Rules:
 * `InitProducerId` comes first: it fences every earlier attempt of this partition and aborts what
   it left open. Only then is the ledger read, since until then an older attempt could still commit.
+* With the ledger the plan is read: a task of an earlier run of the sink writes nothing.
 * A batch that the ledger holds is not written again: its rows are read and compared, by count and
   digest, with what was committed. Other rows are an error, never silence.
 * An attempt that loses its transaction (fenced, timed out) looks at the ledger before it fails: a
@@ -28,9 +29,12 @@ from txnproducer.errors import (
 )
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.digest import Digest
+from txnproducer.spark.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.errors import ReplayMismatchError
-from txnproducer.spark.ledger import Ledger, LedgerEntry, LedgerRules
-from txnproducer.spark.schema import to_record
+from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.runs import check_run
+from txnproducer.spark.schema import Record, to_record
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S = 30.0
@@ -71,6 +75,7 @@ class BatchPlan:
         batch_id: the batch.
         query_id: whose.
         writers: how many partitions write it.
+        run: of the sink; a task whose run is over writes nothing.
         on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
         on_event: told what happens, in the task's process.
         include_headers: whether the column `headers` is written.
@@ -83,6 +88,7 @@ class BatchPlan:
     batch_id: int
     query_id: str
     writers: int
+    run: int
     on_replay_mismatch: str = "stop"
     on_event: OnEvent | None = None
     include_headers: bool = True
@@ -95,6 +101,55 @@ class BatchPlan:
             KafkaError: failed; nothing of this call will be visible.
         """
         return _PartitionWriter(self, partition).write(rows)
+
+    def digest(self, rows: Iterable[Any]) -> Digest:
+        """Return what a partition's rows add up to; nothing is written."""
+        digest = Digest()
+        self.add_to(digest, rows)
+        return digest
+
+    def add_to(self, digest: Digest, rows: Iterable[Any]) -> None:
+        """Read rows to their end, and add them to a digest."""
+        for topic, partition, key, value, headers in self.records(rows):
+            digest.add(topic, partition, key, value, headers)
+
+    def records(self, rows: Iterable[Any]) -> Iterator[Record]:
+        """Turn rows into records."""
+        names: frozenset[str] | None = None
+        for row in rows:
+            if names is None:
+                names = frozenset(row.__fields__)
+                if not self.include_headers:
+                    names -= {"headers"}
+            yield to_record(row, names, self.topic)
+
+    def compare(
+        self, entries: Mapping[int, LedgerEntry], found: Mapping[int, tuple[int, str]]
+    ) -> None:
+        """Compare what partitions have committed with the rows that they have now.
+
+        Args:
+            entries: of this batch, by partition.
+            found: rows and digest of each of these partitions.
+
+        Raises:
+            ReplayMismatchError: they differ, and that is not allowed.
+        """
+        nothing = (0, Digest().hex())
+        others = [
+            f"partition {partition}: {entry.rows} rows (digest {entry.digest}) were committed, "
+            "now there are {} (digest {})".format(*found.get(partition, nothing))
+            for partition, entry in sorted(entries.items())
+            if found.get(partition, nothing) != (entry.rows, entry.digest)
+        ]
+        if others and self.on_replay_mismatch != "keep":
+            raise ReplayMismatchError(
+                f"batch {self.batch_id} comes again with other rows. {'; '.join(others)}. The "
+                "source or the plan does not give the same rows again, so the rest of the batch "
+                "can't be written exactly once. What was committed stays. Ways out: a source "
+                'that can be read again; on_replay_mismatch="keep" to go on with what was '
+                "committed; another sink id."
+            )
 
     def tell(self, name: str, partition: int, rows: int) -> None:
         """Tell the hook of an event."""
@@ -116,9 +171,9 @@ class _PartitionWriter:
         producer = TransactionalProducer.from_config(config)
         try:
             self._timed("init", producer.init_transactions)
-            entry = self._timed("ledger", self._committed)
+            entry = self._timed("ledger", self._committed_in_this_run)
             if entry is not None:
-                return self._compare(entry, self._read(rows))
+                return self._compare(entry, plan.digest(rows))
             return self._write(producer, rows)
         finally:
             producer.close(_CLOSE_S)
@@ -130,14 +185,22 @@ class _PartitionWriter:
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
 
+    def _committed_in_this_run(self) -> LedgerEntry | None:
+        """Return what `_committed` does, if this task's run is still the one that counts."""
+        run, entry = self._look()
+        check_run(run, self.plan.run, self.plan.query_id)
+        return entry
+
     def _committed(self) -> LedgerEntry | None:
         """Return this partition's entry if it is this batch's."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[PlanEntry | None, LedgerEntry | None]:
         plan = self.plan
-        entries = plan.rules.fitting(
-            plan.ledger.read([self.partition]), plan.batch_id, plan.query_id
-        )
-        entry = entries.get(self.partition)
-        return entry if entry is not None and entry.batch_id == plan.batch_id else None
+        run, entries = plan.ledger.read([self.partition])
+        fitting = plan.rules.fitting(entries, plan.batch_id, plan.query_id)
+        entry = fitting.get(self.partition)
+        return run, entry if entry is not None and entry.batch_id == plan.batch_id else None
 
     def _write(self, producer: TransactionalProducer, rows: Iterable[Any]) -> PartitionReport:
         plan, digest = self.plan, Digest()
@@ -160,24 +223,9 @@ class _PartitionWriter:
         return self._report(digest, is_replay=False)
 
     def _send(self, producer: TransactionalProducer, rows: Iterable[Any], digest: Digest) -> None:
-        for topic, partition, key, value, headers in self._records(rows):
+        for topic, partition, key, value, headers in self.plan.records(rows):
             digest.add(topic, partition, key, value, headers)
             producer.send(topic, value, key, headers, partition)
-
-    def _records(self, rows: Iterable[Any]) -> Iterator[Any]:
-        names: frozenset[str] | None = None
-        for row in rows:
-            if names is None:
-                names = frozenset(row.__fields__)
-                if not self.plan.include_headers:
-                    names -= {"headers"}
-            yield to_record(row, names, self.plan.topic)
-
-    def _read(self, rows: Iterable[Any], digest: Digest | None = None) -> Digest:
-        digest = Digest() if digest is None else digest
-        for topic, partition, key, value, headers in self._records(rows):
-            digest.add(topic, partition, key, value, headers)
-        return digest
 
     def _after_loss(
         self, rows: Iterable[Any], digest: Digest, error: KafkaError
@@ -193,20 +241,12 @@ class _PartitionWriter:
             error,
         )
         # Rows of an iterator that broke off half-way are read on to its end.
-        return self._compare(entry, self._read(rows, digest))
+        self.plan.add_to(digest, rows)
+        return self._compare(entry, digest)
 
     def _compare(self, entry: LedgerEntry, digest: Digest) -> PartitionReport:
         plan = self.plan
-        is_equal = (entry.rows, entry.digest) == (digest.count, digest.hex())
-        if not is_equal and plan.on_replay_mismatch != "keep":
-            raise ReplayMismatchError(
-                f"batch {plan.batch_id}, partition {self.partition} was committed with "
-                f"{entry.rows} rows (digest {entry.digest}); now it has {digest.count} rows "
-                f"(digest {digest.hex()}). The source or the plan does not give the same rows "
-                "again, so the rest of the batch can't be written exactly once. What was "
-                "committed stays. Ways out: a source that can be read again; "
-                'on_replay_mismatch="keep" to go on with what was committed; another sink id.'
-            )
+        plan.compare({self.partition: entry}, {self.partition: (digest.count, digest.hex())})
         plan.tell("task_replayed", self.partition, entry.rows)
         return self._report(digest, is_replay=True)
 
@@ -225,6 +265,27 @@ class PartitionTask:
     def __call__(self, partition: int, rows: Iterable[Any]) -> Iterator[PartitionReport]:
         """Write a partition, give its report."""
         yield self.plan.write(partition, rows)
+
+
+@dataclass(frozen=True)
+class DigestTask:
+    """Reads some partitions, and writes nothing, as Spark's `mapPartitionsWithIndex` calls it.
+
+    Attributes:
+        plan: of the batch.
+        partitions: which; the others are not even read.
+    """
+
+    plan: BatchPlan
+    partitions: frozenset[int]
+
+    def __call__(
+        self, partition: int, rows: Iterable[Any]
+    ) -> Iterator[tuple[int, tuple[int, str]]]:
+        """Read a partition, give its number, rows and digest."""
+        if partition in self.partitions:
+            digest = self.plan.digest(rows)
+            yield partition, (digest.count, digest.hex())
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,19 @@ from typing import Any, Final, Literal
 from txnproducer.admin import broker_setting, partition_count
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark import options as sink_options
-from txnproducer.spark.errors import SinkError
-from txnproducer.spark.ledger import Ledger, LedgerEntry, LedgerRules
+from txnproducer.spark.entries import LedgerEntry
+from txnproducer.spark.errors import PartialReplayError, SinkError
+from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger_rules import LedgerRules, in_part
 from txnproducer.spark.partition_writer import (
     BatchPlan,
+    DigestTask,
     OnEvent,
     PartitionReport,
     PartitionTask,
     PartitionWriter,
 )
+from txnproducer.spark.runs import Batch, Runs
 from txnproducer.spark.schema import check_schema
 
 _LOG = logging.getLogger(__name__)
@@ -131,8 +135,7 @@ class ExactlyOnceKafkaSink:
         self._on_replay_mismatch = on_replay_mismatch
         self._on_event = on_event
         self._timeout_ms: int | None = None
-        self._is_ledger_known = False
-        self._partitions: set[int] = set()
+        self._runs = Runs(self._ledger, self._rules)
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -162,8 +165,12 @@ class ExactlyOnceKafkaSink:
         frame = df if self._writers is None else df.repartition(self._writers)
         rdd = _rdd_of(frame)
         writers = rdd.getNumPartitions()
-        plan = self._plan(batch_id, query_id, max(1, writers))
-        self._check_ledger(plan)
+        plan, done = self._plan(Batch(batch_id, query_id, max(1, writers)))
+        if writers and 0 < len(done) < writers:
+            # The others may be written only if the rows are cut as they were then; a task would
+            # find out too late, when its neighbour has written already.
+            found = rdd.mapPartitionsWithIndex(DigestTask(plan, frozenset(done))).collect()
+            plan.compare(done, dict(found))
         if writers:
             reports = rdd.mapPartitionsWithIndex(PartitionTask(plan)).collect()
         else:  # a frame that is empty by its plan runs no task, but the batch must be recorded
@@ -183,13 +190,18 @@ class ExactlyOnceKafkaSink:
         _check_batch_id(batch_id)
         if type(writers) is not int or writers < 1:
             raise InvalidConfigurationError(f"writers={writers!r}: must be an integer above 0")
-        plan = self._plan(batch_id, self._query_of(None), writers)
-        self._check_ledger(plan)
+        plan, done = self._plan(Batch(batch_id, self._query_of(None), writers))
+        if 0 < len(done) < writers and self._on_replay_mismatch != "keep":
+            raise PartialReplayError(
+                f"{in_part(batch_id, done)}. Nothing was written: whether the rows are the same "
+                "again can't be looked at here, without the frame. Ways out: `write`, which can; "
+                'on_replay_mismatch="keep", if they are; another sink id'
+            )
         return PartitionWriter(plan)
 
     def status(self) -> dict[int, LedgerEntry]:
         """Return the ledger entry of every partition that has one."""
-        return self._ledger.read(self._ledger.known_partitions())
+        return self._ledger.read(self._ledger.known_partitions())[1]
 
     # --- what is checked before a task starts ---------------------------------------------------
 
@@ -224,7 +236,8 @@ class ExactlyOnceKafkaSink:
                 stacklevel=4,
             )
 
-    def _plan(self, batch_id: int, query_id: str, writers: int) -> BatchPlan:
+    def _plan(self, batch: Batch) -> tuple[BatchPlan, dict[int, LedgerEntry]]:
+        """Return what the tasks are told, and which partitions hold the batch already."""
         if self._timeout_ms is None:
             self._check_topic()
             self._timeout_ms = self._choose_timeout_ms()
@@ -232,18 +245,23 @@ class ExactlyOnceKafkaSink:
             "transaction.timeout.ms": str(self._timeout_ms),
             **self._settings.producer,
         }
-        return BatchPlan(
+        run, done = self._runs.enter(batch, settings)
+        if len(done) == batch.writers:
+            _LOG.info("batch %d is committed already; its rows are compared", batch.batch_id)
+        plan = BatchPlan(
             self._ledger,
             self._rules,
             settings,
             self._settings.topic,
-            batch_id,
-            query_id,
-            writers,
+            batch.batch_id,
+            batch.query_id,
+            batch.writers,
+            run,
             self._on_replay_mismatch,
             self._on_event,
             self._settings.include_headers,
         )
+        return plan, done
 
     def _check_topic(self) -> None:
         for topic in {self._ledger.topic, self._settings.topic} - {None}:
@@ -273,17 +291,6 @@ class ExactlyOnceKafkaSink:
             )
         return wanted
 
-    def _check_ledger(self, plan: BatchPlan) -> None:
-        # All that ever wrote, not only the partitions of now: an earlier run may have had more of
-        # them, and have committed this very batch there.
-        known = set(plan.ledger.known_partitions()) if not self._is_ledger_known else set()
-        self._partitions = known | self._partitions | set(range(plan.writers))
-        # Until this batch is done; after a failure others may have written.
-        self._is_ledger_known = False
-        entries = plan.ledger.read(sorted(self._partitions))
-        if plan.rules.check(entries, plan.batch_id, plan.query_id, plan.writers):
-            _LOG.info("batch %d is committed already; its rows are compared", plan.batch_id)
-
     # --- reports --------------------------------------------------------------------------------
 
     def _report(
@@ -300,7 +307,7 @@ class ExactlyOnceKafkaSink:
             tuple(sorted(reports, key=lambda one: one.partition)),
         )
         self.last_report = report
-        self._is_ledger_known = True
+        self._runs.batch_done()
         _LOG.info(
             "sink %s, batch %d: %d rows, %d bytes, %d transactions, %d replayed, %.2f s",
             self._sink_id,

@@ -1,0 +1,202 @@
+"""Runs of the Spark sink on a real broker, played without Spark: who may still commit."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from integration.readers import read_with_confluent, values
+from txnproducer import admin
+from txnproducer.errors import KafkaError
+from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, StaleRunError
+from txnproducer.spark.runs import Batch, Runs
+from txnproducer.testing import EmbeddedKafka
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+_NUMBERS = itertools.count()
+
+
+class Row(tuple):
+    """As Spark's, of one column."""
+
+    __slots__ = ()
+    __fields__ = ("value",)
+
+    def __getitem__(self, name):
+        return tuple.__getitem__(self, self.__fields__.index(name))
+
+
+ROWS = [Row((f"value {n}",)) for n in range(10)]
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    with EmbeddedKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def topic(kafka):
+    name = f"runs-{next(_NUMBERS)}"
+    kafka.create_topic(name)
+    return name
+
+
+@pytest.fixture
+def driver(kafka, topic):
+    """Return what makes a driver: a sink as a new process has it."""
+
+    def make(**arguments):
+        given = {"topic": topic, "query_id": "query", **arguments}
+        return ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given)
+
+    return make
+
+
+def enter(sink, batch_id=0, writers=2, query_id="query"):
+    """Begin a batch, and return what its tasks are told."""
+    plan, _ = sink._plan(Batch(batch_id, query_id, writers))
+    return plan
+
+
+def write_all(plan):
+    for partition in range(plan.writers):
+        plan.write(partition, ROWS)
+
+
+def delete_group(kafka, name):
+    with admin.connect(kafka.bootstrap_servers) as client:
+        client.delete_groups([name])
+
+
+def committed(kafka, topic):
+    return len(values(read_with_confluent(kafka.bootstrap_servers, topic)))
+
+
+@pytest.mark.parametrize("partition", [1, 5])
+def test_a_task_of_an_earlier_run_that_wakes_writes_nothing(kafka, topic, driver, partition):
+    before = enter(driver(), writers=8)
+    after = enter(driver(), writers=4)
+    with pytest.raises(StaleRunError, match=r"this is run 1 .* run 2 "):
+        before.write(partition, ROWS)
+    write_all(after)
+    assert committed(kafka, topic) == 40
+
+
+@pytest.mark.parametrize("partition", [1, 5])
+def test_a_task_of_an_earlier_run_that_is_about_to_commit_is_shut_out(
+    kafka, topic, driver, partition
+):
+    seen = []
+
+    def take_over(name, info):
+        if name == "task_before_commit" and info["partition"] == partition and not seen:
+            seen.append(enter(driver(), writers=4))
+
+    before = enter(driver(on_event=take_over), writers=8)
+    with pytest.raises(KafkaError):
+        before.write(partition, ROWS)
+    assert committed(kafka, topic) == 0
+    write_all(seen[0])
+    assert committed(kafka, topic) == 40
+
+
+@pytest.mark.parametrize("has_plan", [True, False])
+def test_another_query_is_stopped_before_it_has_fenced_anybody(kafka, topic, driver, has_plan):
+    refused = []
+
+    def intrude(name, info):
+        if name == "task_before_commit":
+            if not has_plan:  # as of a version that had none
+                delete_group(kafka, plan.ledger.plan_group)
+            with pytest.raises(LedgerError, match="belongs to another query") as caught:
+                enter(driver(query_id="other"), query_id="other")
+            refused.append(caught.value)
+
+    sink = driver(on_event=intrude)
+    if not has_plan:
+        write_all(replace(enter(sink, writers=1), on_event=None))
+    plan = enter(sink, 0 if has_plan else 1, writers=1)
+    write_all(plan)
+    assert len(refused) == 1
+    assert committed(kafka, topic) == (10 if has_plan else 20)
+
+
+def test_another_query_is_stopped_before_it_has_fenced_a_driver_that_plans(driver, monkeypatch):
+    enter(driver())
+    usual, refused = Runs._commit, []
+
+    def commit(runs, producer, plan):
+        if not refused:
+            with pytest.raises(LedgerError, match="its plan is run 1 of query query") as caught:
+                enter(driver(query_id="other"), query_id="other")
+            refused.append(caught.value)
+        usual(runs, producer, plan)
+
+    monkeypatch.setattr(Runs, "_commit", commit)
+    assert enter(driver()).run == 2
+
+
+def test_a_query_whose_sink_is_taken_at_the_last_moment_fences_nobody(
+    kafka, topic, driver, monkeypatch
+):
+    usual, begun = Runs._planning, []
+
+    def planning(runs, settings):
+        if not begun:
+            begun.append(None)  # the other one's turn is next
+            begun.append(enter(driver(query_id="quick"), query_id="quick"))
+        return usual(runs, settings)
+
+    monkeypatch.setattr(Runs, "_planning", planning)
+    with pytest.raises(LedgerError, match="its plan is run 1 of query quick"):
+        enter(driver())
+    write_all(begun[1])
+    assert committed(kafka, topic) == 20
+
+
+def test_a_run_goes_on_while_batches_are_whole_and_not_behind_a_failure(kafka, topic, driver):
+    sink = driver()
+    first = enter(sink, 0)
+    write_all(first)
+    second = enter(sink, 1)
+    second.write(0, ROWS)  # and the other task fails
+    third = enter(sink, 1)
+    third.write(1, ROWS)
+    fourth = enter(sink, 2)
+    assert [plan.run for plan in (first, second, third, fourth)] == [1, 1, 2, 2]
+    with pytest.raises(StaleRunError):
+        second.write(1, ROWS)
+    assert committed(kafka, topic) == 40
+
+
+def test_more_writers_than_ever_are_planned_before_they_write(kafka, topic, driver):
+    sink = driver()
+    write_all(enter(sink, 0, writers=1))
+    more = enter(sink, 1, writers=3)
+    planned, _ = more.ledger.read()
+    assert (more.run, planned.run, planned.most_writers) == (1, 1, 3)
+    write_all(more)
+    write_all(enter(sink, 2, writers=2))
+    assert more.ledger.read()[0].most_writers == 3
+    assert committed(kafka, topic) == 60
+
+
+@pytest.mark.parametrize("writers", [1, 3])
+def test_a_driver_that_another_one_has_replaced_stops(driver, writers):
+    old = driver()
+    write_all(enter(old, 0, writers=1))
+    enter(driver(), 1, writers=2)
+    with pytest.raises(StaleRunError, match="another driver"):
+        enter(old, 1, writers=writers)
+
+
+def test_a_sink_that_has_no_plan_yet_counts_the_partitions_that_have_a_ledger(kafka, driver):
+    old = enter(driver(), 0, writers=5)
+    write_all(old)
+    delete_group(kafka, old.ledger.plan_group)
+    new = enter(driver(), 1, writers=2)
+    planned, _ = new.ledger.read()
+    assert (planned.run, planned.most_writers) == (1, 5)

@@ -1,0 +1,139 @@
+"""What fits the ledger of a sink, and what stops a batch before a row is written.
+
+Owns: the rules and their texts. Must not know: where the ledger is, how rows are written.
+
+Rules:
+* A ledger that does not fit stops the batch before a row is written: a deleted checkpoint, whose
+  batch ids begin again at 0, would otherwise drop data in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txnproducer.spark.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.errors import LedgerError, PartialReplayError
+
+_TWO_QUERIES = (
+    "Either two queries use one sink id, or the checkpoint was deleted or replaced. Ways out: "
+    'another sink id; the old checkpoint; or on_foreign_ledger="take_over", if the old query is '
+    "gone and its rows may be written once more."
+)
+
+
+@dataclass(frozen=True)
+class LedgerRules:
+    """What to do about a ledger that does not fit: the sink's options of these names."""
+
+    on_missing_ledger: str = "stop"
+    on_foreign_ledger: str = "stop"
+
+    def fitting(
+        self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str
+    ) -> dict[int, LedgerEntry]:
+        """Return the entries that count for a batch.
+
+        Raises:
+            LedgerError: one is another query's, or ahead of the batch.
+        """
+        if self.takes_over:
+            return {
+                partition: entry
+                for partition, entry in entries.items()
+                if entry.query_id == query_id and entry.batch_id <= batch_id
+            }
+        for partition, entry in sorted(entries.items()):
+            if entry.query_id != query_id:
+                raise LedgerError(
+                    f"partition {partition} of this sink belongs to another query: its ledger "
+                    f"holds batch {entry.batch_id} of query {entry.query_id}, this is batch "
+                    f"{batch_id} of query {query_id}. {_TWO_QUERIES}"
+                )
+            if entry.batch_id > batch_id:
+                raise LedgerError(
+                    f"partition {partition} has committed batch {entry.batch_id} already, this is "
+                    f"batch {batch_id}: the checkpoint was rewound. Ways out: the newer "
+                    'checkpoint; another sink id; or on_foreign_ledger="take_over", if the rows '
+                    "since then may be written once more."
+                )
+        return dict(entries)
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether another query's ledger is no reason to stop."""
+        return self.on_foreign_ledger == "take_over"
+
+    def check_plan(self, plan: PlanEntry | None, query_id: str) -> None:
+        """Check, on the driver, the plan before anybody is fenced.
+
+        Raises:
+            LedgerError: it is another query's.
+        """
+        if plan is not None and plan.query_id != query_id and not self.takes_over:
+            raise LedgerError(
+                f"this sink belongs to another query: its plan is run {plan.run} of query "
+                f"{plan.query_id}, this is query {query_id}. {_TWO_QUERIES}"
+            )
+
+    def check(
+        self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str, writers: int
+    ) -> dict[int, LedgerEntry]:
+        """Check, on the driver, the ledgers against a batch before any row is written.
+
+        Returns:
+            The entries of partitions that hold the batch already: none for a new batch, all of
+            them for a replay, some if it was broken off.
+
+        Raises:
+            LedgerError: the ledger is missing, another query's, or ahead.
+            PartialReplayError: it was broken off, and was cut into another number of partitions.
+        """
+        fitting = self.fitting(entries, batch_id, query_id)
+        self._check_missing(fitting, entries, batch_id)
+        done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
+        if all(entry.writers == writers for entry in done.values()):
+            return done
+        raise PartialReplayError(
+            f"{in_part(batch_id, done)}, written by "
+            f"{sorted({entry.writers for entry in done.values()})} writers; now there are "
+            f"{writers}. Nothing was written: the rest would be cut in another way, and rows be "
+            "lost or doubled. Ways out: as many partitions as then; another sink id with a new "
+            "topic; or another sink id on the same topic, when the rows of the partitions named "
+            "above may be written once more."
+        )
+
+    def _check_missing(
+        self,
+        fitting: Mapping[int, LedgerEntry],
+        entries: Mapping[int, LedgerEntry],
+        batch_id: int,
+    ) -> None:
+        if self.on_missing_ledger == "write" or batch_id == 0:
+            return
+        if not entries:
+            raise LedgerError(
+                f"this sink has no ledger, but this is batch {batch_id}: either the query wrote "
+                "elsewhere before, or the ledger has expired (offsets.retention.minutes after the "
+                "last batch) or was deleted with its topic. Whether the batch was written before "
+                'can\'t be known. Way out: on_missing_ledger="write", if it was not, or may be '
+                "written once more."
+            )
+        before = [e.writers for e in fitting.values() if e.batch_id == batch_id - 1]
+        lost = [p for p in range(max(before, default=0)) if p not in entries]
+        if lost:
+            raise LedgerError(
+                f"batch {batch_id - 1} was written by {max(before)} partitions, but the ledgers "
+                f"of {lost} are missing: they have expired or were deleted. Way out: "
+                'on_missing_ledger="write", if the batch was not written there, or may be '
+                "written once more."
+            )
+
+
+def in_part(batch_id: int, done: Mapping[int, LedgerEntry]) -> str:
+    """Say which partitions hold a batch."""
+    rows = sum(entry.rows for entry in done.values())
+    return (
+        f"batch {batch_id} is committed in part: {len(done)} partition(s) "
+        f"({', '.join(map(str, sorted(done)))}) hold {rows} rows of it"
+    )
