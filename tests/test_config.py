@@ -218,6 +218,12 @@ class TestValues:
         assert config.compression_level is None
         assert "compression_lz4_level=18" in refused(**{"compression.lz4.level": 18})
 
+    def test_lz4_has_four_sizes_of_blocks(self) -> None:
+        assert build(compression_lz4_block_bytes=262_144).compression_lz4_block_bytes == 262_144
+        assert "lz4 knows 65536, 262144, 1048576, 4194304" in refused(
+            compression_lz4_block_bytes=100_000
+        )
+
     def test_a_level_without_a_codec_for_it_is_refused(self) -> None:
         assert "has no levels" in refused(compression_type="snappy", compression_level=3)
         assert "gzip knows the levels 1 to 9" in refused(

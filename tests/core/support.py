@@ -70,6 +70,7 @@ def make_accumulator(**options: Any) -> RecordAccumulator:
         "max_request_size": 100_000,
         "compression_type": "none",
         "compression_level": None,
+        "compression_lz4_block_bytes": 65_536,
         "linger_ms": 10,
         "retry_backoff_ms": 100,
         "retry_backoff_max_ms": 1_000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import sys
 
@@ -15,7 +16,13 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnproducer._record.compression import codec_for, codec_name, codec_names, decompress
+from txnproducer._record.compression import (
+    LZ4_BLOCKS,
+    codec_for,
+    codec_name,
+    codec_names,
+    decompress,
+)
 from txnproducer.errors import (
     CorruptRecordError,
     InvalidConfigurationError,
@@ -94,6 +101,15 @@ def test_lz4_is_the_frame_that_java_reads():
     assert info["block_size_id"] == lz4.frame.BLOCKSIZE_MAX64KB
     assert not info["content_checksum"]
     assert info["content_size"] == 0
+
+
+@pytest.mark.parametrize("block_bytes", LZ4_BLOCKS)
+def test_lz4_has_blocks_of_the_size_that_was_asked_for(block_bytes):
+    content = random.Random(1).randbytes(600_000).hex().encode()
+    compressed = codec_for("lz4", None, block_bytes).compress(content)
+    info = lz4.frame.get_frame_info(compressed)
+    assert (info["block_size"], info["block_linked"]) == (block_bytes, False)
+    assert decompress(3, compressed) == content
 
 
 def test_snappy_is_in_blocks_of_32_kib_under_the_header_of_xerial():

@@ -341,6 +341,7 @@ def _accumulator_options(config: ProducerConfig) -> AccumulatorOptions:
         max_request_size=config.max_request_size,
         compression_type=config.compression_type,
         compression_level=config.compression_level,
+        compression_lz4_block_bytes=config.compression_lz4_block_bytes,
         linger_ms=config.linger_ms,
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,

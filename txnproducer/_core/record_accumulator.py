@@ -50,6 +50,7 @@ class AccumulatorOptions:
     max_request_size: int
     compression_type: str
     compression_level: int | None
+    compression_lz4_block_bytes: int
     linger_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
@@ -172,7 +173,10 @@ class RecordAccumulator:
     def _new_builder(self, topic_queues: TopicQueues, size_limit_bytes: int) -> RecordBatchBuilder:
         options = self.options
         builder = RecordBatchBuilder(
-            size_limit_bytes, options.compression_type, options.compression_level
+            size_limit_bytes,
+            options.compression_type,
+            options.compression_level,
+            options.compression_lz4_block_bytes,
         )
         if options.compression_type != "none":
             builder.compression_ratio = topic_queues.compression_ratio

@@ -21,7 +21,7 @@ from crc32c import crc32c
 from txnproducer.errors import IllegalStateError
 
 from .batch_reader import decode_records
-from .compression import codec_for, decompress
+from .compression import LEAST_LZ4_BLOCK_BYTES, codec_for, decompress
 from .format import (
     ATTRIBUTES_OFFSET,
     BATCH_OVERHEAD_BYTES,
@@ -58,6 +58,7 @@ class RecordBatchBuilder:
             record.
         compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
         compression_level: the codec's level; None for its default.
+        lz4_block_bytes: of lz4's blocks.
         is_transactional: whether the batch belongs to a transaction, until `set_producer_state`
             says it.
         is_control: whether its records are control records (only brokers write those).
@@ -86,10 +87,11 @@ class RecordBatchBuilder:
         size_limit_bytes: int,
         compression: str = "none",
         compression_level: int | None = None,
+        lz4_block_bytes: int = LEAST_LZ4_BLOCK_BYTES,
         is_transactional: bool = False,
         is_control: bool = False,
     ) -> None:
-        self._codec = codec_for(compression, compression_level)
+        self._codec = codec_for(compression, compression_level, lz4_block_bytes)
         self._size_limit_bytes = min(size_limit_bytes, MAX_INT32)
         records = self.records_buffer = self.buffer_class(size_limit_bytes)
         # Of the buffer's: one call less for each record.

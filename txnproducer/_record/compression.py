@@ -7,9 +7,9 @@ Rules:
 * A codec says at once, when it is asked for, that its library is missing or its level is wrong: a
   producer must not learn it from its first batch.
 * One block per batch, as every Kafka client writes it. lz4 is the standard frame with independent
-  64 KiB blocks and no content checksum (what the Java client writes; its reader refuses dependent
-  blocks). snappy is written in the framing of xerial's snappy-java, which Java's reader and writer
-  use, and read with and without it.
+  blocks, of 64 KiB unless told otherwise, and no content checksum (what the Java client writes;
+  its reader refuses dependent blocks). snappy is written in the framing of xerial's snappy-java,
+  which Java's reader and writer use, and read with and without it.
 * The bytes of equal input are equal: no time stamps, no file names.
 """
 
@@ -43,6 +43,18 @@ _GZIP_WINDOW_BITS: Final = 31  # the largest window, with a gzip header and trai
 _LZ4_JAVA_DEFAULT_LEVEL: Final = 9
 _LZ4_LOWEST_HIGH_COMPRESSION: Final = 3
 
+# Blocks of more than 64 KiB are found in another way, which is faster and sees a little less: by
+# a fifth with text, by four fifths with what hardly can be compressed.
+LZ4_BLOCKS: Final = MappingProxyType(
+    {
+        65_536: lz4.frame.BLOCKSIZE_MAX64KB,
+        262_144: lz4.frame.BLOCKSIZE_MAX256KB,
+        1_048_576: lz4.frame.BLOCKSIZE_MAX1MB,
+        4_194_304: lz4.frame.BLOCKSIZE_MAX4MB,
+    }
+)
+LEAST_LZ4_BLOCK_BYTES: Final = min(LZ4_BLOCKS)
+
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_VERSIONS: Final = struct.pack(">ii", 1, 1)  # its own and the oldest that can read it
 _XERIAL_HEADER_BYTES: Final = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
@@ -65,7 +77,7 @@ class _CodecKind:
 
     codec_id: int
     levels: tuple[int, int] | None
-    make_compress: Callable[[int | None], Compress]
+    make_compress: Callable[[int | None, int], Compress]
     decompress: Transform
 
 
@@ -75,12 +87,15 @@ def codec_names() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def codec_for(name: str, level: int | None = None) -> Codec:
+def codec_for(
+    name: str, level: int | None = None, lz4_block_bytes: int = LEAST_LZ4_BLOCK_BYTES
+) -> Codec:
     """Return a codec by its name.
 
     Args:
         name: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
         level: how hard to try; None for the codec's default, which is Java's.
+        lz4_block_bytes: of lz4's blocks; one of `LZ4_BLOCKS`. Other codecs have none.
 
     Raises:
         InvalidConfigurationError: no such codec, no such level, or a library that is not
@@ -93,7 +108,7 @@ def codec_for(name: str, level: int | None = None) -> Codec:
         )
     if level is not None:
         _check_level(name, level, kind.levels)
-    return Codec(name, kind.codec_id, kind.make_compress(level))
+    return Codec(name, kind.codec_id, kind.make_compress(level, lz4_block_bytes))
 
 
 def codec_name(codec_id: int) -> str:
@@ -158,16 +173,16 @@ def _unchanged(data: bytes) -> bytes:
     return data
 
 
-def _make_none(level: int | None) -> Compress:  # noqa: ARG001 - the registry's signature
+def _make_none(level: int | None, _: int) -> Compress:  # noqa: ARG001 - the registry's signature
     return bytes
 
 
-def _make_gzip(level: int | None) -> Compress:
+def _make_gzip(level: int | None, _: int) -> Compress:
     wanted = zlib.Z_DEFAULT_COMPRESSION if level is None else level
     return lambda data: zlib.compress(data, wanted, wbits=_GZIP_WINDOW_BITS)
 
 
-def _make_lz4(level: int | None) -> Compress:
+def _make_lz4(level: int | None, block_bytes: int) -> Compress:
     # Levels 1 and 2 are high compression in Java; the library here would take them for fast ones.
     wanted = 0
     if level is not None and level != _LZ4_JAVA_DEFAULT_LEVEL:
@@ -177,7 +192,7 @@ def _make_lz4(level: int | None) -> Compress:
         frame: bytes = lz4.frame.compress(
             data,
             compression_level=wanted,
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_size=LZ4_BLOCKS[block_bytes],
             block_linked=False,
             store_size=False,
         )
@@ -191,7 +206,7 @@ def _decompress_lz4(data: bytes) -> bytes:
     return frame
 
 
-def _make_snappy(level: int | None) -> Compress:  # noqa: ARG001 - the registry's signature
+def _make_snappy(level: int | None, _: int) -> Compress:  # noqa: ARG001 - the registry's signature
     compress_raw = _library("cramjam", "snappy").snappy.compress_raw
 
     def compress(data: bytes | memoryview) -> bytes:
@@ -222,7 +237,7 @@ def _decompress_snappy(data: bytes) -> bytes:
     return b"".join(blocks)
 
 
-def _make_zstd(level: int | None) -> Compress:
+def _make_zstd(level: int | None, _: int) -> Compress:
     zstandard = _library("zstandard", "zstd")
     wanted = 3 if level is None else level
 

@@ -94,6 +94,7 @@ class ProducerConfig:
     retry_backoff_max_ms: int
     compression_type: str
     compression_level: int | None
+    compression_lz4_block_bytes: int
     partitioner_ignore_keys: bool
     partitioner_adaptive_partitioning_enable: bool
     partitioner_availability_timeout_ms: int

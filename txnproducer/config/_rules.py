@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from txnproducer.errors import InvalidConfigurationError
 
-from ._settings import COMPRESSION_LEVELS, INT_MAX
+from ._settings import COMPRESSION_LEVELS, INT_MAX, LZ4_BLOCKS_BYTES
 from ._values import invalid
 
 _LOG: Final = logging.getLogger("txnproducer.config")
@@ -178,6 +178,16 @@ def _check_compression_level(draft: Draft) -> None:
         raise invalid("compression_level", level, f"{codec} knows the levels {low} to {high}")
 
 
+def _check_lz4_block(draft: Draft) -> None:
+    size = draft.values["compression_lz4_block_bytes"]
+    if size not in LZ4_BLOCKS_BYTES:
+        raise invalid(
+            "compression_lz4_block_bytes",
+            size,
+            f"lz4 knows {', '.join(map(str, LZ4_BLOCKS_BYTES))}",
+        )
+
+
 def _name_the_client(draft: Draft) -> None:
     if draft.values["client_id"] is None:
         name = draft.values["transactional_id"]
@@ -232,6 +242,7 @@ _RULES: Final[tuple[Callable[[Draft], None], ...]] = (
     _fit_batch_size,
     _fit_backoffs,
     _check_compression_level,
+    _check_lz4_block,
     _name_the_client,
     _check_security_protocol,
     _check_login,
