@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_a_task_of_an_earlier_run_that_wakes_writes_nothing(kafka, topic, driver
 def test_a_task_of_an_earlier_run_that_is_about_to_commit_is_shut_out(
     kafka, topic, driver, partition
 ):
-    seen = []
+    seen: list[Any] = []
 
     def take_over(name, info):
         if name == "task_before_commit" and info["partition"] == partition and not seen:
@@ -105,7 +106,7 @@ def test_a_task_of_an_earlier_run_that_is_about_to_commit_is_shut_out(
 
 @pytest.mark.parametrize("has_plan", [True, False])
 def test_another_query_is_stopped_before_it_has_fenced_anybody(kafka, topic, driver, has_plan):
-    refused = []
+    refused: list[LedgerError] = []
 
     def intrude(name, info):
         if name == "task_before_commit":
@@ -126,7 +127,8 @@ def test_another_query_is_stopped_before_it_has_fenced_anybody(kafka, topic, dri
 
 def test_another_query_is_stopped_before_it_has_fenced_a_driver_that_plans(driver, monkeypatch):
     enter(driver())
-    usual, refused = Runs._commit, []
+    usual = Runs._commit
+    refused: list[LedgerError] = []
 
     def commit(runs, producer, plan):
         if not refused:
@@ -142,7 +144,8 @@ def test_another_query_is_stopped_before_it_has_fenced_a_driver_that_plans(drive
 def test_a_query_whose_sink_is_taken_at_the_last_moment_fences_nobody(
     kafka, topic, driver, monkeypatch
 ):
-    usual, begun = Runs._planning, []
+    usual = Runs._planning
+    begun: list[Any] = []
 
     def planning(runs, settings):
         if not begun:

@@ -227,6 +227,29 @@ def test_a_batch_that_is_too_large_is_split_and_its_parts_go_one_by_one():
     assert harness.core.metrics()["batch-split-total"] >= 1
 
 
+def test_a_part_on_the_wire_behind_a_later_batch_expires_in_its_time():
+    """Java's ends its look at the later one; the parts that wait expire before the first then."""
+    harness = idempotent(delivery_timeout_ms=21_000, request_timeout_ms=20_990, linger_ms=10)
+    ended = []
+    for name in ("first", "second"):
+        harness.send(on_delivery=lambda *_, name=name: ended.append(name))
+    harness.run_for(10)
+    later = harness.send()
+    harness.run_for(10)
+    first, second = harness.client.waiting(PRODUCE)
+    for _ in ("as large again", "in two parts"):
+        harness.client.answer_produce(first, ErrorCode.MESSAGE_TOO_LARGE)
+        harness.settle()
+        first = harness.client.waiting(PRODUCE)[-1]
+    assert harness.sent_batches()[-1].header.record_count == 1  # the first part
+    harness.now_ms = 21_000
+    harness.settle()
+    assert ended == ["first", "second"]
+    assert not later.done()
+    harness.client.answer_produce(second, base_offset=2)
+    harness.settle()
+
+
 @pytest.mark.conformance("4.51")
 def test_a_single_record_that_is_too_large_fails():
     harness = idempotent()

@@ -467,7 +467,7 @@ class TestPythonRecordBatchBuilder(RecordBatchBuilderTests):
             return calls[-1]
 
         codec = Codec("lz4", 3, count_and_keep)
-        monkeypatch.setattr(batch_builder, "codec_for", lambda _name, _level: codec)
+        monkeypatch.setattr(batch_builder, "codec_for", lambda *_: codec)
         builder = self.filled([(BASE_MS, None, b"v", ())])
 
         builder.close()

@@ -131,11 +131,13 @@ class ProduceSender:
         timeout_ms = self._options.delivery_timeout_ms
         on_the_wire: list[ProducerBatch] = []
         for batches in self._in_flight.values():
+            # Parts of a batch are older than what went out before them. (Java ends its look at the
+            # first that has time left.)
             for batch in batches:
-                if not batch.has_reached_delivery_timeout(timeout_ms, now_ms):
+                if batch.has_reached_delivery_timeout(timeout_ms, now_ms):
+                    on_the_wire.append(batch)
+                else:
                     next_expiry_ms = min(next_expiry_ms, batch.created_ms + timeout_ms)
-                    break
-                on_the_wire.append(batch)
         for batch in sorted((*waiting, *on_the_wire), key=place_in_line):
             self._fail_expired(batch, now_ms)
         return next_expiry_ms

@@ -38,6 +38,7 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from txnproducer._core.transaction_state import TransactionState
 from txnproducer.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -115,7 +116,9 @@ class Checkers:
         if known is None or attempt.late_by_end > attempt.late_before:
             return  # what came late may have begun another one
         can_bump = self._simulator.options.cluster.init_producer_id_version >= CAN_BUMP
-        is_bumped = can_bump and not process.manager.has_fatal_error
+        # Refused for lack of access it is: then it has to be initialised anew, which ends all.
+        is_refused = process.manager.state is TransactionState.UNINITIALIZED
+        is_bumped = can_bump and not (is_refused or process.manager.has_fatal_error)
         if not is_bumped and self._simulator.faults.openings_kept[name] > attempt.kept_before:
             # The coordinator denied that there was one, and found it in its log later on. There
             # is nothing in it, and nothing but a new epoch or producer would keep it out.
