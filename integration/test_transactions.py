@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 import pytest
@@ -175,6 +176,20 @@ def test_every_codec_is_read_by_others(broker, transactional_id, codec):
     topic = broker.topic()
     wanted = [b"%d" % n * 50 for n in range(500)]
     with broker.ready(transactional_id, compression_type=codec) as producer:
+        with producer.transaction():
+            for value in wanted:
+                producer.send(topic, value)
+    assert values(read_with_confluent(broker.servers, topic)) == wanted
+    assert values(read_with_kafka_python(broker.servers, topic)) == wanted
+
+
+@pytest.mark.parametrize("block_bytes", [262_144, 4_194_304])
+def test_larger_blocks_of_lz4_are_read_by_others(broker, transactional_id, block_bytes):
+    # By the broker, too, which looks into every batch with the Java client's reader.
+    topic = broker.topic()
+    wanted = [random.Random(n).randbytes(500).hex().encode() for n in range(1_500)]
+    settings = {"compression_type": "lz4", "compression_lz4_block_bytes": block_bytes}
+    with broker.ready(transactional_id, batch_size=900_000, linger_ms=50, **settings) as producer:
         with producer.transaction():
             for value in wanted:
                 producer.send(topic, value)
