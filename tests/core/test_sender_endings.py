@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import lz4.frame
 import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
@@ -17,6 +18,7 @@ from txnproducer._protocol.messages import (
     ProducePartitionResponse,
     ProduceResponse,
 )
+from txnproducer._record.format import BATCH_OVERHEAD_BYTES
 from txnproducer.errors import (
     ApplicationRecoverableError,
     ErrorCode,
@@ -248,6 +250,16 @@ def test_a_part_on_the_wire_behind_a_later_batch_expires_in_its_time():
     assert not later.done()
     harness.client.answer_produce(second, base_offset=2)
     harness.settle()
+
+
+def test_the_size_of_lz4s_blocks_reaches_the_batches():
+    harness = idempotent(compression_type="lz4", compression_lz4_block_bytes=262_144)
+    harness.send(value=b"large" * 100_000)
+    harness.settle()
+    (request,) = harness.client.waiting(PRODUCE)
+    (partition,) = request.body.partitions
+    info = lz4.frame.get_frame_info(bytes(partition.records)[BATCH_OVERHEAD_BYTES:])
+    assert info["block_size"] == 262_144
 
 
 @pytest.mark.conformance("4.51")
