@@ -30,7 +30,7 @@ from txnproducer import (
     admin,
     errors,
 )
-from txnproducer import producer as producer_module
+from txnproducer import _record_writer as writer_module
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._wire import kafka_python as kp
@@ -62,7 +62,7 @@ def ready(broker, proxy, monkeypatch, transactional_id):
         def update_nodes(self, nodes):
             super().update_nodes(replace(node, host=HOST, port=proxy.port) for node in nodes)
 
-    monkeypatch.setattr(producer_module, "NetworkClient", ThroughProxy)
+    monkeypatch.setattr(writer_module, "NetworkClient", ThroughProxy)
     made = []
 
     def make(**settings):
@@ -398,7 +398,7 @@ def test_a_lost_commit_cannot_be_resolved_once_another_producer_has_begun(
     producer = ready()
     lose_commit(proxy, producer, topic, arrives=True)
     producer.close(0)
-    monkeypatch.setattr(producer_module, "NetworkClient", NetworkClient)
+    monkeypatch.setattr(writer_module, "NetworkClient", NetworkClient)
     with broker.ready(transactional_id):
         assert producer.resolve_outcome() == "unknown"
 

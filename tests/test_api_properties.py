@@ -40,7 +40,7 @@ from hypothesis.stateful import (
 from tests.api_witness import OffsetSent, Sent, Witness
 from tests.model_client import ModelClient, ModelTime, Trouble
 from txnproducer import TransactionalProducer
-from txnproducer import producer as producer_module
+from txnproducer import _record_writer as writer_module
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
@@ -171,7 +171,7 @@ class PublicApi(RuleBasedStateMachine):
     def open_producer(self) -> None:
         self.client = ModelClient(self.cluster, self.time, self.lock)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(producer_module, "NetworkClient", lambda *_, **_more: self.client)
+            patch.setattr(writer_module, "NetworkClient", lambda *_, **_more: self.client)
             self.producer = TransactionalProducer(
                 ["broker-0:9092", "broker-1:9092"], IDS, **TIMES, **SIZES
             )

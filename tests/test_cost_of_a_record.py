@@ -14,7 +14,7 @@ import pytest
 
 from tests.harness import CoreHarness
 from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, producer
+from txnproducer import TransactionalProducer, _record_writer
 from txnproducer._core.row_appender import RowRun
 from txnproducer._record import IMPL
 from txnproducer._record.implementation import Rows
@@ -25,7 +25,7 @@ VALUE = b"v" * 100
 
 @pytest.fixture
 def open_transaction(monkeypatch):
-    monkeypatch.setattr(producer, "NetworkClient", lambda *_, **_more: LiveClient())
+    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: LiveClient())
     with TransactionalProducer("boot:9092", "txn", linger_ms=10_000, batch_size=1 << 20) as one:
         one.init_transactions()
         one.begin_transaction()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.live_client import LiveClient
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
-from txnproducer import TransactionalProducer, _live_producers, admin, producer
+from txnproducer import TransactionalProducer, _live_producers, _record_writer, admin
 from txnproducer._io_thread import monotonic_ms
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, TransactionDescription
@@ -45,7 +45,7 @@ SHORT_MS = 60
 @pytest.fixture
 def client(monkeypatch):
     client = LiveClient()
-    monkeypatch.setattr(producer, "NetworkClient", lambda *_, **_more: client)
+    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
     return client
 
 
@@ -416,7 +416,7 @@ def test_metadata_and_memory_are_waited_for_out_of_one_budget(make, client, monk
         return proceeds
 
     clock = SkippingClock()
-    monkeypatch.setattr(producer, "monotonic_ms", clock)
+    monkeypatch.setattr(_record_writer, "monotonic_ms", clock)
     client.topics["other"] = 1
     one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=10_000)
     client.held.add(ApiKey.PRODUCE)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, producer
+from txnproducer import TransactionalProducer, _record_writer
 from txnproducer._core.partitioner import partition_for_key
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import read_batches
@@ -34,7 +34,7 @@ SHORT_MS = 60
 @pytest.fixture
 def client(monkeypatch):
     client = LiveClient(topics={"topic": 3})
-    monkeypatch.setattr(producer, "NetworkClient", lambda *_, **_more: client)
+    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
     return client
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, producer
+from txnproducer import TransactionalProducer, _record_writer
 from txnproducer._core.partitioner import partition_for_key
 from txnproducer._io_thread import wall_clock_ms
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
@@ -62,7 +62,7 @@ def clients(monkeypatch):
         clients.append(LiveClient(topics={"topic": 3}))
         return clients[-1]
 
-    monkeypatch.setattr(producer, "NetworkClient", make_client)
+    monkeypatch.setattr(_record_writer, "NetworkClient", make_client)
     return clients
 
 

@@ -13,6 +13,7 @@ from txnproducer._version import __version__
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     ApplicationRecoverableError,
+    ClaimRefusedError,
     CommitOutcomeUnknownError,
     IllegalStateError,
     InvalidConfigurationError,
@@ -22,6 +23,7 @@ from txnproducer.errors import (
     RetriableError,
     TransactionAbortableError,
 )
+from txnproducer.lease import TransactionLease, TransactionParticipant, TransactionReceipt
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import (
     ConsumerGroupMetadata,
@@ -36,6 +38,10 @@ __all__ = [
     # the producer
     "TransactionalProducer",
     "Transaction",
+    # a transaction that several processes share
+    "TransactionLease",
+    "TransactionParticipant",
+    "TransactionReceipt",
     # configuration and values
     "ProducerConfig",
     "ConsumerGroupMetadata",
@@ -45,6 +51,7 @@ __all__ = [
     # errors
     "errors",
     "ApplicationRecoverableError",
+    "ClaimRefusedError",
     "CommitOutcomeUnknownError",
     "IllegalStateError",
     "InvalidConfigurationError",

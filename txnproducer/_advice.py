@@ -38,6 +38,11 @@ _HINTS = {
         "Check that the group's coordinator can be reached, and that the cluster can hold"
         " __consumer_offsets."
     ),
+    "lease": "Check that the coordinators of transactional ids can be reached.",
+    "join": (
+        "Check that the coordinators of transactional ids can be reached; the holder of the lease"
+        " has to abort, and to lease anew."
+    ),
 }
 
 

@@ -183,6 +183,14 @@ class KafkaStorageError(InvalidMetadataError, code=ErrorCode.KAFKA_STORAGE_ERROR
 # --- the application can recover with a new producer -------------------------------------------
 
 
+class ClaimRefusedError(ApplicationRecoverableError):
+    """Another process may have the claim of a shared transaction that this one was to take.
+
+    Nothing was written by this one. The holder of the lease aborts, leases anew, and starts all
+    participants again.
+    """
+
+
 class ProducerFencedError(ApplicationRecoverableError, code=ErrorCode.PRODUCER_FENCED):
     """A newer producer, or a delayed request of this one, fenced it; or its transaction timed out.
 

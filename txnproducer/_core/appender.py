@@ -32,7 +32,7 @@ from txnproducer._core.results import (
     FutureRecordMetadata,
     failed_future,
 )
-from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer._core.shared_transactions import SharedTransactionManager
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._core.usual_records import UsualRecords
 from txnproducer._record import batch_size_upper_bound
@@ -86,7 +86,7 @@ class Appender:
         options: AppendOptions,
         metadata: Metadata,
         accumulator: RecordAccumulator,
-        transactions: TransactionManager | None,
+        transactions: SharedTransactionManager | None,
         metrics: Metrics,
         waiter: Waiter,
     ) -> None:

@@ -96,6 +96,7 @@ class Metadata:
         self.nodes: dict[int, BrokerNode] = {}
         self.topics: dict[str, TopicSnapshot] = {}
         self.version = 0
+        self.cluster_id: str | None = None
         self.last_success_ms: int | None = None
         self.fatal_error: KafkaError | None = None
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, dice)
@@ -177,6 +178,7 @@ class Metadata:
     ) -> None:
         """Take in an answer; topics not asked for this time stay as they are."""
         self.nodes = {node.node_id: node for node in response.brokers}
+        self.cluster_id = response.cluster_id
         self.fatal_error = None
         self._new_topics.difference_update(request.topics)
         topics = {t: s for t, s in self.topics.items() if t in self._wanted}

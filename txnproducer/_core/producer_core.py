@@ -11,7 +11,7 @@ may poison the producer, a mistake of the application only raises.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from txnproducer._core.append_blocked import AppendBlocked as AppendBlocked
 from txnproducer._core.append_blocked import BlockReason as BlockReason
@@ -27,7 +27,7 @@ from txnproducer._core.request_tracker import RequestTracker
 from txnproducer._core.results import CallbackBatch, FlushTicket
 from txnproducer._core.row_appender import RowAppender
 from txnproducer._core.sender import Sender
-from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer._core.shared_transactions import SharedTransactionManager
 from txnproducer._core.transaction_state import Role
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._protocol.events import (
@@ -39,6 +39,7 @@ from txnproducer._protocol.events import (
 from txnproducer._protocol.messages import BrokerNode, PartitionMetadata
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import AuthenticationError, IllegalStateError
+from txnproducer._leases import TransactionLease, TransactionReceipt
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 
@@ -47,7 +48,7 @@ class _SenderRole:
 
     __slots__ = ("_manager",)
 
-    def __init__(self, manager: TransactionManager | None) -> None:
+    def __init__(self, manager: SharedTransactionManager | None) -> None:
         self._manager = manager
 
     def __enter__(self) -> None:
@@ -164,7 +165,50 @@ class ProducerCore(Appender):
         self.needs_wakeup = True
         return manager.begin_abort()
 
-    def _manager(self) -> TransactionManager:
+    # --- transactions that processes share ------------------------------------------------------
+
+    def begin_lease(self, claims: int) -> TransactionalRequestResult:
+        """Begin to lease the open transaction; the manager's `lease` has it in the end."""
+        manager = self._manager()
+        self.needs_wakeup = True
+        return manager.begin_lease(claims, has_incomplete=self._accumulator.has_incomplete)
+
+    def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
+        """Take in what participants of the lease have written."""
+        self._manager().adopt(receipts)
+
+    def begin_join(self, lease: TransactionLease, claim: int) -> TransactionalRequestResult:
+        """Begin to take part in another producer's transaction."""
+        manager = self._manager()
+        self.needs_wakeup = True
+        return manager.begin_join(lease, claim)
+
+    def give_receipt(self) -> TransactionReceipt:
+        """Return what this participant has written; nothing can follow."""
+        return self._manager().give_receipt(has_incomplete=self._accumulator.has_incomplete)
+
+    def resume(self, lease: TransactionLease) -> None:
+        """Take over a transaction that another producer has opened."""
+        self._manager().resume(lease)
+
+    @property
+    def lease(self) -> TransactionLease:
+        """What was leased last.
+
+        Raises:
+            IllegalStateError: nothing is leased.
+        """
+        lease = self._manager().lease
+        if lease is None:
+            raise IllegalStateError("the transaction is not leased")
+        return lease
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster's id; None until its metadata are known."""
+        return self._metadata.cluster_id
+
+    def _manager(self) -> SharedTransactionManager:
         manager = self.transaction_manager
         if manager is None or not manager.is_transactional:
             raise IllegalStateError("transactions need a transactional_id in the configuration")
@@ -311,10 +355,12 @@ class ProducerCore(Appender):
 # -------------------------------------------------------------------------------------
 
 
-def _transaction_manager(config: ProducerConfig, client: KafkaClient) -> TransactionManager | None:
+def _transaction_manager(
+    config: ProducerConfig, client: KafkaClient
+) -> SharedTransactionManager | None:
     if not config.enable_idempotence:
         return None
-    return TransactionManager(
+    return SharedTransactionManager(
         transactional_id=config.transactional_id,
         transaction_timeout_ms=config.transaction_timeout_ms,
         retry_backoff_ms=config.retry_backoff_ms,

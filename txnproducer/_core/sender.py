@@ -30,7 +30,7 @@ from txnproducer._core.metadata import NEVER_MS
 from txnproducer._core.metadata_refresher import MetadataRefresher
 from txnproducer._core.produce_sender import ProduceSender
 from txnproducer._core.record_accumulator import RecordAccumulator
-from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer._core.shared_transactions import SharedTransactionManager
 from txnproducer.errors import (
     AuthenticationError,
     ClusterAuthorizationError,
@@ -65,7 +65,7 @@ class Sender:
 
     def __init__(
         self,
-        transactions: TransactionManager | None,
+        transactions: SharedTransactionManager | None,
         coordinators: CoordinatorSender | None,
         producing: ProduceSender,
         refresher: MetadataRefresher,
@@ -107,7 +107,7 @@ class Sender:
         return min(delay_ms, max(0, next_expiry_ms - now_ms))
 
     def _step_transactions(
-        self, transactions: TransactionManager, coordinators: CoordinatorSender, now_ms: int
+        self, transactions: SharedTransactionManager, coordinators: CoordinatorSender, now_ms: int
     ) -> int | None:
         """Do what comes before data; return a delay if no data may go, else None."""
         transactions.maybe_resolve_sequences()
@@ -124,14 +124,14 @@ class Sender:
         return coordinators.step(now_ms)
 
     def _fail_everything(
-        self, transactions: TransactionManager, coordinators: CoordinatorSender
+        self, transactions: SharedTransactionManager, coordinators: CoordinatorSender
     ) -> None:
         error = transactions.last_error or KafkaError("the producer has failed")
         coordinators.fail_request_in_hand(error)
         self._producing.abort_all(error)
 
     def _begin_anew(
-        self, transactions: TransactionManager, coordinators: CoordinatorSender
+        self, transactions: SharedTransactionManager, coordinators: CoordinatorSender
     ) -> bool:
         """Go back to the start after a refusal that left the producer without an identity."""
         error = transactions.last_error
@@ -170,6 +170,10 @@ class Sender:
         if transactions is None or not transactions.has_ongoing_transaction:
             self._end(KafkaError(_CLOSED))
             return 0
+        if transactions.is_left_open_on_close:
+            _LOG.info("the open transaction is another process's to end")
+            self._end(KafkaError(_CLOSED))
+            return 0
         try:
             _LOG.info("aborting the open transaction, because the producer is being closed")
             transactions.begin_abort()
@@ -178,7 +182,7 @@ class Sender:
             self._end(KafkaError("the producer was closed, and its transaction left open"))
         return 0
 
-    def _has_work_left(self, transactions: TransactionManager | None) -> bool:
+    def _has_work_left(self, transactions: SharedTransactionManager | None) -> bool:
         if self._accumulator.has_undrained or self._producing.requests_in_flight:
             return True
         if transactions is None or self._coordinators is None:

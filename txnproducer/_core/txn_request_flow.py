@@ -76,7 +76,7 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
         self._has_in_flight = False
         self._pending: PendingOperation | None = None
         self._coordinators: dict[CoordinatorType, BrokerNode | None] = {}
-        self._group_id: str | None = None
+        self._coordinator_keys: dict[CoordinatorType, str] = {}
         self._coordinator_can_bump = False
 
     @property
@@ -100,8 +100,8 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
         handler = self._queue.pop()
         handler.is_taken = True
         self._out = handler
-        if handler.needs_coordinator is CoordinatorType.GROUP:
-            self._forget_other_group(handler.coordinator_key)
+        if handler.needs_coordinator is not None:
+            self._forget_other(handler.needs_coordinator, handler.coordinator_key)
         return handler
 
     def retry(self, handler: TxnRequestHandler) -> None:
@@ -162,12 +162,12 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
         """Take in a coordinator's address."""
         _LOG.info("%s: the coordinator of %s %r is %s", self.name, key_type.name, key, node)
         self._coordinators[key_type] = node
-        if key_type is CoordinatorType.GROUP:
-            self._group_id = key
+        self._coordinator_keys[key_type] = key
 
-    def _forget_other_group(self, group_id: str) -> None:
-        if group_id != self._group_id:
-            self._coordinators[CoordinatorType.GROUP] = None
+    def _forget_other(self, key_type: CoordinatorType, key: str) -> None:
+        """Look up anew where the one that is known is another group's, or another id's."""
+        if self._coordinator_keys.get(key_type) != key:
+            self._coordinators[key_type] = None
 
     def handle_coordinator_ready(self, api_versions: NodeApiVersions | None) -> None:
         """Learn what the transaction coordinator can do."""

@@ -182,7 +182,9 @@ class InitProducerIdHandler(TxnRequestHandler):
         if verdict.action is not Action.COMPLETE:
             self._carry_out(verdict, self._table.error(verdict, code))
             return
-        producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        self._take_identity(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+
+    def _take_identity(self, producer: ProducerIdAndEpoch) -> None:
         self._actions.initialized(producer, is_epoch_bump=self.is_epoch_bump)
         if self._on_bump_end is not None:
             self._on_bump_end()

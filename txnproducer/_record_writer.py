@@ -1,0 +1,484 @@
+"""What all that write records have in common: `send` and its kin, waiting, and the end.
+
+Owns: the calls that write, flush and ask, their time-outs, the life of the I/O thread. Must not
+know: how a transaction is begun or ended; `TransactionalProducer` does, and who only takes part in
+another's (`TransactionParticipant`) has no call for it.
+Rules:
+* The core is called under the I/O thread's lock. Users' code (serializers, callbacks) never is.
+* Nothing waits without a bound. A call that timed out has not failed: it goes on, and the same
+  call made again waits for the same result.
+* `send` is called a million times where the rest is called once: no helper calls, no keyword
+  arguments, no objects on its usual path; where it is compiled, that call is all there is.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+import weakref
+from collections.abc import Callable
+from importlib import import_module
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeAlias
+
+from txnproducer import _advice, _live_producers
+from txnproducer._arguments import Headers, check_headers, check_place, to_bytes
+from txnproducer._columns import Block, arrow_blocks, column_blocks
+from txnproducer._core.batch_future import FutureBatchMetadata
+from txnproducer._core.producer_core import AppendBlocked, ProducerCore
+from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
+from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._io_thread import IoThread, monotonic_ms, monotonic_ns, wall_clock_ms
+from txnproducer._protocol.messages import PartitionMetadata
+from txnproducer._record.format import Header
+from txnproducer._record.implementation import IMPL
+from txnproducer._row_sending import RowSender
+from txnproducer._turnstile import new_turnstile
+from txnproducer._wire.network_client import NetworkClient
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import KafkaError
+
+__all__ = ["OnDelivery", "RecordWriter"]
+
+OnDelivery = DeliveryCallback
+
+# Names of the totals of time spent in the calls that wait.
+_TIMES = {
+    "init_transactions": "txn-init",
+    "send_offsets_to_transaction": "txn-send-offsets",
+    "commit_transaction": "txn-commit",
+    "abort_transaction": "txn-abort",
+    "lease": "txn-lease",
+    "join": "txn-join",
+}
+# After an exception in its block a producer is not worth waiting minutes for.
+_CLOSE_AFTER_ERROR_S = 30.0
+# Behind a time-out of the core, until what it says has reached the caller.
+_MOMENT_S = 2.0
+
+
+class RecordWriter:
+    """Write records; the part of a producer that a participant has as well.
+
+    Args:
+        config: the settings, checked.
+    """
+
+    _refusal: Callable[[str], KafkaError] | None
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._open(config)
+
+    def _open(self, config: ProducerConfig) -> None:
+        self._refusal = _advice.not_open
+        self._config = config
+        self._value_serializer = config.value_serializer
+        self._key_serializer = config.key_serializer
+        self._max_block_s = config.max_block_ms / 1000
+        self._delivery_s = config.delivery_timeout_ms / 1000 + _MOMENT_S
+        turnstile = new_turnstile()
+        client = NetworkClient(config, monotonic_ms, turnstile=turnstile)
+        self._io = IoThread(client, f"txnproducer-{config.client_id}", turnstile)
+        self._core = ProducerCore(
+            config,
+            client,
+            self._io,
+            random.Random(),  # noqa: S311 - jitter, no secret
+            monotonic_ms(),
+        )
+        self._lock = self._io.lock
+        self._append = self._core.append
+        self._be_quick()
+        self._rows = RowSender(self._core, self._io, config)
+        self._io.start(self._core)
+        self._refusal = None
+        _live_producers.remember(self)
+
+    def _be_quick(self) -> None:
+        """Let the compiled `send` stand before the other one, which takes what is not usual."""
+        serializers = (self._value_serializer, self._key_serializer)
+        is_overridden = type(self).send is not _SEND
+        if IMPL != "cython" or is_overridden or serializers != (None, None):
+            return
+        compiled = import_module("txnproducer._usual_send")
+        # Not to keep this producer alive: it has to be noticed when nobody can close it any more.
+        send_any = _WeakMethod(self._send_any)
+        usual = compiled.UsualSend(
+            self._core.usual_records, self._lock, self._io.turnstile, send_any
+        )
+        self.__dict__["send"] = usual.send
+
+    def _be_slow(self) -> None:
+        """Check every record from now on, also of who has kept the compiled `send`."""
+        usual_send = self.__dict__.pop("send", None)
+        if usual_send is not None:
+            usual_send.__self__.close()
+
+    @property
+    def transaction_state(self) -> str:
+        """The name of the transaction state at this moment, for logs and tests: "READY" ..."""
+        manager = self._core.transaction_manager
+        return "UNINITIALIZED" if manager is None else manager.state.name
+
+    # --- records -------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> FutureRecordMetadata:
+        """Write a record; returns at once unless metadata or memory is waited for.
+
+        Args:
+            topic: where to.
+            value: bytes, or what `value_serializer` takes; None is a tombstone.
+            key: bytes, or what `key_serializer` takes; equal keys go to one partition.
+            headers: pairs of a name and bytes (or None).
+            partition: which one; None lets key or load decide.
+            timestamp_ms: milliseconds since the epoch; None for now.
+            on_delivery: called with the record's metadata and None, or what is known of it (offset
+                -1) and the error, on the I/O thread; keep it short, it must not block.
+
+        Returns:
+            The record's future: `.result(timeout)` gives its `RecordMetadata`. What goes wrong on
+            the way (too large, unknown topic, no memory) fails the future and, in a transaction,
+            the commit.
+
+        Raises:
+            TypeError, ValueError, SerializationError: an argument; nothing changed.
+            IllegalStateError: no transaction is open, or the producer is closed.
+            KafkaError: the transaction failed before; `recovery` says what to do.
+        """
+        return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    def _send_any(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> FutureRecordMetadata:
+        """Write a record, with every check."""
+        if self._refusal is not None:
+            raise self._refusal("send")
+        if type(value) is not bytes or self._value_serializer is not None:
+            value = to_bytes("value", value, self._value_serializer)
+        if key is not None and (type(key) is not bytes or self._key_serializer is not None):
+            key = to_bytes("key", key, self._key_serializer)
+        checked = check_headers(headers) if headers else ()
+        if type(topic) is not str or partition is not None or timestamp_ms is not None:
+            check_place(topic, partition, timestamp_ms)
+        if timestamp_ms is None:
+            timestamp_ms = wall_clock_ms()
+        core = self._core
+        future = None
+        try:
+            with self._lock:
+                future = self._append(
+                    topic,
+                    value,
+                    key,
+                    checked,
+                    partition,
+                    timestamp_ms,
+                    on_delivery,
+                    monotonic_ms(),
+                )
+                if core.needs_wakeup:
+                    core.needs_wakeup = False
+                    self._io.poke()
+            if isinstance(future, AppendBlocked):
+                return self._send_later(
+                    (topic, value, key, checked, partition, timestamp_ms, on_delivery), future
+                )
+        except BaseException:
+            if isinstance(future, AppendBlocked):
+                # Interrupted on the way to the wait: nobody else is served before this one.
+                with self._lock:
+                    core.give_up_append(future)
+            raise
+        return future
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        headers: Any = None,
+        partitions: Any = None,
+        timestamps_ms: Any = None,
+    ) -> FutureBatchMetadata:
+        """Write many records, given by column; several times as fast as `send` for each.
+
+        Records of one partition keep their order. Waits for buffer memory where there is none, up
+        to `max_block_ms` for the next batch.
+
+        Args:
+            topic: where to.
+            values: of each record, bytes or None (a tombstone): a list, a NumPy array of bytes, a
+                pyarrow array (binary or string; chunked, sliced, dictionary, large and view types
+                as well). With a `value_serializer`, whatever that takes.
+            keys: likewise; equal keys go to one partition, where `send` would put them.
+            headers: for each record what `send` takes, or None.
+            partitions: for each record which one, or None to let key or load decide.
+            timestamps_ms: for each record milliseconds since the epoch (or None for now); or one
+                int for all.
+
+        Returns:
+            One future for all: `.result(timeout)` gives their partitions and offsets.
+
+        Raises:
+            TypeError, ValueError, SerializationError: a column; nothing was sent.
+            RecordTooLargeError: a record, which is named; nothing was sent.
+            KafkaTimeoutError: no memory or no metadata within `max_block_ms`. What was sent by
+                then is in the transaction, and that can only be aborted. Without a transaction
+                some of the records may be written, and nobody is told which.
+            IllegalStateError: no transaction is open, or the producer is closed.
+            KafkaError: the transaction failed before; `recovery` says what to do.
+        """
+        serializers = self._value_serializer, self._key_serializer
+        return self._send_rows(
+            "send_batch",
+            topic,
+            lambda now_ms: column_blocks(
+                values, keys, headers, partitions, timestamps_ms, now_ms, serializers
+            ),
+        )
+
+    def send_arrow(self, topic: str, data: Any) -> FutureBatchMetadata:
+        """Write the rows of a pyarrow Table or RecordBatch.
+
+        Its buffers are read as they lie, and must not be changed before this returns. Serializers
+        are not used: Arrow's binary is bytes, its strings are UTF-8.
+
+        Args:
+            topic: where to.
+            data: has a column `value`, and may have `key` (both binary or string), `headers` (a
+                list of structs of a name and a value, or a map), `partition` (integers),
+                `timestamp` (timestamps, or integers in milliseconds). Null stands for none.
+
+        Returns:
+            As `send_batch` does, and it raises the same.
+        """
+        return self._send_rows("send_arrow", topic, lambda now_ms: arrow_blocks(data, now_ms))
+
+    def _send_rows(
+        self, call: str, topic: str, blocks: Callable[[int], list[Block]]
+    ) -> FutureBatchMetadata:
+        self._check_usable(call)
+        check_place(topic, None, None)
+        return self._rows.send(topic, blocks(wall_clock_ms()), self.partitions_for)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record sent so far was delivered or has failed (see the futures).
+
+        Args:
+            timeout: seconds; None for `delivery_timeout_ms`, in which each record's fate is known
+                (and a moment more, in which it is told).
+
+        Raises:
+            KafkaTimeoutError: not done in time; the records are still on their way.
+        """
+        self._check_usable("flush")
+        limit_s = self._delivery_s if timeout is None else _seconds(timeout)
+        began_ns = monotonic_ns()
+        with self._lock:
+            ticket = self._core.begin_flush(monotonic_ms())
+            self._io.poke()
+        try:
+            is_done = self._io.wait_until(ticket.is_done, limit_s)
+        finally:
+            with self._lock:
+                self._core.end_flush(ticket)
+                self._core.add_time("flush", monotonic_ns() - began_ns)
+        if not is_done:
+            raise _advice.flush_timed_out(limit_s)
+
+    def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
+        """Return a topic's partitions and their leaders; asks the cluster if it must.
+
+        Raises:
+            KafkaTimeoutError: the topic is not known after `max_block_ms`.
+            KafkaError: the cluster refused to tell.
+        """
+        self._check_usable("partitions_for")
+        check_place(topic, None, None)
+        deadline_ms = monotonic_ms() + self._config.max_block_ms
+        has_asked = False
+        while True:
+            with self._lock:
+                now_ms = monotonic_ms()
+                partitions = self._core.partitions_for(topic, now_ms, has_asked=has_asked)
+                self._io.poke()
+            has_asked = True
+            if partitions is not None:
+                return partitions
+            if now_ms >= deadline_ms:
+                raise _advice.topic_unknown(topic, self._config.max_block_ms)
+            left_s = (deadline_ms - now_ms) / 1000
+            self._io.wait_until(lambda: self._core.is_topic_decided(topic), left_s)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counters and rates, under the Java client's names."""
+        with self._lock:
+            return self._core.metrics()
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what was sent, abort an open transaction, finish a commit under way, and end.
+
+        Closing again does nothing. In a delivery callback it acts as with a time-out of 0.
+
+        Args:
+            timeout: seconds after which what is left is failed by force; None for
+                `delivery_timeout_ms`, in which each record's fate is known; 0 for at once.
+
+        Raises:
+            ValueError: the time-out is negative.
+        """
+        limit_s = self._delivery_s if timeout is None else _seconds(timeout)
+        if self._refusal is not None:
+            return
+        self._refusal = _advice.closed
+        self._be_slow()
+        _live_producers.forget(self)
+        try:
+            self._io.close(limit_s)
+        finally:
+            self._settle()
+
+    def __enter__(self) -> Self:
+        self._check_usable("with")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(None if error is None else min(_CLOSE_AFTER_ERROR_S, self._delivery_s))
+
+    def disown(self) -> None:
+        """Refuse every call from now on: this process is a fork of the one that made it."""
+        self._refusal = _advice.forked
+        self._be_slow()
+
+    def __del__(self) -> None:
+        if getattr(self, "_refusal", _advice.closed) is None:
+            warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 2)
+            self._io.orphan()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled: its thread and connections belong to this"
+            " process. Send its settings instead, and make the producer where it is used."
+        )
+
+    def __repr__(self) -> str:
+        config = self._config
+        name = config.transactional_id or config.client_id
+        return f"<{type(self).__name__} {name!r} {self.transaction_state}>"
+
+    # --- how calls wait ------------------------------------------------------------------------
+
+    def _check_usable(self, call: str) -> None:
+        if self._refusal is not None:
+            raise self._refusal(call)
+
+    def _await(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
+        """Begin an operation and wait for its end; raise what it ended with."""
+        self._check_usable(call)
+        began_ns = monotonic_ns()
+        with self._lock:
+            result = begin()
+            self._io.poke()
+            self._io.notify()
+        if not self._io.wait_until(lambda: result.is_completed, self._max_block_s):
+            raise _advice.timed_out(call, self._config.max_block_ms)
+        with self._lock:
+            result.acknowledge()
+            self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
+        if result.error is not None:
+            raise result.error
+
+    def _settle(self) -> None:
+        """Hear that a call has ended which may tell the transaction's outcome."""
+
+    def _send_later(self, record: _Record, blocked: AppendBlocked) -> FutureRecordMetadata:
+        """Wait for metadata or memory, then append; one `max_block_ms` for all of it."""
+        topic, _, _, _, partition, _, on_delivery = record
+        core = self._core
+        began_ms = monotonic_ms()
+        deadline_ms = began_ms + self._config.max_block_ms
+        try:
+            while True:
+                left_s = max(0, deadline_ms - monotonic_ms()) / 1000
+                can_proceed = self._wait_to_append(blocked, left_s)
+                with self._lock:
+                    now_ms = monotonic_ms()
+                    if not can_proceed and now_ms >= deadline_ms:
+                        waited_ms = now_ms - began_ms
+                        future = core.time_out_append(
+                            blocked, topic, partition, on_delivery, waited_ms, now_ms
+                        )
+                    else:
+                        outcome = self._append(*record, now_ms, blocked)
+                        if isinstance(outcome, AppendBlocked):
+                            blocked = outcome
+                            self._io.poke()
+                            continue
+                        future = outcome
+                    core.needs_wakeup = False
+                    self._io.poke()
+                    return future
+        except BaseException:
+            # Refused, interrupted, or called where waiting is impossible: leave the queue for
+            # memory, where nobody else is served before the first.
+            with self._lock:
+                core.give_up_append(blocked)
+            raise
+
+    def _wait_to_append(self, blocked: AppendBlocked, timeout_s: float) -> bool:
+        return self._io.wait_until(lambda: self._core.append_can_proceed(blocked), timeout_s)
+
+
+# As it was written: somebody may put another one in its place, on the class or on a subclass.
+_SEND = RecordWriter.send
+
+
+class _WeakMethod:
+    """Call a method of an object, as long as somebody holds that."""
+
+    __slots__ = ("_method",)
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = weakref.WeakMethod(method)
+
+    def __call__(self, *arguments: Any) -> Any:
+        method = self._method()
+        if method is None:
+            raise _advice.closed("send")
+        return method(*arguments)
+
+
+_Record: TypeAlias = tuple[
+    str, bytes | None, bytes | None, tuple[Header, ...], int | None, int, DeliveryCallback | None
+]
+
+
+def _seconds(timeout: float) -> float:
+    if timeout < 0:
+        raise ValueError(
+            f"timeout must not be negative: {timeout} (seconds; None for the default)"
+        )
+    return float(timeout)

@@ -1,0 +1,104 @@
+"""One transaction that several processes write: leases, participants, receipts.
+
+    # the holder                                  # each worker
+    producer.begin_transaction()
+    lease = producer.lease(claims=4)              with TransactionParticipant(lease, n, ...) as part:
+    ... start workers, collect receipts ...           part.send("topic", b"value", partition=n)
+    producer.adopt(receipts)                          return part.receipt()
+    producer.commit_transaction()
+
+Owns: `TransactionParticipant`, what a worker holds. Must not know: how a claim is decided (the
+broker does, see the core), how the worker got its lease, where its receipt goes.
+Rules:
+* A partition has one writer in a transaction: who writes where is the application's to say, and
+  two receipts for one partition are refused by the holder.
+* A participant that fails gives no receipt. The holder then aborts, leases anew, and starts all
+  work again; so no record is lost, and none is there twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txnproducer import _advice
+from txnproducer._leases import PartitionReceipt, TransactionLease, TransactionReceipt
+from txnproducer._record_writer import RecordWriter
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import ClaimRefusedError, InvalidConfigurationError
+
+__all__ = [
+    "PartitionReceipt",
+    "TransactionLease",
+    "TransactionParticipant",
+    "TransactionReceipt",
+]
+
+
+class TransactionParticipant(RecordWriter):
+    """Write records into a transaction that another process holds, and ends.
+
+    Made with its claim taken: of all processes that ask for a claim of one lease, the broker lets
+    one alone write. It has no calls for the transaction, and closing it ends nothing.
+
+    Args:
+        lease: from the holder's `lease()`.
+        claim: the number of this participant's, from 0.
+        bootstrap_servers: "host:port", several separated by commas, or a list of them.
+        settings: as of `TransactionalProducer`; the transactional id is the lease's.
+
+    Raises:
+        ClaimRefusedError: another process may have the claim, or the lease is an old one, or of
+            another cluster. Nothing was written.
+        ValueError: the lease has no such claim.
+        KafkaTimeoutError: no answer within `max_block_ms`.
+        InvalidConfigurationError: a setting is unknown or does not fit; names it.
+    """
+
+    def __init__(
+        self,
+        lease: TransactionLease,
+        claim: int,
+        bootstrap_servers: str | list[str] | None = None,
+        **settings: Any,
+    ) -> None:
+        if "transactional_id" in settings or "transactional.id" in settings:
+            raise InvalidConfigurationError(
+                "transactional_id is the lease's: leave it out of a participant's settings"
+            )
+        if bootstrap_servers is not None:
+            settings["bootstrap_servers"] = bootstrap_servers
+        super().__init__(ProducerConfig.build(transactional_id=lease.transactional_id, **settings))
+        try:
+            self._await("join", lambda: self._core.begin_join(lease, claim))
+            self._check_cluster(lease)
+        except BaseException:
+            self.close(0)
+            raise
+
+    def _check_cluster(self, lease: TransactionLease) -> None:
+        """Refuse a lease of another cluster, where the claim could be answered alike by chance."""
+        core = self._core
+        if lease.cluster_id is None:
+            return
+        if not self._io.wait_until(lambda: core.cluster_id is not None, self._max_block_s):
+            raise _advice.timed_out("join", self._config.max_block_ms)
+        if core.cluster_id != lease.cluster_id:
+            raise ClaimRefusedError(
+                f"the {lease} is of cluster {lease.cluster_id!r}, and bootstrap_servers lead to"
+                f" {core.cluster_id!r}"
+            )
+
+    def receipt(self) -> TransactionReceipt:
+        """Wait for every record to be acknowledged, and return what was written; then send no more.
+
+        Give it to the holder, which needs one of each claim to commit. Called again it returns the
+        same.
+
+        Raises:
+            KafkaTimeoutError: records are still on their way after `delivery_timeout_ms`.
+            KafkaError: a record was not written, or the transaction was aborted or timed out; there
+                will be no receipt, and the holder has to abort.
+        """
+        self.flush()
+        with self._lock:
+            return self._core.give_receipt()
