@@ -1,10 +1,10 @@
 """One transaction that several processes write: leases, participants, receipts.
 
-    # the holder                                  # each worker
-    producer.begin_transaction()
-    lease = producer.lease(claims=4)              with TransactionParticipant(lease, n, ...) as part:
-    ... start workers, collect receipts ...           part.send("topic", b"value", partition=n)
-    producer.adopt(receipts)                          return part.receipt()
+    # the holder                              # each worker, with its n
+    producer.begin_transaction()              part = TransactionParticipant(lease, n, servers)
+    lease = producer.lease(claims=4)          with part:
+    ... start workers, collect receipts ...       part.send("topic", b"value", partition=n)
+    producer.adopt(receipts)                      return part.receipt()
     producer.commit_transaction()
 
 Owns: `TransactionParticipant`, what a worker holds. Must not know: how a claim is decided (the
@@ -89,15 +89,15 @@ class TransactionParticipant(RecordWriter):
             )
 
     def receipt(self) -> TransactionReceipt:
-        """Wait for every record to be acknowledged, and return what was written; then send no more.
+        """Wait until every record is acknowledged; return what was written, and take no more.
 
         Give it to the holder, which needs one of each claim to commit. Called again it returns the
         same.
 
         Raises:
             KafkaTimeoutError: records are still on their way after `delivery_timeout_ms`.
-            KafkaError: a record was not written, or the transaction was aborted or timed out; there
-                will be no receipt, and the holder has to abort.
+            KafkaError: a record was not written, or the transaction was aborted or timed out;
+                there will be no receipt, and the holder has to abort.
         """
         self.flush()
         with self._lock:

@@ -14,6 +14,7 @@ from typing import Any
 from txnproducer import _advice
 from txnproducer._core.commit_evidence import ResolvedOutcome, SentCommit, resolve
 from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._leases import TransactionLease, TransactionReceipt
 from txnproducer._record_writer import OnDelivery, RecordWriter
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
@@ -22,7 +23,6 @@ from txnproducer.errors import (
     KafkaError,
     UnsupportedVersionError,
 )
-from txnproducer._leases import TransactionLease, TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch, as_consumer_group_metadata, as_offsets
 from txnproducer.transaction import Outcome, Transaction
 
@@ -238,6 +238,10 @@ class TransactionalProducer(RecordWriter):
         first. From then on this producer only closes, and leaves the transaction to whoever
         resumes it.
 
+        Before an abort let the participants end, where that is possible: with transactions v1
+        what one of them begins just behind the abort has the coordinator fence this producer, and
+        a new one has to be made. Nothing of it is committed in any case.
+
         Args:
             claims: for how many participants.
 
@@ -278,7 +282,8 @@ class TransactionalProducer(RecordWriter):
 
         It can add offsets, adopt receipts, commit or abort, and then make transactions of its
         own. It writes no records into this one. Nothing is asked of the cluster yet: where the
-        transaction is over, or a newer producer has the id, the commit says so.
+        transaction is over, or a newer producer has the id, the commit says so; and so it does
+        where participants and holder have written nothing at all (abort then).
 
         Args:
             lease: what `lease()` returned in the other process.

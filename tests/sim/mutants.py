@@ -692,10 +692,84 @@ MUTANTS = (
         "",
         "a connection never has more than five requests on their way",
     ),
+    # --- transactions that are shared ----------------------------------------------------------
+    Mutant(
+        "no-claim",
+        "shared_transactions.py",
+        "            self._ask_for_claim(\n"
+        "                result, claim, lambda claimed: self._join(result, lease, claim, claimed)\n"
+        "            )\n",
+        "            self._join(result, lease, claim, lease.claims[claim])\n",
+        "whoever has the lease may write",
+    ),
+    Mutant(
+        "any-claim-will-do",
+        "shared_transactions.py",
+        "        if claimed != expected:\n",
+        "        if False:\n",
+        "a claim that was granted is a claim",
+    ),
+    Mutant(
+        "claim-at-the-first-row",
+        "shared_transactions.py",
+        "            self._ask_for_claim(\n"
+        "                result, claim, lambda claimed: self._join(result, lease, claim, claimed)\n"
+        "            )\n",
+        "            self._join(result, lease, claim, lease.claims[claim])\n"
+        "            self._late_claim = lease, claim\n",
+        "who has no rows needs no claim",
+    ),
+    Mutant(
+        "commit-before-all-receipts",
+        "shared_transactions.py",
+        "            if missing:\n",
+        "            if False:\n",
+        "those that were adopted are all there are",
+    ),
+    Mutant(
+        "receipt-before-acknowledgement",
+        "shared_transactions.py",
+        "        if has_incomplete or self._queue or self._out is not None:\n"
+        '            raise IllegalStateError(f"{self.name}: receipt()',
+        '        if False:\n            raise IllegalStateError(f"{self.name}: receipt()',
+        "what was sent will be written",
+    ),
+    Mutant(
+        "holder-knows-nothing-began",
+        "shared_transactions.py",
+        "            self.may_have_begun = True\n",
+        "            pass\n",
+        "a transaction into which the holder wrote nothing is empty",
+    ),
+    Mutant(
+        "v1-participants-in-a-used-epoch",
+        "shared_transactions.py",
+        "elif self._is_epoch_used and not self.is_transaction_v2_enabled:",
+        "elif False:",
+        "with transactions v1 the epoch stays what it is",
+    ),
 )
 
 # What a mutant's text may need besides.
 HELPERS = {
+    "claim-at-the-first-row": """
+
+
+def _claim_first(self, place, add=SharedTransactionManager.maybe_add_partition):
+    late = self.__dict__.pop("_late_claim", None)
+    if late is not None:
+        lease, claim = late
+
+        def take(claimed):
+            if claimed != lease.claims[claim]:
+                self.transition_to_fatal_error(ClaimRefusedError("another has it"))
+
+        self._ask_for_claim(TransactionalRequestResult("claim"), claim, take)
+    add(self, place)
+
+
+SharedTransactionManager.maybe_add_partition = _claim_first
+""",
     "retry-with-a-new-sequence": (
         "\n\ndef _renumber(batch):\n    batch.base_sequence = -1\n    return True\n"
     ),

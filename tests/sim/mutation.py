@@ -3,7 +3,8 @@
 The bug is put into the source when the module is imported, in an interpreter of its own; no file
 is changed. `--all` looks for the first seed that catches each mutant (a seed that also fails
 without the bug does not count) and writes `tests/data/mutants.json`. A mutant that no seed catches
-is tried again with crowded runs alone, of which there are few else.
+is tried again with crowded runs alone, of which there are few else; those of shared transactions
+are tried with shared runs alone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ CORE = ROOT / "txnproducer" / "_core"
 RESULTS = ROOT / "tests" / "data" / "mutants.json"
 DRAWN = ROOT / "tests" / "data" / "drawn_mutants.json"
 MOST_SEEDS = 2000
+# Their bugs show where transactions are shared, which few runs do.
+OF_SHARED_TRANSACTIONS = ("shared_transactions.py", "claims.py")
 _CHUNK = 25
 _LONGEST_SEED_S = 100
 
@@ -82,7 +85,7 @@ def all_mutants() -> tuple[Mutant, ...]:
 
 
 def run_mutant(
-    name: str, seeds: Iterable[int], *, is_crowded: bool = False
+    name: str, seeds: Iterable[int], *, is_crowded: bool = False, is_shared: bool = False
 ) -> dict[str, object] | None:
     """Install a bug and run seeds; return the first that is caught, or None."""
     if name:
@@ -93,7 +96,7 @@ def run_mutant(
     signal.signal(signal.SIGALRM, _stop)
     for seed in seeds:
         signal.alarm(_LONGEST_SEED_S)
-        violations = run_seed(seed, is_crowded=is_crowded).violations
+        violations = run_seed(seed, is_crowded=is_crowded, is_shared=is_shared).violations
         signal.alarm(0)
         if violations:
             checker, text = violations[0]
@@ -110,10 +113,11 @@ def _stop(number: int, frame: object) -> None:
 
 
 def ask(
-    name: str, first: int, count: int, *, is_crowded: bool = False
+    name: str, first: int, count: int, *, is_crowded: bool = False, is_shared: bool = False
 ) -> dict[str, object] | None:
     """Run seeds on a mutant (no name: on the core as it is) in an interpreter of its own."""
-    asked = ["--run", name, str(first), str(count), *(["--crowded"] if is_crowded else [])]
+    kinds = [*(["--crowded"] if is_crowded else []), *(["--shared"] if is_shared else [])]
+    asked = ["--run", name, str(first), str(count), *kinds]
     done = subprocess.run(
         [sys.executable, "-m", "tests.sim.mutation", *asked],
         capture_output=True,
@@ -132,20 +136,25 @@ def ask(
 
 def hunt(mutant: Mutant) -> dict[str, object] | None:
     """Return what catches a mutant, within `MOST_SEEDS` seeds, and how many it took."""
-    return _hunt(mutant, is_crowded=False) or _hunt(mutant, is_crowded=True)
+    if mutant.file in OF_SHARED_TRANSACTIONS:
+        return _hunt(mutant, is_shared=True)
+    return _hunt(mutant) or _hunt(mutant, is_crowded=True)
 
 
-def _hunt(mutant: Mutant, *, is_crowded: bool) -> dict[str, object] | None:
+def _hunt(
+    mutant: Mutant, *, is_crowded: bool = False, is_shared: bool = False
+) -> dict[str, object] | None:
+    kind = {"is_crowded": is_crowded, "is_shared": is_shared}
     start, end = 1, 1 + MOST_SEEDS
     while start < end:
         count = min(_CHUNK if start > 1 else 3, end - start)
-        caught = ask(mutant.name, start, count, is_crowded=is_crowded)
+        caught = ask(mutant.name, start, count, **kind)
         if caught is None:
             start += count
             continue
         seed = int(str(caught["seed"]))
-        if ask("", seed, 1, is_crowded=is_crowded) is None:
-            return {**caught, "seeds_needed": seed, "is_crowded": is_crowded}
+        if ask("", seed, 1, **kind) is None:
+            return {**caught, "seeds_needed": seed, **kind}
         start = seed + 1
     return None
 
@@ -163,11 +172,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--run", nargs=3, metavar=("NAME", "FIRST", "COUNT"))
     parser.add_argument("--crowded", action="store_true", help="with --run: crowd every run")
+    parser.add_argument("--shared", action="store_true", help="with --run: share in every run")
     arguments = parser.parse_args()
     if arguments.run:
         name, first, count = arguments.run
         seeds = range(int(first), int(first) + int(count))
-        caught = run_mutant(name, seeds, is_crowded=arguments.crowded)
+        caught = run_mutant(name, seeds, is_crowded=arguments.crowded, is_shared=arguments.shared)
         print(json.dumps(caught) if caught else "")
         return
     results = {} if arguments.refresh else known()

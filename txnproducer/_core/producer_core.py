@@ -30,6 +30,7 @@ from txnproducer._core.sender import Sender
 from txnproducer._core.shared_transactions import SharedTransactionManager
 from txnproducer._core.transaction_state import Role
 from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._leases import TransactionLease, TransactionReceipt
 from txnproducer._protocol.events import (
     ClientEvent,
     ClientResponse,
@@ -39,7 +40,6 @@ from txnproducer._protocol.events import (
 from txnproducer._protocol.messages import BrokerNode, PartitionMetadata
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import AuthenticationError, IllegalStateError
-from txnproducer._leases import TransactionLease, TransactionReceipt
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 

@@ -37,6 +37,12 @@ from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._core.txn_partition_map import NumberedBatch
 from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._leases import (
+    PartitionReceipt,
+    TransactionLease,
+    TransactionReceipt,
+    claim_id,
+)
 from txnproducer._protocol.messages import ProducePartitionResponse
 from txnproducer.errors import (
     ClaimRefusedError,
@@ -44,12 +50,6 @@ from txnproducer.errors import (
     KafkaError,
     TransactionAbortedError,
     UnsupportedVersionError,
-)
-from txnproducer._leases import (
-    PartitionReceipt,
-    TransactionLease,
-    TransactionReceipt,
-    claim_id,
 )
 from txnproducer.records import (
     ConsumerGroupMetadata,
@@ -147,9 +147,11 @@ class SharedTransactionManager(TransactionManager):
                 " transaction into which nothing is written yet; call it right after"
                 " begin_transaction()"
             )
-        if has_incomplete or self._queue:
+        is_waiting = has_incomplete or self._queue or self._out is not None
+        if is_waiting or self._lost_offsets:
             raise IllegalStateError(
-                f"{self.name}: lease(claims=0) while records are on their way: flush() first"
+                f"{self.name}: lease(claims=0) while requests are on their way, or may be: flush()"
+                " first, or abort"
             )
         if not (self.is_transaction_v2_enabled or self.coordinator_can_bump):
             raise UnsupportedVersionError(
@@ -214,7 +216,9 @@ class SharedTransactionManager(TransactionManager):
         self._answers.clear()  # whatever comes of the lease, they are used
         if part is Part.HOLDER:
             self.may_have_begun = True
-        self._is_bump_required |= not self.is_transaction_v2_enabled
+        if not self.is_transaction_v2_enabled:
+            # What others have on their way, and no answer to, is not known here.
+            self._is_bump_required = self.may_begin_again = True
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
         """Take participants' receipts in; with all of them the transaction can be committed.
@@ -303,7 +307,7 @@ class SharedTransactionManager(TransactionManager):
         self._fail_with_error()
         if self.part not in (Part.PARTICIPANT, Part.FINISHED) or self.lease is None:
             raise IllegalStateError(f"{self.name}: a receipt is a participant's")
-        if has_incomplete or self._queue:
+        if has_incomplete or self._queue or self._out is not None:
             raise IllegalStateError(f"{self.name}: receipt() while records are on their way")
         self.part = Part.FINISHED
         lease = self.lease
@@ -331,7 +335,8 @@ class SharedTransactionManager(TransactionManager):
         self._fail_with_error()
         self.transition_to(_S.INITIALIZING)
         self._take_over(lease, Part.HEIR)
-        self._is_started = lease.is_started
+        # Of a lease with claims nobody here knows whether its holder has added offsets.
+        self._is_started = lease.is_started or bool(lease.claims)
         self._hold(Part.HOLDER if lease.claims else Part.HEIR)
 
     # --- what a part may not do -----------------------------------------------------------------

@@ -113,8 +113,11 @@ class Checkers:
         name = process.transactional_id or ""
         attempt.late_by_end = self._history.late[name]
         known = self._simulator.cluster.transaction_coordinator(name).find(name)
+        is_v1 = self._simulator.options.cluster.transaction_version == 1
         if known is None or attempt.late_by_end > attempt.late_before:
             return  # what came late may have begun another one
+        if attempt.has_stragglers and is_v1:
+            return  # so may they
         can_bump = self._simulator.options.cluster.init_producer_id_version >= CAN_BUMP
         # Refused for lack of access it is: then it has to be initialised anew, which ends all.
         is_refused = process.manager.state is TransactionState.UNINITIALIZED
@@ -177,6 +180,8 @@ class Checkers:
         name = process.transactional_id
         if name is None or not process.is_calm or process.has_failed:
             return
+        if process.manager.is_left_open_on_close:
+            return  # it is another process's
         known = self._simulator.cluster.transaction_coordinator(name).find(name)
         if known is not None and known.state.value == "Ongoing":
             self._history.violate("open", f"{process.name} is closed, its transaction open")

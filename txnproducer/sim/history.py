@@ -69,7 +69,7 @@ class Attempt:
     """One transaction, or (idempotent) one run of records.
 
     Attributes:
-        name: unique in the run; every value begins with it.
+        name: unique in the run; every value begins with it, or with `label`.
         owner_process: whose.
         owner: the transactional id; None for plain records.
         incarnation: which process under this id.
@@ -97,6 +97,8 @@ class Attempt:
         late_by_end: how many when its end was told; None if it was not.
         commits_in_doubt_before: how many commits of its producer had no answer when it began.
         delivery_timeout_ms: of its producer.
+        has_stragglers: whether participants of it were left behind, who may go on.
+        label: what the values of a participant begin with: its holder's attempt, and who it is.
         kept_before: how many refused writes of its id to the transaction log had been kept when
             its producer began its first under this identity.
     """
@@ -130,6 +132,8 @@ class Attempt:
     kept_before: int = 0
     commits_in_doubt_before: int = 0
     delivery_timeout_ms: int = 0
+    has_stragglers: bool = False
+    label: str = ""
 
     @property
     def is_fruitful(self) -> bool:

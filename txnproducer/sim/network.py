@@ -49,7 +49,7 @@ from txnproducer.sim.wire_rules import WireRules
 
 if TYPE_CHECKING:
     from txnproducer.config import ProducerConfig
-    from txnproducer.records import ConsumerGroupMetadata
+    from txnproducer.records import ConsumerGroupMetadata, ProducerIdAndEpoch
     from txnproducer.sim.simulator import Simulator
 
 _FOR_EVER_MS = 1 << 40
@@ -144,6 +144,15 @@ class SimNetwork:
     def expect_member(self, metadata: ConsumerGroupMetadata) -> None:
         """Learn as which member of its group the application sends offsets."""
         self._rules.member = metadata
+
+    @property
+    def claims_asked(self) -> int:
+        """How often its producer has asked for a claim."""
+        return self._rules.claims_asked
+
+    def take_over(self, producer: ProducerIdAndEpoch) -> None:
+        """Learn under which identity its producer goes on."""
+        self._rules.take_over(producer)
 
     # --- KafkaClient ----------------------------------------------------------------------------
 

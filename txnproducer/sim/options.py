@@ -36,6 +36,8 @@ _OF_A_MISSING_TOPIC = (
 # Of all seeds; of those that are not crowded.
 _CROWDED_RATE = 1 / 8
 _HAUNTED_RATE = 1 / 8
+# Of those that are neither.
+_SHARED_RATE = 1 / 12
 # Of all seeds, those whose applications send many records by one call, and how often.
 _ROWS_RATE = 1 / 4
 _ROW_RATES = (0.1, 0.5)
@@ -70,6 +72,7 @@ class SimOptions:
         is_crowded: whether applications send much at once, in batches as small as can be.
         is_haunted: whether many connections die, and each of their requests arrives soon after.
         row_rate: how many of the calls that send take many records.
+        is_shared: whether transactions are leased, and written by several processes.
     """
 
     seed: int
@@ -92,6 +95,7 @@ class SimOptions:
     is_crowded: bool = False
     is_haunted: bool = False
     row_rate: float = 0.0
+    is_shared: bool = False
 
     def __str__(self) -> str:
         def show(value: object) -> str:
@@ -108,8 +112,14 @@ class SimOptions:
         return "\n".join(f"  {f.name}: {show(getattr(self, f.name))}" for f in fields(self))
 
     @staticmethod
-    def draw(seed: int, *, is_crowded: bool = False) -> SimOptions:
-        """Draw a run; `is_crowded` crowds also one that would not be."""
+    def draw(seed: int, *, is_crowded: bool = False, is_shared: bool = False) -> SimOptions:
+        """Draw a run.
+
+        Args:
+            seed: draws it.
+            is_crowded: crowd also one that would not be.
+            is_shared: share transactions also where that would not be; not with `is_crowded`.
+        """
         dice = random.Random(f"options {seed}")  # noqa: S311 - seeded on purpose
         is_v2 = dice.random() < 0.5
         can_bump = is_v2 or dice.random() < 0.85
@@ -142,8 +152,13 @@ class SimOptions:
             network_ms=dice.choice((1, 5, 50)),
             row_rate=_draw_row_rate(seed),
         )
+        if is_shared:
+            return _share(options, shared_rate=1.0)
         options = _crowd(options, crowded_rate=1.0 if is_crowded else _CROWDED_RATE)
-        return options if options.is_crowded else _haunt(options)
+        if options.is_crowded:
+            return options
+        options = _haunt(options)
+        return options if options.is_haunted else _share(options, shared_rate=_SHARED_RATE)
 
 
 def _crowd(options: SimOptions, crowded_rate: float) -> SimOptions:
@@ -193,6 +208,20 @@ def _haunt(options: SimOptions) -> SimOptions:
         offsets_rate=dice.choice((0.3, 0.8)),
         is_late_delivery_on=True,
         is_haunted=True,
+    )
+
+
+def _share(options: SimOptions, shared_rate: float) -> SimOptions:
+    """Share the transactions of some of the runs: a producer leases them, and others write."""
+    dice = random.Random(f"options {options.seed} share")  # noqa: S311 - seeded on purpose
+    if dice.random() >= shared_rate or options.cluster.is_before_2_5:
+        return options
+    return replace(
+        options,
+        transactional_producers=dice.choice((1, 1, 2)),
+        idempotent_producers=dice.choice((0, 1)),
+        partition_count=dice.choice((1, 2, 3, 5)),
+        is_shared=True,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from txnproducer._core.producer_core import ProducerCore
-from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer._core.shared_transactions import SharedTransactionManager
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.sim.excuses import TIME_ENOUGH
@@ -42,6 +42,7 @@ class Process:
         settings: of the producer.
         dice: of this process alone.
         make_script: makes the application; called again after a crash.
+        holder: whose transaction it takes part in; None for a producer of its own.
 
     Attributes:
         core: the present producer.
@@ -64,9 +65,11 @@ class Process:
         settings: dict[str, Any],
         dice: random.Random,
         make_script: Callable[[Process], Script],
+        holder: Process | None = None,
     ) -> None:
         self.simulator = simulator
         self.name = name
+        self.holder = holder
         self.transactional_id = transactional_id
         self.dice = dice
         self.incarnation = 0
@@ -91,7 +94,7 @@ class Process:
         return self.simulator.now_ms
 
     @property
-    def manager(self) -> TransactionManager:
+    def manager(self) -> SharedTransactionManager:
         """The present producer's transaction manager."""
         manager = self.core.transaction_manager
         if manager is None:

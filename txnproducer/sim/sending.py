@@ -6,7 +6,7 @@ misuse. Must not know: transactions' scripts (`workload.py`), what the logs say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -54,7 +54,9 @@ class Draft:
     is_mistake: bool
 
 
-def _draft(process: Process, attempt: Attempt, number: int) -> Draft:
+def _draft(
+    process: Process, attempt: Attempt, number: int, partitions: Sequence[int] | None
+) -> Draft:
     dice = process.dice
     filling = b"." * dice.choice((0, 0, 0, 10, 100, 400))
     drawn = dice.random()
@@ -78,6 +80,8 @@ def _draft(process: Process, attempt: Attempt, number: int) -> Draft:
         count = process.simulator.options.partition_count
         # One that there is not: the topic might grow.
         partition = count if dice.random() < 0.004 else dice.randrange(count)
+    if partitions is not None:
+        partition = dice.choice(partitions)
     headers = (("trace", b"1"), ("empty", None)) if dice.random() < 0.05 else ()
     is_mistake = (
         drawn < _MISTAKE_RATE
@@ -85,15 +89,27 @@ def _draft(process: Process, attempt: Attempt, number: int) -> Draft:
         or (topic == COMPACTED_TOPIC and key is None)
     )
     return Draft(
-        topic, f"{attempt.name}:{number}:".encode() + filling, key, headers, partition, is_mistake
+        topic,
+        f"{attempt.label or attempt.name}:{number}:".encode() + filling,
+        key,
+        headers,
+        partition,
+        is_mistake,
     )
 
 
 def send(
-    process: Process, attempt: Attempt, number: int
+    process: Process, attempt: Attempt, number: int, partitions: Sequence[int] | None = None
 ) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
-    """Send a record as `send` does: wait for metadata and memory up to `max_block_ms`."""
-    core, draft = process.core, _draft(process, attempt, number)
+    """Send a record as `send` does: wait for metadata and memory up to `max_block_ms`.
+
+    Args:
+        process: who sends.
+        attempt: what it belongs to.
+        number: of the record, in its attempt.
+        partitions: where it may go; None for anywhere.
+    """
+    core, draft = process.core, _draft(process, attempt, number, partitions)
     attempt.is_mistaken |= draft.is_mistake
     start_ms = process.now_ms
     record = SentRecord(

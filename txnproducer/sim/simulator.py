@@ -44,7 +44,8 @@ from txnproducer.sim.options import (
     TOPIC,
     SimOptions,
 )
-from txnproducer.sim.process import Process
+from txnproducer.sim.process import Process, Script
+from txnproducer.sim.sharing import sharing_script
 from txnproducer.sim.trace import Trace
 from txnproducer.sim.trouble import Trouble
 from txnproducer.sim.workload import idempotent_script, transactional_script
@@ -89,7 +90,11 @@ class SeedResult:
 
 
 def run_seed(
-    seed: int, emit: Callable[[str], None] | None = None, *, is_crowded: bool = False
+    seed: int,
+    emit: Callable[[str], None] | None = None,
+    *,
+    is_crowded: bool = False,
+    is_shared: bool = False,
 ) -> SeedResult:
     """Run one seed.
 
@@ -97,8 +102,10 @@ def run_seed(
         seed: draws everything.
         emit: takes each line of the trace; None for no trace.
         is_crowded: crowd the run also if the seed would not.
+        is_shared: share its transactions also if the seed would not.
     """
-    return Simulator(SimOptions.draw(seed, is_crowded=is_crowded), Trace(emit)).run()
+    options = SimOptions.draw(seed, is_crowded=is_crowded, is_shared=is_shared)
+    return Simulator(options, Trace(emit)).run()
 
 
 class Simulator:
@@ -214,8 +221,14 @@ class Simulator:
 
     def is_calm(self, process: Process) -> bool:
         """Tell whether all is well, and nobody else uses the process's transactional id."""
+        if process.holder is not None:
+            return process.holder.is_calm
         name = process.transactional_id
-        others = [p for p in self.processes if p is not process and p.transactional_id == name]
+        others = [
+            p
+            for p in self.processes
+            if p is not process and p.transactional_id == name and not (p.holder and p.is_calm)
+        ]
         is_alone = name is None or (not process.is_second and all(p.is_done for p in others))
         return self.is_ending and is_alone
 
@@ -287,9 +300,25 @@ class Simulator:
             self._start_process(f"plain-{number}", None, enable_idempotence=False, acks=acks)
 
     def _start_process(self, name: str, transactional_id: str | None, **own: Any) -> Process:
-        script = idempotent_script if transactional_id is None else transactional_script
+        script = idempotent_script if transactional_id is None else self._transactional_script
         settings = {**self.options.settings, **own}
         process = Process(self, name, transactional_id, settings, self._new_dice(name), script)
+        self.processes.append(process)
+        process.start()
+        return process
+
+    @property
+    def _transactional_script(self) -> Callable[[Process], Script]:
+        return sharing_script if self.options.is_shared else transactional_script
+
+    def start_participant(
+        self, holder: Process, make_script: Callable[[Process], Script]
+    ) -> Process:
+        """Start a process that takes part in another one's transaction."""
+        name = f"{holder.name}.p{len(self.processes)}"
+        dice = random.Random(f"{name} {self.options.seed}")  # noqa: S311 - seeded on purpose
+        settings = dict(self.options.settings)
+        process = Process(self, name, holder.transactional_id, settings, dice, make_script, holder)
         self.processes.append(process)
         process.start()
         return process

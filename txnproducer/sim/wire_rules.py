@@ -138,6 +138,7 @@ class WireRules:
     Attributes:
         member: of its group, as which it sends offsets.
         commits_in_doubt: commits that were sent, less those that were answered for certain.
+        claims_asked: how often it has asked for a claim.
     """
 
     def __init__(self, name: str, simulator: Simulator, config: ProducerConfig) -> None:
@@ -150,7 +151,8 @@ class WireRules:
         self._attempts: dict[bytes, int] = {}
         self._refused_ms: dict[bytes, int] = {}
         self._fenced = 0
-        self.commits_in_doubt = 0
+        self.commits_in_doubt = self.claims_asked = 0
+        self._own_id = config.transactional_id
         self._identity = ProducerIdAndEpoch.NONE
         self.member = ConsumerGroupMetadata("")
         self._numbers: dict[tuple[TopicPartition, int, int], _Numbers] = {}
@@ -158,6 +160,10 @@ class WireRules:
         # when one of their partition was refused for good.
         self._shifted: dict[TopicPartition, dict[bytes, bytes]] = defaultdict(dict)
         self._open: dict[TopicPartition, dict[bytes, bytes]] = defaultdict(dict)
+
+    def take_over(self, producer: ProducerIdAndEpoch) -> None:
+        """Learn that it goes on under an identity that another process has asked for."""
+        self._identity = producer
 
     def sent(self, body: Request) -> None:
         """Look at a request that goes on its way."""
@@ -322,7 +328,9 @@ class WireRules:
 
     def _check_identity(self, body: InitProducerIdRequest) -> None:
         told = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
-        if body.transactional_id is not None and told != self._identity:
+        is_own = body.transactional_id is not None and body.transactional_id == self._own_id
+        self.claims_asked += not is_own
+        if is_own and told != self._identity:
             self._history.violate(
                 "identity", f"{self._name}: initializes as {told}, being {self._identity}"
             )
@@ -369,7 +377,8 @@ class WireRules:
     ) -> None:
         if isinstance(request, EndTxnRequest) and request.is_commit:
             self.commits_in_doubt -= response.error_code not in _MAYBE_ENDED
-        if not response.error_code and response.producer_id >= 0:
+        is_claim = getattr(request, "transactional_id", self._own_id) != self._own_id
+        if not response.error_code and response.producer_id >= 0 and not is_claim:
             self._identity = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
     @staticmethod

@@ -8,7 +8,7 @@ logs say, which faults there are.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from txnproducer._core.commit_evidence import resolve
 from txnproducer._core.txn_result import TransactionalRequestResult
@@ -54,8 +54,16 @@ _LATE = ("could not be aborted", "is committed")
 # --- transactions -------------------------------------------------------------------------------
 
 
-def transactional_script(process: Process) -> Script:
-    """Make transactions until the run has enough of them."""
+def transactional_script(
+    process: Process, draw: Callable[[Process], UsualTransaction] | None = None
+) -> Script:
+    """Make transactions until the run has enough of them.
+
+    Args:
+        process: whose.
+        draw: what kind each transaction is of; None for the usual kind.
+    """
+    make = draw or UsualTransaction
     simulator = process.simulator
     while simulator.wants_more(process):
         if process.dice.random() < _MISUSE_RATE:
@@ -66,7 +74,7 @@ def transactional_script(process: Process) -> Script:
                 yield sleep(process, _LONGEST_IDLE_MS)
             if process.dice.random() < _MISUSE_RATE:
                 misuse(process, is_between=True)
-            is_ready = yield from _Transaction(process).run()
+            is_ready = yield from make(process).run()
             if is_ready and (process.dice.random() < 0.02 or simulator.must_begin_anew(process)):
                 break  # a deployment: close, and begin anew
         yield from close(process)
@@ -91,21 +99,25 @@ def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool
     return False
 
 
-class _Transaction:
+class UsualTransaction:
     """One transaction, from begin to whatever end."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._simulator = process.simulator
         self._attempt = process.simulator.new_attempt(process)
-        self._attempt.identity = process.manager.producer_id_and_epoch
-        openings_kept = self._simulator.faults.openings_kept[process.transactional_id or ""]
-        self._attempt.kept_before = self._simulator.history.openings_kept_before.setdefault(
-            self._attempt.identity, openings_kept
-        )
+        self._identify()
         self._commit: TransactionalRequestResult | None = None
         # As a consumer does: it read before, as the member that it was then.
         self._member = self._group_metadata()
+
+    def _identify(self) -> None:
+        process, simulator = self._process, self._simulator
+        self._attempt.identity = process.manager.producer_id_and_epoch
+        openings_kept = simulator.faults.openings_kept[process.transactional_id or ""]
+        self._attempt.kept_before = simulator.history.openings_kept_before.setdefault(
+            self._attempt.identity, openings_kept
+        )
 
     def run(self) -> Generator[tuple[Condition, int], bool, bool]:
         """Make it; return whether the producer can go on."""

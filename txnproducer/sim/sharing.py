@@ -1,0 +1,332 @@
+"""What the simulated applications do with transactions that several processes share.
+
+Why it exists: who holds a transaction starts others that write into it, as Spark's driver starts
+tasks; and what Spark does then, unasked, is done here: work is run a second time while its first
+run only sleeps, and that wakes up in the midst of a later transaction.
+Owns: `sharing_script`, the runs of a claim's work. Must not know: what the logs say, which faults
+there are.
+
+Of several runs of one claim the last one's receipt counts, as with Spark. What the others have
+written belongs to no transaction that is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import partial
+
+from txnproducer._core.shared_transactions import Part
+from txnproducer._leases import TransactionLease, TransactionReceipt
+from txnproducer.errors import (
+    ClaimRefusedError,
+    IllegalStateError,
+    KafkaError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+)
+from txnproducer.records import TopicPartition
+from txnproducer.sim.calls import Patience, call, close
+from txnproducer.sim.history import Attempt
+from txnproducer.sim.process import Condition, Process, Script
+from txnproducer.sim.sending import flush, send, sleep
+from txnproducer.sim.workload import UsualTransaction, transactional_script
+
+_SHARED_RATE = 0.7
+_HANDED_OVER_RATE = 0.1
+_RESUMED_RATE = 0.15
+_SECOND_RUN_RATE = 0.15
+_EARLY_COMMIT_RATE = 0.15
+_NOTHING_TO_DO_RATE = 0.2
+_HASTY_RATE = 0.2
+_SECOND_RUN_WITHIN_MS = 400
+_LONGEST_WORK_MS = 8_000
+_SLEEPS_MS = (50, 1_000, 20_000)
+
+_Wait = tuple[Condition, int]
+
+
+def sharing_script(process: Process) -> Script:
+    """Make transactions, most of which are shared, until the run has enough of them."""
+    return transactional_script(process, _draw)
+
+
+def _draw(process: Process) -> UsualTransaction:
+    drawn = process.dice.random()
+    if drawn < _SHARED_RATE:
+        return _SharedTransaction(process)
+    if drawn < _SHARED_RATE + _HANDED_OVER_RATE:
+        return _HandedOverTransaction(process)
+    return UsualTransaction(process)
+
+
+class _Run:
+    """One run of a claim's work, in a process of its own.
+
+    Attributes:
+        process: which.
+        attempt: what it has sent; it moves to the holder's if the receipt counts.
+        receipt: what it gave in the end.
+        error: why there is none.
+    """
+
+    process: Process
+    attempt: Attempt
+
+    def __init__(
+        self, holder: Process, label: str, lease: TransactionLease, claim: int, places: list[int]
+    ) -> None:
+        self._holder = holder
+        self._label = label
+        self._lease = lease
+        self._claim = claim
+        self._places = places
+        self._has_begun = False
+        self.receipt: TransactionReceipt | None = None
+        self.error: KafkaError | None = None
+        self.process = holder.simulator.start_participant(holder, self._script)
+
+    def _script(self, process: Process) -> Script:
+        if self._has_begun:
+            self._end(KafkaError("the process has crashed"))
+            return
+        self._has_begun = True
+        self.attempt = process.simulator.new_attempt(process)
+        self.attempt.label = f"{self._label}/{process.name}"
+        self.attempt.identity = self._lease.producer
+        self._end((yield from self._work(process)))
+        yield from close(process)
+
+    def _end(self, error: KafkaError | None) -> None:
+        self.error = error
+        if self._holder.manager.part is Part.HOLDER:
+            self._holder.poke()  # it waits for this
+
+    def _work(self, process: Process) -> Generator[_Wait, bool, KafkaError | None]:
+        error = yield from self._join(process)
+        if error is not None:
+            return error
+        dice = process.dice
+        count = 0 if dice.random() < _NOTHING_TO_DO_RATE else 1 + dice.randrange(6)
+        for number in range(count):
+            error = yield from send(process, self.attempt, number, self._places)
+            if error is not None:
+                return error
+            drawn = dice.random()
+            if drawn < 0.1:
+                yield sleep(process, 400)
+            elif drawn < 0.2:
+                yield from flush(process)
+        if dice.random() < _HASTY_RATE and self._give_receipt() is None:
+            return None  # everything was acknowledged already
+        yield from flush(process)
+        return self._give_receipt()
+
+    def _give_receipt(self) -> KafkaError | None:
+        try:
+            self.receipt = self.process.core.give_receipt()
+        except KafkaError as refusal:
+            return refusal
+        return None
+
+    def _join(self, process: Process) -> Generator[_Wait, bool, KafkaError | None]:
+        patience = Patience(process)
+        while patience.lasts():
+            ended = yield from call(
+                process, lambda: process.core.begin_join(self._lease, self._claim)
+            )
+            if not ended.is_timed_out:
+                return ended.error
+        patience.gave_up("join")
+        return KafkaError("the participant has no more patience")
+
+    @property
+    def has_own_fault(self) -> bool:
+        """Whether it failed, if it did, for what it sent, or because an answer was lost."""
+        process, attempt = self.process, self.attempt
+        has_asked_again = process.network.claims_asked > 1
+        is_unsure = isinstance(self.error, ClaimRefusedError) and has_asked_again
+        waited = any(record.waited_in_vain for record in attempt.records)
+        return attempt.is_mistaken or waited or is_unsure or self._is_forgotten
+
+    @property
+    def _is_forgotten(self) -> bool:
+        cluster, producer_id = self.process.simulator.cluster, self.attempt.identity.producer_id
+        return any(
+            record.future is not None
+            and isinstance(record.future.error, UnknownProducerIdError | OutOfOrderSequenceError)
+            and cluster.has_forgotten(record.place, producer_id)
+            for record in self.attempt.records
+        )
+
+
+class _SharedTransaction(UsualTransaction):
+    """A transaction that is leased: participants write its records, this process ends it."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self._runs: dict[int, _Run] = {}
+        self._all_runs: list[_Run] = []
+
+    def _fill(self) -> Generator[_Wait, bool, KafkaError | None]:
+        dice, options = self._process.dice, self._simulator.options
+        error = yield from self._lease()
+        if error is None:
+            self._start_work()
+            error = yield from self._await_receipts()
+        if error is None:
+            error = self._adopt()
+        if error is None and dice.random() < options.offsets_rate:
+            error = yield from self._send_offsets()
+        if error is not None and self._simulator.is_ending:
+            # With transactions v1 a participant that goes on after the abort begins another one
+            # under the same epoch, and what ends that fences the holder.
+            limit_ms = self._simulator.longest_call_ms
+            yield self._is_everybody_gone, self._process.now_ms + limit_ms
+        self._attempt.has_stragglers = not self._is_everybody_gone()
+        self._attempt.is_mistaken |= any(run.has_own_fault for run in self._all_runs)
+        return error
+
+    def _is_everybody_gone(self) -> bool:
+        return all(run.receipt is not None or run.error is not None for run in self._all_runs)
+
+    def _lease(self) -> Generator[_Wait, bool, KafkaError | None]:
+        process = self._process
+        claims = 1 + process.dice.randrange(self._simulator.options.partition_count)
+        patience = Patience(process)
+        while patience.lasts():
+            ended = yield from call(process, lambda: process.core.begin_lease(claims))
+            if not ended.is_timed_out:
+                self._identify()
+                return ended.error
+        self._attempt.has_given_up = True
+        patience.gave_up("lease")
+        return KafkaError("the application has no more patience", recovery="abort")
+
+    def _start_work(self) -> None:
+        for claim in range(len(self._process.core.lease.claims)):
+            self._run(claim)
+            is_well = self._simulator.is_ending
+            if not is_well and self._process.dice.random() < _SECOND_RUN_RATE:
+                delay_ms = self._process.dice.randrange(_SECOND_RUN_WITHIN_MS)
+                at_ms = self._process.now_ms + delay_ms
+                self._simulator.call_at(at_ms, partial(self._run_again, claim))
+
+    def _run(self, claim: int) -> None:
+        lease = self._process.core.lease
+        count, claims = self._simulator.options.partition_count, len(lease.claims)
+        places = [number for number in range(count) if number % claims == claim]
+        label = f"{self._attempt.name}:{claim}"
+        self._runs[claim] = run = _Run(self._process, label, lease, claim, places)
+        self._all_runs.append(run)
+
+    def _run_again(self, claim: int, now_ms: int) -> None:  # noqa: ARG002
+        """Run a claim's work once more, as if its first run were lost; it only sleeps."""
+        first, dice = self._runs[claim], self._process.dice
+        is_due = first.receipt is None and first.error is None and not self._process.is_crashed
+        if not is_due or self._simulator.is_ending or self._attempt.claim != "open":
+            return
+        if self._process.manager.lease is None:
+            return  # it is aborted
+        first.process.pause(dice.choice(_SLEEPS_MS))
+        self._run(claim)
+
+    def _await_receipts(self) -> Generator[_Wait, bool, KafkaError | None]:
+        process, simulator = self._process, self._simulator
+        if process.dice.random() < _EARLY_COMMIT_RATE:
+            yield self._is_any_receipt_there, process.now_ms + _LONGEST_WORK_MS
+            self._commit_too_early()
+        limit_ms = simulator.longest_call_ms if simulator.is_ending else _LONGEST_WORK_MS
+        is_over = yield self._is_work_over, process.now_ms + limit_ms
+        failed = next((run for run in self._runs.values() if run.error is not None), None)
+        if failed is not None:
+            return KafkaError(f"{failed.process.name}: {failed.error!r}", recovery="abort")
+        if not is_over:
+            self._attempt.has_given_up = True
+            return KafkaError("not all participants have ended", recovery="abort")
+        return None
+
+    def _is_any_receipt_there(self) -> bool:
+        return any(run.receipt is not None for run in self._runs.values()) or self._is_work_over()
+
+    def _is_work_over(self) -> bool:
+        runs = self._runs.values()
+        has_failed = any(run.error is not None for run in runs)
+        return has_failed or all(run.receipt is not None for run in runs)
+
+    def _commit_too_early(self) -> None:
+        """Commit with the receipts that are there, and see that refused if they are not all."""
+        core, manager = self._process.core, self._process.manager
+        receipts = self._receipts()
+        if len(receipts) == len(self._runs) or manager.has_error:
+            return
+        try:
+            core.adopt(receipts)
+            core.begin_commit()
+        except IllegalStateError:
+            return
+        except KafkaError:
+            return  # it has failed, and says so
+        self._simulator.history.violate(
+            "state", f"{self._process.name} commits with {len(receipts)} of {len(self._runs)}"
+        )
+
+    def _receipts(self) -> list[TransactionReceipt]:
+        return [run.receipt for run in self._runs.values() if run.receipt is not None]
+
+    def _adopt(self) -> KafkaError | None:
+        try:
+            self._process.core.adopt(self._receipts())
+        except KafkaError as refusal:
+            return refusal
+        for run in self._runs.values():
+            # What the application lost on its way to `send` is in no receipt.
+            self._check_receipt(run)
+            self._attempt.records += run.attempt.records
+            run.attempt.records = []
+        return None
+
+    def _check_receipt(self, run: _Run) -> None:
+        counts: dict[TopicPartition, int] = {}
+        for record in run.attempt.records:
+            counts[record.place] = counts.get(record.place, 0) + 1
+        told = dict(run.receipt.partitions) if run.receipt is not None else {}
+        if told != counts:
+            self._simulator.history.violate(
+                "told", f"{run.process.name}: the receipt says {told}, and it sent {counts}"
+            )
+
+    def _commit_it(self) -> Generator[_Wait, bool, bool]:
+        is_written = self._attempt.records or self._attempt.group_id is not None
+        if is_written and self._process.dice.random() < _RESUMED_RATE:
+            lease = self._process.core.lease
+            resume(self._process, self._attempt, lease, self._receipts())
+        return (yield from super()._commit_it())
+
+
+class _HandedOverTransaction(UsualTransaction):
+    """A transaction that one process writes, and another one ends."""
+
+    def _commit_it(self) -> Generator[_Wait, bool, bool]:
+        process = self._process
+        yield from flush(process)
+        ended = yield from call(process, lambda: process.core.begin_lease(0))
+        if ended.error is None:
+            resume(process, self._attempt, process.core.lease, ())
+        return (yield from super()._commit_it())
+
+
+def resume(
+    process: Process,
+    attempt: Attempt,
+    lease: TransactionLease,
+    receipts: Sequence[TransactionReceipt],
+) -> None:
+    """Have another producer go on with a transaction; the one before is gone."""
+    process.network.close()
+    process.renew()
+    process.network.take_over(lease.producer)
+    process.core.resume(lease)
+    if lease.claims:
+        process.core.adopt(receipts)
+    attempt.incarnation = process.incarnation
+    attempt.commits_in_doubt_before = process.network.commits_in_doubt
