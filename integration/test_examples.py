@@ -30,6 +30,12 @@ SHOWS = {
         "older: fenced, as it must be (what to do: restart)",
         "read_committed sees: ['written by the newer producer']",
     ],
+    "shared_transaction.py": [
+        "first time: worker 2 has failed: aborted",
+        "read_committed sees 0 records",
+        "committed 1000 records at once",
+        "read_committed sees 1000 records, 1000 of them different",
+    ],
     "spark_batch.py": [
         "written: 1000 rows in ",
         "again: 1000 rows recognised, 0 transactions",

@@ -27,7 +27,8 @@ def mutant_table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _seeds(result: Mapping[str, Any]) -> str:
-    return f"{result['seeds_needed']}{' crowded' if result.get('is_crowded') else ''}"
+    kinds = [kind for kind in ("crowded", "shared") if result.get(f"is_{kind}")]
+    return " ".join([str(result["seeds_needed"]), *kinds])
 
 
 def fault_list() -> str:

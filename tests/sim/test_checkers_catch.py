@@ -21,8 +21,8 @@ MUTANTS = {mutant.name: mutant for mutant in all_mutants()}
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_a_deliberate_bug_is_caught(name):
     assert name in KNOWN, f"python -m tests.sim.mutation {name}"
-    is_crowded = KNOWN[name].get("is_crowded", False)
-    caught = ask(name, int(KNOWN[name]["seed"]), 1, is_crowded=is_crowded)
+    kind = {key: KNOWN[name].get(key, False) for key in ("is_crowded", "is_shared")}
+    caught = ask(name, int(KNOWN[name]["seed"]), 1, **kind)
     assert caught is not None, f"seed {KNOWN[name]['seed']} does not catch {name} any more"
     assert caught["checker"] == KNOWN[name]["checker"]
 

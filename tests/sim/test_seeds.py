@@ -12,15 +12,14 @@ LINES = (Path(__file__).parent / "seeds.txt").read_text("utf-8").splitlines()
 SEEDS = [line.split(maxsplit=1) for line in LINES if line and not line.startswith("#")]
 
 
-CROWDED = "crowded: "
+CROWDED, SHARED = "crowded: ", "shared: "
 
 
-@pytest.mark.parametrize(
-    ("seed", "is_crowded"),
-    [(int(number), comment.startswith(CROWDED)) for number, comment in SEEDS],
-)
-def test_a_seed_that_failed_once_passes(seed, is_crowded):
-    result = run_seed(seed, is_crowded=is_crowded)
+@pytest.mark.parametrize(("seed", "comment"), [(int(number), text) for number, text in SEEDS])
+def test_a_seed_that_failed_once_passes(seed, comment):
+    result = run_seed(
+        seed, is_crowded=comment.startswith(CROWDED), is_shared=comment.startswith(SHARED)
+    )
     assert result.violations == []
     assert result.requests >= 300
     assert result.transactions.total() >= 20

@@ -30,7 +30,7 @@ from txnproducer.sim.campaign import (
 
 EXIT_VIOLATION = 1
 _MOST_FAILURES_SHOWN = 20
-_OPTIONS_OF_A_TRACE = ("seed", "trace", "crowded")
+_OPTIONS_OF_A_TRACE = ("seed", "trace", "crowded", "shared")
 
 
 @click.command()
@@ -58,6 +58,11 @@ _OPTIONS_OF_A_TRACE = ("seed", "trace", "crowded")
     "--crowded",
     is_flag=True,
     help="With --trace: crowd the run, as every eighth seed does by itself.",
+)
+@click.option(
+    "--shared",
+    is_flag=True,
+    help="With --trace: share its transactions, as every fifteenth seed does by itself.",
 )
 @click.option(
     "--jobs",
@@ -93,6 +98,7 @@ def command(
     requests: int,
     trace: bool,
     crowded: bool,
+    shared: bool,
     jobs: int,
     results: Path | None,
     coverage_seeds: int,
@@ -107,9 +113,11 @@ def command(
     if trace:
         _refuse_what_a_trace_ignores(context)
         first = _random_seed() if seed is None else seed
-        context.exit(_trace(first, is_crowded=crowded))
-    if crowded:
-        raise click.UsageError("--crowded needs --trace")
+        if crowded and shared:
+            raise click.UsageError("a run is either --crowded or --shared")
+        context.exit(_trace(first, is_crowded=crowded, is_shared=shared))
+    if crowded or shared:
+        raise click.UsageError(f"{'--crowded' if crowded else '--shared'} needs --trace")
     if least_branches and not coverage_seeds:
         raise click.UsageError("--least-branches needs --coverage")
     if coverage_seeds:
@@ -142,10 +150,11 @@ def _refuse_what_a_trace_ignores(context: click.Context) -> None:
             raise click.UsageError(f"--trace shows one seed: leave out {option.opts[0]}")
 
 
-def _trace(seed: int, *, is_crowded: bool) -> int:
+def _trace(seed: int, *, is_crowded: bool, is_shared: bool) -> int:
     """Print a run; return the exit code."""
-    click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed, is_crowded=is_crowded)}")
-    result = run_seed(seed, click.echo, is_crowded=is_crowded)
+    kind = {"is_crowded": is_crowded, "is_shared": is_shared}
+    click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed, **kind)}")
+    result = run_seed(seed, click.echo, **kind)
     for checker, text in result.violations:
         click.echo(f"VIOLATION ({checker}): {text}", err=True)
     return EXIT_VIOLATION if result.violations else 0
