@@ -15,7 +15,7 @@ It recognises a replay. It does not prove delivery, and does not withstand an at
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import xxhash
@@ -71,3 +71,8 @@ class Digest:
     def hex(self) -> str:
         """Return the digest as it is stored."""
         return f"{self._sum:032x}"
+
+
+def total(digests: Iterable[str]) -> str:
+    """Return the digest of all the records that some digests are of."""
+    return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:032x}"

@@ -26,6 +26,12 @@ class PartialReplayError(SinkError):
     """Some partitions hold this batch already, and the others can't be written safely."""
 
 
+class BatchFailedError(KafkaError):
+    """A whole batch could not be written; nothing of it is visible, so it can be run again."""
+
+    recovery = "abort"
+
+
 class StaleRunError(SinkError):
     """Another run of the sink has begun; this task or driver is of an earlier one."""
 

@@ -62,6 +62,11 @@ class Ledger:
         return _group_of(self.plan_id)
 
     @property
+    def whole_id(self) -> str:
+        """The id under which whole batches are written."""
+        return f"{self.sink_id}.batch"
+
+    @property
     def place(self) -> TopicPartition:
         """Where in the group the entry is."""
         return TopicPartition(self.topic, 0)
@@ -100,6 +105,24 @@ class Ledger:
             if one is not None
         }
         return None if plan is None else PlanEntry.parse(self.plan_group, plan), entries
+
+    def read_whole(self, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
+        """Return the entry of the last whole batch, or None if there is none."""
+        group = _group_of(self.whole_id)
+        found = committed_offsets(
+            self.bootstrap_servers,
+            [group],
+            _TIMEOUT_S,
+            partitions=[self.place],
+            waits_for_undecided=waits_for_undecided,
+            **dict(self.security),
+        )
+        stored = found.get(group, {}).get(self.place)
+        return None if stored is None else LedgerEntry.parse(group, stored)
+
+    def write_whole(self, producer: TransactionalProducer, entry: LedgerEntry) -> None:
+        """Make the entry of a whole batch a part of the producer's open transaction."""
+        self._write(producer, _group_of(self.whole_id), entry.stored())
 
     def write(self, producer: TransactionalProducer, partition: int, entry: LedgerEntry) -> None:
         """Make an entry a part of the producer's open transaction."""

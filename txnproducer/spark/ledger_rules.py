@@ -20,6 +20,10 @@ _TWO_QUERIES = (
     'another sink id; the old checkpoint; or on_foreign_ledger="take_over", if the old query is '
     "gone and its rows may be written once more."
 )
+_REWOUND = (
+    "the checkpoint was rewound. Ways out: the newer checkpoint; another sink id; or "
+    'on_foreign_ledger="take_over", if the rows since then may be written once more.'
+)
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,7 @@ class LedgerRules:
             if entry.batch_id > batch_id:
                 raise LedgerError(
                     f"partition {partition} has committed batch {entry.batch_id} already, this is "
-                    f"batch {batch_id}: the checkpoint was rewound. Ways out: the newer "
-                    'checkpoint; another sink id; or on_foreign_ledger="take_over", if the rows '
-                    "since then may be written once more."
+                    f"batch {batch_id}: {_REWOUND}"
                 )
         return dict(entries)
 
@@ -102,6 +104,32 @@ class LedgerRules:
             "topic; or another sink id on the same topic, when the rows of the partitions named "
             "above may be written once more."
         )
+
+    def check_whole(
+        self, entry: LedgerEntry | None, batch_id: int, query_id: str
+    ) -> LedgerEntry | None:
+        """Check the ledger of a sink that writes whole batches; return this batch's entry, if any.
+
+        Raises:
+            LedgerError: the ledger is missing, another query's, or ahead.
+        """
+        if entry is None:
+            self._check_missing({}, {}, batch_id)
+            return None
+        if not self.takes_over:
+            if entry.query_id != query_id:
+                raise LedgerError(
+                    f"this sink belongs to another query: its ledger holds batch {entry.batch_id} "
+                    f"of query {entry.query_id}, this is batch {batch_id} of query {query_id}. "
+                    f"{_TWO_QUERIES}"
+                )
+            if entry.batch_id > batch_id:
+                raise LedgerError(
+                    f"batch {entry.batch_id} is committed already, this is batch {batch_id}: "
+                    f"{_REWOUND}"
+                )
+        is_this = (entry.batch_id, entry.query_id) == (batch_id, query_id)
+        return entry if is_this else None
 
     def _check_missing(
         self,

@@ -20,7 +20,7 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 15 * 60 * 1000
-ATOMICITIES: Final = ("partition",)
+ATOMICITIES: Final = ("partition", "batch")
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _OWN: Final = ("topic", "includeHeaders", "transactionTimeout")
 _KAFKA: Final = "kafka."
@@ -76,6 +76,24 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...], hint: str = ""
     if value not in allowed:
         words = " or ".join(repr(word) for word in allowed)
         raise InvalidConfigurationError(f"{name}={value!r}: must be {words}{hint}")
+
+
+def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
+    """Check what does not go with atomicity "batch".
+
+    Raises:
+        InvalidConfigurationError: rows choose their topic, or a number of writers is asked for.
+    """
+    if topic is None:
+        raise InvalidConfigurationError(
+            'topic is needed with atomicity="batch": each of its partitions has one writer. Give '
+            'the sink the option `topic`, or use atomicity="partition"'
+        )
+    if writers is not None:
+        raise InvalidConfigurationError(
+            f'writers={writers} does not go with atomicity="batch": there are as many as the '
+            "topic has partitions, or fewer where the frame has fewer"
+        )
 
 
 def read_options(

@@ -34,7 +34,7 @@ from txnproducer.spark.errors import ReplayMismatchError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
 from txnproducer.spark.runs import check_run
-from txnproducer.spark.schema import Record, to_record
+from txnproducer.spark.schema import Record, RowReader
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S = 30.0
@@ -115,13 +115,7 @@ class BatchPlan:
 
     def records(self, rows: Iterable[Any]) -> Iterator[Record]:
         """Turn rows into records."""
-        names: frozenset[str] | None = None
-        for row in rows:
-            if names is None:
-                names = frozenset(row.__fields__)
-                if not self.include_headers:
-                    names -= {"headers"}
-            yield to_record(row, names, self.topic)
+        return RowReader(self.topic, self.include_headers).records(rows)
 
     def compare(
         self, entries: Mapping[int, LedgerEntry], found: Mapping[int, tuple[int, str]]

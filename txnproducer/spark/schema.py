@@ -12,7 +12,8 @@ Must not know: sessions, transactions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from txnproducer.spark.errors import SchemaError
@@ -67,6 +68,29 @@ def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
             raise SchemaError(
                 f"the column `{name}` is {kind}; it must be {' or '.join(allowed)}: cast it first"
             )
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Turns rows into records; goes to the tasks in the closure.
+
+    Attributes:
+        topic: for all rows, or None to take each row's.
+        include_headers: whether the column `headers` is written.
+    """
+
+    topic: str | None
+    include_headers: bool = True
+
+    def records(self, rows: Iterable[Any]) -> Iterator[Record]:
+        """Turn rows of one frame into records."""
+        names: frozenset[str] | None = None
+        for row in rows:
+            if names is None:
+                names = frozenset(row.__fields__)
+                if not self.include_headers:
+                    names -= {"headers"}
+            yield to_record(row, names, self.topic)
 
 
 def to_record(row: Any, names: frozenset[str], topic: str | None) -> Record:

@@ -20,11 +20,13 @@ from typing import Any, Final, Literal
 
 from txnproducer.admin import broker_setting, partition_count
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
+from txnproducer.lease import TransactionLease
 from txnproducer.spark import options as sink_options
 from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.errors import PartialReplayError, SinkError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules, in_part
+from txnproducer.spark.participant_task import Part, ParticipantTask
 from txnproducer.spark.partition_writer import (
     BatchPlan,
     DigestTask,
@@ -33,8 +35,10 @@ from txnproducer.spark.partition_writer import (
     PartitionTask,
     PartitionWriter,
 )
+from txnproducer.spark.placing import placed
 from txnproducer.spark.runs import Batch, Runs
-from txnproducer.spark.schema import check_schema
+from txnproducer.spark.schema import RowReader, check_schema
+from txnproducer.spark.whole_batch import WholeBatches
 
 _LOG = logging.getLogger(__name__)
 
@@ -71,15 +75,18 @@ class ExactlyOnceKafkaSink:
         sink = ExactlyOnceKafkaSink("localhost:9092", "orders-sink", topic="orders")
         frame.writeStream.foreachBatch(sink).option("checkpointLocation", ...).start()
 
-    Each Spark partition is one transaction, under one transactional id that is the same for ever
-    (`<sink_id>.p<partition>`). A reader may see some partitions of a batch before others.
+    Atomicity "partition": each Spark partition is one transaction, under one transactional id that
+    is the same for ever (`<sink_id>.p<partition>`). A reader may see some partitions of a batch
+    before others. Atomicity "batch": the whole batch is one transaction (`<sink_id>.batch`), which
+    all tasks write; a reader sees all of it or nothing.
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
         sink_id: the sink's stable name; unique to one query on the cluster.
         topic: for all rows; None to take each row's column `topic`.
-        atomicity: "partition".
-        writers: how many partitions write; None for as many as the frame has.
+        atomicity: "partition", or "batch" (which needs `topic`).
+        writers: how many partitions write; None for as many as the frame has. With atomicity
+            "batch" the topic's partitions decide.
         query_id: whose batch ids these are; None to ask Spark (streaming queries only).
         ledger_topic: the topic whose partition 0 the ledger's offsets name; default `topic`.
         on_missing_ledger: "stop", or "write" where no ledger is expected.
@@ -112,13 +119,15 @@ class ExactlyOnceKafkaSink:
     ) -> None:
         sink_options.check_sink_id(sink_id)
         choose = sink_options.check_choice
-        choose("atomicity", atomicity, sink_options.ATOMICITIES, " (no other is built yet)")
+        choose("atomicity", atomicity, sink_options.ATOMICITIES)
         choose("on_missing_ledger", on_missing_ledger, ("stop", "write"))
         choose("on_replay_mismatch", on_replay_mismatch, ("stop", "keep"))
         choose("on_foreign_ledger", on_foreign_ledger, ("stop", "take_over"))
         if writers is not None and (type(writers) is not int or writers < 1):
             raise InvalidConfigurationError(f"writers={writers!r}: must be an integer above 0")
         settings = sink_options.read_options(bootstrap_servers, topic, options)
+        if atomicity == "batch":
+            sink_options.check_batch_atomicity(settings.topic, writers)
         place = ledger_topic or settings.topic
         if place is None:
             raise InvalidConfigurationError(
@@ -136,6 +145,9 @@ class ExactlyOnceKafkaSink:
         self._on_event = on_event
         self._timeout_ms: int | None = None
         self._runs = Runs(self._ledger, self._rules)
+        is_whole = atomicity == "batch"
+        self._whole = WholeBatches(self._ledger, self._rules, self._tell) if is_whole else None
+        self._partitions = 0
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -161,7 +173,10 @@ class ExactlyOnceKafkaSink:
         _check_batch_id(batch_id)
         check_schema(df.dtypes, self._settings.topic)
         query_id = self._query_of(df)
-        self._warn_of_speculation(df)
+        if self._whole is not None:
+            return self._write_whole(self._whole, df, batch_id, query_id, began)
+        if self._speculates(df):
+            _warn_of_speculation()
         frame = df if self._writers is None else df.repartition(self._writers)
         rdd = _rdd_of(frame)
         writers = rdd.getNumPartitions()
@@ -177,6 +192,52 @@ class ExactlyOnceKafkaSink:
             reports = [plan.write(0, ())]
         return self._report(batch_id, reports, time.monotonic() - began)
 
+    def _write_whole(
+        self, whole: WholeBatches, df: Any, batch_id: int, query_id: str, began: float
+    ) -> BatchReport:
+        if self._speculates(df):
+            raise SinkError(
+                'spark.speculation=true: with atomicity="batch" a part has one writer, so a second '
+                "attempt of a task is refused, and the batch begins again. Switch speculation "
+                'off, or use atomicity="partition"'
+            )
+        settings = self._producer_settings()
+        rdd, is_placed = placed(df, _rdd_of(df), self._partitions)
+        batch = Batch(batch_id, query_id, rdd.getNumPartitions())
+        entry = whole.enter(batch, settings)
+        if entry is not None:
+            _LOG.info("batch %d is committed already; it is not written again", batch_id)
+            return self._report_whole(batch, [], entry, began)
+        reader = RowReader(self._settings.topic, self._settings.include_headers)
+
+        def run_tasks(lease: TransactionLease) -> list[Part]:
+            task = ParticipantTask(lease, settings, reader, is_placed, batch_id, self._on_event)
+            parts: list[Part] = rdd.mapPartitionsWithIndex(task).collect()
+            return parts
+
+        parts, entry = whole.write(batch, run_tasks)
+        return self._report_whole(batch, parts, entry, began)
+
+    def _report_whole(
+        self, batch: Batch, parts: list[Part], entry: LedgerEntry | None, began: float
+    ) -> BatchReport:
+        reports = [
+            PartitionReport(number, part.rows, part.size_bytes, part.digest, False, part.seconds)
+            for number, part in enumerate(parts)
+        ]
+        is_replay = entry is not None
+        rows = entry.rows if entry is not None else sum(part.rows for part in parts)
+        report = BatchReport(
+            batch.batch_id,
+            rows,
+            sum(part.size_bytes for part in parts),
+            0 if is_replay else 1,
+            entry.writers if entry is not None else 0,
+            time.monotonic() - began,
+            tuple(reports),
+        )
+        return self._tell_of(report)
+
     def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:
         """Return what writes a partition, for `frame.foreachPartition`; made on the driver.
 
@@ -188,6 +249,11 @@ class ExactlyOnceKafkaSink:
             SinkError: refused; nothing was written.
         """
         _check_batch_id(batch_id)
+        if self._whole is not None:
+            raise InvalidConfigurationError(
+                "partition_writer has no driver that could commit a whole batch: use `write`, or "
+                'atomicity="partition"'
+            )
         if type(writers) is not int or writers < 1:
             raise InvalidConfigurationError(f"writers={writers!r}: must be an integer above 0")
         plan, done = self._plan(Batch(batch_id, self._query_of(None), writers))
@@ -200,7 +266,10 @@ class ExactlyOnceKafkaSink:
         return PartitionWriter(plan)
 
     def status(self) -> dict[int, LedgerEntry]:
-        """Return the ledger entry of every partition that has one."""
+        """Return the ledger entry of every partition that has one; of whole batches as -1."""
+        if self._whole is not None:
+            entry = self._ledger.read_whole()
+            return {} if entry is None else {-1: entry}
         return self._ledger.read(self._ledger.known_partitions())[1]
 
     # --- what is checked before a task starts ---------------------------------------------------
@@ -222,29 +291,25 @@ class ExactlyOnceKafkaSink:
             )
         return str(found)
 
-    def _warn_of_speculation(self, df: Any) -> None:
+    @staticmethod
+    def _speculates(df: Any) -> bool:
         try:
             value = df.sparkSession.conf.get("spark.speculation", "false")
         except Exception:  # noqa: BLE001 - the setting is not visible everywhere
             _LOG.debug("Spark does not tell spark.speculation", exc_info=True)
-            return
-        if str(value).lower() == "true":
-            warnings.warn(
-                "spark.speculation=true: two attempts of a task fence each other; nothing is lost "
-                "or doubled, but it costs time and attempts",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            return False
+        return str(value).lower() == "true"
 
-    def _plan(self, batch: Batch) -> tuple[BatchPlan, dict[int, LedgerEntry]]:
-        """Return what the tasks are told, and which partitions hold the batch already."""
+    def _producer_settings(self) -> dict[str, str]:
+        """Return the producers' settings, after the first look at the cluster."""
         if self._timeout_ms is None:
             self._check_topic()
             self._timeout_ms = self._choose_timeout_ms()
-        settings = {
-            "transaction.timeout.ms": str(self._timeout_ms),
-            **self._settings.producer,
-        }
+        return {"transaction.timeout.ms": str(self._timeout_ms), **self._settings.producer}
+
+    def _plan(self, batch: Batch) -> tuple[BatchPlan, dict[int, LedgerEntry]]:
+        """Return what the tasks are told, and which partitions hold the batch already."""
+        settings = self._producer_settings()
         run, done = self._runs.enter(batch, settings)
         if len(done) == batch.writers:
             _LOG.info("batch %d is committed already; its rows are compared", batch.batch_id)
@@ -266,7 +331,10 @@ class ExactlyOnceKafkaSink:
     def _check_topic(self) -> None:
         for topic in {self._ledger.topic, self._settings.topic} - {None}:
             servers, security = self._ledger.bootstrap_servers, self._ledger.security
-            if partition_count(servers, str(topic), **security) is None:
+            count = partition_count(servers, str(topic), **security)
+            if topic == self._settings.topic:
+                self._partitions = count or 0
+            if count is None:
                 raise SinkError(
                     f"the topic {topic!r} does not exist: create it first, with as many "
                     "partitions as its readers need"
@@ -306,21 +374,37 @@ class ExactlyOnceKafkaSink:
             seconds,
             tuple(sorted(reports, key=lambda one: one.partition)),
         )
-        self.last_report = report
         self._runs.batch_done()
+        return self._tell_of(report)
+
+    def _tell_of(self, report: BatchReport) -> BatchReport:
+        self.last_report = report
         _LOG.info(
             "sink %s, batch %d: %d rows, %d bytes, %d transactions, %d replayed, %.2f s",
             self._sink_id,
-            batch_id,
+            report.batch_id,
             report.rows,
             report.size_bytes,
             report.transactions,
-            replayed,
-            seconds,
+            report.replayed,
+            report.seconds,
         )
         if self._on_event is not None:
-            self._on_event("batch_done", {"batch_id": batch_id, "report": replace(report)})
+            self._on_event("batch_done", {"batch_id": report.batch_id, "report": replace(report)})
         return report
+
+    def _tell(self, name: str, batch_id: int, rows: int) -> None:
+        if self._on_event is not None:
+            self._on_event(name, {"batch_id": batch_id, "rows": rows})
+
+
+def _warn_of_speculation() -> None:
+    warnings.warn(
+        "spark.speculation=true: two attempts of a task fence each other; nothing is lost "
+        "or doubled, but it costs time and attempts",
+        RuntimeWarning,
+        stacklevel=5,
+    )
 
 
 def _check_batch_id(batch_id: int) -> None:
