@@ -1,4 +1,4 @@
-"""What a task does where a whole batch is one transaction: it takes its claim, and writes its part.
+"""What a task does where a whole batch is one transaction: it takes its claim and writes.
 
 Owns: the task's side of atomicity "batch". Must not know: the transaction's end, other tasks.
 
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError, Recovery
 from txnproducer.lease import TransactionLease, TransactionParticipant, TransactionReceipt
 from txnproducer.spark.digest import Digest
@@ -118,9 +119,10 @@ class _Writing:
         return self._part(receipt, "", "resume")
 
     def _join(self) -> TransactionParticipant:
-        return TransactionParticipant(
-            self._task.lease, self._partition, **dict(self._task.settings)
-        )
+        lease = self._task.lease
+        settings = {**self._task.settings, "transactional.id": lease.transactional_id}
+        config = ProducerConfig.from_properties(settings)
+        return TransactionParticipant.from_config(lease, self._partition, config)
 
     def _send(self, participant: TransactionParticipant, rows: Iterable[Any]) -> None:
         own, digest = self._partition, self._digest
@@ -142,16 +144,9 @@ class _Writing:
         return self._part(None, text, error.recovery)
 
     def _part(self, receipt: TransactionReceipt | None, failure: str, recovery: Recovery) -> Part:
-        digest = self._digest
-        return Part(
-            receipt,
-            digest.count,
-            digest.size_bytes,
-            digest.hex(),
-            failure,
-            recovery,
-            self._seconds,
-        )
+        digest, seconds = self._digest, self._seconds
+        rows, size_bytes, total = digest.count, digest.size_bytes, digest.hex()
+        return Part(receipt, rows, size_bytes, total, failure, recovery, seconds)
 
 
 def _own_rows(own: int, rows: Iterable[Placed]) -> Iterator[Any]:

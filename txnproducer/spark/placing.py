@@ -4,8 +4,8 @@ Owns: which Kafka partition a row belongs to, as the producer would choose it, a
 has to be shuffled at all. Must not know: transactions, tasks that write.
 
 Rules:
-* A row with a key, or with a partition, has its place; so such frames are shuffled: task i gets the
-  rows of partition i. Those of one key keep the order that they have in one partition of the
+* A row with a key, or with a partition, has its place; so such frames are shuffled: task i gets
+  the rows of partition i. Those of one key keep the order that they have in one partition of the
   frame; a shuffle promises no more.
 * Frames without both are not shuffled: task i writes partition i, and there are at most as many
   tasks as partitions.

@@ -197,9 +197,9 @@ class ExactlyOnceKafkaSink:
     ) -> BatchReport:
         if self._speculates(df):
             raise SinkError(
-                'spark.speculation=true: with atomicity="batch" a part has one writer, so a second '
-                "attempt of a task is refused, and the batch begins again. Switch speculation "
-                'off, or use atomicity="partition"'
+                'spark.speculation=true: with atomicity="batch" a part has one writer, so that a '
+                "second attempt of a task is refused, and the batch begins again. Switch "
+                'speculation off, or use atomicity="partition"'
             )
         settings = self._producer_settings()
         rdd, is_placed = placed(df, _rdd_of(df), self._partitions)
@@ -264,6 +264,11 @@ class ExactlyOnceKafkaSink:
                 'on_replay_mismatch="keep", if they are; another sink id'
             )
         return PartitionWriter(plan)
+
+    def close(self) -> None:
+        """Let go of the cluster; a sink that writes whole batches keeps a producer between them."""
+        if self._whole is not None:
+            self._whole.close()
 
     def status(self) -> dict[int, LedgerEntry]:
         """Return the ledger entry of every partition that has one; of whole batches as -1."""

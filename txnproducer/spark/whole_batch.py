@@ -1,8 +1,8 @@
 """Atomicity "batch": a whole micro-batch is one transaction, written by all tasks.
 
 Why it exists: readers see all of a batch or nothing, whatever dies. The driver holds the
-transaction and leases it; tasks write into it; one EndTxn commits rows and ledger. A batch that was
-not finished is aborted and run again, so that nothing has to be the same the second time.
+transaction and leases it; tasks write into it; one EndTxn commits rows and ledger. A batch that
+was not finished is aborted and run again, so that nothing has to be the same the second time.
 
 Owns: the driver's side. Must not know: how a task writes, what a frame is.
 
@@ -11,8 +11,8 @@ Rules:
   left open), and then reads the ledger: until then an earlier commit could still be on its way.
 * After any failure: abort, lease anew, run again; a few times, and not if the user has to do
   something first.
-* A commit without a clear success is decided by the id and the ledger: a new producer takes the id,
-  and then the ledger has the batch, or never will.
+* A commit without a clear success is decided by the id and the ledger: a new producer takes the
+  id, and then the ledger has the batch, or never will.
 """
 
 from __future__ import annotations
