@@ -67,7 +67,20 @@ class TransactionParticipant(RecordWriter):
             )
         if bootstrap_servers is not None:
             settings["bootstrap_servers"] = bootstrap_servers
-        super().__init__(ProducerConfig.build(transactional_id=lease.transactional_id, **settings))
+        config = ProducerConfig.build(transactional_id=lease.transactional_id, **settings)
+        self._take_part(lease, claim, config)
+
+    @classmethod
+    def from_config(
+        cls, lease: TransactionLease, claim: int, config: ProducerConfig
+    ) -> TransactionParticipant:
+        """Take part with a configuration that was made before; its id has to be the lease's."""
+        participant = cls.__new__(cls)
+        participant._take_part(lease, claim, config)
+        return participant
+
+    def _take_part(self, lease: TransactionLease, claim: int, config: ProducerConfig) -> None:
+        self._open(config)
         try:
             self._await("join", lambda: self._core.begin_join(lease, claim))
             self._check_cluster(lease)

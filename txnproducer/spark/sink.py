@@ -266,7 +266,7 @@ class ExactlyOnceKafkaSink:
         return PartitionWriter(plan)
 
     def close(self) -> None:
-        """Let go of the cluster; a sink that writes whole batches keeps a producer between them."""
+        """Let go of the cluster: who writes whole batches keeps a producer between them."""
         if self._whole is not None:
             self._whole.close()
 
