@@ -76,7 +76,7 @@ class TransactionParticipant(RecordWriter):
     ) -> TransactionParticipant:
         """Take part with a configuration that was made before; its id has to be the lease's."""
         participant = cls.__new__(cls)
-        participant._take_part(lease, claim, config)
+        participant._take_part(lease, claim, config)  # noqa: SLF001 - our own class
         return participant
 
     def _take_part(self, lease: TransactionLease, claim: int, config: ProducerConfig) -> None:
