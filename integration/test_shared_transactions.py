@@ -44,6 +44,11 @@ def seen(broker, topic):
     return sorted(values(read_with_confluent(broker.servers, topic)))
 
 
+def wait_for(broker, topic, wanted):
+    """Wait until readers see this: a commit returns before its markers are written."""
+    wait_until(lambda: seen(broker, topic) == wanted, f"readers do not see {wanted}")
+
+
 def _state(broker, transactional_id):
     described = describe_transaction(broker.servers, transactional_id)
     return None if described is None else described.state
@@ -68,7 +73,7 @@ def test_what_participants_write_is_committed_at_once_with_the_holders_offsets(
             group = ConsumerGroupMetadata(transactional_id)
             holder.send_offsets_to_transaction({place: OffsetAndMetadata(number)}, group)
             holder.commit_transaction()
-            assert len(seen(broker, topic)) == 3 * (number + 1)
+            wait_for(broker, topic, expected(*(f"run {n}" for n in range(number + 1)), claims=3))
             offsets = committed_offsets(broker.servers, [transactional_id], partitions=[place])
             assert offsets[transactional_id][place].offset == number
 
@@ -90,7 +95,7 @@ def test_of_two_processes_with_one_claim_the_broker_lets_one_write(broker, trans
         holder.begin_transaction()
         holder.adopt(write(broker, holder.lease(claims=2), topic, "again"))
         holder.commit_transaction()
-    assert seen(broker, topic) == expected("again")
+    wait_for(broker, topic, expected("again"))
 
 
 def test_who_wakes_up_after_the_abort_writes_nothing_that_is_committed(broker, transactional_id):
@@ -110,7 +115,7 @@ def test_who_wakes_up_after_the_abort_writes_nothing_that_is_committed(broker, t
                 zombie.receipt()
         holder.adopt(receipts)
         holder.commit_transaction()
-    assert seen(broker, topic) == expected("next")
+    wait_for(broker, topic, expected("next"))
 
 
 def test_a_closed_holder_takes_everything_back(broker, transactional_id):
@@ -141,7 +146,7 @@ def test_another_process_ends_a_transaction_that_was_handed_over(
         heir.send(topic, b"heir 0", partition=0)
         heir.commit_transaction()
     wanted = [b"heir 0", b"opener 0"] if is_commit else [b"heir 0"]
-    assert seen(broker, topic) == wanted
+    wait_for(broker, topic, wanted)
 
 
 def test_another_process_commits_with_the_receipts_of_the_first(broker, transactional_id):
@@ -153,7 +158,7 @@ def test_another_process_commits_with_the_receipts_of_the_first(broker, transact
     with TransactionalProducer.resume(lease, broker.servers) as heir:
         heir.adopt(receipts)
         heir.commit_transaction()
-        assert seen(broker, topic) == expected("shared")
+        wait_for(broker, topic, expected("shared"))
     holder.close()
     assert seen(broker, topic) == expected("shared")
 
