@@ -19,7 +19,7 @@ SERVERS = "127.0.0.1:9092"
     [
         ({"sink_id": "a b"}, "sink_id"),
         ({"sink_id": ""}, "sink_id"),
-        ({"atomicity": "batch"}, "atomicity"),
+        ({"atomicity": "row"}, "atomicity"),
         ({"writers": 0}, "writers"),
         ({"on_missing_ledger": "ignore"}, "on_missing_ledger"),
         ({"on_replay_mismatch": "x"}, "on_replay_mismatch"),

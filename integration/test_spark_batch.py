@@ -1,0 +1,278 @@
+"""Atomicity "batch" on a real broker and a real Spark: all of a batch at once, or nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from integration.readers import read_with_confluent, values
+from integration.waiting import wait_until
+from txnproducer import InvalidConfigurationError
+from txnproducer._core.partitioner import partition_for_key
+from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, SinkError
+from txnproducer.spark.demo import start_spark
+from txnproducer.spark.errors import BatchFailedError
+from txnproducer.testing import EmbeddedKafka
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+_NUMBERS = itertools.count()
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    with EmbeddedKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = start_spark(tmp_path_factory.mktemp("spark"))
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def topic(kafka):
+    name = f"whole-{next(_NUMBERS)}"
+    kafka.create_topic(name, partitions=PARTITIONS)
+    return name
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    # PySpark leaves sockets to the garbage collector; that is not ours to judge.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+
+
+@pytest.fixture
+def sink(kafka, topic):
+    made = []
+
+    def make(**arguments):
+        given = {"topic": topic, "query_id": "query", "atomicity": "batch", **arguments}
+        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def keyless(spark, count, partitions=2, first=0):
+    rows = [(f"value {n}",) for n in range(first, first + count)]
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), "value string")
+
+
+def keyed(spark, count, first=0):
+    rows = [(f"key {n % 17}", f"value {n}") for n in range(first, first + count)]
+    data = spark.sparkContext.parallelize(rows, 4)
+    return spark.createDataFrame(data, "key string, value string")
+
+
+def seen(kafka, topic):
+    return sorted(values(read_with_confluent(kafka.bootstrap_servers, topic)))
+
+
+def expected(count, first=0):
+    return sorted(b"value %d" % n for n in range(first, first + count))
+
+
+def number_of(read):
+    return int((read.value or b"").split()[1])
+
+
+def wait_for(kafka, topic, wanted):
+    """Wait until readers see this: a commit returns before its markers are written."""
+    wait_until(lambda: seen(kafka, topic) == wanted, f"readers do not see {len(wanted)} rows")
+
+
+def test_a_batch_is_one_transaction_and_its_replay_none(spark, kafka, topic, sink):
+    writer = sink()
+    report = writer.write(keyless(spark, 100), 0)
+    assert (report.rows, report.transactions, report.replayed) == (100, 1, 0)
+    assert [part.rows for part in report.partitions] == [50, 50]
+    again = sink().write(keyless(spark, 100), 0)
+    assert (again.rows, again.transactions, again.replayed) == (100, 0, 2)
+    wait_for(kafka, topic, expected(100))
+    (entry,) = writer.status().values()
+    assert (entry.batch_id, entry.rows, entry.writers) == (0, 100, 2)
+
+
+def test_one_sink_writes_batch_after_batch(spark, kafka, topic, sink):
+    writer = sink()
+    for number in range(4):
+        writer.write(keyless(spark, 10, first=10 * number), number)
+    assert writer.write(keyless(spark, 10), 3).transactions == 0
+    wait_for(kafka, topic, expected(40))
+
+
+def test_rows_with_keys_go_where_the_producer_would_put_them_in_their_order(
+    spark, kafka, topic, sink
+):
+    sink().write(keyed(spark, 400), 0)
+    wait_for(kafka, topic, expected(400))
+    found = read_with_confluent(kafka.bootstrap_servers, topic)
+    assert all(r.partition == partition_for_key(r.key or b"", PARTITIONS) for r in found)
+    by_key: dict[bytes | None, list[int]] = {}
+    for read in found:
+        by_key.setdefault(read.key, []).append(number_of(read))
+    assert len(by_key) == 17
+    # Order holds for keys within one partition of the frame; each of the four has a quarter.
+    for numbers in by_key.values():
+        for quarter in range(4):
+            part = [n for n in numbers if n // 100 == quarter]
+            assert part == sorted(part)
+
+
+def test_rows_go_to_the_partition_they_name(spark, kafka, topic, sink):
+    rows = [(n % PARTITIONS, f"value {n}") for n in range(30)]
+    sink().write(spark.createDataFrame(rows, "partition int, value string"), 0)
+    wait_for(kafka, topic, expected(30))
+    found = read_with_confluent(kafka.bootstrap_servers, topic)
+    assert all(number_of(r) % PARTITIONS == r.partition for r in found)
+
+
+def test_a_frame_with_more_partitions_than_the_topic_has_fewer_writers(spark, kafka, topic, sink):
+    report = sink().write(keyless(spark, 60, partitions=9), 0)
+    assert len(report.partitions) == PARTITIONS
+    wait_for(kafka, topic, expected(60))
+
+
+def test_empty_batches_are_recorded(spark, kafka, topic, sink):
+    writer = sink()
+    assert writer.write(keyless(spark, 0), 0).rows == 0
+    assert writer.write(spark.createDataFrame([], "value string"), 1).rows == 0
+    writer.write(keyless(spark, 5), 2)
+    assert writer.status()[-1].batch_id == 2
+    wait_for(kafka, topic, expected(5))
+
+
+@dataclass(frozen=True)
+class Strike:
+    """Does harm at an event, once: kills the process, or sleeps."""
+
+    marker: str
+    event: str
+    partition: int | None = 1
+    sleep_s: float = 0.0
+
+    def __call__(self, name, info):
+        if name != self.event or info.get("partition") != self.partition:
+            return
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "event", ["task_before_claim", "task_before_receipt", "task_after_receipt"]
+)
+def test_a_task_that_is_killed_has_the_batch_run_again(spark, kafka, topic, sink, tmp_path, event):
+    strike = Strike(str(tmp_path / "struck"), event)
+    report = sink(on_event=strike).write(keyless(spark, 300), 0)
+    assert Path(strike.marker).exists()
+    assert (report.rows, report.transactions) == (300, 1)
+    wait_for(kafka, topic, expected(300))
+
+
+def test_a_batch_that_cannot_be_written_is_told_and_leaves_nothing(spark, kafka, topic, sink):
+    writer = sink(options={"kafka.max.request.size": "1000"})
+    rows = [("value 0",), ("x" * 5000,)]
+    with pytest.raises(BatchFailedError, match="nothing of it is visible"):
+        writer.write(spark.createDataFrame(rows, "value string"), 0)
+    assert seen(kafka, topic) == []
+    writer.write(keyless(spark, 10), 0)
+    wait_for(kafka, topic, expected(10))
+
+
+def test_what_the_frame_itself_raises_passes_through(spark, kafka, topic, sink):
+    from pyspark.sql.functions import udf
+
+    @udf("string")
+    def fails(value):
+        raise ZeroDivisionError(value)
+
+    data = keyless(spark, 10)
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        sink().write(data.select(fails("value").alias("value")), 0)
+    assert seen(kafka, topic) == []
+
+
+def test_no_reader_sees_a_part_of_a_batch(spark, kafka, topic, sink):
+    writer, is_over, counts = sink(), threading.Event(), set()
+
+    def read():
+        while not is_over.is_set():
+            counts.add(len(seen(kafka, topic)))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for number in range(3):
+            writer.write(keyless(spark, 900, partitions=3, first=900 * number), number)
+        wait_for(kafka, topic, expected(2700))
+    finally:
+        is_over.set()
+        reader.join()
+    # A reader takes the partitions one after the other; each of them holds a third of a batch.
+    assert {count % 300 for count in counts} == {0}
+
+
+def test_a_newer_driver_fences_the_older(spark, kafka, topic, sink):
+    older = sink()
+    older.write(keyless(spark, 10), 0)
+    sink().write(keyless(spark, 10, first=10), 1)
+    report = older.write(keyless(spark, 10, first=10), 1)
+    assert report.transactions == 0
+    wait_for(kafka, topic, expected(20))
+
+
+def test_what_does_not_fit_is_refused_on_the_driver(topic, sink):
+    with pytest.raises(InvalidConfigurationError, match="topic is needed"):
+        sink(topic=None, ledger_topic=topic)
+    with pytest.raises(InvalidConfigurationError, match="writers=2"):
+        sink(writers=2)
+    with pytest.raises(InvalidConfigurationError, match="no driver"):
+        sink().partition_writer(0, writers=1)
+    speculating = SimpleNamespace(
+        dtypes=[("value", "string")],
+        sparkSession=SimpleNamespace(conf={"spark.speculation": "true"}),
+    )
+    with pytest.raises(SinkError, match="speculation"):
+        sink().write(speculating, 0)
+
+
+def test_another_query_a_rewound_checkpoint_and_a_missing_ledger_stop_it(
+    spark, kafka, topic, sink
+):
+    with pytest.raises(LedgerError, match="no ledger"):
+        sink().write(keyless(spark, 1), 3)
+    first = sink()
+    first.write(keyless(spark, 10), 0)
+    first.write(keyless(spark, 10, first=10), 1)
+    with pytest.raises(LedgerError, match="another query"):
+        sink(query_id="new").write(keyless(spark, 10), 0)
+    with pytest.raises(LedgerError, match="rewound"):
+        sink().write(keyless(spark, 10), 0)
+    # Nobody was fenced by those that had to stop.
+    first.write(keyless(spark, 10, first=20), 2)
+    wait_for(kafka, topic, expected(30))
