@@ -133,6 +133,9 @@ class FakeProducer:
 class FakeLedger(Ledger):
     """Holds the entries that are found, one after the other."""
 
+    log: list[str]
+    found: list[LedgerEntry | None]
+
     def __init__(self, log, found):
         super().__init__("nowhere:9092", "sink", "topic", {})
         self.__dict__.update(log=log, found=found)
