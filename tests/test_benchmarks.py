@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from pathlib import Path
 
 import pytest
 
+from integration.benchmarks.arrived import FailedRunError, check_arrived
 from integration.benchmarks.job import Told
 from integration.benchmarks.results import Result, Results, percentile
 from integration.benchmarks.rows import Rows
 from integration.benchmarks.settings import PEERS, TABLES, in_words_of
 from integration.benchmarks.targets import target_lines
-from integration.benchmarks.works import LONG, MEMORY, WORKS, Work
+from integration.benchmarks.works import LONG, MEMORY, ONE, WORKS, Work
 
 
 def _work(name: str) -> Work:
@@ -31,6 +33,23 @@ def _result(peer: str, seconds: float, cpu: float = 1.0, name: str = LONG) -> Re
         peak_rss=90.0,
     )
     return Result("equal", _work(name), peer, [told])
+
+
+@pytest.mark.parametrize("name", [ONE, LONG, "600 partitions"])
+def test_a_run_that_lost_or_doubled_records_is_refused(name: str) -> None:
+    work = _work(name)
+    whole = 100 * (work.records + work.partitions)
+    check_arrived(work, 100, lambda: whole, limit_s=0)
+    nothing = 100 * work.partitions
+    for found in (0, nothing, whole - 1, whole + 1):
+        with pytest.raises(FailedRunError, match=f"ends at {found}, and not behind"):
+            check_arrived(work, 100, repeat(found).__next__, limit_s=0)
+
+
+def test_the_last_markers_are_waited_for() -> None:
+    ends = iter((200, 202, 202))
+    check_arrived(_work(ONE), 101, lambda: next(ends), limit_s=60)
+    assert next(ends) == 202
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 50), (99, 99), (100, 100)])

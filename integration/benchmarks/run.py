@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import confluent_kafka
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from integration.benchmarks.arrived import FailedRunError, check_arrived
 from integration.benchmarks.java import JavaPeer
 from integration.benchmarks.job import Job, Told
 from integration.benchmarks.results import Result
@@ -81,7 +82,7 @@ class Bench:
                 continue
             try:
                 runs[peer].append(self.measure_once(table, work, peer))
-            except LeftOutError as why:
+            except (LeftOutError, FailedRunError) as why:
                 self.left_out.append(f"{peer}, {work.name}, {table}: {why}")
                 del runs[peer]
         return [Result(table, work, peer, told) for peer, told in runs.items()]
@@ -97,14 +98,16 @@ class Bench:
         """Return what one process told.
 
         Raises:
-            LeftOutError: it failed, or not every record is there.
+            LeftOutError: it failed.
+            FailedRunError: not exactly its records are there.
         """
         self._count += 1
         topic = f"bench-{self._count}"
         self._kafka.create_topic(topic, partitions=work.partitions)
         try:
             told = self._run(self._job(table, work, peer, topic))
-            self._check(topic, work, told)
+            transactions = told["warm"] + told["transactions"]
+            check_arrived(work, transactions, lambda: self._stable_end(topic, work.partitions))
         finally:
             self._admin.delete_topics([topic])
         return told
@@ -167,13 +170,13 @@ class Bench:
             raise LeftOutError("JavaPeer.java sends from one thread")
         return self._java.command(job)
 
-    def _check(self, topic: str, work: Work, told: Told) -> None:
-        """Count the records: a rate of records that are not there is none."""
-        transactions = told["warm"] + told["transactions"]
-        written = transactions * work.records
-        places = [confluent_kafka.TopicPartition(topic, n) for n in range(work.partitions)]
-        asked = self._admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest()))
-        found = sum(each.result(_ADMIN_S).offset for each in asked.values())
-        markers = transactions * work.partitions
-        if not written <= found <= written + markers:
-            raise LeftOutError(f"wrote {found} records and markers, not {written} and {markers}")
+    def _stable_end(self, topic: str, partitions: int) -> int:
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        try:
+            asked = self._admin.list_offsets(
+                dict.fromkeys(places, OffsetSpec.latest()),
+                isolation_level=IsolationLevel.READ_COMMITTED,
+            )
+            return sum(each.result(_ADMIN_S).offset for each in asked.values())
+        except KafkaException as error:
+            raise FailedRunError(f"its records could not be counted: {error}") from error
