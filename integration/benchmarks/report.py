@@ -75,9 +75,13 @@ def legend() -> str:
 def _memory_lines(results: list[Result]) -> Iterator[str]:
     for each in results:
         run = each.runs[0]
-        rss = ", ".join(f"{mb:,.0f}" for mb in run["rss"])
-        yield f"  {each.peer:24} MB before the first, after each million: {rss}"
-        yield f"  {'':24} at most {run['peak_rss']:,.0f} MB; {each.rate:,.0f} records/s"
+        for told, found in (
+            ("before the first, after each million", run["rss"]),
+            ("at most in each million", run["peaks"]),
+        ):
+            numbers = ", ".join(f"{mb:,.0f}" for mb in found)
+            yield f"  {each.peer:24} MB {told}: {numbers}"
+        yield f"  {'':24} {each.rate:,.0f} records/s"
 
 
 def tail(results: Results) -> Iterator[str]:

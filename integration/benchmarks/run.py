@@ -128,6 +128,7 @@ class Bench:
             most=work.most,
             seconds=seconds,
             warm_seconds=0 if work.is_quiet else seconds * _WARM.get(peer, _WARM_OTHERS),
+            watches_memory=work.is_quiet,
             settings=in_words_of(peer, table, work.codec),
         )
 
