@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 
 import pytest
 
-from integration.benchmarks.arrived import FailedRunError, check_arrived
-from integration.benchmarks.job import Told
+from integration.benchmarks.arrived import check_arrived
+from integration.benchmarks.job import FailedRunError, LeftOutError, Told
 from integration.benchmarks.memory import MemoryMeter
+from integration.benchmarks.report import work_lines
 from integration.benchmarks.results import Result, Results, percentile
 from integration.benchmarks.rows import Rows
 from integration.benchmarks.settings import PEERS, TABLES, in_words_of
 from integration.benchmarks.targets import target_lines
-from integration.benchmarks.works import LONG, MEMORY, ONE, WORKS, Work
+from integration.benchmarks.turns import take_turns
+from integration.benchmarks.works import LONG, LZ4, MEMORY, ONE, WORKS, Work
 
 
 def _work(name: str) -> Work:
@@ -97,14 +100,49 @@ def test_threads_share_all_rows() -> None:
 def test_targets_are_judged_where_both_sides_were_measured() -> None:
     results = Results({}, [_result("txnproducer.send", 1.0), _result("confluent.produce", 1.25)])
     lines = [line for line in target_lines(results) if "send /" in line]
-    assert any(line.startswith("  met") and "1.25 (>= 1.2)" in line for line in lines)
-    assert not any("java" in line for line in lines)
+    assert any(line.startswith("  met ") and "1.25 (>= 1.2)" in line for line in lines)
+    assert all("not measured" in line for line in target_lines(results) if "java" in line)
+
+
+def test_no_peer_takes_the_place_of_the_quickest_that_failed() -> None:
+    failed = _result("java", 1.0, name=LZ4)
+    failed.runs, failed.failures = [], ["round 1: it fell"]
+    ours, slow = (_result(peer, 1.0, name=LZ4) for peer in ("txnproducer.send", "aiokafka"))
+    (line,) = (line for line in target_lines(Results({}, [ours, slow, failed])) if LZ4 in line)
+    assert line.startswith("  not measured")
+    assert "java has no run; without it 1.00" in line
+
+
+def test_a_failed_run_is_tried_again_and_the_other_rounds_are_kept() -> None:
+    told, fallen = _result("java", 1.0).runs[0], FailedRunError("it fell")
+    runs: dict[str, Iterator[Told | Exception]] = {
+        "java": iter([told, fallen, told, fallen, fallen]),
+        "aiokafka": repeat(told),
+        "kafka-python": iter([LeftOutError("it has no threads")]),
+    }
+
+    def measure_once(peer: str) -> Told:
+        ended = next(runs[peer])
+        if isinstance(ended, Exception):
+            raise ended
+        return ended
+
+    found = take_turns("equal", _work(LONG), list(runs), 3, measure_once)
+    java, other, absent = found
+    assert len(java.runs) == 2
+    assert java.failures == ["round 2: it fell", "round 3: it fell", "round 3, again: it fell"]
+    assert len(other.runs) == 3
+    assert (absent.runs, absent.left_out) == ([], "it has no threads")
+    told_of = "\n".join(work_lines(found))
+    assert "java failed in round 3, again: it fell" in told_of
+    assert "java: 2 runs are counted" in told_of
+    assert "kafka-python takes no part: it has no threads" in told_of
 
 
 def _memory_lines(peaks: list[float]) -> list[str]:
     result = _result("txnproducer.send", 1.0, name=MEMORY)
     result.runs[0]["peaks"] = peaks
-    return [line for line in target_lines(Results({}, [result])) if "memory" in line]
+    return [line for line in target_lines(Results({}, [result])) if " MB " in line]
 
 
 def test_memory_is_judged_by_growth_and_by_height() -> None:
@@ -141,13 +179,14 @@ def test_cpu_is_compared_with_the_call_of_the_same_kind() -> None:
             _result("confluent.produce_batch", 1.0, cpu=0.5),
         ],
     )
-    (line,) = (line for line in target_lines(results) if "CPU" in line)
+    (line,) = (line for line in target_lines(results) if "CPU" in line and "2.00" in line)
     assert line.startswith("  not met")
     assert "confluent.produce_batch: 2.00 (<= 1)" in line
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "kept" / "bench.json"
-    results = Results({"commit": "abc"}, [_result("java", 1.0)], ["nobody"])
+    results = Results({"commit": "abc"}, [_result("java", 1.0)])
+    results.found[0].failures.append("round 2: it fell")
     results.write(path)
     assert Results.read(path) == results

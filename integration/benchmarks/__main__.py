@@ -107,7 +107,6 @@ def _measure(arguments: argparse.Namespace) -> Results:
         for table in TABLES:
             for _ in _measure_table(bench, table, works, arguments, results):
                 # Kept at once: an hour's work should not be lost with its last minute.
-                results.left_out = bench.left_out
                 results.about["load_after"] = f"{os.getloadavg()[0]:.1f}"
                 results.write(path)
     print(f"\nkept in {path}")
@@ -130,7 +129,6 @@ def _measure_table(
     _print(report.settings_lines(table, _of_all(arguments, table, chosen)))
     for work in chosen:
         found = bench.measure(table, work, _peers(arguments, table, work))
-        found = [each for each in found if each.runs]
         results.found += found
         _print(report.work_lines(found))
         yield

@@ -13,14 +13,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from integration.benchmarks.job import FailedRunError
 from integration.benchmarks.works import Work
 
 _LIMIT_S = 15.0
 _PAUSE_S = 0.02
-
-
-class FailedRunError(Exception):
-    """A run has no result; says why."""
 
 
 def check_arrived(

@@ -10,6 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
 
+class FailedRunError(Exception):
+    """A run has no result; says why."""
+
+
+class LeftOutError(Exception):
+    """A peer cannot do a work, however often it tries; says why."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One measurement.

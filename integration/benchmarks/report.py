@@ -36,14 +36,15 @@ def settings_lines(table: str, peers: list[str]) -> Iterator[str]:
 
 def work_lines(results: list[Result]) -> Iterator[str]:
     """Show one work."""
-    if not results:
-        return
     table, work = results[0].table, results[0].work
+    failed = [line for each in results for line in _failure_lines(each)]
+    results = [each for each in results if each.runs]
     unit = "records/s" if work.is_long else "transactions/s"
     yield ""
     yield f"{work.name} ({unit}, {table!r} settings)"
     if work.is_quiet:
         yield from _memory_lines(results)
+        yield from failed
         return
     yield (
         f"  {'':24} {'median':>10} {'least - most':>23} {'send':>6} {'batch':>6}"
@@ -57,6 +58,17 @@ def work_lines(results: list[Result]) -> Iterator[str]:
             f"  {each.peer:24} {each.rate:10,.0f} {span:>23} {ratios}"
             f" {each.cpu:7.2f} {each.latency(50):7.1f} {each.latency(99):7.1f}"
         )
+    yield from failed
+
+
+def _failure_lines(result: Result) -> Iterator[str]:
+    """Say which runs a peer's figures are without."""
+    if result.left_out:
+        yield f"  {result.peer} takes no part: {result.left_out}"
+    for why in result.failures:
+        yield f"  {result.peer} failed in {why}"
+    if result.failures:
+        yield f"  {result.peer}: {len(result.runs)} runs are counted"
 
 
 def _ratio(ours: float | None, theirs: float) -> str:
@@ -88,8 +100,9 @@ def tail(results: Results) -> Iterator[str]:
     """Say what is not in the tables."""
     yield ""
     yield legend()
-    versions = {each.peer: each.runs[0]["version"] for each in results.found}
+    versions = {each.peer: each.runs[0]["version"] for each in results.found if each.runs}
     yield "versions: " + "; ".join(f"{peer} {told}" for peer, told in versions.items())
     yield f"load after: {results.about['load_after']}"
-    for why in dict.fromkeys(results.left_out):
-        yield f"left out: {why}"
+    for each in results.found:
+        for line in _failure_lines(each):
+            yield f"{each.work.name}, {each.table!r}: {line.strip()}"

@@ -1,7 +1,7 @@
-"""Measure: the peers in turn, round after round, on one broker; count what has arrived.
+"""Measure: each peer in a process of its own, on one broker; count what has arrived.
 
-Owns: the order, fresh topics and processes, their time limit, the count of records. Must not know:
-how a peer writes, and what is made of its figures.
+Owns: fresh topics and processes, their time limit. Must not know: how a peer writes, and what is
+made of its figures.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -19,11 +19,12 @@ from typing import cast
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from integration.benchmarks.arrived import FailedRunError, check_arrived
+from integration.benchmarks.arrived import check_arrived
 from integration.benchmarks.java import JavaPeer
-from integration.benchmarks.job import Job, Told
+from integration.benchmarks.job import FailedRunError, Job, LeftOutError, Told
 from integration.benchmarks.results import Result
 from integration.benchmarks.settings import in_words_of
+from integration.benchmarks.turns import take_turns
 from integration.benchmarks.works import Work
 from txnproducer.testing import EmbeddedKafka
 
@@ -34,10 +35,6 @@ _ADMIN_S = 30.0
 _WARM, _WARM_OTHERS = {"java": 2.0}, 0.5
 _POOL_VALUES = 1_000
 _POOL_BYTES = 16_000_000
-
-
-class LeftOutError(Exception):
-    """A peer could not do a work; says why."""
 
 
 @dataclass(frozen=True)
@@ -72,34 +69,20 @@ class Bench:
         self._plan = plan
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         self._count = 0
-        self.left_out: list[str] = []
 
     def measure(self, table: str, work: Work, peers: Sequence[str]) -> list[Result]:
-        """Return what the peers did; one that fails is left out from then on."""
-        runs: dict[str, list[Told]] = {peer: [] for peer in peers}
-        for peer in self._turns(work, peers):
-            if peer not in runs:
-                continue
-            try:
-                runs[peer].append(self.measure_once(table, work, peer))
-            except (LeftOutError, FailedRunError) as why:
-                self.left_out.append(f"{peer}, {work.name}, {table}: {why}")
-                del runs[peer]
-        return [Result(table, work, peer, told) for peer, told in runs.items()]
-
-    def _turns(self, work: Work, peers: Sequence[str]) -> Iterator[str]:
-        # Each round begins with another peer: what drifts is spread evenly.
+        """Return what the peers did, and which of their runs failed."""
         rounds = 1 if work.is_quiet else self._plan.rounds
-        for number in range(rounds):
-            first = number * len(peers) // rounds
-            yield from (*peers[first:], *peers[:first])
+        return take_turns(
+            table, work, peers, rounds, lambda peer: self.measure_once(table, work, peer)
+        )
 
     def measure_once(self, table: str, work: Work, peer: str) -> Told:
         """Return what one process told.
 
         Raises:
-            LeftOutError: it failed.
-            FailedRunError: not exactly its records are there.
+            LeftOutError: the peer cannot do this work.
+            FailedRunError: it failed, or not exactly its records are there.
         """
         self._count += 1
         topic = f"bench-{self._count}"
@@ -156,11 +139,12 @@ class Bench:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise LeftOutError(f"not done in {_LIMIT_S:g} s") from None
-        if done.returncode:
+            raise FailedRunError(f"not done in {_LIMIT_S:g} s") from None
+        told = done.stdout.splitlines()
+        if done.returncode or not told:
             last = done.stderr.strip().splitlines()[-1:] or ["no word"]
-            raise LeftOutError(f"failed: {last[0][:200]}")
-        return cast("Told", json.loads(done.stdout.splitlines()[-1]))
+            raise FailedRunError(f"ended with {done.returncode}: {last[0][:200]}")
+        return cast("Told", json.loads(told[-1]))
 
     def _command(self, job: Job) -> list[str]:
         if job.peer != "java":

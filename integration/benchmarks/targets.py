@@ -1,7 +1,8 @@
 """What this producer is to reach, beside what it has reached. Prints, fails nothing.
 
 Owns: the targets. Must not know: how anything was measured. Where several of our calls or several
-peers are named, the quickest counts.
+peers are named, the quickest counts. A peer that took part and has no run might have been it: then
+nothing was measured, and no other takes its place.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ from dataclasses import dataclass
 
 from integration.benchmarks.results import Result, Results
 from integration.benchmarks.settings import PEERS, TABLES
-from integration.benchmarks.works import LONG, LZ4, MEMORY, MEMORY_LZ4, ONE, TEN, THOUSAND
+from integration.benchmarks.works import (
+    FEW_PARTITIONS,
+    LONG,
+    LZ4,
+    MANY_PARTITIONS,
+    MEMORY,
+    MEMORY_LZ4,
+    ONE,
+    TEN,
+    THOUSAND,
+)
 
 _SEND, _BATCH, _ARROW = "txnproducer.send", "txnproducer.send_batch", "txnproducer.send_arrow"
 _OURS = (_SEND, _BATCH, _ARROW)
@@ -74,41 +85,55 @@ _NAMES = {"rate": "rate", "cpu": "CPU per record", "p99": "p99 of a transaction"
 
 
 def target_lines(results: Results) -> Iterator[str]:
-    """Judge what there is to be judged."""
+    """Judge what there is to be judged, and name what there is not."""
     yield ""
     yield "=== targets"
     for target in _TARGETS:
-        for table in TABLES:
-            yield from _judged(results, table, target)
+        judged = [line for table in TABLES for line in _judged(results, table, target)]
+        yield from judged or [_unknown(_in_words(target), "nobody took part")]
     for peer in (_SEND, _BATCH):
         yield from _partitions(results, peer)
     for table, work, peer in _MEMORY_RUNS:
         yield from _memory(results, table, work, peer)
 
 
+def _in_words(target: Target) -> str:
+    ours, theirs = (" | ".join(peers) for peers in (target.ours, target.theirs))
+    return f"{target.work}, {_NAMES[target.of]}: {ours} / {theirs}"
+
+
 def _judged(results: Results, table: str, target: Target) -> Iterator[str]:
-    ours = _quickest(results, table, target.work, target.ours)
-    theirs = _quickest(results, table, target.work, target.theirs)
-    if ours is None or theirs is None:
+    """Judge a target with the settings of a table, if both sides took part with them."""
+    found = results.of(table, target.work)
+    ours = [each for each in found if each.peer in target.ours]
+    theirs = [each for each in found if each.peer in target.theirs]
+    if not ours or not theirs:
         return
-    ratio = target.value(ours) / target.value(theirs)
+    best, peer = _quickest(ours), _quickest(theirs)
+    missing = " and ".join(each.peer for each in theirs if not each.runs)
+    what = f"{target.work}, {table!r}, {_NAMES[target.of]}"
+    if best is None or peer is None:
+        yield _unknown(f"{what}: {target.ours[0]} / {theirs[0].peer}", "a side has no run")
+        return
+    ratio = target.value(best) / target.value(peer)
     sign = ">=" if target.of == "rate" else "<="
-    yield _line(
-        f"{target.work}, {table!r}, {_NAMES[target.of]}: {ours.peer} / {theirs.peer}",
-        f"{ratio:.2f} ({sign} {target.limit:g})",
-        is_met=target.is_met(ratio),
-    )
+    what = f"{what}: {best.peer} / {peer.peer}"
+    told = f"{ratio:.2f} ({sign} {target.limit:g})"
+    if missing:
+        yield _unknown(what, f"{missing} has no run; without it {told}")
+    else:
+        yield _line(what, told, is_met=target.is_met(ratio))
 
 
-def _quickest(results: Results, table: str, work: str, peers: tuple[str, ...]) -> Result | None:
-    found = [each for each in results.of(table, work) if each.peer in peers]
-    return max(found, key=lambda each: each.rate, default=None)
+def _quickest(found: list[Result]) -> Result | None:
+    return max((each for each in found if each.runs), key=lambda each: each.rate, default=None)
 
 
 def _partitions(results: Results, peer: str) -> Iterator[str]:
-    few = results.get("partitions", "6 partitions", peer)
-    many = results.get("partitions", "600 partitions", peer)
-    if few is None or many is None:
+    few = results.get("partitions", FEW_PARTITIONS, peer)
+    many = results.get("partitions", MANY_PARTITIONS, peer)
+    if few is None or many is None or not few.runs or not many.runs:
+        yield _unknown(f"600 / 6 partitions, per record: {peer}", "a side has no run")
         return
     for name, ratio in (("time", few.rate / many.rate), ("CPU", many.cpu / few.cpu)):
         told = f"600 / 6 partitions, {name} per record: {peer}"
@@ -117,7 +142,8 @@ def _partitions(results: Results, peer: str) -> Iterator[str]:
 
 def _memory(results: Results, table: str, work: str, peer: str) -> Iterator[str]:
     result = results.get(table, work, peer)
-    if result is None:
+    if result is None or not result.runs:
+        yield _unknown(f"{work}: {peer}", "there is no run")
         return
     rss, peaks = result.runs[0]["rss"], result.runs[0]["peaks"]
     # What is freed by the time of a commit was held all the same: peaks decide.
@@ -136,4 +162,8 @@ def _memory(results: Results, table: str, work: str, peer: str) -> Iterator[str]
 
 
 def _line(what: str, found: str, *, is_met: bool) -> str:
-    return f"  {'met    ' if is_met else 'not met'} {what}: {found}"
+    return f"  {'met' if is_met else 'not met':12} {what}: {found}"
+
+
+def _unknown(what: str, why: str) -> str:
+    return f"  {'not measured':12} {what}: {why}"

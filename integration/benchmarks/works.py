@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 LONG, LZ4, THOUSAND = "100 B, 50,000 per txn", "1 KB lz4, 20,000 per txn", "100 B, 1,000 per txn"
 TEN, ONE = "100 B, 10 per txn", "100 B, 1 per txn"
 MEMORY, MEMORY_LZ4 = "memory, 10 million x 100 B", "memory, 10 million x 100 B lz4"
+FEW_PARTITIONS, MANY_PARTITIONS = "6 partitions", "600 partitions"
 SENDERS = ("txnproducer.send", "confluent.produce")
 # The others take so long for hundreds of partitions that one work would be half of the run.
 FOR_PARTITIONS = (
