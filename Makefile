@@ -82,7 +82,7 @@ sim-compiled: .venv/.installed-dev  ## the same, compiled by mypyc: twice as fas
 bench: .venv/.installed-dev  ## measure against other clients, side by side (five minutes)
 	$(BIN)/python -m integration.benchmarks $(ARGS)
 
-bench-full: .venv/.installed-dev  ## the same in more sizes, codecs, partitions and threads (an hour)
+bench-full: .venv/.installed-dev  ## everybody in everything, and more sizes, codecs, partitions and threads (an hour)
 	$(BIN)/python -m integration.benchmarks --full $(ARGS)
 
 format: .venv/.installed-dev  ## rewrite the code in the project's style

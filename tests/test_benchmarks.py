@@ -15,7 +15,7 @@ from integration.benchmarks.report import work_lines
 from integration.benchmarks.results import Result, Results, percentile
 from integration.benchmarks.rows import Rows
 from integration.benchmarks.settings import PEERS, TABLES, in_words_of
-from integration.benchmarks.targets import target_lines
+from integration.benchmarks.targets import MEMORY_RUNS, TARGETS, target_lines
 from integration.benchmarks.turns import take_turns
 from integration.benchmarks.works import LONG, LZ4, MEMORY, ONE, WORKS, Work
 
@@ -89,6 +89,25 @@ def test_work_names_are_unique_and_rows_make_whole_transactions() -> None:
     for work in WORKS:
         assert work.records % work.threads == 0
         assert work.records % work.partitions == 0
+
+
+def test_the_default_run_shows_each_target() -> None:
+    for target in TARGETS:
+        tables = _work(target.work).brief.values()
+        assert any(
+            set(target.ours) & set(peers) and set(target.theirs) & set(peers) for peers in tables
+        ), target
+    for table, work, peer in MEMORY_RUNS:
+        assert peer in _work(work).brief[table]
+    for count in (6, 600):
+        assert "txnproducer.send_batch" in _work(f"{count} partitions").brief["partitions"]
+
+
+def test_the_default_run_takes_about_five_minutes() -> None:
+    works = [(1 if work.is_quiet else 3, work.brief.values()) for work in WORKS]
+    runs = sum(rounds * len(peers) for rounds, tables in works for peers in tables)
+    # With its process, its topic and its warm-up a run takes two to three seconds, on average.
+    assert runs * 2.6 <= 5 * 60
 
 
 def test_threads_share_all_rows() -> None:

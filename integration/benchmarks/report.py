@@ -20,7 +20,7 @@ def head(about: dict[str, Any]) -> Iterator[str]:
         yield f"{name}: {about[name]}"
     yield (
         f"rounds: {about['rounds']}; {about['seconds']} s or more per peer, after a warm-up (not"
-        " measured) of half of that, and for Java of twice that"
+        f" measured) of half of that, and of {about['java_warm_s']} s for Java"
     )
     yield f"load before: {about['load_before']}"
 
@@ -102,7 +102,7 @@ def tail(results: Results) -> Iterator[str]:
     yield legend()
     versions = {each.peer: each.runs[0]["version"] for each in results.found if each.runs}
     yield "versions: " + "; ".join(f"{peer} {told}" for peer, told in versions.items())
-    yield f"load after: {results.about['load_after']}"
+    yield f"load after: {results.about['load_after']}; measured in {results.about['took_s']} s"
     for each in results.found:
         for line in _failure_lines(each):
             yield f"{each.work.name}, {each.table!r}: {line.strip()}"

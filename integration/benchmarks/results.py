@@ -99,8 +99,9 @@ class Results:
 
 def _work(kept: dict[str, Any]) -> Work:
     # JSON has no tuples.
+    brief = {table: tuple(peers) for table, peers in kept["brief"].items()}
     tuples = {"tables": tuple(kept["tables"]), "peers": tuple(kept["peers"])}
-    return Work(**{**kept, **tuples})
+    return Work(**{**kept, **tuples, "brief": brief})
 
 
 def percentile(numbers: Iterable[float], percent: float) -> float:

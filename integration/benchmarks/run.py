@@ -30,9 +30,8 @@ from txnproducer.testing import EmbeddedKafka
 
 _LIMIT_S = 120.0
 _ADMIN_S = 30.0
-# Of the seconds that are measured. Java compiles what runs often, and is three times as fast after
-# two seconds as after half of one; the others are as fast as they get after a few transactions.
-_WARM, _WARM_OTHERS = {"java": 2.0}, 0.5
+# Of the seconds that are measured: as fast as they get after a few transactions.
+_WARM_OTHERS = 0.5
 _POOL_VALUES = 1_000
 _POOL_BYTES = 16_000_000
 
@@ -43,11 +42,14 @@ class Plan:
 
     Attributes:
         rounds: in which each peer has its turn.
-        seconds: of a measurement; before it, half of that is warm-up, and twice that for Java.
+        seconds: of a measurement; before it, half of that is warm-up.
+        java_warm_s: of warm-up for Java, which compiles what runs often, and is three times as
+            fast after two seconds as after half of one.
     """
 
     rounds: int
     seconds: float
+    java_warm_s: float = 2.0
 
 
 class Bench:
@@ -97,6 +99,7 @@ class Bench:
 
     def _job(self, table: str, work: Work, peer: str, topic: str) -> Job:
         seconds = self._plan.seconds
+        warm_s = self._plan.java_warm_s if peer == "java" else seconds * _WARM_OTHERS
         return Job(
             peer=peer,
             servers=self._kafka.bootstrap_servers,
@@ -110,7 +113,7 @@ class Bench:
             least=work.least,
             most=work.most,
             seconds=seconds,
-            warm_seconds=0 if work.is_quiet else seconds * _WARM.get(peer, _WARM_OTHERS),
+            warm_seconds=0 if work.is_quiet else warm_s,
             watches_memory=work.is_quiet,
             settings=in_words_of(peer, table, work.codec),
         )

@@ -59,7 +59,7 @@ class Target:
         return ratio >= self.limit if self.of == "rate" else ratio <= self.limit
 
 
-_TARGETS = (
+TARGETS = (
     Target(LONG, (_SEND,), (_PRODUCE,), 1.2),
     Target(LONG, (_BATCH,), (_PRODUCE_BATCH,), 4),
     Target(LONG, (_BATCH,), ("java",), 4),
@@ -76,7 +76,7 @@ _TARGETS = (
     Target(ONE, (_SEND,), _OTHERS, 1.5),
     Target(ONE, (_SEND,), ("java",), 0.5, "p99"),
 )
-_MEMORY_RUNS = (
+MEMORY_RUNS = (
     ("equal", MEMORY, _SEND),
     ("equal", MEMORY, _BATCH),
     ("best", MEMORY_LZ4, _BATCH),
@@ -88,12 +88,12 @@ def target_lines(results: Results) -> Iterator[str]:
     """Judge what there is to be judged, and name what there is not."""
     yield ""
     yield "=== targets"
-    for target in _TARGETS:
+    for target in TARGETS:
         judged = [line for table in TABLES for line in _judged(results, table, target)]
         yield from judged or [_unknown(_in_words(target), "nobody took part")]
     for peer in (_SEND, _BATCH):
         yield from _partitions(results, peer)
-    for table, work, peer in _MEMORY_RUNS:
+    for table, work, peer in MEMORY_RUNS:
         yield from _memory(results, table, work, peer)
 
 
