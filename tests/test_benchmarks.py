@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from integration.benchmarks.arrived import check_arrived
+from integration.benchmarks.confluent import Produce
 from integration.benchmarks.job import FailedRunError, LeftOutError, Told
 from integration.benchmarks.memory import MemoryMeter
-from integration.benchmarks.report import work_lines
+from integration.benchmarks.report import settings_lines, work_lines
 from integration.benchmarks.results import Result, Results, percentile
 from integration.benchmarks.rows import Rows
 from integration.benchmarks.settings import PEERS, TABLES, in_words_of
@@ -110,6 +111,32 @@ def test_the_default_run_takes_about_five_minutes() -> None:
     assert runs * 2.6 <= 5 * 60
 
 
+class _FullQueue:
+    """Takes what `produce` of confluent-kafka is given; is too full for every third call."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[bytes, int | None]] = []
+        self._calls = 0
+
+    def produce(self, topic: str, value: bytes, partition: int | None = None) -> None:
+        self._calls += 1
+        if self._calls % 3 == 0:
+            raise BufferError
+        self.taken.append((value, partition))
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("places", [None, list(range(2_500))])
+def test_a_full_queue_costs_confluent_no_record_and_no_order(places: list[int] | None) -> None:
+    values = [b"%d" % number for number in range(2_500)]
+    peer = Produce.__new__(Produce)
+    peer._topic, peer._producer = "topic", _FullQueue()
+    peer._send(Rows(values, places, 1))
+    assert peer._producer.taken == list(zip(values, places or repeat(None), strict=False))
+
+
 def test_threads_share_all_rows() -> None:
     parts = Rows([b"a", b"b", b"c"], [0, 1, 2], 1).parts(2)
     assert [part.values for part in parts] == [[b"a", b"c"], [b"b"]]
@@ -119,7 +146,7 @@ def test_threads_share_all_rows() -> None:
 def test_targets_are_judged_where_both_sides_were_measured() -> None:
     results = Results({}, [_result("txnproducer.send", 1.0), _result("confluent.produce", 1.25)])
     lines = [line for line in target_lines(results) if "send /" in line]
-    assert any(line.startswith("  met ") and "1.25 (>= 1.2)" in line for line in lines)
+    assert any(line.startswith("| met ") and "1.25 (>= 1.2)" in line for line in lines)
     assert all("not measured" in line for line in target_lines(results) if "java" in line)
 
 
@@ -128,7 +155,7 @@ def test_no_peer_takes_the_place_of_the_quickest_that_failed() -> None:
     failed.runs, failed.failures = [], ["round 1: it fell"]
     ours, slow = (_result(peer, 1.0, name=LZ4) for peer in ("txnproducer.send", "aiokafka"))
     (line,) = (line for line in target_lines(Results({}, [ours, slow, failed])) if LZ4 in line)
-    assert line.startswith("  not measured")
+    assert line.startswith("| not measured ")
     assert "java has no run; without it 1.00" in line
 
 
@@ -166,14 +193,14 @@ def _memory_lines(peaks: list[float]) -> list[str]:
 
 def test_memory_is_judged_by_growth_and_by_height() -> None:
     lines = _memory_lines([90.0, 91.0, 92.0])
-    assert [line.split(": ")[-1] for line in lines] == ["2.0 MB (<= 5)", "42.0 MB (<= 93.6)"]
-    assert all(line.startswith("  met") for line in lines)
+    assert [line.split(" | ")[-1] for line in lines] == ["2.0 MB (<= 5) |", "42.0 MB (<= 93.6) |"]
+    assert all(line.startswith("| met ") for line in lines)
 
 
 def test_memory_that_is_given_back_before_a_commit_is_judged_too() -> None:
     growth, height = _memory_lines([90.0, 5_000.0, 90.0])
-    assert "not met" in growth
-    assert "not met" in height
+    assert "**not met**" in growth
+    assert "**not met**" in height
 
 
 def test_the_peak_of_memory_is_noticed_between_two_looks_at_it() -> None:
@@ -199,8 +226,29 @@ def test_cpu_is_compared_with_the_call_of_the_same_kind() -> None:
         ],
     )
     (line,) = (line for line in target_lines(results) if "CPU" in line and "2.00" in line)
-    assert line.startswith("  not met")
-    assert "confluent.produce_batch: 2.00 (<= 1)" in line
+    assert line.startswith("| **not met**")
+    assert "confluent.produce_batch | 2.00 (<= 1)" in line
+
+
+def test_the_report_shows_ranges_and_how_long_commits_took() -> None:
+    result = _result("confluent.produce", 1.0)
+    result.runs += _result("confluent.produce", 2.0, cpu=2.0).runs
+    result.runs[0]["commits"] = [float(number) for number in range(1, 97)]
+    rates, latencies = (
+        line for line in work_lines([result]) if line.startswith("| confluent.produce")
+    )
+    assert "| 150,000 | 100,000 - 200,000 |" in rates
+    assert "| 5.00 - 10.00 |" in rates
+    cells = [cell.strip() for cell in latencies.split("|")]
+    assert cells[-5:-1] == ["46.0", "86.0", "95.0", "96.0"]
+
+
+def test_the_report_says_who_wrote_with_which_settings() -> None:
+    (line,) = (
+        line for line in settings_lines("best", "lz4", ["txnproducer.send_batch"]) if "- " in line
+    )
+    assert "compression_type=lz4 compression_lz4_block_bytes=262144" in line
+    assert "batch_size=1000000" in line
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:

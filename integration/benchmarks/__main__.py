@@ -126,15 +126,18 @@ def _measure_table(
     chosen = [work for work in works if _peers(arguments, table, work)]
     if not chosen:
         return
-    _print(report.settings_lines(table, _of_all(arguments, table, chosen)))
-    began = time.perf_counter()
+    codec, began = "", time.perf_counter()
     for work in chosen:
+        if work.codec != codec:
+            codec = work.codec
+            alike = [each for each in chosen if each.codec == codec]
+            _print(report.settings_lines(table, codec, _of_all(arguments, table, alike)))
         found = bench.measure(table, work, _peers(arguments, table, work))
         results.found += found
         _print(report.work_lines(found))
         took_s = round(time.perf_counter() - began)
         began += took_s
-        print(f"  ({took_s} s)", flush=True)
+        print(f"\n(in {took_s} s)", flush=True)
         results.about["took_s"] += took_s
         yield
 
@@ -146,12 +149,14 @@ def _of_all(arguments: argparse.Namespace, table: str, works: list[Work]) -> lis
 def _show(results: Results) -> None:
     _print(report.head(results.about))
     shown = dict.fromkeys((each.table, each.work.name) for each in results.found)
-    for table in dict.fromkeys(table for table, _ in shown):
-        peers = dict.fromkeys(each.peer for each in results.found if each.table == table)
-        _print(report.settings_lines(table, list(peers)))
-        for place in shown:
-            if place[0] == table:
-                _print(report.work_lines(results.of(*place)))
+    last = ("", "")
+    for table, name in shown:
+        found = results.of(table, name)
+        if last != (table, found[0].work.codec):
+            last = (table, found[0].work.codec)
+            alike = (each for each in results.found if (each.table, each.work.codec) == last)
+            _print(report.settings_lines(*last, list(dict.fromkeys(each.peer for each in alike))))
+        _print(report.work_lines(found))
 
 
 def _about(kafka: EmbeddedKafka, plan: Plan, brokers: int) -> dict[str, Any]:

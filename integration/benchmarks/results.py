@@ -48,12 +48,14 @@ class Result:
         return statistics.median(self.rates)
 
     @property
-    def cpu(self) -> float:
-        """CPU seconds of the client for a million records."""
+    def cpus(self) -> list[float]:
+        """CPU seconds of the client for a million records, of each run."""
         records = self.work.records
-        return statistics.median(
-            run["cpu"] * 1e6 / (run["transactions"] * records) for run in self.runs
-        )
+        return [run["cpu"] * 1e6 / (run["transactions"] * records) for run in self.runs]
+
+    @property
+    def cpu(self) -> float:
+        return statistics.median(self.cpus)
 
     def latency(self, percent: float) -> float:
         """Milliseconds of a whole transaction, of all runs together."""

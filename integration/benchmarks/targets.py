@@ -87,7 +87,10 @@ _NAMES = {"rate": "rate", "cpu": "CPU per record", "p99": "p99 of a transaction"
 def target_lines(results: Results) -> Iterator[str]:
     """Judge what there is to be judged, and name what there is not."""
     yield ""
-    yield "=== targets"
+    yield "### Targets"
+    yield ""
+    yield "| | target | found |"
+    yield "|---|---|--:|"
     for target in TARGETS:
         judged = [line for table in TABLES for line in _judged(results, table, target)]
         yield from judged or [_unknown(_in_words(target), "nobody took part")]
@@ -98,7 +101,7 @@ def target_lines(results: Results) -> Iterator[str]:
 
 
 def _in_words(target: Target) -> str:
-    ours, theirs = (" | ".join(peers) for peers in (target.ours, target.theirs))
+    ours, theirs = (" or ".join(peers) for peers in (target.ours, target.theirs))
     return f"{target.work}, {_NAMES[target.of]}: {ours} / {theirs}"
 
 
@@ -162,8 +165,8 @@ def _memory(results: Results, table: str, work: str, peer: str) -> Iterator[str]
 
 
 def _line(what: str, found: str, *, is_met: bool) -> str:
-    return f"  {'met' if is_met else 'not met':12} {what}: {found}"
+    return f"| {'met' if is_met else '**not met**'} | {what} | {found} |"
 
 
 def _unknown(what: str, why: str) -> str:
-    return f"  {'not measured':12} {what}: {why}"
+    return f"| not measured | {what} | {why} |"
