@@ -6,8 +6,10 @@ import ast
 import importlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,28 @@ def test_an_installed_copy_may_have_any_times(checkout):
     for source, _ in PARTS:
         os.utime(checkout / source, (2_000, 2_000))
     assert implementation.implementation_name(None) == "cython"
+
+
+def why_nothing_can_be_compiled():
+    """Return what is missing for compiling, or nothing."""
+    command, *_ = (sysconfig.get_config_var("CC") or "cc").split()
+    if shutil.which(command) is None:
+        return f"there is no C compiler ({command})"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return "" if header.exists() else f"there is no {header.name} of this interpreter"
+
+
+@pytest.mark.skipif(
+    os.environ.get("TXNPRODUCER_IMPL", "").strip().lower() == "python",
+    reason="this run was asked to be of the pure Python parts",
+)
+@pytest.mark.skipif(bool(why_nothing_can_be_compiled()), reason=why_nothing_can_be_compiled())
+def test_a_run_of_these_tests_is_not_silently_of_the_python_parts():
+    # Else both runs of `make unit` would be of the same code, and say nothing of the other.
+    assert implementation.IMPL == "cython", (
+        "there is a C compiler, and no compiled parts: what did not compile? `make env` makes"
+        " them, and TXNPRODUCER_IMPL=cython then says what is wrong"
+    )
 
 
 def test_modules_are_looked_for_among_the_compiled_ones_first(monkeypatch):
