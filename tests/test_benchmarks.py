@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 
+import lz4.frame
 import pytest
 
 from integration.benchmarks.arrived import check_arrived
@@ -18,6 +20,7 @@ from integration.benchmarks.rows import Rows
 from integration.benchmarks.settings import PEERS, TABLES, in_words_of
 from integration.benchmarks.targets import MEMORY_RUNS, TARGETS, target_lines
 from integration.benchmarks.turns import take_turns
+from integration.benchmarks.values import HEX, TEXT, write_values
 from integration.benchmarks.works import LONG, LZ4, MEMORY, ONE, WORKS, Work
 
 
@@ -135,6 +138,31 @@ def test_a_full_queue_costs_confluent_no_record_and_no_order(places: list[int] |
     peer._topic, peer._producer = "topic", _FullQueue()
     peer._send(Rows(values, places, 1))
     assert peer._producer.taken == list(zip(values, places or repeat(None), strict=False))
+
+
+@pytest.mark.parametrize(("kind", "size"), [(HEX, 10), (HEX, 1_000), (TEXT, 100), (TEXT, 1_000)])
+def test_values_have_their_size_and_are_the_same_everywhere(
+    kind: str, size: int, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for path in (first, second):
+        write_values(path, kind, size)
+    content = first.read_bytes()
+    assert content == second.read_bytes()
+    assert len(content) % size == 0
+    if kind == TEXT:
+        assert all(json.loads(content[at : at + size]) for at in range(0, 100 * size, size))
+
+
+def test_values_for_codecs_compress_as_text_does(tmp_path: Path) -> None:
+    for work in WORKS:
+        assert work.values == TEXT or work.codec == "none"
+    write_values(tmp_path / "text", TEXT, 1_000)
+    content = (tmp_path / "text").read_bytes()
+    frame = lz4.frame.compress(content[:1_000_000], block_linked=False)
+    assert 0.35 < len(frame) / 1_000_000 < 0.6
+    values = [content[at : at + 1_000] for at in range(0, len(content), 1_000)]
+    assert len(set(values)) == len(values)
 
 
 def test_threads_share_all_rows() -> None:

@@ -20,6 +20,7 @@ from integration.benchmarks.results import Results
 from integration.benchmarks.run import Bench, Plan
 from integration.benchmarks.settings import PEERS, TABLES, in_words_of
 from integration.benchmarks.targets import target_lines
+from integration.benchmarks.values import ABOUT_VALUES
 from integration.benchmarks.works import LONG, ONE, WORKS, Work
 from txnproducer.testing import EmbeddedKafka
 
@@ -173,6 +174,7 @@ def _about(kafka: EmbeddedKafka, plan: Plan, brokers: int) -> dict[str, Any]:
         "seconds": plan.seconds,
         "java_warm_s": plan.java_warm_s,
         "took_s": 0,
+        "values": ABOUT_VALUES,
         "settings": words,
         "load_before": f"{os.getloadavg()[0]:.1f}",
         "load_after": "",

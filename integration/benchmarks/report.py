@@ -24,6 +24,7 @@ def head(about: dict[str, Any]) -> Iterator[str]:
         f"- rounds: {about['rounds']}; {about['seconds']} s or more per peer, after a warm-up (not"
         f" measured) of half of that, and of {about['java_warm_s']} s for Java"
     )
+    yield f"- values: {about['values']}"
     yield "- each peer in a process of its own; every record counted, or the run has failed"
     yield f"- load before: {about['load_before']}"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from integration.benchmarks.job import FailedRunError, Job, LeftOutError, Told
 from integration.benchmarks.results import Result
 from integration.benchmarks.settings import in_words_of
 from integration.benchmarks.turns import take_turns
+from integration.benchmarks.values import write_values
 from integration.benchmarks.works import Work
 from txnproducer.testing import EmbeddedKafka
 
@@ -32,8 +32,6 @@ _LIMIT_S = 120.0
 _ADMIN_S = 30.0
 # Of the seconds that are measured: as fast as they get after a few transactions.
 _WARM_OTHERS = 0.5
-_POOL_VALUES = 1_000
-_POOL_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Bench:
             servers=self._kafka.bootstrap_servers,
             topic=topic,
             transactional_id=f"{topic}-{peer}",
-            pool=str(self._pool(work.value_bytes)),
+            pool=str(self._pool(work.values, work.value_bytes)),
             value_bytes=work.value_bytes,
             records=work.records,
             partitions=work.partitions,
@@ -118,14 +116,11 @@ class Bench:
             settings=in_words_of(peer, table, work.codec),
         )
 
-    def _pool(self, size: int) -> Path:
-        """Return a file of values, the same for all peers: hexadecimal digits, by lot."""
-        path = self._folder / f"values-{size}"
+    def _pool(self, kind: str, size: int) -> Path:
+        """Return a file of values, the same for all peers."""
+        path = self._folder / f"values-{kind}-{size}"
         if not path.exists():
-            dice = random.Random(size)
-            count = min(_POOL_VALUES, _POOL_BYTES // size)
-            values = (dice.randbytes(-(-size // 2)).hex()[:size] for _ in range(count))
-            path.write_text("".join(values), encoding="ascii")
+            write_values(path, kind, size)
         return path
 
     def _run(self, job: Job) -> Told:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from integration.benchmarks.values import HEX, TEXT
+
 LONG, LZ4, THOUSAND = "100 B, 50,000 per txn", "1 KB lz4, 20,000 per txn", "100 B, 1,000 per txn"
 TEN, ONE = "100 B, 10 per txn", "100 B, 1 per txn"
 MEMORY, MEMORY_LZ4 = "memory, 10 million x 100 B", "memory, 10 million x 100 B lz4"
@@ -39,6 +41,7 @@ class Work:
         tables: of settings it is done with.
         peers: which take part with `--full`; none named: all.
         brief: which take part without it, by the table; a table not named is not done then.
+        values: what records hold; see `values`.
         is_quiet: without warm-up and in one round; memory is watched.
     """
 
@@ -53,6 +56,7 @@ class Work:
     tables: tuple[str, ...] = ("best",)
     peers: tuple[str, ...] = ()
     brief: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    values: str = HEX
     is_quiet: bool = False
 
     def takes_part(self, peer: str, table: str, *, is_full: bool) -> bool:
@@ -86,6 +90,7 @@ _HEADLINES = (
         20_000,
         "lz4",
         most=10,
+        values=TEXT,
         tables=("equal", "best"),
         brief={"equal": _QUICK, "best": _QUICK},
     ),
@@ -128,7 +133,7 @@ _SIZES = tuple(
     )
 )
 _CODECS = tuple(
-    Work(f"codec {codec}", 1_000, 20_000, codec, most=10)
+    Work(f"codec {codec}", 1_000, 20_000, codec, most=10, values=TEXT)
     for codec in ("none", "lz4", "zstd", "snappy", "gzip")
 )
 _TRANSACTIONS = (
@@ -183,6 +188,7 @@ _MEMORY_LZ4 = replace(
     _MEMORY,
     name=MEMORY_LZ4,
     codec="lz4",
+    values=TEXT,
     tables=("best",),
     peers=("txnproducer.send_batch",),
     brief={"best": ("txnproducer.send_batch",)},
