@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
+from unittest.mock import Mock
 
 import lz4.frame
 import pytest
@@ -22,6 +23,7 @@ from integration.benchmarks.targets import MEMORY_RUNS, TARGETS, target_lines
 from integration.benchmarks.turns import take_turns
 from integration.benchmarks.values import HEX, TEXT, write_values
 from integration.benchmarks.works import LONG, LZ4, MEMORY, ONE, WORKS, Work
+from txnproducer.errors import KafkaTimeoutError
 
 
 def _work(name: str) -> Work:
@@ -211,6 +213,19 @@ def test_a_failed_run_is_tried_again_and_the_other_rounds_are_kept() -> None:
     assert "java failed in round 3, again: it fell" in told_of
     assert "java: 2 runs are counted" in told_of
     assert "kafka-python takes no part: it has no threads" in told_of
+
+
+def test_a_topic_that_is_not_made_fails_its_run_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = pytest.importorskip("integration.benchmarks.run")
+    kafka, admin = Mock(), Mock()
+    kafka.create_topic.side_effect = KafkaTimeoutError("no leader yet")
+    monkeypatch.setattr(run, "AdminClient", lambda _: admin)
+    bench = run.Bench(kafka, "no Java", tmp_path, run.Plan(1, 1.0))
+    with pytest.raises(FailedRunError, match="its topic was not made: no leader yet"):
+        bench.measure_once("equal", _work(ONE), "java")
+    admin.delete_topics.assert_called_once_with(["bench-1"])
 
 
 def _memory_lines(peaks: list[float]) -> list[str]:

@@ -99,6 +99,7 @@ def _measure(arguments: argparse.Namespace) -> Results:
         ) as kafka,
     ):
         results = Results(_about(kafka, plan, arguments.brokers))
+        results.about["is_shortened"] = arguments.quick
         _print(report.head(results.about))
         java = compile_java_peer(kafka.version, Path(folder))
         bench = Bench(kafka, java, Path(folder), plan)

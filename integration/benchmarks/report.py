@@ -26,6 +26,8 @@ def head(about: dict[str, Any]) -> Iterator[str]:
     )
     yield f"- values: {about['values']}"
     yield "- each peer in a process of its own; every record counted, or the run has failed"
+    if about["is_shortened"]:
+        yield "- shortened works, which show that all of it runs, and no more than that"
     yield f"- load before: {about['load_before']}"
 
 

@@ -26,10 +26,13 @@ from integration.benchmarks.settings import in_words_of
 from integration.benchmarks.turns import take_turns
 from integration.benchmarks.values import write_values
 from integration.benchmarks.works import Work
+from txnproducer.errors import KafkaError
 from txnproducer.testing import EmbeddedKafka
 
 _LIMIT_S = 120.0
 _ADMIN_S = 30.0
+# Six hundred partitions, on a machine with other work.
+_TOPIC_S = 60.0
 # Of the seconds that are measured: as fast as they get after a few transactions.
 _WARM_OTHERS = 0.5
 
@@ -86,8 +89,8 @@ class Bench:
         """
         self._count += 1
         topic = f"bench-{self._count}"
-        self._kafka.create_topic(topic, partitions=work.partitions)
         try:
+            self._create(topic, work.partitions)
             told = self._run(self._job(table, work, peer, topic))
             transactions = told["warm"] + told["transactions"]
             check_arrived(work, transactions, lambda: self._stable_end(topic, work.partitions))
@@ -152,6 +155,12 @@ class Bench:
         if job.threads > 1:
             raise LeftOutError("JavaPeer.java sends from one thread")
         return self._java.command(job)
+
+    def _create(self, topic: str, partitions: int) -> None:
+        try:
+            self._kafka.create_topic(topic, partitions=partitions, timeout=_TOPIC_S)
+        except KafkaError as error:
+            raise FailedRunError(f"its topic was not made: {str(error)[:200]}") from error
 
     def _stable_end(self, topic: str, partitions: int) -> int:
         places = [TopicPartition(topic, number) for number in range(partitions)]

@@ -94,7 +94,8 @@ def target_lines(results: Results) -> Iterator[str]:
     for target in TARGETS:
         judged = [line for table in TABLES for line in _judged(results, table, target)]
         yield from judged or [_unknown(_in_words(target), "nobody took part")]
-    for peer in (_SEND, _BATCH):
+    peers = [each.peer for each in results.of("partitions", MANY_PARTITIONS)]
+    for peer in [peer for peer in _OURS if peer in peers] or [_BATCH]:
         yield from _partitions(results, peer)
     for table, work, peer in MEMORY_RUNS:
         yield from _memory(results, table, work, peer)
@@ -121,6 +122,8 @@ def _judged(results: Results, table: str, target: Target) -> Iterator[str]:
     ratio = target.value(best) / target.value(peer)
     sign = ">=" if target.of == "rate" else "<="
     what = f"{what}: {best.peer} / {peer.peer}"
+    if len(theirs) > 1:
+        what += f" (of {', '.join(each.peer for each in theirs)})"
     told = f"{ratio:.2f} ({sign} {target.limit:g})"
     if missing:
         yield _unknown(what, f"{missing} has no run; without it {told}")
