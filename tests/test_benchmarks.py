@@ -180,6 +180,12 @@ def test_targets_are_judged_where_both_sides_were_measured() -> None:
     assert all("not measured" in line for line in target_lines(results) if "java" in line)
 
 
+def test_shortened_works_meet_no_target() -> None:
+    both = [_result("txnproducer.send", 1.0), _result("confluent.produce", 9.0)]
+    lines = list(target_lines(Results({"is_shortened": True}, both)))
+    assert lines[-1] == "Not judged: the works were shortened."
+
+
 def test_no_peer_takes_the_place_of_the_quickest_that_failed() -> None:
     failed = _result("java", 1.0, name=LZ4)
     failed.runs, failed.failures = [], ["round 1: it fell"]
