@@ -40,7 +40,8 @@ lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 types: .venv/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
 
-# The rest is the same code on both implementations, and the core's tests run on each.
+# The first run is of the compiled parts: it fails if they are not in use, unless there is no C
+# compiler. What the second leaves out is the same code on both implementations.
 TESTS_OF_COMPILED = tests/record tests/wire $(wildcard tests/test_*.py)
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
@@ -82,7 +83,7 @@ sim-compiled: .venv/.installed-dev  ## the same, compiled by mypyc: twice as fas
 bench: .venv/.installed-dev  ## measure against other clients, side by side (five minutes)
 	$(BIN)/python -m integration.benchmarks $(ARGS)
 
-bench-full: .venv/.installed-dev  ## the same in more sizes, codecs, partitions and threads (an hour)
+bench-full: .venv/.installed-dev  ## everybody in everything, and more sizes, codecs, partitions and threads (an hour)
 	$(BIN)/python -m integration.benchmarks --full $(ARGS)
 
 format: .venv/.installed-dev  ## rewrite the code in the project's style

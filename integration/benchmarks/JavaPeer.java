@@ -14,9 +14,9 @@ import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
  * The Java client as a peer: does what child.py does, with the same values, and prints the same
- * line. Its warm-up is longer, which its caller decides. Arguments: servers, topic, transactional id, file of values, bytes of each, records of a
- * transaction, partitions, least and most transactions, seconds, seconds of warm-up; then settings
- * as name=value.
+ * line. Its warm-up is longer, which its caller decides. Arguments: servers, topic, transactional
+ * id, file of values, bytes of each, records of a transaction, partitions, least and most
+ * transactions, seconds, seconds of warm-up; then settings as name=value.
  */
 public final class JavaPeer {
     private final KafkaProducer<byte[], byte[]> producer;
@@ -65,7 +65,7 @@ public final class JavaPeer {
                 Locale.ROOT,
                 "{\"version\": \"%s (Java %s)\", \"warm\": %d, \"transactions\": %d,"
                         + " \"seconds\": %.6f, \"cpu\": %.6f, \"latencies\": %s, \"commits\": %s,"
-                        + " \"rss\": [], \"peak_rss\": 0}%n",
+                        + " \"rss\": [], \"peaks\": []}%n",
                 AppInfoParser.getVersion(),
                 Runtime.version().feature(),
                 warm,

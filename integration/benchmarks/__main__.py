@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import subprocess
@@ -14,25 +15,26 @@ from typing import Any
 
 from integration.benchmarks import report
 from integration.benchmarks.java import compile_java_peer
+from integration.benchmarks.job import FailedRunError
 from integration.benchmarks.results import Results
 from integration.benchmarks.run import Bench, Plan
 from integration.benchmarks.settings import PEERS, TABLES, in_words_of
 from integration.benchmarks.targets import target_lines
+from integration.benchmarks.values import ABOUT_VALUES
 from integration.benchmarks.works import LONG, ONE, WORKS, Work
 from txnproducer.testing import EmbeddedKafka
 
-# Calls for many records are not for ten, and these clients have no better settings than equal.
 # A batch of a megabyte is more than G1 likes to move: it would be most of the broker's work, and
 # what is measured here are clients.
 _BROKERS_JVM = ("-Xms2g", "-Xmx2g", "-Xmn1500m", "-XX:+UseParallelGC")
-_NOT_SHORT = ("txnproducer.send_batch", "txnproducer.send_arrow", "confluent.produce_batch")
-_NOT_BEST = ("txnproducer.python", "kafka-python", "aiokafka")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument(
+        "--seconds", type=float, help="of each measurement (default: 0.6, 1 with --full)"
+    )
     parser.add_argument("--quick", action="store_true", help="one short round, to see it work")
     parser.add_argument("--full", action="store_true", help="more works, all peers in all of them")
     parser.add_argument("--only", default="", metavar="WORK", help="works with this in their name")
@@ -73,22 +75,19 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _works(arguments: argparse.Namespace) -> list[Work]:
-    chosen = [work for work in WORKS if arguments.full or not work.is_full]
+    chosen = [work for work in WORKS if arguments.full or work.brief]
     chosen = [work for work in chosen if arguments.only in work.name]
     return [work.shortened() for work in chosen] if arguments.quick else chosen
 
 
 def _peers(arguments: argparse.Namespace, table: str, work: Work) -> list[str]:
-    absent = {"short": _NOT_SHORT, "best": _NOT_BEST}.get(table, ())
-    return [
-        peer
-        for peer in arguments.peers.split(",")
-        if peer in (work.peers or PEERS) and (arguments.full or peer not in absent)
-    ]
+    asked = arguments.peers.split(",")
+    return [peer for peer in asked if work.takes_part(peer, table, is_full=arguments.full)]
 
 
 def _measure(arguments: argparse.Namespace) -> Results:
-    plan = Plan(1, 0.2) if arguments.quick else Plan(arguments.rounds, arguments.seconds)
+    seconds = arguments.seconds or (1.0 if arguments.full else 0.6)
+    plan = Plan(1, 0.2, 0.4) if arguments.quick else Plan(arguments.rounds, seconds)
     works = _works(arguments)
     path = Path("results") / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
     with (
@@ -100,6 +99,7 @@ def _measure(arguments: argparse.Namespace) -> Results:
         ) as kafka,
     ):
         results = Results(_about(kafka, plan, arguments.brokers))
+        results.about["is_shortened"] = arguments.quick
         _print(report.head(results.about))
         java = compile_java_peer(kafka.version, Path(folder))
         bench = Bench(kafka, java, Path(folder), plan)
@@ -107,7 +107,6 @@ def _measure(arguments: argparse.Namespace) -> Results:
         for table in TABLES:
             for _ in _measure_table(bench, table, works, arguments, results):
                 # Kept at once: an hour's work should not be lost with its last minute.
-                results.left_out = bench.left_out
                 results.about["load_after"] = f"{os.getloadavg()[0]:.1f}"
                 results.write(path)
     print(f"\nkept in {path}")
@@ -117,22 +116,31 @@ def _measure(arguments: argparse.Namespace) -> Results:
 def _warm_up(bench: Bench, rounds: int) -> None:
     """Let the broker's own code compile, and its log of transactions be open."""
     for work in [work for work in WORKS if work.name in (LONG, ONE)] * rounds:
-        bench.measure_once("equal", work.shortened(), "txnproducer.send")
+        # Whoever cannot be measured says so in its turn.
+        with contextlib.suppress(FailedRunError):
+            bench.measure_once("equal", work.shortened(), "txnproducer.send")
 
 
 def _measure_table(
     bench: Bench, table: str, works: list[Work], arguments: argparse.Namespace, results: Results
 ) -> Iterator[None]:
     """Measure the works of a table; yield after each."""
-    chosen = [work for work in works if table in work.tables and _peers(arguments, table, work)]
+    chosen = [work for work in works if _peers(arguments, table, work)]
     if not chosen:
         return
-    _print(report.settings_lines(table, _of_all(arguments, table, chosen)))
+    codec, began = "", time.perf_counter()
     for work in chosen:
+        if work.codec != codec:
+            codec = work.codec
+            alike = [each for each in chosen if each.codec == codec]
+            _print(report.settings_lines(table, codec, _of_all(arguments, table, alike)))
         found = bench.measure(table, work, _peers(arguments, table, work))
-        found = [each for each in found if each.runs]
         results.found += found
         _print(report.work_lines(found))
+        took_s = round(time.perf_counter() - began)
+        began += took_s
+        print(f"\n(in {took_s} s)", flush=True)
+        results.about["took_s"] += took_s
         yield
 
 
@@ -143,12 +151,14 @@ def _of_all(arguments: argparse.Namespace, table: str, works: list[Work]) -> lis
 def _show(results: Results) -> None:
     _print(report.head(results.about))
     shown = dict.fromkeys((each.table, each.work.name) for each in results.found)
-    for table in dict.fromkeys(table for table, _ in shown):
-        peers = dict.fromkeys(each.peer for each in results.found if each.table == table)
-        _print(report.settings_lines(table, list(peers)))
-        for place in shown:
-            if place[0] == table:
-                _print(report.work_lines(results.of(*place)))
+    last = ("", "")
+    for table, name in shown:
+        found = results.of(table, name)
+        if last != (table, found[0].work.codec):
+            last = (table, found[0].work.codec)
+            alike = (each for each in results.found if (each.table, each.work.codec) == last)
+            _print(report.settings_lines(*last, list(dict.fromkeys(each.peer for each in alike))))
+        _print(report.work_lines(found))
 
 
 def _about(kafka: EmbeddedKafka, plan: Plan, brokers: int) -> dict[str, Any]:
@@ -163,6 +173,9 @@ def _about(kafka: EmbeddedKafka, plan: Plan, brokers: int) -> dict[str, Any]:
         "broker": f"{brokers}, on the same machine, {' '.join(_BROKERS_JVM)}",
         "rounds": plan.rounds,
         "seconds": plan.seconds,
+        "java_warm_s": plan.java_warm_s,
+        "took_s": 0,
+        "values": ABOUT_VALUES,
         "settings": words,
         "load_before": f"{os.getloadavg()[0]:.1f}",
         "load_after": "",

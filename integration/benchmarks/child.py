@@ -15,21 +15,20 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from integration.benchmarks.job import Job, Told
+from integration.benchmarks.memory import MemoryMeter
 from integration.benchmarks.peers import OPEN
 from integration.benchmarks.rows import Peer, Rows
 
-_PAGE_MB = resource.getpagesize() / 1e6
 _LONGEST_LIST = 300_000
 _CHUNK = 50_000
 
 
 @dataclass
 class Course:
-    """What was noted of transactions, one by one."""
+    """Seconds of transactions, one by one: of the whole, and of its commit."""
 
     latencies: list[float] = field(default_factory=list)
     commits: list[float] = field(default_factory=list)
-    rss: list[float] = field(default_factory=list)
 
 
 def main() -> None:
@@ -39,9 +38,11 @@ def main() -> None:
         warm, course = Course(), Course()
         if job.warm_seconds:
             repeat(peer, 1, job.most, job.warm_seconds, warm)
-        course.rss.append(resident_mb())
+        meter = MemoryMeter() if job.watches_memory else None
+        if meter is not None:
+            meter.start()
         began, used = time.perf_counter(), cpu_seconds()
-        repeat(peer, job.least, job.most, job.seconds, course)
+        repeat(peer, job.least, job.most, job.seconds, course, meter)
         seconds, cpu = time.perf_counter() - began, cpu_seconds() - used
     finally:
         peer.close()
@@ -51,10 +52,10 @@ def main() -> None:
         transactions=len(course.latencies),
         seconds=seconds,
         cpu=cpu,
-        latencies=course.latencies,
-        commits=course.commits,
-        rss=course.rss,
-        peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+        latencies=[round(each * 1e3, 3) for each in course.latencies],
+        commits=[round(each * 1e3, 3) for each in course.commits],
+        rss=[] if meter is None else meter.rss,
+        peaks=[] if meter is None else meter.peaks,
     )
     print(json.dumps(told))
 
@@ -68,7 +69,14 @@ def rows(job: Job) -> Rows:
     return Rows(list(islice(cycle(pool), count)), places, job.records // count)
 
 
-def repeat(peer: Peer, least: int, most: int, seconds: float, course: Course) -> None:
+def repeat(
+    peer: Peer,
+    least: int,
+    most: int,
+    seconds: float,
+    course: Course,
+    meter: MemoryMeter | None = None,
+) -> None:
     """Write transactions: `most`, or as many as begin in this time, but no fewer than `least`."""
     count, end = 0, time.perf_counter() + seconds
     while count < most and (count < least or time.perf_counter() < end):
@@ -78,19 +86,16 @@ def repeat(peer: Peer, least: int, most: int, seconds: float, course: Course) ->
         written = time.perf_counter()
         peer.commit()
         done = time.perf_counter()
-        course.latencies.append(round((done - began) * 1e3, 3))
-        course.commits.append(round((done - written) * 1e3, 3))
-        course.rss.append(resident_mb())
+        course.latencies.append(done - began)
+        course.commits.append(done - written)
         count += 1
+        if meter is not None:
+            meter.note()
 
 
 def cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-def resident_mb() -> float:
-    return round(int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_MB, 1)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib.metadata import version
 from typing import Any
 
@@ -40,21 +41,28 @@ class Produce:
                 self._producer.poll(0)
 
     def _send_some(self, rows: Rows, some: slice) -> None:
-        produce, topic, values = self._producer.produce, self._topic, rows.values[some]
-        places = rows.places[some] if rows.places is not None else None
-        done = 0
-        while done < len(values):
-            try:
-                if places is None:
-                    for value in values[done:]:
-                        produce(topic, value)
-                        done += 1
-                else:
-                    for value, place in zip(values[done:], places[done:], strict=True):
-                        produce(topic, value, partition=place)
-                        done += 1
-            except BufferError:  # the queue is full
-                self._producer.poll(0.05)
+        # As bare as ours: a `try` costs nothing while nothing is raised.
+        produce, topic = self._producer.produce, self._topic
+        if rows.places is None:
+            for value in rows.values[some]:
+                try:
+                    produce(topic, value)
+                except BufferError:
+                    self._send_late(value)
+        else:
+            for value, place in zip(rows.values[some], rows.places[some], strict=True):
+                try:
+                    produce(topic, value, partition=place)
+                except BufferError:
+                    self._send_late(value, partition=place)
+
+    def _send_late(self, value: bytes, **more: int) -> None:
+        """Send a record for which the queue was too full."""
+        while True:
+            self._producer.poll(0.05)
+            with contextlib.suppress(BufferError):
+                self._producer.produce(self._topic, value, **more)
+                return
 
     def commit(self) -> None:
         self._producer.commit_transaction(_LIMIT_S)

@@ -10,6 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
 
+class FailedRunError(Exception):
+    """A run has no result; says why."""
+
+
+class LeftOutError(Exception):
+    """A peer cannot do a work, however often it tries; says why."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One measurement.
@@ -28,6 +36,7 @@ class Job:
         most: and at most.
         seconds: after which no further one is begun, once there are enough.
         warm_seconds: of the same work before that, not measured; 0 for none.
+        watches_memory: whether memory is asked for after each transaction.
         settings: in the peer's words.
     """
 
@@ -44,6 +53,7 @@ class Job:
     most: int
     seconds: float
     warm_seconds: float
+    watches_memory: bool
     settings: dict[str, Any]
 
     def to_json(self) -> str:
@@ -58,7 +68,8 @@ class Told(TypedDict):
     """What a measurement found: seconds; milliseconds of each transaction; MB.
 
     `latencies` are of whole transactions, `commits` of their last call. `rss` is taken before the
-    first one that is measured, and after each; Java's process does not tell it.
+    first one that is measured, and after each, `peaks` is the most there was in each; both only
+    where memory is watched, and never by Java's process.
     """
 
     version: str
@@ -69,4 +80,4 @@ class Told(TypedDict):
     latencies: list[float]
     commits: list[float]
     rss: list[float]
-    peak_rss: float
+    peaks: list[float]

@@ -13,7 +13,7 @@ import matplotlib as mpl
 
 from integration.benchmarks.results import Result, Results, percentile
 from integration.benchmarks.settings import ABOUT, PEERS
-from integration.benchmarks.works import MEMORY, WORKS
+from integration.benchmarks.works import HEADLINES, MEMORY, WORKS
 
 mpl.use("svg")
 mpl.rcParams["svg.hashsalt"] = "txnproducer"  # the same figures give the same file
@@ -44,10 +44,10 @@ def draw(results: Results, folder: Path) -> Iterator[Path]:
 
 
 def _bars(table: str, *, are_long: bool) -> Draw:
-    """Return what draws a group of bars for each work of the default run."""
+    """Return what draws a group of bars for each of the works that everybody asks for."""
 
     def plot(axes: Axes, results: Results) -> bool:
-        works = [work for work in WORKS if not work.is_full and work.is_long == are_long]
+        works = [work for work in WORKS if work.name in HEADLINES and work.is_long == are_long]
         groups = {work.name: results.of(table, work.name) for work in works}
         groups = {name: found for name, found in groups.items() if found}
         _grouped(axes, groups)
@@ -63,7 +63,7 @@ def _grouped(axes: Axes, groups: dict[str, list[Result]]) -> None:
     width = 0.8 / max(1, len(peers))
     for at, peer in enumerate(peers):
         for group, found in enumerate(groups.values()):
-            for each in (result for result in found if result.peer == peer):
+            for each in (result for result in found if result.peer == peer and result.runs):
                 error = [[each.rate - min(each.rates)], [max(each.rates) - each.rate]]
                 place = group + (at - (len(peers) - 1) / 2) * width
                 axes.bar(place, each.rate, width, yerr=error, color=_COLORS[peer])
@@ -94,7 +94,8 @@ def _lines(
     """Return what draws a line for each peer, over the works whose names contain a word."""
 
     def plot(axes: Axes, results: Results) -> bool:
-        found = [each for each in results.found if start in each.work.name and each.work.is_full]
+        found = [each for each in results.found if each.runs and start in each.work.name]
+        found = [each for each in found if each.work.name not in HEADLINES]
         for peer in PEERS:
             points = sorted((x(each), y(each)) for each in found if each.peer == peer)
             if points:
@@ -126,6 +127,7 @@ def _mb_per_s(result: Result) -> float:
 
 def _commits(axes: Axes, results: Results) -> bool:
     found = [each for each in results.found if each.work.name.startswith("latency of a commit")]
+    found = [each for each in found if each.runs]
     for each in found:
         commits = sorted(ms for run in each.runs for ms in run["commits"])
         shares = [percent / 10 for percent in range(1, 1_001)]
@@ -142,11 +144,12 @@ def _commits(axes: Axes, results: Results) -> bool:
 
 def _memory(axes: Axes, results: Results) -> bool:
     found = results.of("equal", MEMORY)
+    found = [each for each in found if each.runs]
     for each in found:
-        axes.plot(each.runs[0]["rss"], marker="o", label=each.peer, color=_COLORS[each.peer])
+        axes.plot(each.runs[0]["peaks"], marker="o", label=each.peer, color=_COLORS[each.peer])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("transactions of a million records of 100 B")
-    axes.set_ylabel("resident MB of the process")
+    axes.set_ylabel("resident MB of the process at most")
     axes.grid(visible=True, alpha=0.3)
     if found:
         axes.legend(fontsize=7)

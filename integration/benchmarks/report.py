@@ -1,91 +1,136 @@
-"""Tables for people: what each peer did, and ours as a multiple of it.
+"""What people read, in Markdown: what each peer did, and ours as a multiple of it.
 
 Must not know: how anything was measured, and what it should have been.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from integration.benchmarks.markdown import table
 from integration.benchmarks.results import Result, Results
 from integration.benchmarks.settings import ABOUT, in_words_of
 
 _OURS = ("txnproducer.send", "txnproducer.send_batch")
+_PERCENTS = (50, 90, 99, 100)
 
 
 def head(about: dict[str, Any]) -> Iterator[str]:
     """Say where, when and of what."""
     for name in ("commit", "platform", "processor", "processors", "python", "kafka", "broker"):
-        yield f"{name}: {about[name]}"
+        yield f"- {name}: {about[name]}"
     yield (
-        f"rounds: {about['rounds']}; {about['seconds']} s or more per peer, after a warm-up (not"
-        " measured) of half of that, and for Java of twice that"
+        f"- rounds: {about['rounds']}; {about['seconds']} s or more per peer, after a warm-up (not"
+        f" measured) of half of that, and of {about['java_warm_s']} s for Java"
     )
-    yield f"load before: {about['load_before']}"
+    yield f"- values: {about['values']}"
+    yield "- each peer in a process of its own; every record counted, or the run has failed"
+    if about["is_shortened"]:
+        yield "- shortened works, which show that all of it runs, and no more than that"
+    yield f"- load before: {about['load_before']}"
 
 
-def settings_lines(table: str, peers: list[str]) -> Iterator[str]:
-    """Say with which settings a table's peers write."""
+def settings_lines(name: str, codec: str, peers: Sequence[str]) -> Iterator[str]:
+    """Say with which settings peers write."""
     yield ""
-    yield f"=== settings {table!r}: {ABOUT[table]}"
+    yield f"Settings {name!r}: {ABOUT[name]}. What is not named is a client's default; `acks=all`."
+    yield ""
     for peer in peers:
-        told = " ".join(f"{name}={value}" for name, value in in_words_of(peer, table).items())
-        yield f"  {peer:24} {told}"
+        told = " ".join(f"{key}={value}" for key, value in in_words_of(peer, name, codec).items())
+        yield f"- {peer}: `{told}`"
 
 
 def work_lines(results: list[Result]) -> Iterator[str]:
     """Show one work."""
-    if not results:
-        return
-    table, work = results[0].table, results[0].work
-    unit = "records/s" if work.is_long else "transactions/s"
+    name, work = results[0].table, results[0].work
+    failed = [line for each in results for line in _failure_lines(each)]
+    results = sorted((each for each in results if each.runs), key=lambda each: -each.rate)
     yield ""
-    yield f"{work.name} ({unit}, {table!r} settings)"
-    if work.is_quiet:
-        yield from _memory_lines(results)
-        return
-    yield (
-        f"  {'':24} {'median':>10} {'least - most':>23} {'send':>6} {'batch':>6}"
-        f" {'CPU':>7} {'p50':>7} {'p99':>7}"
-    )
+    yield f"### {work.name}, {name!r} settings"
+    if results:
+        yield ""
+        yield from _memory_table(results) if work.is_quiet else _rate_table(results)
+    if results and not work.is_quiet:
+        yield ""
+        yield from _latency_table(results)
+    if failed:
+        yield ""
+        yield from failed
+
+
+def _rate_table(results: list[Result]) -> Iterator[str]:
+    """Show medians of the rounds, each with the least and the most."""
+    unit = "records/s" if results[0].work.is_long else "transactions/s"
     rates = {each.peer: each.rate for each in results}
-    for each in sorted(results, key=lambda result: -result.rate):
-        ratios = " ".join(_ratio(rates.get(ours), each.rate) for ours in _OURS)
-        span = f"{min(each.rates):,.0f} - {max(each.rates):,.0f}"
-        yield (
-            f"  {each.peer:24} {each.rate:10,.0f} {span:>23} {ratios}"
-            f" {each.cpu:7.2f} {each.latency(50):7.1f} {each.latency(99):7.1f}"
+    heads = (unit, "median", "of rounds", "send", "send_batch", "CPU s per million", "of rounds")
+    rows = [
+        (
+            each.peer,
+            f"{each.rate:,.0f}",
+            f"{min(each.rates):,.0f} - {max(each.rates):,.0f}",
+            *(_ratio(rates.get(ours), each.rate) for ours in _OURS),
+            f"{each.cpu:,.2f}",
+            f"{min(each.cpus):,.2f} - {max(each.cpus):,.2f}",
         )
+        for each in results
+    ]
+    yield from table(heads, rows)
 
 
 def _ratio(ours: float | None, theirs: float) -> str:
-    return f"{'-':>6}" if ours is None else f"{ours / theirs:5.2f}x"
+    return "-" if ours is None else f"{ours / theirs:.2f} x"
 
 
-def legend() -> str:
-    """Explain the columns."""
-    return (
-        "send, batch: the rates of our `send` and `send_batch` as multiples of the line's.\n"
-        "CPU: seconds of the client's process for a million records. p50, p99: milliseconds from"
-        " begin to\nthe commit's end, of all rounds."
-    )
+def _latency_table(results: list[Result]) -> Iterator[str]:
+    """Show how long transactions took, and their commits, over all rounds."""
+    names = ["max" if percent == 100 else f"p{percent}" for percent in _PERCENTS]
+    heads = ["ms", *(f"txn {name}" for name in names), *(f"commit {name}" for name in names)]
+    rows = [
+        [
+            each.peer,
+            *(f"{each.latency(percent):,.1f}" for percent in _PERCENTS),
+            *(f"{each.commit(percent):,.1f}" for percent in _PERCENTS),
+        ]
+        for each in results
+    ]
+    yield from table(heads, rows)
 
 
-def _memory_lines(results: list[Result]) -> Iterator[str]:
+def _memory_table(results: list[Result]) -> Iterator[str]:
     for each in results:
         run = each.runs[0]
-        rss = ", ".join(f"{mb:,.0f}" for mb in run["rss"])
-        yield f"  {each.peer:24} MB before the first, after each million: {rss}"
-        yield f"  {'':24} at most {run['peak_rss']:,.0f} MB; {each.rate:,.0f} records/s"
+        first, *after = (f"{mb:,.0f}" for mb in run["rss"])
+        counts = [str(number + 1) for number in range(len(run["peaks"]))]
+        peaks = [f"{mb:,.0f}" for mb in run["peaks"]]
+        heads = (f"{each.peer}: MB", "before", *counts)
+        yield from table(heads, (("after transaction", first, *after), ("at most", "", *peaks)))
+        yield f"\n{each.rate:,.0f} records/s\n"
+
+
+def _failure_lines(result: Result) -> Iterator[str]:
+    """Say which runs a peer's figures are without."""
+    if result.left_out:
+        yield f"- {result.peer} takes no part: {result.left_out}"
+    for why in result.failures:
+        yield f"- {result.peer} failed in {why}"
+    if result.failures:
+        yield f"- {result.peer}: {len(result.runs)} runs are counted"
 
 
 def tail(results: Results) -> Iterator[str]:
     """Say what is not in the tables."""
     yield ""
-    yield legend()
-    versions = {each.peer: each.runs[0]["version"] for each in results.found}
-    yield "versions: " + "; ".join(f"{peer} {told}" for peer, told in versions.items())
-    yield f"load after: {results.about['load_after']}"
-    for why in dict.fromkeys(results.left_out):
-        yield f"left out: {why}"
+    yield (
+        "The columns `send` and `send_batch` are our rates as multiples of the line's. CPU is that"
+        " of the client's process, user and system. Transactions (txn) are timed from begin to the"
+        " commit's end, over all rounds."
+    )
+    yield ""
+    versions = {each.peer: each.runs[0]["version"] for each in results.found if each.runs}
+    yield "- versions: " + "; ".join(f"{peer} {told}" for peer, told in versions.items())
+    yield f"- load after: {results.about['load_after']}"
+    yield f"- measured in {results.about['took_s']} s"
+    for each in results.found:
+        for line in _failure_lines(each):
+            yield f"{line} ({each.work.name}, {each.table!r})"

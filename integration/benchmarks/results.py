@@ -19,12 +19,23 @@ from integration.benchmarks.works import Work
 
 @dataclass
 class Result:
-    """The runs of a peer in a work with a table of settings."""
+    """The runs of a peer in a work with a table of settings.
+
+    Attributes:
+        table: by its name.
+        work: what was written.
+        peer: by its name.
+        runs: those that ended well; the figures need one at least.
+        failures: what went wrong with the others, each with its round.
+        left_out: why it could not take part at all, or nothing.
+    """
 
     table: str
     work: Work
     peer: str
     runs: list[Told]
+    failures: list[str] = field(default_factory=list)
+    left_out: str = ""
 
     @property
     def rates(self) -> list[float]:
@@ -37,12 +48,14 @@ class Result:
         return statistics.median(self.rates)
 
     @property
-    def cpu(self) -> float:
-        """CPU seconds of the client for a million records."""
+    def cpus(self) -> list[float]:
+        """CPU seconds of the client for a million records, of each run."""
         records = self.work.records
-        return statistics.median(
-            run["cpu"] * 1e6 / (run["transactions"] * records) for run in self.runs
-        )
+        return [run["cpu"] * 1e6 / (run["transactions"] * records) for run in self.runs]
+
+    @property
+    def cpu(self) -> float:
+        return statistics.median(self.cpus)
 
     def latency(self, percent: float) -> float:
         """Milliseconds of a whole transaction, of all runs together."""
@@ -59,13 +72,11 @@ class Results:
 
     Attributes:
         about: commit, versions, machine, settings, load.
-        found: the results, in the order of the run.
-        left_out: what did not take part, and why.
+        found: the results, in the order of the run, also of peers that have no runs.
     """
 
     about: dict[str, Any]
     found: list[Result] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
 
     def get(self, table: str, work: str, peer: str) -> Result | None:
         for each in self.found:
@@ -78,27 +89,21 @@ class Results:
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {
-            "about": self.about,
-            "found": [asdict(each) for each in self.found],
-            "left_out": self.left_out,
-        }
+        kept = {"about": self.about, "found": [asdict(each) for each in self.found]}
         path.write_text(json.dumps(kept), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Results:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        found = [
-            Result(each["table"], _work(each["work"]), each["peer"], each["runs"])
-            for each in kept["found"]
-        ]
-        return cls(kept["about"], found, kept["left_out"])
+        found = [Result(**{**each, "work": _work(each["work"])}) for each in kept["found"]]
+        return cls(kept["about"], found)
 
 
 def _work(kept: dict[str, Any]) -> Work:
     # JSON has no tuples.
+    brief = {table: tuple(peers) for table, peers in kept["brief"].items()}
     tuples = {"tables": tuple(kept["tables"]), "peers": tuple(kept["peers"])}
-    return Work(**{**kept, **tuples})
+    return Work(**{**kept, **tuples, "brief": brief})
 
 
 def percentile(numbers: Iterable[float], percent: float) -> float:

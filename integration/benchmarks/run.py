@@ -1,42 +1,40 @@
-"""Measure: the peers in turn, round after round, on one broker; count what has arrived.
+"""Measure: each peer in a process of its own, on one broker; count what has arrived.
 
-Owns: the order, fresh topics and processes, their time limit, the count of records. Must not know:
-how a peer writes, and what is made of its figures.
+Owns: fresh topics and processes, their time limit. Must not know: how a peer writes, and what is
+made of its figures.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import confluent_kafka
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from integration.benchmarks.arrived import check_arrived
 from integration.benchmarks.java import JavaPeer
-from integration.benchmarks.job import Job, Told
+from integration.benchmarks.job import FailedRunError, Job, LeftOutError, Told
 from integration.benchmarks.results import Result
 from integration.benchmarks.settings import in_words_of
+from integration.benchmarks.turns import take_turns
+from integration.benchmarks.values import write_values
 from integration.benchmarks.works import Work
+from txnproducer.errors import KafkaError
 from txnproducer.testing import EmbeddedKafka
 
 _LIMIT_S = 120.0
 _ADMIN_S = 30.0
-# Of the seconds that are measured. Java compiles what runs often, and is three times as fast after
-# two seconds as after half of one; the others are as fast as they get after a few transactions.
-_WARM, _WARM_OTHERS = {"java": 2.0}, 0.5
-_POOL_VALUES = 1_000
-_POOL_BYTES = 16_000_000
-
-
-class LeftOutError(Exception):
-    """A peer could not do a work; says why."""
+# Six hundred partitions, on a machine with other work.
+_TOPIC_S = 60.0
+# Of the seconds that are measured: as fast as they get after a few transactions.
+_WARM_OTHERS = 0.5
 
 
 @dataclass(frozen=True)
@@ -45,11 +43,14 @@ class Plan:
 
     Attributes:
         rounds: in which each peer has its turn.
-        seconds: of a measurement; before it, half of that is warm-up, and twice that for Java.
+        seconds: of a measurement; before it, half of that is warm-up.
+        java_warm_s: of warm-up for Java, which compiles what runs often, and is three times as
+            fast after two seconds as after half of one.
     """
 
     rounds: int
     seconds: float
+    java_warm_s: float = 2.0
 
 
 class Bench:
@@ -71,52 +72,41 @@ class Bench:
         self._plan = plan
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         self._count = 0
-        self.left_out: list[str] = []
 
     def measure(self, table: str, work: Work, peers: Sequence[str]) -> list[Result]:
-        """Return what the peers did; one that fails is left out from then on."""
-        runs: dict[str, list[Told]] = {peer: [] for peer in peers}
-        for peer in self._turns(work, peers):
-            if peer not in runs:
-                continue
-            try:
-                runs[peer].append(self.measure_once(table, work, peer))
-            except LeftOutError as why:
-                self.left_out.append(f"{peer}, {work.name}, {table}: {why}")
-                del runs[peer]
-        return [Result(table, work, peer, told) for peer, told in runs.items()]
-
-    def _turns(self, work: Work, peers: Sequence[str]) -> Iterator[str]:
-        # Each round begins with another peer: what drifts is spread evenly.
+        """Return what the peers did, and which of their runs failed."""
         rounds = 1 if work.is_quiet else self._plan.rounds
-        for number in range(rounds):
-            first = number * len(peers) // rounds
-            yield from (*peers[first:], *peers[:first])
+        return take_turns(
+            table, work, peers, rounds, lambda peer: self.measure_once(table, work, peer)
+        )
 
     def measure_once(self, table: str, work: Work, peer: str) -> Told:
         """Return what one process told.
 
         Raises:
-            LeftOutError: it failed, or not every record is there.
+            LeftOutError: the peer cannot do this work.
+            FailedRunError: it failed, or not exactly its records are there.
         """
         self._count += 1
         topic = f"bench-{self._count}"
-        self._kafka.create_topic(topic, partitions=work.partitions)
         try:
+            self._create(topic, work.partitions)
             told = self._run(self._job(table, work, peer, topic))
-            self._check(topic, work, told)
+            transactions = told["warm"] + told["transactions"]
+            check_arrived(work, transactions, lambda: self._stable_end(topic, work.partitions))
         finally:
             self._admin.delete_topics([topic])
         return told
 
     def _job(self, table: str, work: Work, peer: str, topic: str) -> Job:
         seconds = self._plan.seconds
+        warm_s = self._plan.java_warm_s if peer == "java" else seconds * _WARM_OTHERS
         return Job(
             peer=peer,
             servers=self._kafka.bootstrap_servers,
             topic=topic,
             transactional_id=f"{topic}-{peer}",
-            pool=str(self._pool(work.value_bytes)),
+            pool=str(self._pool(work.values, work.value_bytes)),
             value_bytes=work.value_bytes,
             records=work.records,
             partitions=work.partitions,
@@ -124,18 +114,16 @@ class Bench:
             least=work.least,
             most=work.most,
             seconds=seconds,
-            warm_seconds=0 if work.is_quiet else seconds * _WARM.get(peer, _WARM_OTHERS),
+            warm_seconds=0 if work.is_quiet else warm_s,
+            watches_memory=work.is_quiet,
             settings=in_words_of(peer, table, work.codec),
         )
 
-    def _pool(self, size: int) -> Path:
-        """Return a file of values, the same for all peers: hexadecimal digits, by lot."""
-        path = self._folder / f"values-{size}"
+    def _pool(self, kind: str, size: int) -> Path:
+        """Return a file of values, the same for all peers."""
+        path = self._folder / f"values-{kind}-{size}"
         if not path.exists():
-            dice = random.Random(size)
-            count = min(_POOL_VALUES, _POOL_BYTES // size)
-            values = (dice.randbytes(-(-size // 2)).hex()[:size] for _ in range(count))
-            path.write_text("".join(values), encoding="ascii")
+            write_values(path, kind, size)
         return path
 
     def _run(self, job: Job) -> Told:
@@ -152,11 +140,12 @@ class Bench:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise LeftOutError(f"not done in {_LIMIT_S:g} s") from None
-        if done.returncode:
+            raise FailedRunError(f"not done in {_LIMIT_S:g} s") from None
+        told = done.stdout.splitlines()
+        if done.returncode or not told:
             last = done.stderr.strip().splitlines()[-1:] or ["no word"]
-            raise LeftOutError(f"failed: {last[0][:200]}")
-        return cast("Told", json.loads(done.stdout.splitlines()[-1]))
+            raise FailedRunError(f"ended with {done.returncode}: {last[0][:200]}")
+        return cast("Told", json.loads(told[-1]))
 
     def _command(self, job: Job) -> list[str]:
         if job.peer != "java":
@@ -167,13 +156,19 @@ class Bench:
             raise LeftOutError("JavaPeer.java sends from one thread")
         return self._java.command(job)
 
-    def _check(self, topic: str, work: Work, told: Told) -> None:
-        """Count the records: a rate of records that are not there is none."""
-        transactions = told["warm"] + told["transactions"]
-        written = transactions * work.records
-        places = [confluent_kafka.TopicPartition(topic, n) for n in range(work.partitions)]
-        asked = self._admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest()))
-        found = sum(each.result(_ADMIN_S).offset for each in asked.values())
-        markers = transactions * work.partitions
-        if not written <= found <= written + markers:
-            raise LeftOutError(f"wrote {found} records and markers, not {written} and {markers}")
+    def _create(self, topic: str, partitions: int) -> None:
+        try:
+            self._kafka.create_topic(topic, partitions=partitions, timeout=_TOPIC_S)
+        except KafkaError as error:
+            raise FailedRunError(f"its topic was not made: {str(error)[:200]}") from error
+
+    def _stable_end(self, topic: str, partitions: int) -> int:
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        try:
+            asked = self._admin.list_offsets(
+                dict.fromkeys(places, OffsetSpec.latest()),
+                isolation_level=IsolationLevel.READ_COMMITTED,
+            )
+            return sum(each.result(_ADMIN_S).offset for each in asked.values())
+        except KafkaException as error:
+            raise FailedRunError(f"its records could not be counted: {error}") from error

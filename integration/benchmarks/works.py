@@ -5,21 +5,24 @@ Data only. Must not know who writes, or with which settings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from integration.benchmarks.values import HEX, TEXT
 
 LONG, LZ4, THOUSAND = "100 B, 50,000 per txn", "1 KB lz4, 20,000 per txn", "100 B, 1,000 per txn"
 TEN, ONE = "100 B, 10 per txn", "100 B, 1 per txn"
-MEMORY = "memory, 10 million x 100 B"
-SENDERS = ("txnproducer.send", "confluent.produce")
+MEMORY, MEMORY_LZ4 = "memory, 10 million x 100 B", "memory, 10 million x 100 B lz4"
+FEW_PARTITIONS, MANY_PARTITIONS = "6 partitions", "600 partitions"
+HEADLINES = (LONG, LZ4, THOUSAND, TEN, ONE)
+_PER_RECORD = ("txnproducer.send", "confluent.produce")
+_BY_THE_BATCH = ("txnproducer.send_batch", "confluent.produce_batch")
+# The clients that are the quickest at something. The default run has five minutes: the others are
+# seen in one work there, and everybody in everything with `--full`.
+_QUICK = (*_PER_RECORD, *_BY_THE_BATCH, "java")
+_COLUMNS = ("txnproducer.send_arrow",)
+_SLOW = ("txnproducer.python", "kafka-python", "aiokafka")
 # The others take so long for hundreds of partitions that one work would be half of the run.
-FOR_PARTITIONS = (
-    "txnproducer.send",
-    "txnproducer.send_batch",
-    "txnproducer.send_arrow",
-    "confluent.produce",
-    "confluent.produce_batch",
-    "java",
-)
+_FOR_PARTITIONS = (*_QUICK, *_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,10 @@ class Work:
         least: transactions that are measured at the very least, however long they take.
         most: transactions after which a measurement ends, however short it was.
         tables: of settings it is done with.
-        peers: which take part; none named: all.
-        is_full: only done with `--full`.
-        is_quiet: without warm-up and in one round, for memory.
+        peers: which take part with `--full`; none named: all.
+        brief: which take part without it, by the table; a table not named is not done then.
+        values: what records hold; see `values`.
+        is_quiet: without warm-up and in one round; memory is watched.
     """
 
     name: str
@@ -51,8 +55,14 @@ class Work:
     most: int = 20
     tables: tuple[str, ...] = ("best",)
     peers: tuple[str, ...] = ()
-    is_full: bool = True
+    brief: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    values: str = HEX
     is_quiet: bool = False
+
+    def takes_part(self, peer: str, table: str, *, is_full: bool) -> bool:
+        if is_full:
+            return table in self.tables and peer in (self.peers or (peer,))
+        return peer in self.brief.get(table, ())
 
     @property
     def is_long(self) -> bool:
@@ -66,12 +76,51 @@ class Work:
         return replace(self, least=max(1, self.least // 20))
 
 
-_DEFAULT = (
-    Work(LONG, 100, 50_000, tables=("equal", "best"), is_full=False),
-    Work(LZ4, 1_000, 20_000, "lz4", most=10, tables=("equal", "best"), is_full=False),
-    Work(THOUSAND, 100, 1_000, least=20, most=500, tables=("equal", "best"), is_full=False),
-    Work(TEN, 100, 10, least=100, most=2_000, tables=("short",), is_full=False),
-    Work(ONE, 100, 1, least=100, most=2_000, tables=("short",), is_full=False),
+_HEADLINES = (
+    Work(
+        LONG,
+        100,
+        50_000,
+        tables=("equal", "best"),
+        brief={"equal": (*_QUICK, *_SLOW), "best": (*_QUICK, *_COLUMNS)},
+    ),
+    Work(
+        LZ4,
+        1_000,
+        20_000,
+        "lz4",
+        most=10,
+        values=TEXT,
+        tables=("equal", "best"),
+        brief={"equal": _QUICK, "best": _QUICK},
+    ),
+    Work(
+        THOUSAND,
+        100,
+        1_000,
+        least=20,
+        most=500,
+        tables=("equal", "best"),
+        brief={"best": _QUICK},
+    ),
+    Work(
+        TEN,
+        100,
+        10,
+        least=100,
+        most=2_000,
+        tables=("short",),
+        brief={"short": (*_PER_RECORD, "java")},
+    ),
+    Work(
+        ONE,
+        100,
+        1,
+        least=100,
+        most=2_000,
+        tables=("short",),
+        brief={"short": (*_PER_RECORD, "java")},
+    ),
 )
 _SIZES = tuple(
     Work(f"size {size:,} B", size, records, most=most)
@@ -84,7 +133,7 @@ _SIZES = tuple(
     )
 )
 _CODECS = tuple(
-    Work(f"codec {codec}", 1_000, 20_000, codec, most=10)
+    Work(f"codec {codec}", 1_000, 20_000, codec, most=10, values=TEXT)
     for codec in ("none", "lz4", "zstd", "snappy", "gzip")
 )
 _TRANSACTIONS = (
@@ -104,12 +153,20 @@ _PARTITIONS = tuple(
         partitions=count,
         most=4,
         tables=("partitions",),
-        peers=FOR_PARTITIONS,
+        peers=_FOR_PARTITIONS,
+        brief={} if count == 60 else {"partitions": ("txnproducer.send_batch",)},
     )
     for count in (6, 60, 600)
 )
 _THREADS = tuple(
-    Work(f"{count} sending threads", 100, 48_000, threads=count, tables=("equal",), peers=SENDERS)
+    Work(
+        f"{count} sending threads",
+        100,
+        48_000,
+        threads=count,
+        tables=("equal",),
+        peers=_PER_RECORD,
+    )
     for count in (1, 2, 4, 8, 16)
 )
 _LATENCY = Work(
@@ -123,6 +180,27 @@ _MEMORY = Work(
     most=10,
     tables=("equal",),
     peers=("txnproducer.send", "txnproducer.send_batch"),
+    brief={"equal": ("txnproducer.send", "txnproducer.send_batch")},
     is_quiet=True,
 )
-WORKS = (*_DEFAULT, *_SIZES, *_CODECS, *_TRANSACTIONS, *_PARTITIONS, *_THREADS, _LATENCY, _MEMORY)
+# A codec has buffers of its own, and its batches are held twice for a moment.
+_MEMORY_LZ4 = replace(
+    _MEMORY,
+    name=MEMORY_LZ4,
+    codec="lz4",
+    values=TEXT,
+    tables=("best",),
+    peers=("txnproducer.send_batch",),
+    brief={"best": ("txnproducer.send_batch",)},
+)
+WORKS = (
+    *_HEADLINES,
+    *_SIZES,
+    *_CODECS,
+    *_TRANSACTIONS,
+    *_PARTITIONS,
+    *_THREADS,
+    _LATENCY,
+    _MEMORY,
+    _MEMORY_LZ4,
+)

@@ -6,8 +6,10 @@ import ast
 import importlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def no_compiled_parts(name):
     if name == "txnproducer._record._speedups":
-        raise ModuleNotFoundError(f"No module named {name!r}")
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     return importlib.import_module(name)
 
 
@@ -40,10 +42,19 @@ def test_the_compiled_one_is_taken_where_there_is_one(monkeypatch, wanted):
 
 def test_the_python_one_takes_over_and_says_so(monkeypatch, caplog):
     monkeypatch.setattr(implementation, "import_module", no_compiled_parts)
-    with caplog.at_level(logging.INFO):
-        assert implementation.implementation_name(None) == "python"
+    assert implementation.implementation_name(None) == "python"
     (record,) = caplog.records
+    assert record.levelno == logging.WARNING
     assert "without its compiled parts" in record.message
+
+
+def test_compiled_parts_that_cannot_be_loaded_are_no_silent_loss(monkeypatch):
+    def broken_parts(name):
+        raise ImportError("undefined symbol: PyOld_Name", name=name)
+
+    monkeypatch.setattr(implementation, "import_module", broken_parts)
+    with pytest.warns(RuntimeWarning, match="does not use its compiled parts .*PyOld_Name"):
+        assert implementation.implementation_name(None) == "python"
 
 
 def test_an_implementation_that_does_not_exist_is_refused_by_name():
@@ -59,24 +70,71 @@ def test_an_implementation_that_is_not_installed_says_how_to_go_on(monkeypatch):
         implementation.implementation_name("cython")
 
 
-def test_a_source_that_has_changed_is_not_passed_over(tmp_path, monkeypatch, caplog):
-    folder = tmp_path / "_core" / "_compiled"
-    folder.mkdir(parents=True)
-    source, compiled = tmp_path / "_core" / "drain.py", folder / "drain.cpython-311.so"
-    source.touch()
-    compiled.touch()
+PARTS = [
+    ("_core/drain.py", "_core/_compiled/drain.cpython-311.so"),
+    ("_core/results.pxd", "_core/_compiled/results.cpython-311.so"),
+    ("_usual_send.pyx", "_usual_send.cpython-311.so"),
+    ("_record/_speedups.pyx", "_record/_speedups.cpython-311.so"),
+    ("_record/_varint.h", "_record/_speedups.cpython-311.so"),
+]
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """Return a package with compiled parts that are as old as their sources, in a checkout."""
+    package = tmp_path / "txnproducer"
+    for source, compiled in PARTS:
+        for name in (source, compiled):
+            (package / name).parent.mkdir(parents=True, exist_ok=True)
+            (package / name).touch()
+            os.utime(package / name, (1_000, 1_000))
+    (tmp_path / "pyproject.toml").touch()
     monkeypatch.setattr(implementation, "import_module", any_parts)
-    monkeypatch.setattr(implementation, "_PACKAGE", tmp_path)
-    os.utime(source, (1_000, 1_000))
+    monkeypatch.setattr(implementation, "_PACKAGE", package)
+    return package
+
+
+@pytest.mark.parametrize(("source", "compiled"), PARTS, ids=[source for source, _ in PARTS])
+def test_a_source_that_has_changed_is_not_passed_over(checkout, source, compiled):
     assert implementation.implementation_name(None) == "cython"
 
-    os.utime(source, (4_000_000_000, 4_000_000_000))
+    os.utime(checkout / source, (2_000, 2_000))
 
-    with caplog.at_level(logging.INFO):
+    older = f"{Path(compiled).name} is older than {Path(source).name}"
+    with pytest.warns(RuntimeWarning, match=older):
         assert implementation.implementation_name(None) == "python"
-    assert "drain.cpython-311.so is older than drain.py" in caplog.text
-    with pytest.raises(ImportError, match=r"asks for .*older than drain.py"):
+    with pytest.raises(ImportError, match=f"asks for .*{older}"):
         implementation.implementation_name("cython")
+    assert implementation.implementation_name("python") == "python"
+
+
+def test_an_installed_copy_may_have_any_times(checkout):
+    (checkout.parent / "pyproject.toml").unlink()
+    for source, _ in PARTS:
+        os.utime(checkout / source, (2_000, 2_000))
+    assert implementation.implementation_name(None) == "cython"
+
+
+def why_nothing_can_be_compiled():
+    """Return what is missing for compiling, or nothing."""
+    command, *_ = (sysconfig.get_config_var("CC") or "cc").split()
+    if shutil.which(command) is None:
+        return f"there is no C compiler ({command})"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return "" if header.exists() else f"there is no {header.name} of this interpreter"
+
+
+@pytest.mark.skipif(
+    os.environ.get("TXNPRODUCER_IMPL", "").strip().lower() == "python",
+    reason="this run was asked to be of the pure Python parts",
+)
+@pytest.mark.skipif(bool(why_nothing_can_be_compiled()), reason=why_nothing_can_be_compiled())
+def test_a_run_of_these_tests_is_not_silently_of_the_python_parts():
+    # Else both runs of `make unit` would be of the same code, and say nothing of the other.
+    assert implementation.IMPL == "cython", (
+        "there is a C compiler, and no compiled parts: what did not compile? `make env` makes"
+        " them, and TXNPRODUCER_IMPL=cython then says what is wrong"
+    )
 
 
 def test_modules_are_looked_for_among_the_compiled_ones_first(monkeypatch):

@@ -5,14 +5,16 @@ one. What decides (states, numbers, queues) is one source: it is compiled as it 
 first if it lies in a package's `_compiled` (`places_of_modules`).
 
 Owns: the choice, for the whole package. `TXNPRODUCER_IMPL=python` or `cython` decides it; unset,
-the compiled ones are taken if this installation has them. Without them that is told once, at the
-level INFO: everything works, and sends more slowly.
+the compiled ones are taken if this installation has them. Without them that is logged once, as a
+warning: everything works, and sends more slowly. Compiled parts that are there and not used are a
+RuntimeWarning: nobody meant that.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -48,17 +50,33 @@ def implementation_name(wanted: str | None) -> str:
                 f"TXNPRODUCER_IMPL={name} asks for what this installation does not have ({error});"
                 " unset it, or set TXNPRODUCER_IMPL=python"
             ) from error
-        _LOG.info(
-            "txnproducer runs without its compiled parts (%s): records are sent more slowly;"
-            " reinstall it where a C compiler is at hand",
-            error,
-        )
+        _tell(error)
         return "python"
     return "cython"
 
 
+def _tell(why: ImportError) -> None:
+    """Say that the compiled parts are not used; by what happened to them."""
+    if why.name == _COMPILED and isinstance(why, ModuleNotFoundError):
+        _LOG.warning(
+            "txnproducer runs without its compiled parts (%s): records are sent more slowly;"
+            " reinstall it where a C compiler is at hand, or set TXNPRODUCER_IMPL=python",
+            why,
+        )
+        return
+    warnings.warn(
+        f"txnproducer does not use its compiled parts ({why}): records are sent more slowly;"
+        " compile them again, or set TXNPRODUCER_IMPL=python",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
 def refuse_older_than_sources(package: Path) -> None:
     """Refuse compiled modules whose source has changed since: the change would be without effect.
+
+    Only in a checkout. What is installed is not edited, and copying it may lose the order of its
+    files' times.
 
     Args:
         package: the folder of the whole package.
@@ -66,10 +84,24 @@ def refuse_older_than_sources(package: Path) -> None:
     Raises:
         ImportError: there is such a module.
     """
-    for compiled in package.glob("*/_compiled/*.so"):
-        source = compiled.parent.parent / f"{compiled.name.partition('.')[0]}.py"
-        if source.exists() and source.stat().st_mtime > compiled.stat().st_mtime:
-            raise ImportError(f"{compiled.name} is older than {source.name}")
+    if not (package.parent / "pyproject.toml").exists():
+        return
+    for compiled in package.rglob("*.so"):
+        for source in _sources_of(compiled):
+            if source.stat().st_mtime > compiled.stat().st_mtime:
+                raise ImportError(f"{compiled.name} is older than {source.name}")
+
+
+def _sources_of(compiled: Path) -> list[Path]:
+    """Return what a compiled module is made of, as far as that lies beside it."""
+    module = compiled.name.partition(".")[0]
+    folder = compiled.parent
+    if folder.name == "_compiled":
+        found = [folder.parent / f"{module}.{kind}" for kind in ("py", "pxd")]
+    else:
+        found = [folder / f"{module}.{kind}" for kind in ("pyx", "pxd")]
+        found += folder.glob("*.h")
+    return [path for path in found if path.exists()]
 
 
 def chosen(python_module: str, compiled_module: str, name: str) -> Any:

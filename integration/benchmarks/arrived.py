@@ -1,0 +1,45 @@
+"""Whether every record has arrived, counted exactly: without that there is no rate.
+
+Owns: the count, and how long it may take to come out right. Must not know: who wrote, and how a
+broker is asked.
+
+A transaction leaves a marker in each partition that it wrote to, behind its records. So the ends
+of the partitions, where nothing is open any more, count records and markers together: no more, and
+not one less. Markers are written after the commit was answered, so the last are waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from integration.benchmarks.job import FailedRunError
+from integration.benchmarks.works import Work
+
+_LIMIT_S = 15.0
+_PAUSE_S = 0.02
+
+
+def check_arrived(
+    work: Work, transactions: int, stable_end: Callable[[], int], limit_s: float = _LIMIT_S
+) -> None:
+    """Check that a topic has what so many transactions wrote into it, and nothing else.
+
+    Args:
+        work: what each transaction writes.
+        transactions: that were committed.
+        stable_end: returns the sum of the partitions' last stable offsets.
+        limit_s: how long the last markers are waited for.
+
+    Raises:
+        FailedRunError: there is less, or more.
+    """
+    # Rows are dealt out to the partitions in turn, so that each transaction writes to all of them.
+    records, markers = transactions * work.records, transactions * work.partitions
+    end = time.perf_counter() + limit_s
+    while (found := stable_end()) < records + markers and time.perf_counter() < end:
+        time.sleep(_PAUSE_S)
+    if found != records + markers:
+        raise FailedRunError(
+            f"the topic ends at {found}, and not behind {records} records and {markers} markers"
+        )

@@ -1,0 +1,149 @@
+"""What compiled code asks of the interpreter for a record, counted and not timed.
+
+Cython can say of each line how many calls of Python's C-API its C has, the dear ones weighted (the
+score of `cython -a`). A type that got lost, or an attribute that is looked up by its name, shows
+there and in no other test: it works the same, several times as slowly. A ceiling that a change
+breaks is either the change's mistake, or raised here, with it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Other versions write other C.
+CYTHON = "3.3."
+ROOT = Path(__file__).parent.parent
+# The functions that run for each record, or for each row; the sums of their lines' scores.
+CEILINGS = {
+    "txnproducer/_usual_send.pyx": {
+        "is_bytes_or_none": 0,
+        "to_headers": 87,
+        "is_count": 4,
+        "send": 107,
+        "_try_send": 44,
+    },
+    "txnproducer/_io_lock.pyx": {"try_take": 0, "take": 2, "give": 10},
+    "txnproducer/_core/usual_records.py": {"try_append": 213, "_queue_for_key": 100},
+    "txnproducer/_record/_speedups.pyx": {
+        "put_bytes": 2,
+        "size_of": 2,
+        "size_of_headers": 33,
+        "put_headers": 23,
+        "_has_room": 0,
+        "_reserve": 8,
+        "append_usual": 198,
+        "append_pieces": 0,
+        "put_piece": 0,
+        "find": 18,
+        "_find": 7,
+    },
+}
+_LINE = re.compile(r'<pre class="cython line score-(\d+)".*?<span class="">0*(\d+)</span>')
+_FUNCTION = re.compile(r"( *)(?:def|cdef|cpdef)\b[^(=]*?(\w+)\(")
+
+
+def directives(source: str) -> list[str]:
+    """Return the directives of setup.py with which a source is compiled, for the command line."""
+    setup = ast.parse((ROOT / "setup.py").read_text("utf-8"))
+    told = {
+        ast.unparse(node.targets[0]): node.value
+        for node in setup.body
+        if isinstance(node, ast.Assign)
+    }
+    chosen = ast.literal_eval(told["DIRECTIVES"])
+    if source.endswith(".pyx"):
+        chosen |= ast.literal_eval(told["UNCHECKED"])
+    return [word for name, value in chosen.items() for word in ("-X", f"{name}={value}")]
+
+
+def scores(source: str, text: str, folder: Path) -> dict[str, int]:
+    """Return the score of each function of a source, if that had this text."""
+    written = folder / source
+    written.parent.mkdir(parents=True)
+    written.write_text(text, "utf-8")
+    for types in (ROOT / source).parent.glob("*.pxd"):
+        (written.parent / types.name).write_bytes(types.read_bytes())
+    command = [sys.executable, "-m", "cython", "-a", "-I", str(ROOT), *directives(source)]
+    subprocess.run(
+        [*command, "-o", str(written.with_suffix(".c")), str(written)],
+        cwd=folder,
+        check=True,
+        timeout=100,
+    )
+    page = written.with_suffix(".html").read_text("utf-8")
+    of_line = {int(number): int(score) for score, number in _LINE.findall(page)}
+    assert len(of_line) == len(text.splitlines())
+    found: dict[str, int] = {}
+    for name, lines in functions(text):
+        found[name] = found.get(name, 0) + sum(of_line[number] for number in lines)
+    return found
+
+
+def functions(text: str):
+    """Return each function's name, and the numbers of its lines."""
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        begun = _FUNCTION.match(line)
+        if begun is None:
+            continue
+        end = at + 1
+        while end < len(lines) and (is_inside(lines[end], begun[1]) or not lines[end].strip()):
+            end += 1
+        yield begun[2], range(at + 1, end + 1)
+
+
+def is_inside(line: str, indent: str) -> bool:
+    # A signature that is broken ends with a bracket as far to the left as it begins.
+    return line.startswith((indent + " ", indent + ")"))
+
+
+def is_cython_there() -> str:
+    """Return why the scores cannot be had, or nothing."""
+    if importlib.util.find_spec("Cython") is None:
+        return "Cython is not installed"
+    version = importlib.metadata.version("cython")
+    return "" if version.startswith(CYTHON) else f"Cython {version} writes other C than {CYTHON}"
+
+
+needs_cython = pytest.mark.skipif(bool(is_cython_there()), reason=is_cython_there())
+
+
+@needs_cython
+@pytest.mark.parametrize("source", CEILINGS)
+def test_compiled_code_asks_no_more_of_the_interpreter(source, tmp_path):
+    found = scores(source, (ROOT / source).read_text("utf-8"), tmp_path)
+    beyond = {name: found[name] for name, most in CEILINGS[source].items() if found[name] > most}
+    assert not beyond
+
+
+@needs_cython
+@pytest.mark.parametrize(
+    ("source", "name", "before", "slow"),
+    [
+        (
+            "txnproducer/_usual_send.pyx",
+            "_try_send",
+            "        self._lock.take()\n",
+            "        self._records.latest\n",
+        ),
+        (
+            "txnproducer/_core/usual_records.py",
+            "try_append",
+            "        buffer = batch.builder.records_buffer\n",
+            "        builder = self._state_holder.builder\n",
+        ),
+    ],
+)
+def test_one_more_look_up_by_name_would_be_noticed(source, name, before, slow, tmp_path):
+    text = (ROOT / source).read_text("utf-8")
+    assert before in text
+    found = scores(source, text.replace(before, slow + before), tmp_path)
+    assert found[name] > CEILINGS[source][name]
