@@ -13,9 +13,8 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from txnproducer._columns import Block
 from txnproducer._core.batch_future import FutureBatchMetadata, RowsTaken
@@ -23,8 +22,7 @@ from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._core.row_appender import RowRun
 from txnproducer._io_thread import IoThread, monotonic_ms
-from txnproducer._protocol.messages import PartitionMetadata
-from txnproducer._record.rows import NO_PARTITION
+from txnproducer._row_runs import PartitionsFor, RowSorter
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     IllegalStateError,
@@ -35,8 +33,6 @@ from txnproducer.errors import (
 )
 
 __all__ = ["RowSender"]
-
-PartitionsFor: TypeAlias = Callable[[str], Sequence[PartitionMetadata]]
 
 
 @dataclass(slots=True)
@@ -67,7 +63,7 @@ class RowSender:
         self._core = core
         self._io = io
         self._max_block_ms = config.max_block_ms
-        self._is_ignoring_keys = config.partitioner_ignore_keys
+        self._sorter = RowSorter(core, io, is_ignoring_keys=config.partitioner_ignore_keys)
         self._size_limits = {
             "max_request_size": config.max_request_size,
             "buffer_memory": config.buffer_memory,
@@ -91,7 +87,7 @@ class RowSender:
         first_row = 0
         try:
             for block in blocks:
-                runs = self._runs(topic, block, transaction, partitions_for)
+                runs = self._sorter.runs(topic, block, transaction, partitions_for)
                 self._send_runs(call, runs, first_row)
                 first_row += block.rows.count
         except BaseException as error:
@@ -110,23 +106,6 @@ class RowSender:
                         f" {name}={limit}; no row was sent"
                     )
             first_row += block.rows.count
-
-    def _runs(
-        self, topic: str, block: Block, transaction: int, partitions_for: PartitionsFor
-    ) -> deque[RowRun]:
-        """Return a block's rows by partition."""
-        rows = block.rows
-        are_keys_counted = block.has_keys and not self._is_ignoring_keys
-        if block.partitions is None and not are_keys_counted:
-            return deque([RowRun(rows, None, None, transaction, 0, rows.count)])
-        partition_count = len(partitions_for(topic)) if are_keys_counted else 0
-        order, runs = rows.by_partition(block.partitions, partition_count)
-        return deque(
-            RowRun(
-                rows, order, None if number == NO_PARTITION else number, transaction, start, stop
-            )
-            for number, start, stop in runs
-        )
 
     def _send_runs(self, call: _Call, runs: deque[RowRun], first_row: int) -> None:
         # Each partition in its turn, a batch at a time, so that all of them are sent at once.

@@ -182,13 +182,22 @@ class RecordAccumulator:
             builder.compression_ratio = topic_queues.compression_ratio
         return builder
 
-    def sticky_queue(self, topic_queues: TopicQueues, snapshot: TopicSnapshot) -> PartitionQueue:
-        """Return the queue for a record without key and partition; perhaps it is a new one."""
+    def sticky_queue(
+        self, topic_queues: TopicQueues, snapshot: TopicSnapshot, *, is_last_filled: bool = False
+    ) -> PartitionQueue:
+        """Return the queue for a record without key and partition; perhaps it is a new one.
+
+        Args:
+            topic_queues: of the topic.
+            snapshot: its partitions.
+            is_last_filled: whether its last batch is filled by rows that are not appended yet.
+        """
         partitioner = topic_queues.partitioner
         queue = topic_queues.sticky_queue
         counted_bytes = topic_queues.count_sticky_bytes()
         if queue is not None and queue.topic_partition.partition < snapshot.partition_count:
-            is_last_full = queue.open_batch is None or queue.open_batch.is_full
+            batch = queue.open_batch
+            is_last_full = is_last_filled or batch is None or batch.is_full
             if not partitioner.update(counted_bytes, is_last_full):
                 return queue
         lengths = self._queue_lengths(topic_queues, snapshot)

@@ -485,6 +485,25 @@ cdef class Rows:
                 largest, largest_row = size, row
         return largest_row, BATCH_OVERHEAD_BYTES + MAX_RECORD_OVERHEAD_BYTES + largest
 
+    def reach(self, order, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t room_bytes):
+        """Return how far in an order so many bytes reach: see the other twin."""
+        cdef Piece record[3]
+        cdef const int[::1] rows = order
+        cdef Py_ssize_t position, row, row_bytes, size = 0
+        if start < 0 or stop > len(rows):
+            raise IndexError(f"rows {start} to {stop} of {self.count}")
+        for position in range(start, stop):
+            row = rows[position]
+            if not 0 <= row < self.count:
+                raise IndexError(row)
+            self._find(row, record)
+            row_bytes = 3 + size_of_piece(record) + size_of_piece(record + 1) + record[2].size
+            row_bytes += txn_varint_size(row_bytes)
+            if size and size + row_bytes > room_bytes:
+                return position, size
+            size += row_bytes
+        return stop, size
+
     def by_partition(self, partitions, Py_ssize_t partition_count):
         """Sort the rows by partition: see the other twin."""
         cdef const int[::1] given
