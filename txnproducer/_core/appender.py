@@ -199,14 +199,19 @@ class Appender:
         now_ms: int,
     ) -> FutureRecordMetadata | AppendBlocked:
         queue = queues.sticky_queue
-        if queue is not None and queue.open_batch is not None:
-            future = queue.open_batch.try_append(
-                record.timestamp_ms, record.key, record.value, record.headers, record.on_delivery
+        if queue is not None:
+            future = self._accumulator.append_to_open_batch(
+                queue,
+                record.timestamp_ms,
+                record.key,
+                record.value,
+                record.headers,
+                record.on_delivery,
+                ticket,
             )
             if future is not None:
                 self._join_transaction(queue)
                 return future
-            queue.close_open_batch()
         queue = self._accumulator.sticky_queue(queues, snapshot)
         outcome = self._append_to(record, queues, queue, ticket, now_ms)
         queues.note_sticky_batch()

@@ -7,7 +7,7 @@ again.
 Rules:
 * First come, first served: while somebody waits, nobody else is served, or a large record could
   starve.
-* Bytes go back exactly once, in the size they were taken.
+* Bytes go back exactly once, at once or in parts.
 """
 
 from __future__ import annotations
@@ -66,6 +66,18 @@ class BufferPool:
             self.waiting.append(ticket)
         ticket.size_bytes = size_bytes
         return ticket
+
+    def allocate_more(self, size_bytes: int, ticket: MemoryTicket | None) -> bool:
+        """Take memory for a batch that has some already, if it is there; this waits for none.
+
+        Args:
+            size_bytes: how much.
+            ticket: of whoever asks, if it waits; it stays in the queue.
+        """
+        if not self._is_served(size_bytes, ticket):
+            return False
+        self.available_bytes -= size_bytes
+        return True
 
     def is_due(self, ticket: MemoryTicket) -> bool:
         """Return whether it is worth calling `allocate` again with this ticket."""

@@ -120,13 +120,23 @@ cdef class RecordBuffer:
         self.size_bytes = OVERHEAD_BYTES
         self.base_timestamp_ms = self.max_timestamp_ms = -1
         self._growth = 1.0
+        self._memory_bytes = MAX_INT64
         self._certain_limit_bytes = self._size_limit_bytes
 
     def set_growth(self, double growth):
         """Say how many bytes of the finished batch come of one that is appended."""
-        cdef Py_ssize_t room_bytes = self._size_limit_bytes - OVERHEAD_BYTES
         self._growth = growth
-        self._certain_limit_bytes = OVERHEAD_BYTES + <Py_ssize_t>(room_bytes / max(1.0, growth))
+        self._set_certain_limit()
+
+    def set_memory(self, Py_ssize_t memory_bytes):
+        """Say how many bytes it may hold: see the other twin."""
+        self._memory_bytes = memory_bytes
+        self._set_certain_limit()
+
+    cdef void _set_certain_limit(self) noexcept:
+        cdef Py_ssize_t room_bytes = self._size_limit_bytes - OVERHEAD_BYTES
+        room_bytes = <Py_ssize_t>(room_bytes / max(1.0, self._growth))
+        self._certain_limit_bytes = min(OVERHEAD_BYTES + room_bytes, self._memory_bytes)
 
     @property
     def estimated_size_bytes(self):
@@ -139,6 +149,8 @@ cdef class RecordBuffer:
             return False
         if not self.record_count or self.size_bytes + record_bytes <= self._certain_limit_bytes:
             return True
+        if self.size_bytes + record_bytes > self._memory_bytes:
+            return False
         estimated_bytes = <Py_ssize_t>((self.size_bytes - OVERHEAD_BYTES) * self._growth)
         return OVERHEAD_BYTES + estimated_bytes + record_bytes <= self._size_limit_bytes
 
@@ -156,7 +168,8 @@ cdef class RecordBuffer:
             capacity = max(needed_bytes, min(self._size_limit_bytes, FIRST_CAPACITY_BYTES))
             self._buffer = PyByteArray_FromStringAndSize(NULL, capacity)
         else:
-            capacity = max(needed_bytes, 2 * self._capacity)
+            # Twice as much, but no more than it may hold.
+            capacity = max(needed_bytes, min(2 * self._capacity, self._memory_bytes))
             PyByteArray_Resize(self._buffer, capacity)
         self._data = PyByteArray_AS_STRING(self._buffer)
         self._capacity = capacity
