@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import itertools
 import multiprocessing
 import os
+import sys
 import threading
 from typing import Any
 
@@ -586,3 +590,65 @@ class InterruptOnce:
         if not self.has_interrupted:
             self.has_interrupted = True
             raise KeyboardInterrupt
+
+
+def interrupted_at(number, call):
+    """Make a call, and let Ctrl-C come at the so manieth function of the package that it enters.
+
+    Returns:
+        Which function that was, or None if the call enters fewer.
+    """
+    entered = []
+
+    def trace(frame, event, _):
+        if event == "call" and "txnproducer" in frame.f_code.co_filename:
+            entered.append(frame.f_code.co_name)
+            if len(entered) == number:
+                sys.settrace(before)
+                raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with contextlib.suppress(KeyboardInterrupt, KafkaError):
+            failed = getattr(call(), "error", None)
+            assert failed is None or isinstance(failed, BufferExhaustedError)
+    finally:
+        sys.settrace(before)
+    return entered[-1] if len(entered) == number else None
+
+
+@pytest.mark.parametrize("is_by_row", [False, True])
+@pytest.mark.parametrize("partition", [0, None])
+@pytest.mark.parametrize("batches_before", [0, 2])
+def test_an_interrupt_wherever_it_comes_leaves_nobody_waiting_and_no_memory_taken(
+    make, client, is_by_row, partition, batches_before
+):
+    one = make(buffer_memory=40_000, batch_size=16_384)
+    one.partitions_for("topic")
+    one._config = dataclasses.replace(one._config, max_block_ms=1)
+    one._rows._max_block_ms = 1
+    calls = {
+        False: lambda: one.send("topic", b"x" * 16_000, partition=partition),
+        True: lambda: one.send_batch("topic", [b"x" * 16_000], partitions=[partition]),
+    }
+    entered = set()
+    pool = one._core._accumulator.pool
+    for number in itertools.count(1):
+        one.begin_transaction()
+        with one._lock:
+            client.held.add(ApiKey.PRODUCE)
+        for _ in range(batches_before):
+            one.send("topic", b"x" * 16_000, partition=0)
+        name = interrupted_at(number, calls[is_by_row])
+        assert not pool.waiting, name
+        with one._lock:
+            client.release(ApiKey.PRODUCE)
+        one.abort_transaction()
+        assert pool.available_bytes == 40_000, name
+        if name is None:
+            break
+        entered.add(name)
+    # It comes at the next function or the one after that, as the loop's thread goes about.
+    assert entered & {"append_any", "_append_record", "_append_to"}
+    assert bool(entered & {"time_out_append", "fail_append"}) is (batches_before == 2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -183,6 +186,41 @@ def test_a_batch_that_refuses_its_first_record_gives_its_memory_back(monkeypatch
         append(accumulator)
     assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
     assert queued(accumulator) == []
+
+
+class InterruptedQueue(deque[Any]):
+    """Is interrupted at every append: before it, or just behind it."""
+
+    is_late = False
+
+    def append(self, item):
+        if self.is_late:
+            super().append(item)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_another_waiting", [False, True])
+def test_an_interrupt_leaves_a_new_batch_in_its_queue_and_in_the_books_or_nowhere(
+    is_another_waiting, is_late
+):
+    accumulator = make_accumulator(batch_size=1_000)
+    queue = accumulator.topic_queues("topic").queue(0)
+    if is_another_waiting:
+        append(accumulator)
+        queue.close_open_batch()
+    queue.batches = InterruptedQueue(queue.batches)
+    queue.batches.is_late = is_late
+    with pytest.raises(KeyboardInterrupt):
+        append(accumulator)
+    count = is_another_waiting + is_late
+    assert len(queue.batches) == count
+    assert accumulator.pool.available_bytes == 10_000 - 1_000 * count
+    assert accumulator.has_undrained is (count > 0)
+    for _ in range(count):
+        answered(accumulator, drain_one(accumulator))
+    assert accumulator.pool.available_bytes == 10_000
+    assert not accumulator.has_incomplete
 
 
 def test_where_nothing_waits_nothing_is_taken_out():

@@ -153,6 +153,8 @@ class Appender:
         """
         record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         ticket = None if blocked is None else blocked.ticket
+        if ticket is None:
+            ticket = MemoryTicket()
         kept = None
         try:
             if blocked is not None:
@@ -161,14 +163,15 @@ class Appender:
             outcome = self._append_record(record, ticket, now_ms, is_first=is_first)
             kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
         finally:
-            # Also when the record is refused by now: a place in the queue for memory that nobody
-            # waits at would hold up everybody behind it.
+            # Also when the record is refused by now, or Ctrl-C comes before anybody knows the
+            # ticket: a place in the queue for memory that nobody waits at would hold up everybody
+            # behind it.
             if ticket is not kept:
                 self._accumulator.give_up(ticket)
         return outcome
 
     def _append_record(
-        self, record: _Record, ticket: MemoryTicket | None, now_ms: int, *, is_first: bool
+        self, record: _Record, ticket: MemoryTicket, now_ms: int, *, is_first: bool
     ) -> FutureRecordMetadata | AppendBlocked:
         if self._accumulator.is_closed:
             raise KafkaError("the producer was closed while the record was being sent")
@@ -195,7 +198,7 @@ class Appender:
         record: _Record,
         queues: TopicQueues,
         snapshot: TopicSnapshot,
-        ticket: MemoryTicket | None,
+        ticket: MemoryTicket,
         now_ms: int,
     ) -> FutureRecordMetadata | AppendBlocked:
         queue = queues.sticky_queue
@@ -222,7 +225,7 @@ class Appender:
         record: _Record,
         queues: TopicQueues,
         queue: PartitionQueue,
-        ticket: MemoryTicket | None,
+        ticket: MemoryTicket,
         now_ms: int,
     ) -> FutureRecordMetadata | AppendBlocked:
         outcome = self._accumulator.append(

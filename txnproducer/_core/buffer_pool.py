@@ -18,12 +18,19 @@ from txnproducer.errors import IllegalStateError
 
 
 class MemoryTicket:
-    """A place in the queue for memory."""
+    """A place in the queue for memory.
+
+    Whoever may have to give it up again makes it before it is in the queue: an interrupt can come
+    between the making of anything and the moment when somebody knows it.
+
+    Attributes:
+        size_bytes: how much it waits for.
+    """
 
     __slots__ = ("size_bytes",)
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
+    def __init__(self) -> None:
+        self.size_bytes = 0
 
 
 class BufferPool:
@@ -51,20 +58,22 @@ class BufferPool:
 
         Args:
             size_bytes: how much, at most `total_bytes`.
-            ticket: the place got by an earlier call; it ends when the memory is there.
+            ticket: the place got by an earlier call, or a new one for this; it ends when the
+                memory is there.
 
         Returns:
             None when the memory was taken, else the ticket to wait with.
         """
         if self._is_served(size_bytes, ticket):
-            if ticket is not None:
+            if self.waiting:
                 self.waiting.popleft()
             self.available_bytes -= size_bytes
             return None
         if ticket is None:
-            ticket = MemoryTicket(size_bytes)
-            self.waiting.append(ticket)
+            ticket = MemoryTicket()
         ticket.size_bytes = size_bytes
+        if ticket not in self.waiting:
+            self.waiting.append(ticket)
         return ticket
 
     def allocate_more(self, size_bytes: int, ticket: MemoryTicket | None) -> bool:

@@ -145,21 +145,29 @@ class RecordAccumulator:
             return future
         upper_bound = batch_size_upper_bound(key, value, headers)
         memory_bytes = min(max(self._batch_size, upper_bound), self.pool.total_bytes)
+        batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
         ticket = self.pool.allocate(memory_bytes, ticket)
         if ticket is not None:
             return ticket
-        batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
         try:
             future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
             if future is None:
                 raise IllegalStateError("an empty batch refused a record")
+            self._incomplete[batch] = None
+            self.active[queue.topic_partition] = queue
+            queue.add_new(batch)
         except BaseException:
-            self.pool.deallocate(memory_bytes)
+            # Ctrl-C as well: a batch is in its queue and in the books, or nowhere.
+            if batch not in queue.batches:
+                self._drop_new(queue, batch)
             raise
-        queue.add_new(batch)
-        self.active.setdefault(queue.topic_partition, queue)
-        self._incomplete[batch] = None
         return future
+
+    def _drop_new(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self._incomplete.pop(batch, None)
+        if not queue.batches:
+            self.active.pop(queue.topic_partition, None)
+        self.deallocate(batch)
 
     def append_to_open_batch(
         self,
