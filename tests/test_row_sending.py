@@ -325,9 +325,12 @@ def test_a_wrong_column_raises_and_leaves_the_transaction_as_it_was(make, client
     assert values_written(client) == [b"good"]
 
 
-def test_rows_outside_of_a_transaction_are_refused(ready, client):
+@pytest.mark.parametrize("values", [[b"v"], []])
+def test_rows_outside_of_a_transaction_are_refused_though_there_are_none(ready, client, values):
     with pytest.raises(IllegalStateError, match="begin_transaction"):
-        ready.send_batch("topic", [b"v"])
+        ready.send_batch("topic", values)
+    with pytest.raises(IllegalStateError, match="begin_transaction"):
+        ready.send_batch("topic", values, partitions=[7] * len(values))
     with ready.transaction():
         ready.send("topic", b"good", partition=0)
     assert values_written(client) == [b"good"]
@@ -398,11 +401,59 @@ def test_an_unknown_topic_times_out_and_the_transaction_can_only_be_aborted(
     assert_can_only_be_aborted(one)
 
 
-def test_a_partition_that_does_not_exist_times_out_and_the_others_rows_are_aborted(make, client):
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_partition_that_does_not_exist_times_out_and_no_row_is_sent(make, client, is_known):
+    pa = pytest.importorskip("pyarrow", reason="makes the chunks")
     one = make(max_block_ms=SHORT_MS)
+    values = pa.chunked_array([[b"0", b"1"], [b"2", b"3"]])
+    for partitions in ([0, 7, 1, None], [0, 1, None, 7], [0, None, 1, 7]):
+        if is_known:
+            one.partitions_for("topic")
+        one.begin_transaction()
+        with pytest.raises(KafkaTimeoutError, match="partition 7 of topic 'topic' does not exist"):
+            one.send_batch("topic", values, partitions=partitions)
+        assert values_written(client) == []
+        assert_can_only_be_aborted(one)
+        client.requests.clear()
+
+
+def test_rows_for_a_partition_that_is_new_wait_until_it_is_known(make, client):
+    one = make()
+    one.partitions_for("topic")
+    with one._lock:
+        client.topics["topic"] = 8
+    with one.transaction():
+        future = one.send_batch("topic", [b"0", b"1"], partitions=[0, 7])
+    assert list(future.result(0).partitions) == [0, 7]
+
+
+def test_rows_that_wait_for_their_partition_belong_to_no_later_transaction(make):
+    one = make()
+    one.partitions_for("topic")
     one.begin_transaction()
-    with pytest.raises(KafkaTimeoutError, match="partition 7 of topic 'topic' does not exist"):
+    wait_until = one._io.wait_until
+
+    def end_meanwhile(is_done, timeout_s):
+        one._io.wait_until = wait_until
+        one.abort_transaction()
+        one.begin_transaction()
+        return True
+
+    one._io.wait_until = end_meanwhile
+    with pytest.raises(TransactionAbortedError, match="was not sent"):
         one.send_batch("topic", [b"0", b"1"], partitions=[0, 7])
+    assert one.transaction_state == "IN_TRANSACTION"
+
+
+def test_a_row_in_a_batch_that_is_not_found_again_is_not_committed(make, monkeypatch):
+    # It cannot happen. Else an error of this kind is a caller's mistake, which changes nothing.
+    one = make(linger_ms=1_000)
+    one.partitions_for("topic")
+    one.begin_transaction()
+    with monkeypatch.context() as patch:
+        patch.setattr(one._core.rows, "_topics", {})
+        with pytest.raises(IllegalStateError, match="taken by no batch"):
+            one.send_batch("topic", [b"0", b"1"])
     assert_can_only_be_aborted(one)
 
 
@@ -573,7 +624,7 @@ def test_an_interrupt_behind_the_first_rows_leaves_no_part_of_them_to_be_committ
     one.partitions_for("topic")
     one.begin_transaction()
     with monkeypatch.context() as patch:
-        patch.setattr(one._rows, "_wake", InterruptOnce())
+        patch.setattr(one._rows, "_wake", InterruptOnce(calls_before=1))  # which looks around
         with pytest.raises(KeyboardInterrupt):
             one.send_batch("topic", [b"0", b"1"], partitions=[0, 1])
     assert_can_only_be_aborted(one)
@@ -583,12 +634,12 @@ def test_an_interrupt_behind_the_first_rows_leaves_no_part_of_them_to_be_committ
 class InterruptOnce:
     """Raises what Ctrl-C does, once."""
 
-    def __init__(self):
-        self.has_interrupted = False
+    def __init__(self, calls_before):
+        self.calls_before = calls_before
 
     def __call__(self):
-        if not self.has_interrupted:
-            self.has_interrupted = True
+        self.calls_before -= 1
+        if self.calls_before == -1:
             raise KeyboardInterrupt
 
 

@@ -205,6 +205,13 @@ class RecordBatchBuilderTests:
         names += ["base_timestamp_ms", "max_timestamp_ms", "actual_compression_ratio"]
         return {name: getattr(builder, name) for name in names}
 
+    def test_headers_of_a_usual_record_are_never_none(self):
+        builder = self.builder(LARGE)
+        with pytest.raises(TypeError, match="headers must be a tuple, not None"):
+            builder.records_buffer.append_usual(BASE_MS, None, b"v", None)
+        assert builder.record_count == 0
+        assert builder.records_buffer.append_usual(BASE_MS, None, b"v", ()) == 0
+
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
         [

@@ -173,10 +173,8 @@ class Appender:
     def _append_record(
         self, record: _Record, ticket: MemoryTicket, now_ms: int, *, is_first: bool
     ) -> FutureRecordMetadata | AppendBlocked:
-        if self._accumulator.is_closed:
-            raise KafkaError("the producer was closed while the record was being sent")
-        snapshot = self._metadata.topics.get(record.topic)
-        if snapshot is None or not _has_partition(snapshot, record.partition):
+        snapshot = self._snapshot(record)
+        if snapshot is None:
             return self._wait_for_metadata(record, now_ms, is_first=is_first)
         self._metadata.add_topic(record.topic, now_ms)
         error = self._size_error(record) or self._state_error()
@@ -192,6 +190,39 @@ class Appender:
             partition = (murmur2(record.key) & 0x7FFFFFFF) % snapshot.partition_count
             queue = queues.queue(partition)
         return self._append_to(record, queues, queue, ticket, now_ms)
+
+    def check_partition(
+        self, topic: str, partition: int, now_ms: int, blocked: AppendBlocked | None = None
+    ) -> FutureRecordMetadata | AppendBlocked | None:
+        """Look whether a partition exists, before any of the rows for it and for others is sent.
+
+        Args:
+            topic: where to.
+            partition: of it.
+            now_ms: the core's clock.
+            blocked: what an earlier call returned.
+
+        Returns:
+            None: it does. Else what to wait for, or why not, as `append_any` tells a record of it.
+
+        Raises:
+            IllegalStateError, KafkaError: as `append_any` does.
+        """
+        if blocked is not None:
+            self.refuse_if_ended(blocked.transaction)
+        record = _Record(topic, None, None, (), partition, 0, None)
+        if self._snapshot(record) is not None:
+            return None
+        return self._wait_for_metadata(record, now_ms, is_first=blocked is None)
+
+    def _snapshot(self, record: _Record) -> TopicSnapshot | None:
+        """Return the record's topic, or None if that or the record's partition is not known."""
+        if self._accumulator.is_closed:
+            raise KafkaError("the producer was closed while the record was being sent")
+        snapshot = self._metadata.topics.get(record.topic)
+        if snapshot is None or not _has_partition(snapshot, record.partition):
+            return None
+        return snapshot
 
     def _append_sticky(
         self,
@@ -267,6 +298,16 @@ class Appender:
                     f"the record is {size} bytes when serialized, more than {name}={limit}"
                 )
         return None
+
+    def check_can_append(self) -> None:
+        """Refuse records that have no place in the present state, though there are none.
+
+        Raises:
+            IllegalStateError, KafkaError: as `append_any` does.
+        """
+        error = self._state_error()
+        if error is not None:
+            raise error
 
     def _state_error(self) -> KafkaError | None:
         """Return a fenced producer's error, which fails the future; others are raised."""

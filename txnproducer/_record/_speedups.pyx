@@ -18,6 +18,7 @@ from txnproducer._record.format import BATCH_OVERHEAD_BYTES, MAX_RECORD_OVERHEAD
 from txnproducer._record.record_buffer import (
     check_timestamp,
     encode_headers,
+    no_headers,
     to_encode,
     too_large,
 )
@@ -184,6 +185,8 @@ cdef class RecordBuffer:
         cdef long long delta_ms = timestamp_ms - self.base_timestamp_ms if count else 0
         cdef bytes tail = None
         cdef char* at
+        if headers is None:
+            raise no_headers()
         if key is not None and type(key) is not bytes:
             key = to_encode("key", key)
         if value is not None and type(value) is not bytes:

@@ -183,6 +183,8 @@ class RecordBuffer:
         headers: tuple[Header, ...],
     ) -> int:
         """Append a record, as `append` does; return -1 where that returns None."""
+        if headers is None:
+            raise no_headers()
         index = self.append(timestamp_ms, key, value, headers)
         return NO_ROOM if index is None else index
 
@@ -261,6 +263,11 @@ def check_timestamp(timestamp_ms: object) -> None:
 def too_large(record_bytes: int) -> RecordTooLargeError:
     """Return what is raised for a record of more bytes than the format can count."""
     return RecordTooLargeError(f"a record of {record_bytes} bytes: a batch ends at 2^31-1 bytes")
+
+
+def no_headers() -> TypeError:
+    """Return what is raised for headers that are not even an empty tuple."""
+    return TypeError("headers must be a tuple, not None")
 
 
 def to_encode(field: str, data: object) -> bytes:
