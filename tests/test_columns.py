@@ -16,6 +16,7 @@ from txnproducer.errors import RecordTooLargeError, SerializationError
 
 pa = pytest.importorskip("pyarrow", reason="columns can be Arrow's")
 np = pytest.importorskip("numpy", reason="columns can be NumPy's")
+pd = pytest.importorskip("pandas", reason="columns can be those of pandas")
 
 NOW_MS = 1_700_000_000_000
 LONG = b"longer than what a view keeps beside its length"
@@ -146,6 +147,18 @@ def test_dictionaries_are_taken(shape, kind):
         b"two",
         None,
         b"one",
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.binary_view(), pa.string_view()])
+def test_dictionaries_of_views_are_taken(kind):
+    items = pa.array([LONG.decode(), None, "b"], kind)
+    column = pa.DictionaryArray.from_arrays(pa.array([2, 0, None, 1, 0]), items)
+    assert values_of(blocks_of(column)) == [b"b", LONG, None, None, LONG]
+    assert values_of(blocks_of(column.slice(1, 2))) == [LONG, None]
+    assert values_of(blocks_of(pa.chunked_array([column, column.slice(4)]))) == [
+        *(b"b", LONG, None, None, LONG),
+        LONG,
     ]
 
 
@@ -304,12 +317,62 @@ def test_headers_of_lists_and_bytes_like_values_become_pairs_of_bytes():
         pa.array([0, None, 7], pa.uint64()),
         pa.chunked_array([[0], [], [None, 7]]),
         pa.array([9, 0, None, 7, 9]).slice(1, 3),
+        pa.array([9, 0, None, 7, 9]).dictionary_encode().slice(1, 3),
+        pa.chunked_array([pa.array(part).dictionary_encode() for part in ([0], [None, 7])]),
+        np.ma.array([0, 3, 7], mask=[False, True, False]),
+        pd.Series([0, None, 7], dtype="Int64"),
+        pd.Series([0, None, 7], dtype="int32[pyarrow]"),
+        pd.Series([0, None, 7], dtype=object),
     ],
 )
 def test_partitions_are_numbers_or_left_to_us(partitions):
     [block] = blocks_of([b"v"] * 3, None, None, partitions)
     assert block.partitions == array("i", [0, -1, 7])
     assert block.partitions.typecode == "i"
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.int8(), pa.dictionary(pa.int8(), pa.null())])
+def test_arrow_columns_of_nulls_leave_all_of_it_to_us(kind):
+    column = pa.nulls(2, kind)
+    [block] = blocks_of([b"v"] * 2, None, None, column, column)
+    assert block.partitions == array("i", [-1, -1])
+    assert timestamps_of([block]) == [NOW_MS] * 2
+    table = pa.table({"value": ["a"], "partition": [None], "timestamp": [None]})
+    assert records_of(arrow_blocks(table, NOW_MS)) == [(NOW_MS, None, b"a", ())]
+
+
+class Numbers:
+    """An array of another library."""
+
+    def __array__(self):
+        return np.array([0, 1, 2])
+
+    def __len__(self):
+        return 3
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series([0, 1, 2]),
+        pd.Series([0, 1, 2], dtype="uint8"),
+        pd.Series([0, 1, 2], dtype="Int64"),
+        pd.Index([0, 1, 2]),
+        pd.DataFrame({"n": [0, 1, 2], "o": [0, 1, 2]})["n"],
+        Numbers(),
+    ],
+)
+def test_numbers_may_be_of_pandas_or_of_what_can_be_an_array(column):
+    [block] = blocks_of([b"v"] * 3, None, None, column, column)
+    assert block.partitions == array("i", [0, 1, 2])
+    assert timestamps_of([block]) == [0, 1, 2]
+
+
+def test_every_block_tells_the_highest_partition_of_the_call():
+    values = pa.chunked_array([[b"0", b"1"], [b"2"]])
+    for partitions, highest in (([7, None, 3], 7), ([None] * 3, -1), (None, -1)):
+        blocks = blocks_of(values, None, None, partitions)
+        assert [block.highest_partition for block in blocks] == [highest] * 2
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64", "uint64", ">i4"])
@@ -347,6 +410,13 @@ def test_timestamps_are_milliseconds_or_of_arrow_and_now_where_there_is_none(tim
         np.array([5_000, 0], dtype="uint16"),
         np.array([5, 0], dtype="datetime64[s]"),
         np.array([5_000_999, 0], dtype="datetime64[us]"),
+        np.array([500, 0], dtype="datetime64[10ms]"),
+        np.array([1, 0], dtype="datetime64[5s]"),
+        pd.Series(pd.to_datetime([5_000_999_999, 0])),
+        pd.Series(pd.to_datetime([5, 0], unit="s", utc=True)).dt.tz_convert("Europe/Berlin"),
+        pd.DatetimeIndex(pd.to_datetime([5, 0], unit="s")),
+        pd.Series(pd.to_datetime([5, 0], unit="s")).astype("timestamp[us][pyarrow]"),
+        pa.array([5, 0], pa.timestamp("s")).dictionary_encode(),
     ],
 )
 def test_timestamps_may_be_numpys(timestamps):
@@ -430,6 +500,12 @@ def test_a_table_without_rows_is_no_block():
 # --- refusals
 
 
+class OtherArray(list[bytes]):
+    """An array of a library whose types are not NumPy's."""
+
+    dtype = "bits"
+
+
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
@@ -454,6 +530,11 @@ def test_a_table_without_rows_is_no_block():
         (pa.array([1]).dictionary_encode(), TypeError, "values must be .* not int64"),
         (pa.chunked_array([[1]]), TypeError, "values must be .* not int64"),
         (pa.table({"value": [b"a"]}), TypeError, "values must be one column.*use send_arrow"),
+        (pa.array([], pa.int64()), TypeError, "values must be .* not int64: cast"),
+        (pa.chunked_array([], pa.int64()), TypeError, "values must be .* not int64: cast"),
+        (np.array([]), TypeError, "values must be a NumPy array .*, not 1 of float64"),
+        (pd.Series([1]), TypeError, "values must be a NumPy array .*, not 1 of int64"),
+        (OtherArray(), TypeError, "values must be a NumPy array .*, not 1 of bits"),
     ],
 )
 def test_values_of_another_kind_are_refused_by_name(values, error, message):
@@ -523,9 +604,17 @@ def test_malformed_headers_are_refused_by_row(headers, message):
         (np.array([0, 1 << 40]), ValueError, "there is no partition 1099511627776"),
         (pa.array([0, 0.5]), TypeError, "partitions must be integers in Arrow, not double: cast"),
         (pa.array([0, 1], pa.timestamp("s")), TypeError, "partitions must be integers in Arrow"),
-        (pa.nulls(2), TypeError, "partitions must be integers in Arrow, not null"),
+        (
+            pa.array(["0", "1"]).dictionary_encode(),
+            TypeError,
+            "partitions must be int.*not string",
+        ),
+        (pd.Series([0.0, None]), TypeError, "partitions must be .* integers, not of float64"),
+        (pd.Series(["0", "1"]), TypeError, r"partitions\[0\] must be an int or None, not str"),
+        (pd.Series([0, -1]), ValueError, "partitions must not be negative: -1"),
+        (pd.Series([0, -1], dtype="Int64"), ValueError, r"partitions\[1\] is no partition: -1"),
         (pa.array([0, -1]), ValueError, r"partitions must not be negative: -1 \(null lets us"),
-        (pa.array([0, 2**63], pa.uint64()), ValueError, "9223372036854775808"),
+        (pa.array([0, 2**63], pa.uint64()), ValueError, "partitions has .*9223372036854775808"),
         (pa.array([0, 1 << 40]), ValueError, "there is no partition 1099511627776"),
         (1, TypeError, "partitions must be a list"),
     ],
@@ -551,7 +640,17 @@ def test_partitions_that_there_cannot_be_are_refused(partitions, error, message)
         (np.array([0, -1]), ValueError, "timestamps_ms must not be negative: -1"),
         (np.array([0, 2**63 - 1]), ValueError, "milliseconds since the epoch"),
         (np.array([0.5, 1]), TypeError, "timestamps_ms must be a NumPy array of integers"),
-        (np.array(["NaT", "NaT"], dtype="datetime64[s]"), ValueError, "must not be negative"),
+        (np.array([0, "NaT"], dtype="datetime64[s]"), ValueError, "timestamps_ms has NaT: fill"),
+        (np.array([0, 2**62], dtype="datetime64[s]"), ValueError, "timestamps_ms has .* too many"),
+        (np.array([0, 2**60], dtype="datetime64[3h]"), ValueError, "timestamps_ms .* too many"),
+        (pd.Series(pd.to_datetime(["2020-01-01", None])), ValueError, "timestamps_ms has NaT"),
+        (pd.Series([0.5, 1]), TypeError, "timestamps_ms must be .* integers, not of float64"),
+        (
+            pa.array([0, 2**62], pa.timestamp("s")),
+            ValueError,
+            "timestamps_ms has .* out of bounds",
+        ),
+        (pa.array([0, 2**63], pa.uint64()), ValueError, "timestamps_ms has a number .* too large"),
         (pa.array([0, -1], pa.timestamp("s")), ValueError, "must not be negative: -1000"),
         (pa.array([0, 2**63 - 1]), ValueError, "milliseconds since the epoch"),
         (pa.array([0, 1], pa.date32()), TypeError, "integers in Arrow, not date32.*: cast"),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import itertools
 import multiprocessing
 import os
+import sys
 import threading
 from typing import Any
 
@@ -321,9 +325,12 @@ def test_a_wrong_column_raises_and_leaves_the_transaction_as_it_was(make, client
     assert values_written(client) == [b"good"]
 
 
-def test_rows_outside_of_a_transaction_are_refused(ready, client):
+@pytest.mark.parametrize("values", [[b"v"], []])
+def test_rows_outside_of_a_transaction_are_refused_though_there_are_none(ready, client, values):
     with pytest.raises(IllegalStateError, match="begin_transaction"):
-        ready.send_batch("topic", [b"v"])
+        ready.send_batch("topic", values)
+    with pytest.raises(IllegalStateError, match="begin_transaction"):
+        ready.send_batch("topic", values, partitions=[7] * len(values))
     with ready.transaction():
         ready.send("topic", b"good", partition=0)
     assert values_written(client) == [b"good"]
@@ -394,11 +401,59 @@ def test_an_unknown_topic_times_out_and_the_transaction_can_only_be_aborted(
     assert_can_only_be_aborted(one)
 
 
-def test_a_partition_that_does_not_exist_times_out_and_the_others_rows_are_aborted(make, client):
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_partition_that_does_not_exist_times_out_and_no_row_is_sent(make, client, is_known):
+    pa = pytest.importorskip("pyarrow", reason="makes the chunks")
     one = make(max_block_ms=SHORT_MS)
+    values = pa.chunked_array([[b"0", b"1"], [b"2", b"3"]])
+    for partitions in ([0, 7, 1, None], [0, 1, None, 7], [0, None, 1, 7]):
+        if is_known:
+            one.partitions_for("topic")
+        one.begin_transaction()
+        with pytest.raises(KafkaTimeoutError, match="partition 7 of topic 'topic' does not exist"):
+            one.send_batch("topic", values, partitions=partitions)
+        assert values_written(client) == []
+        assert_can_only_be_aborted(one)
+        client.requests.clear()
+
+
+def test_rows_for_a_partition_that_is_new_wait_until_it_is_known(make, client):
+    one = make()
+    one.partitions_for("topic")
+    with one._lock:
+        client.topics["topic"] = 8
+    with one.transaction():
+        future = one.send_batch("topic", [b"0", b"1"], partitions=[0, 7])
+    assert list(future.result(0).partitions) == [0, 7]
+
+
+def test_rows_that_wait_for_their_partition_belong_to_no_later_transaction(make):
+    one = make()
+    one.partitions_for("topic")
     one.begin_transaction()
-    with pytest.raises(KafkaTimeoutError, match="partition 7 of topic 'topic' does not exist"):
+    wait_until = one._io.wait_until
+
+    def end_meanwhile(is_done, timeout_s):
+        one._io.wait_until = wait_until
+        one.abort_transaction()
+        one.begin_transaction()
+        return True
+
+    one._io.wait_until = end_meanwhile
+    with pytest.raises(TransactionAbortedError, match="was not sent"):
         one.send_batch("topic", [b"0", b"1"], partitions=[0, 7])
+    assert one.transaction_state == "IN_TRANSACTION"
+
+
+def test_a_row_in_a_batch_that_is_not_found_again_is_not_committed(make, monkeypatch):
+    # It cannot happen. Else an error of this kind is a caller's mistake, which changes nothing.
+    one = make(linger_ms=1_000)
+    one.partitions_for("topic")
+    one.begin_transaction()
+    with monkeypatch.context() as patch:
+        patch.setattr(one._core.rows, "_topics", {})
+        with pytest.raises(IllegalStateError, match="taken by no batch"):
+            one.send_batch("topic", [b"0", b"1"])
     assert_can_only_be_aborted(one)
 
 
@@ -569,7 +624,7 @@ def test_an_interrupt_behind_the_first_rows_leaves_no_part_of_them_to_be_committ
     one.partitions_for("topic")
     one.begin_transaction()
     with monkeypatch.context() as patch:
-        patch.setattr(one._rows, "_wake", InterruptOnce())
+        patch.setattr(one._rows, "_wake", InterruptOnce(calls_before=1))  # which looks around
         with pytest.raises(KeyboardInterrupt):
             one.send_batch("topic", [b"0", b"1"], partitions=[0, 1])
     assert_can_only_be_aborted(one)
@@ -579,10 +634,72 @@ def test_an_interrupt_behind_the_first_rows_leaves_no_part_of_them_to_be_committ
 class InterruptOnce:
     """Raises what Ctrl-C does, once."""
 
-    def __init__(self):
-        self.has_interrupted = False
+    def __init__(self, calls_before):
+        self.calls_before = calls_before
 
     def __call__(self):
-        if not self.has_interrupted:
-            self.has_interrupted = True
+        self.calls_before -= 1
+        if self.calls_before == -1:
             raise KeyboardInterrupt
+
+
+def interrupted_at(number, call):
+    """Make a call, and let Ctrl-C come at the so manieth function of the package that it enters.
+
+    Returns:
+        Which function that was, or None if the call enters fewer.
+    """
+    entered = []
+
+    def trace(frame, event, _):
+        if event == "call" and "txnproducer" in frame.f_code.co_filename:
+            entered.append(frame.f_code.co_name)
+            if len(entered) == number:
+                sys.settrace(before)
+                raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with contextlib.suppress(KeyboardInterrupt, KafkaError):
+            failed = getattr(call(), "error", None)
+            assert failed is None or isinstance(failed, BufferExhaustedError)
+    finally:
+        sys.settrace(before)
+    return entered[-1] if len(entered) == number else None
+
+
+@pytest.mark.parametrize("is_by_row", [False, True])
+@pytest.mark.parametrize("partition", [0, None])
+@pytest.mark.parametrize("batches_before", [0, 2])
+def test_an_interrupt_wherever_it_comes_leaves_nobody_waiting_and_no_memory_taken(
+    make, client, is_by_row, partition, batches_before
+):
+    one = make(buffer_memory=40_000, batch_size=16_384)
+    one.partitions_for("topic")
+    one._config = dataclasses.replace(one._config, max_block_ms=1)
+    one._rows._max_block_ms = 1
+    calls = {
+        False: lambda: one.send("topic", b"x" * 16_000, partition=partition),
+        True: lambda: one.send_batch("topic", [b"x" * 16_000], partitions=[partition]),
+    }
+    entered = set()
+    pool = one._core._accumulator.pool
+    for number in itertools.count(1):
+        one.begin_transaction()
+        with one._lock:
+            client.held.add(ApiKey.PRODUCE)
+        for _ in range(batches_before):
+            one.send("topic", b"x" * 16_000, partition=0)
+        name = interrupted_at(number, calls[is_by_row])
+        assert not pool.waiting, name
+        with one._lock:
+            client.release(ApiKey.PRODUCE)
+        one.abort_transaction()
+        assert pool.available_bytes == 40_000, name
+        if name is None:
+            break
+        entered.add(name)
+    # It comes at the next function or the one after that, as the loop's thread goes about.
+    assert entered & {"append_any", "_append_record", "_append_to"}
+    assert bool(entered & {"time_out_append", "fail_append"}) is (batches_before == 2)

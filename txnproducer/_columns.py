@@ -11,17 +11,17 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from txnproducer._arguments import check_headers, to_bytes
-from txnproducer._record.format import MAX_INT64, Header
+from txnproducer._number_columns import is_arrow, partition_column, timestamp_column
+from txnproducer._record.format import Header
 from txnproducer._record.implementation import Rows, first_not_bytes
-from txnproducer._record.rows import MAX_PARTITIONS, NO_PARTITION, BinaryColumn, Column
+from txnproducer._record.rows import NO_PARTITION, BinaryColumn, Column
 from txnproducer.config import Serializer
 from txnproducer.errors import SerializationError
 
@@ -38,11 +38,14 @@ class Block:
         rows: the records to be.
         partitions: of each row, `NO_PARTITION` where none is named; None: none is.
         has_keys: whether any may have a key.
+        highest_partition: of all that are named, in this block and in the others of the call;
+            `NO_PARTITION` if none is.
     """
 
     rows: Rows
     partitions: array[int] | None
     has_keys: bool
+    highest_partition: int = NO_PARTITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def arrow_blocks(data: Any, now_ms: int) -> list[Block]:
         TypeError, ValueError: not such a table, or a column does not fit.
     """
     names = getattr(getattr(data, "schema", None), "names", None)
-    if not _is_arrow(data) or names is None:
+    if not is_arrow(data) or names is None:
         raise TypeError(
             f"send_arrow takes a pyarrow Table or RecordBatch, not {type(data).__name__}; use"
             " send_batch for a single array"
@@ -134,21 +137,23 @@ def _blocks(
     values = _prepared("values", given.values, value_serializer)
     keys = None if given.keys is None else _prepared("keys", given.keys, key_serializer)
     headers = None if given.headers is None else _headers(given.headers)
-    partitions = None if given.partitions is None else _partitions(given.partitions)
+    partitions, highest = None, NO_PARTITION
+    if given.partitions is not None:
+        partitions, highest = partition_column(given.partitions)
     stamps: array[int] | int = now_ms
     if given.timestamps_ms is not None:
-        stamps = _timestamps(given.timestamps_ms, now_ms)
+        stamps = timestamp_column(given.timestamps_ms, now_ms)
     blocks = []
     for start, stop in _spans(count, (values, keys)):
         rows = Rows(
             stop - start,
-            _cut("values", values, start, stop, count),
-            None if keys is None else _cut("keys", keys, start, stop, count),
+            _cut(values, start, stop, count),
+            None if keys is None else _cut(keys, start, stop, count),
             None if headers is None else headers[start:stop],
             stamps if isinstance(stamps, int) else stamps[start:stop],
         )
         places = None if partitions is None else partitions[start:stop]
-        blocks.append(Block(rows, places, keys is not None))
+        blocks.append(Block(rows, places, keys is not None, highest))
     return blocks
 
 
@@ -164,23 +169,24 @@ def _spans(count: int, columns: Sequence[Any]) -> Iterator[tuple[int, int]]:
     return pairwise(places)
 
 
-def _cut(name: str, column: Any, start: int, stop: int, count: int) -> Column | None:
+def _cut(column: Any, start: int, stop: int, count: int) -> Column | None:
     if isinstance(column, tuple):
         return column if stop - start == count else column[start:stop]
     piece = column.slice(start, stop - start)
     if hasattr(piece, "chunks"):
         piece = next(chunk for chunk in piece.chunks if len(chunk))
-    return _binary_column(name, piece)
+    return _binary_column(piece)
 
 
 def _prepared(name: str, column: Any, serializer: Serializer | None) -> Any:
     """Return a column as an Arrow array, or as a tuple of bytes and None."""
-    if _is_arrow(column):
+    if is_arrow(column):
         if not hasattr(column, "type"):
             raise TypeError(
                 f"{name} must be one column, not a {type(column).__name__}: use send_arrow"
             )
         if serializer is None:
+            _check_kind(name, column.type)
             return column
         items = tuple(column.to_pylist())
     elif hasattr(column, "dtype"):
@@ -217,26 +223,52 @@ def _length(name: str, column: Any) -> int:
 # --- Arrow --------------------------------------------------------------------------------------
 
 
-def _is_arrow(column: Any) -> bool:
-    return "pyarrow" in sys.modules and type(column).__module__.startswith("pyarrow")
+def _check_kind(name: str, kind: Any) -> None:
+    """Refuse what is not binary or string, also where there are no rows."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    plain = kind.value_type if kinds.is_dictionary(kind) else kind
+    if not (
+        kinds.is_binary(plain)
+        or kinds.is_string(plain)
+        or kinds.is_large_binary(plain)
+        or kinds.is_large_string(plain)
+        or kinds.is_fixed_size_binary(plain)
+        or kinds.is_null(plain)
+        or _is_view(plain)
+    ):
+        raise TypeError(f"{name} must be binary or string in Arrow, not {plain}: cast the column")
 
 
-def _binary_column(name: str, column: Any) -> BinaryColumn | None:
+def _without_dictionary(column: Any) -> Any:
+    """Return a column with each item in its place; of views Arrow cannot look them up."""
+    import pyarrow as pa
+
+    if _is_view(column.type.value_type):
+        items = column.dictionary.cast(pa.large_binary())
+        column = pa.DictionaryArray.from_arrays(column.indices, items)
+    return column.dictionary_decode()
+
+
+def _is_view(kind: Any) -> bool:
+    return str(kind) in ("binary_view", "string_view")
+
+
+def _binary_column(column: Any) -> BinaryColumn | None:
     """Return an Arrow array's buffers; None: every item is null."""
     import pyarrow as pa
 
     kinds = pa.types
     if kinds.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        column = _without_dictionary(column)
     kind = column.type
     if kinds.is_null(kind):
         return None
-    if kinds.is_fixed_size_binary(kind) or str(kind) in ("binary_view", "string_view"):
+    if kinds.is_fixed_size_binary(kind) or _is_view(kind):
         column = column.cast(pa.large_binary())
         kind = column.type
     is_large = kinds.is_large_binary(kind) or kinds.is_large_string(kind)
-    if not (is_large or kinds.is_binary(kind) or kinds.is_string(kind)):
-        raise TypeError(f"{name} must be binary or string in Arrow, not {kind}: cast the column")
     validity, offsets, data = column.buffers()
     needed_bytes = (column.offset + len(column) + 1) * (8 if is_large else 4)
     places = memoryview(offsets).cast("B")[:needed_bytes]
@@ -249,52 +281,24 @@ def _binary_column(name: str, column: Any) -> BinaryColumn | None:
     )
 
 
-def _arrow_integers(name: str, column: Any, missing: int, what: str) -> array[int]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if what == "timestamp" and pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    elif not pa.types.is_integer(column.type):
-        raise TypeError(f"{name} must be integers in Arrow, not {column.type}: cast the column")
-    column = column.cast(pa.int64())
-    lowest = pc.min(column).as_py()
-    if lowest is not None and lowest < 0:
-        raise ValueError(f"{name} must not be negative: {lowest} (null lets us choose)")
-    filled = pc.fill_null(column, missing)
-    numbers = array("q")
-    for chunk in getattr(filled, "chunks", (filled,)):
-        numbers.frombytes(memoryview(chunk.to_numpy()).cast("B"))
-    return numbers
-
-
 # --- NumPy --------------------------------------------------------------------------------------
 
 
 def _numpy_items(name: str, column: Any) -> tuple[Any, ...]:
-    if column.ndim != 1 or column.dtype.kind not in "SVO":
+    dimensions, kind = getattr(column, "ndim", 1), getattr(column.dtype, "kind", "")
+    if dimensions != 1 or kind not in tuple("SVO"):
         raise TypeError(
             f"{name} must be a NumPy array of one dimension with bytes (dtype S, V or object), not"
-            f" {column.ndim} of {column.dtype}: use .astype('S')"
+            f" {dimensions} of {column.dtype}: use .astype('S')"
         )
     return tuple(column.tolist())
-
-
-def _numpy_integers(name: str, column: Any, what: str) -> array[int]:
-    if column.ndim == 1 and what == "timestamp" and column.dtype.kind == "M":
-        column = column.astype("datetime64[ms]")
-    elif column.ndim != 1 or column.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be a NumPy array of integers, not of {column.dtype}")
-    numbers = array("q")
-    numbers.frombytes(column.astype("int64").tobytes())
-    return numbers
 
 
 # --- the other columns --------------------------------------------------------------------------
 
 
 def _headers(column: Any) -> tuple[tuple[Header, ...] | None, ...]:
-    if _is_arrow(column):
+    if is_arrow(column):
         column = [_arrow_headers(row) for row in column.to_pylist()]
     checked: list[tuple[Header, ...] | None] = []
     for index, row in enumerate(column):
@@ -310,51 +314,3 @@ def _arrow_headers(row: Any) -> Any:
     if row and isinstance(row[0], dict):
         return [tuple(header.values()) if header else header for header in row]
     return row
-
-
-def _partitions(column: Any) -> array[int]:
-    numbers = _integers("partitions", column, NO_PARTITION, "partition")
-    highest = max(numbers, default=0)
-    if highest >= MAX_PARTITIONS:
-        raise ValueError(f"there is no partition {highest}")
-    return array("i", numbers)
-
-
-def _timestamps(column: Any, now_ms: int) -> array[int] | int:
-    if type(column) is int:
-        return _known_timestamp(column)
-    numbers = _integers("timestamps_ms", column, now_ms, "timestamp")
-    _known_timestamp(max(numbers, default=0))
-    return numbers
-
-
-def _known_timestamp(timestamp_ms: int) -> int:
-    if timestamp_ms < 0:
-        raise ValueError(f"timestamps_ms must not be negative: {timestamp_ms}")
-    if timestamp_ms >= MAX_INT64:
-        raise ValueError(f"timestamps_ms must be milliseconds since the epoch, not {timestamp_ms}")
-    return timestamp_ms
-
-
-def _integers(name: str, column: Any, missing: int, what: str) -> array[int]:
-    """Return a column of numbers, with another one for what is missing."""
-    if _is_arrow(column):
-        return _arrow_integers(name, column, missing, what)
-    if hasattr(column, "dtype"):
-        numbers = _numpy_integers(name, column, what)
-        if min(numbers, default=0) < 0:
-            raise ValueError(f"{name} must not be negative: {min(numbers)}")
-        return numbers
-    check = _number(name, what)
-    return array("q", [missing if n is None else check(i, n) for i, n in enumerate(column)])
-
-
-def _number(name: str, what: str) -> Callable[[int, Any], int]:
-    def check(index: int, number: Any) -> int:
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise TypeError(f"{name}[{index}] must be an int or None, not {type(number).__name__}")
-        if not 0 <= number < 1 << 63:
-            raise ValueError(f"{name}[{index}] is no {what}: {number} (None lets us choose)")
-        return number
-
-    return check

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 from txnproducer._columns import Block
 from txnproducer._core.batch_future import FutureBatchMetadata, RowsTaken
@@ -23,8 +23,8 @@ from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._core.row_appender import RowRun
 from txnproducer._io_thread import IoThread, monotonic_ms
-from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.rows import NO_PARTITION
+from txnproducer._row_runs import PartitionsFor, RowSorter
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     IllegalStateError,
@@ -36,7 +36,8 @@ from txnproducer.errors import (
 
 __all__ = ["RowSender"]
 
-PartitionsFor: TypeAlias = Callable[[str], Sequence[PartitionMetadata]]
+_Done = TypeVar("_Done")
+_Outcome: TypeAlias = _Done | AppendBlocked | FutureRecordMetadata
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class RowSender:
         self._core = core
         self._io = io
         self._max_block_ms = config.max_block_ms
-        self._is_ignoring_keys = config.partitioner_ignore_keys
+        self._sorter = RowSorter(core, io, is_ignoring_keys=config.partitioner_ignore_keys)
         self._size_limits = {
             "max_request_size": config.max_request_size,
             "buffer_memory": config.buffer_memory,
@@ -90,14 +91,23 @@ class RowSender:
         call = _Call(topic, future)
         first_row = 0
         try:
+            self._check_places(call, blocks)
             for block in blocks:
-                runs = self._runs(topic, block, transaction, partitions_for)
+                runs = self._sorter.runs(topic, block, transaction, partitions_for)
                 self._send_runs(call, runs, first_row)
                 first_row += block.rows.count
         except BaseException as error:
             self._fail_transaction(call, error)
             raise
         return future
+
+    def _check_places(self, call: _Call, blocks: Sequence[Block]) -> None:
+        """Refuse what can be refused before any row is sent."""
+        if not blocks:
+            with self._io.lock:
+                self._core.check_can_append()
+        elif blocks[0].highest_partition != NO_PARTITION:
+            self._check_partition(call, blocks[0].highest_partition)
 
     def _check_sizes(self, blocks: Sequence[Block]) -> None:
         first_row = 0
@@ -111,23 +121,6 @@ class RowSender:
                     )
             first_row += block.rows.count
 
-    def _runs(
-        self, topic: str, block: Block, transaction: int, partitions_for: PartitionsFor
-    ) -> deque[RowRun]:
-        """Return a block's rows by partition."""
-        rows = block.rows
-        are_keys_counted = block.has_keys and not self._is_ignoring_keys
-        if block.partitions is None and not are_keys_counted:
-            return deque([RowRun(rows, None, None, transaction, 0, rows.count)])
-        partition_count = len(partitions_for(topic)) if are_keys_counted else 0
-        order, runs = rows.by_partition(block.partitions, partition_count)
-        return deque(
-            RowRun(
-                rows, order, None if number == NO_PARTITION else number, transaction, start, stop
-            )
-            for number, start, stop in runs
-        )
-
     def _send_runs(self, call: _Call, runs: deque[RowRun], first_row: int) -> None:
         # Each partition in its turn, a batch at a time, so that all of them are sent at once.
         while runs:
@@ -140,22 +133,52 @@ class RowSender:
 
     def _append(self, call: _Call, run: RowRun) -> RowsTaken:
         """Append what one batch takes of a run, waiting for it up to `max_block_ms`."""
-        core, began_ms = self._core, monotonic_ms()
-        outcome: RowsTaken | AppendBlocked | FutureRecordMetadata | None = None
+        rows, first = self._core.rows, run.next
+
+        def append(now_ms: int, blocked: AppendBlocked | None) -> _Outcome[RowsTaken]:
+            call.is_in_doubt = True
+            outcome = rows.append(call.topic, run, now_ms, blocked)
+            call.is_in_doubt = isinstance(outcome, RowsTaken)
+            return outcome
+
         try:
-            while not isinstance(outcome, RowsTaken):
+            return self._repeat(call, run.partition, append)
+        except IllegalStateError:
+            call.is_in_doubt = run.next != first  # it came before any was taken, if none was
+            raise
+
+    def _check_partition(self, call: _Call, partition: int) -> None:
+        """Refuse a partition that there is not, before any row is sent, as `send` would."""
+        core = self._core
+
+        def check(now_ms: int, blocked: AppendBlocked | None) -> _Outcome[None]:
+            return core.check_partition(call.topic, partition, now_ms, blocked)
+
+        self._repeat(call, partition, check)
+
+    def _repeat(
+        self,
+        call: _Call,
+        partition: int | None,
+        step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
+    ) -> _Done:
+        """Take a step until it is done, waiting for what it needs up to `max_block_ms`."""
+        core, began_ms = self._core, monotonic_ms()
+        outcome: _Outcome[_Done] | None = None
+        is_done = False
+        try:
+            while not is_done:
                 blocked = outcome if isinstance(outcome, AppendBlocked) else None
                 has_waited_in_vain = blocked is not None and not self._wait(blocked, began_ms)
                 with self._io.lock:
                     now_ms = monotonic_ms()
                     if blocked is not None and has_waited_in_vain:
                         outcome = core.time_out_append(
-                            blocked, call.topic, run.partition, None, now_ms - began_ms, now_ms
+                            blocked, call.topic, partition, None, now_ms - began_ms, now_ms
                         )
                     else:
-                        call.is_in_doubt = True
-                        outcome = core.rows.append(call.topic, run, now_ms, blocked)
-                        call.is_in_doubt = isinstance(outcome, RowsTaken)
+                        outcome = step(now_ms, blocked)
+                    is_done = not isinstance(outcome, AppendBlocked)
                     self._wake()
                 if isinstance(outcome, FutureRecordMetadata):
                     raise outcome.error or KafkaError("a row failed without an error")
@@ -166,7 +189,7 @@ class RowSender:
                 with self._io.lock:
                     core.give_up_append(outcome)
             raise
-        return outcome
+        return cast("_Done", outcome)
 
     def _wait(self, blocked: AppendBlocked, began_ms: int) -> bool:
         """Wait until it is worth trying again; return whether it is, or there is time left."""
@@ -185,7 +208,7 @@ class RowSender:
         if isinstance(error, TransactionAbortedError):
             return  # the one that may be open now has nothing to do with these rows
         taken_count = call.future.taken_count
-        if isinstance(error, IllegalStateError) and not taken_count:
+        if isinstance(error, IllegalStateError) and not taken_count and not call.is_in_doubt:
             return  # the caller's mistake; a commit that is under way must not suffer by it
         cause = error if isinstance(error, KafkaError) else None
         if cause is None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.core.support import (
     TP0,
@@ -183,6 +188,41 @@ def test_a_batch_that_refuses_its_first_record_gives_its_memory_back(monkeypatch
     assert queued(accumulator) == []
 
 
+class InterruptedQueue(deque[Any]):
+    """Is interrupted at every append: before it, or just behind it."""
+
+    is_late = False
+
+    def append(self, item):
+        if self.is_late:
+            super().append(item)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_another_waiting", [False, True])
+def test_an_interrupt_leaves_a_new_batch_in_its_queue_and_in_the_books_or_nowhere(
+    is_another_waiting, is_late
+):
+    accumulator = make_accumulator(batch_size=1_000)
+    queue = accumulator.topic_queues("topic").queue(0)
+    if is_another_waiting:
+        append(accumulator)
+        queue.close_open_batch()
+    queue.batches = InterruptedQueue(queue.batches)
+    queue.batches.is_late = is_late
+    with pytest.raises(KeyboardInterrupt):
+        append(accumulator)
+    count = is_another_waiting + is_late
+    assert len(queue.batches) == count
+    assert accumulator.pool.available_bytes == 10_000 - 1_000 * count
+    assert accumulator.has_undrained is (count > 0)
+    for _ in range(count):
+        answered(accumulator, drain_one(accumulator))
+    assert accumulator.pool.available_bytes == 10_000
+    assert not accumulator.has_incomplete
+
+
 def test_where_nothing_waits_nothing_is_taken_out():
     assert make_accumulator().take_out(TP0, bool) == []
 
@@ -227,6 +267,157 @@ def test_a_batch_aborted_on_the_wire_keeps_its_memory_until_the_answer():
     batch.is_in_flight = False
     accumulator.deallocate(batch)
     accumulator.deallocate(batch)
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
+
+
+# --- memory under a codec --------------------------------------------------------------------
+
+
+def compressing(ratio=0.05, **options):
+    """Return an accumulator whose batches are expected to become much smaller."""
+    accumulator = make_accumulator(
+        compression_type="gzip", **{"batch_size": 1_000, "buffer_memory": 10_000, **options}
+    )
+    accumulator.topic_queues("topic").compression_ratio = ratio
+    return accumulator
+
+
+def assert_all_is_counted(accumulator, on_the_wire=()):
+    """Show that the memory taken covers what batches hold."""
+    pool = accumulator.pool
+    waiting = [batch for queue in accumulator.active.values() for batch in queue.batches]
+    held = sum(batch.builder.size_bytes for batch in waiting if not batch.is_closed)
+    taken = sum(batch.memory_bytes for batch in [*waiting, *on_the_wire])
+    assert held <= sum(batch.memory_bytes for batch in waiting)
+    assert pool.available_bytes == pool.total_bytes - taken >= 0
+
+
+def test_what_an_open_batch_holds_before_it_is_compressed_is_counted():
+    accumulator = compressing()
+    sent = 0
+    while not isinstance(append(accumulator, TP0, b"x" * 100), MemoryTicket):
+        sent += 1
+        assert_all_is_counted(accumulator)
+    # The batch is larger than batch_size, and memory is used up before it is full.
+    [batch] = queued(accumulator)
+    assert 9_000 < batch.builder.size_bytes <= 10_000
+    assert batch.record_count == sent
+    assert not batch.is_full
+
+
+def test_a_batch_that_is_compressed_gives_back_what_that_saved():
+    accumulator = compressing()
+    for _ in range(80):
+        append(accumulator, TP0, b"x" * 100)
+    assert accumulator.pool.available_bytes <= 1_000
+    batch = drain_one(accumulator)
+    assert batch.memory_bytes == 1_000
+    assert_all_is_counted(accumulator, [batch])
+    answered(accumulator, batch)
+    assert accumulator.pool.available_bytes == 10_000
+
+
+def test_a_batch_larger_than_batch_size_though_compressed_keeps_its_size():
+    accumulator = compressing()
+    noise = seeded(1).randbytes(4_000)
+    for start in range(0, 4_000, 100):
+        append(accumulator, TP0, noise[start : start + 100])
+    batch = drain_one(accumulator)
+    assert batch.memory_bytes == len(batch.close()) > 4_000
+    answered(accumulator, batch)
+    assert accumulator.pool.available_bytes == 10_000
+
+
+def test_a_batch_that_ended_before_it_was_compressed_gives_back_nothing_twice():
+    accumulator = compressing()
+    for _ in range(50):
+        append(accumulator, TP0, b"x" * 100)
+    batch = head(accumulator)
+    accumulator.abort_batches(KafkaError("aborted"))
+    assert accumulator.pool.available_bytes == 10_000
+    accumulator.close_batch(batch)
+    assert accumulator.pool.available_bytes == 10_000
+
+
+def test_a_batch_without_a_codec_keeps_its_memory_until_its_end():
+    accumulator = make_accumulator(batch_size=1_000)
+    append(accumulator, TP0, b"x" * 3_000)
+    memory_bytes = head(accumulator).memory_bytes
+    assert drain_one(accumulator).memory_bytes == memory_bytes > 3_000
+
+
+def test_who_waits_for_memory_comes_before_a_batch_that_could_grow():
+    accumulator = compressing(buffer_memory=4_000)
+    while accumulator.pool.available_bytes >= 1_000:
+        append(accumulator, TP0, b"x" * 100)
+    ticket = append(accumulator, TP1, b"x" * 100)
+    assert isinstance(ticket, MemoryTicket)
+    while isinstance(append(accumulator, TP0, b"x" * 100), FutureRecordMetadata):
+        pass
+    assert accumulator.topic_queues("topic").queue(0).open_batch is None
+    batch = drain_one(accumulator)
+    assert batch.memory_bytes == 1_000
+    assert isinstance(append(accumulator, TP1, b"x" * 100, ticket=ticket), FutureRecordMetadata)
+
+
+def test_who_waited_first_may_let_the_batch_grow_that_another_one_began_meanwhile():
+    accumulator = compressing(buffer_memory=3_000)
+    for place, size in ((TP0, 900), (TP0, 500), (TP1, 900)):
+        append(accumulator, place, b"x" * size)
+    ticket = append(accumulator, TP0, b"x" * 800)
+    assert isinstance(ticket, MemoryTicket)
+    answered(accumulator, drain_one(accumulator, TP1))
+    queue = accumulator.topic_queues("topic").queue(0)
+    queue.open_batch = head(accumulator)
+    future = append(accumulator, TP0, b"x" * 800, ticket=ticket)
+    assert isinstance(future, FutureRecordMetadata)
+    assert len(queued(accumulator)) == 1
+    assert not accumulator.pool.waiting
+    assert_all_is_counted(accumulator)
+
+
+def test_parts_of_a_compressed_batch_are_split_by_the_ratio_that_was_reached():
+    accumulator = compressing(is_idempotent=True)
+    noise = seeded(1).randbytes(6_000)
+    for start in range(0, 6_000, 100):
+        append(accumulator, TP0, noise[start : start + 100])
+    batch = drain_one(accumulator, sequence=0)
+    parts = accumulator.split_and_reenqueue(batch)
+    accumulator.forget_split_batch(batch)
+    assert accumulator.topic_queues("topic").compression_ratio >= 1.0
+    assert sum(part.record_count for part in parts) == 60
+    assert all(part.estimated_size_bytes <= 1_100 for part in parts)
+    assert accumulator.pool.available_bytes == 10_000
+
+
+@given(
+    ratio=st.sampled_from([0.05, 0.3, 0.9, 1.2]),
+    steps=st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from([0, 10, 100, 900, 1_500, 9_000])),
+        max_size=120,
+    ),
+)
+@settings(deadline=None)
+def test_memory_bounds_what_is_held_whatever_is_sent(ratio, steps):
+    accumulator = compressing(ratio)
+    on_the_wire = []
+    for action, size in steps:
+        if action == 2:
+            on_the_wire += [drain_one(accumulator, place) for place in list(accumulator.active)]
+        elif isinstance(
+            ticket := append(accumulator, (TP0, TP1)[action], b"x" * size), MemoryTicket
+        ):
+            accumulator.give_up(ticket)
+            while on_the_wire:
+                answered(accumulator, on_the_wire.pop())
+        assert_all_is_counted(accumulator, on_the_wire)
+    on_the_wire += [
+        drain_one(accumulator, place)
+        for place in list(accumulator.active)
+        for _ in queued(accumulator, place)
+    ]
+    for batch in on_the_wire:
+        answered(accumulator, batch)
     assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 

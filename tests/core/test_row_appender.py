@@ -362,3 +362,68 @@ def test_a_batch_that_is_not_found_again_is_said_aloud(forget, monkeypatch):
     monkeypatch.setattr(harness.core.rows, "_topics", topics)
     with pytest.raises(IllegalStateError, match="a record of 'topic' was taken by no batch"):
         append(harness, run)
+
+
+# --- before any row is sent
+
+
+def check_partition(harness, partition, blocked=None):
+    return harness.core.check_partition("topic", partition, harness.now_ms, blocked)
+
+
+def test_a_partition_that_is_known_is_there():
+    harness = in_transaction()
+    assert check_partition(harness, 2) is None
+    assert is_nothing_appended(harness)
+
+
+def test_a_partition_is_waited_for_as_a_record_of_it_waits():
+    harness = CoreHarness(topics={"topic": 3})
+    harness.start_transaction()
+    blocked = check_partition(harness, 2)
+    assert isinstance(blocked, AppendBlocked)
+    assert blocked.reason is BlockReason.METADATA
+    harness.run_until(partial(harness.core.append_can_proceed, blocked))
+    assert check_partition(harness, 2, blocked) is None
+    blocked = check_partition(harness, 3, blocked)
+    assert isinstance(blocked, AppendBlocked)
+    failed = harness.core.time_out_append(blocked, "topic", 3, None, 9, harness.now_ms)
+    assert "partition 3 of topic 'topic' does not exist" in str(failed.error)
+    assert harness.state is TransactionState.ABORTABLE_ERROR
+
+
+def test_a_partition_that_there_is_not_is_refused_where_a_record_of_it_is():
+    harness = in_transaction()
+    blocked = check_partition(harness, 3)
+    assert isinstance(blocked, AppendBlocked)
+    harness.abort()
+    with pytest.raises(IllegalStateError):
+        check_partition(harness, 3)
+    harness.begin_transaction()
+    with pytest.raises(TransactionAbortedError):
+        check_partition(harness, 3, blocked)
+    harness.core.force_close(harness.now_ms)
+    with pytest.raises(KafkaError, match="closed"):
+        check_partition(harness, 3)
+
+
+def test_where_there_are_no_rows_the_state_is_looked_at_all_the_same():
+    harness = in_transaction()
+    harness.core.check_can_append()
+    harness.abort()
+    with pytest.raises(IllegalStateError):
+        harness.core.check_can_append()
+    harness.begin_transaction()
+    harness.manager.transition_to_fatal_error(ProducerFencedError("fenced"))
+    with pytest.raises(ProducerFencedError):
+        harness.core.check_can_append()
+    CoreHarness(transactional_id=None, enable_idempotence=False).core.check_can_append()
+
+
+def test_a_row_in_a_batch_that_is_not_found_again_counts_as_taken(monkeypatch):
+    harness = in_transaction(linger_ms=1_000)
+    run = run_of(harness, [b"0", b"1"])
+    monkeypatch.setattr(harness.core.rows, "_topics", {})
+    with pytest.raises(IllegalStateError, match="taken by no batch"):
+        append(harness, run)
+    assert run.next == 1

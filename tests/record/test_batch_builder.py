@@ -171,12 +171,14 @@ class RecordBatchBuilderTests:
         limit=st.integers(0, 40_000),
         compression=st.sampled_from(["none", "gzip"]),
         ratio=st.floats(0.05, 1.5),
+        memory=st.integers(0, 80_000),
     )
     def test_append_agrees_with_has_room_for_and_changes_nothing_when_it_refuses(
-        self, records, limit, compression, ratio
+        self, records, limit, compression, ratio, memory
     ):
         builder = self.builder(limit, compression)
         builder.compression_ratio = ratio
+        builder.set_memory(memory)
         taken: list[Any] = []
         for record in records:
             before = self.visible_state(builder)
@@ -192,6 +194,7 @@ class RecordBatchBuilderTests:
                 assert self.visible_state(builder) == before
             else:
                 assert index == len(taken)
+                assert compression == "none" or not index or builder.size_bytes <= memory
                 assert builder.size_bytes == before["size_bytes"] + expected_size
                 taken.append(record)
         assert list(builder.records()) == taken
@@ -201,6 +204,13 @@ class RecordBatchBuilderTests:
         names = ["record_count", "size_bytes", "estimated_size_bytes", "is_full", "is_closed"]
         names += ["base_timestamp_ms", "max_timestamp_ms", "actual_compression_ratio"]
         return {name: getattr(builder, name) for name in names}
+
+    def test_headers_of_a_usual_record_are_never_none(self):
+        builder = self.builder(LARGE)
+        with pytest.raises(TypeError, match="headers must be a tuple, not None"):
+            builder.records_buffer.append_usual(BASE_MS, None, b"v", None)
+        assert builder.record_count == 0
+        assert builder.records_buffer.append_usual(BASE_MS, None, b"v", ()) == 0
 
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
@@ -275,6 +285,51 @@ class RecordBatchBuilderTests:
         # Records of 109 bytes, from the 65th on 110. The last goes in while those before it, at
         # their ratio and 5 percent, leave room for it in full: 4,600, 9,198 and 45,990 bytes.
         assert counts == {1.0: 42 + 1, 0.5: 64 + 20 + 1, 0.1: 64 + 354 + 1}
+
+    @each_implementation
+    @given(
+        ratio=st.sampled_from([0.0, 0.05, 0.5, 0.9, 1.4]),
+        sizes=st.lists(st.integers(0, 700), min_size=1, max_size=200),
+        step=st.sampled_from([1, 1_000, 5_000]),
+    )
+    def test_with_the_memory_that_it_asks_for_a_batch_becomes_as_full_as_with_any(
+        self, ratio, sizes, step
+    ):
+        free, bounded = (self.builder(5_000, "gzip") for _ in range(2))
+        free.compression_ratio = bounded.compression_ratio = ratio
+        memory = 1_000
+        bounded.set_memory(memory)
+        for size in sizes:
+            record = (BASE_MS, None, b"v" * size)
+            index = free.append(*record)
+            missing = bounded.missing_memory_bytes(step, *record) if bounded.record_count else 0
+            if missing:
+                assert bounded.append(*record) is None
+                memory += missing
+                bounded.set_memory(memory)
+                assert missing <= max(step, 800)
+            assert bounded.append(*record) == index
+            if index is None:
+                break
+        assert list(bounded.records()) == list(free.records())
+        # It asks for no more than it could ever use.
+        full_bytes = int(5_000 / (max(ratio, 0.001) * 1.05))
+        assert memory <= max(1_000, bounded.size_bytes, full_bytes) + 61
+
+    def test_without_a_codec_memory_is_no_matter(self):
+        builder = self.builder(5_000)
+        builder.set_memory(1)
+        assert builder.append(BASE_MS, None, b"v" * 100) == 0
+        assert builder.append(BASE_MS, None, b"v" * 100) == 1
+        assert builder.missing_memory_bytes(100, BASE_MS, None, b"v" * 5_000) == 0
+
+    def test_a_closed_batch_asks_for_no_memory(self):
+        builder = self.filled([(BASE_MS, None, b"v" * 500, ())], compression="gzip")
+        builder.set_memory(1)
+        assert builder.missing_memory_bytes(100, BASE_MS, None, b"v") > 0
+        builder.close()
+        builder.set_memory(2)
+        assert builder.missing_memory_bytes(100, BASE_MS, None, b"v") == 0
 
     def test_the_estimate_is_exact_once_closed_and_the_ratio_is_known(self):
         builder = self.builder(LARGE, "gzip")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from txnproducer._record import RecordBatch, batch_builder, record_buffer
 from txnproducer._record import rows as python_rows
-from txnproducer._record.format import batch_size_upper_bound
+from txnproducer._record.format import batch_size_upper_bound, size_in_bytes
 from txnproducer._record.murmur2 import murmur2
 from txnproducer._record.rows import MAX_PARTITIONS, NO_PARTITION, BinaryColumn
 
@@ -335,6 +335,34 @@ class RowsTests:
             array("i", [1, 0]),
             [(0, 0, 1), (last, 1, 2)],
         )
+
+    # reach
+
+    @each_implementation
+    @given(drawn=laid_out_rows(), room_bytes=st.integers(-1, 300), data=st.data())
+    def test_rows_reach_as_far_as_their_bytes_and_at_least_one_does(self, drawn, room_bytes, data):
+        records, columns = drawn
+        order = array("i", data.draw(st.permutations(range(len(records)))))
+        start = data.draw(st.integers(0, len(order)))
+        stop = data.draw(st.integers(start, len(order)))
+
+        reached, size = self.rows(*columns).reach(order, start, stop, room_bytes)
+
+        sizes = [size_in_bytes(0, 0, *records[row][1:]) for row in order[start:stop]]
+        assert size == sum(sizes[: reached - start])
+        assert size <= room_bytes or reached - start <= 1
+        assert reached == stop or size + sizes[reached - start] > room_bytes
+        assert reached > start or start == stop
+
+    @pytest.mark.parametrize(
+        ("order", "start", "stop"),
+        [([0, 1], -1, 1), ([0, 1], 0, 3), ([0, 2], 0, 2), ([-1, 0], 0, 2)],
+    )
+    def test_rows_that_there_are_not_reach_nowhere(self, order, start, stop):
+        rows = self.rows(2, (b"0", b"1"), None, None, BASE_MS)
+
+        with pytest.raises(IndexError):
+            rows.reach(array("i", order), start, stop, LARGE)
 
     # Refusals
 

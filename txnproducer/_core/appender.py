@@ -153,6 +153,8 @@ class Appender:
         """
         record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         ticket = None if blocked is None else blocked.ticket
+        if ticket is None:
+            ticket = MemoryTicket()
         kept = None
         try:
             if blocked is not None:
@@ -161,19 +163,18 @@ class Appender:
             outcome = self._append_record(record, ticket, now_ms, is_first=is_first)
             kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
         finally:
-            # Also when the record is refused by now: a place in the queue for memory that nobody
-            # waits at would hold up everybody behind it.
+            # Also when the record is refused by now, or Ctrl-C comes before anybody knows the
+            # ticket: a place in the queue for memory that nobody waits at would hold up everybody
+            # behind it.
             if ticket is not kept:
                 self._accumulator.give_up(ticket)
         return outcome
 
     def _append_record(
-        self, record: _Record, ticket: MemoryTicket | None, now_ms: int, *, is_first: bool
+        self, record: _Record, ticket: MemoryTicket, now_ms: int, *, is_first: bool
     ) -> FutureRecordMetadata | AppendBlocked:
-        if self._accumulator.is_closed:
-            raise KafkaError("the producer was closed while the record was being sent")
-        snapshot = self._metadata.topics.get(record.topic)
-        if snapshot is None or not _has_partition(snapshot, record.partition):
+        snapshot = self._snapshot(record)
+        if snapshot is None:
             return self._wait_for_metadata(record, now_ms, is_first=is_first)
         self._metadata.add_topic(record.topic, now_ms)
         error = self._size_error(record) or self._state_error()
@@ -190,23 +191,61 @@ class Appender:
             queue = queues.queue(partition)
         return self._append_to(record, queues, queue, ticket, now_ms)
 
+    def check_partition(
+        self, topic: str, partition: int, now_ms: int, blocked: AppendBlocked | None = None
+    ) -> FutureRecordMetadata | AppendBlocked | None:
+        """Look whether a partition exists, before any of the rows for it and for others is sent.
+
+        Args:
+            topic: where to.
+            partition: of it.
+            now_ms: the core's clock.
+            blocked: what an earlier call returned.
+
+        Returns:
+            None: it does. Else what to wait for, or why not, as `append_any` tells a record of it.
+
+        Raises:
+            IllegalStateError, KafkaError: as `append_any` does.
+        """
+        if blocked is not None:
+            self.refuse_if_ended(blocked.transaction)
+        record = _Record(topic, None, None, (), partition, 0, None)
+        if self._snapshot(record) is not None:
+            return None
+        return self._wait_for_metadata(record, now_ms, is_first=blocked is None)
+
+    def _snapshot(self, record: _Record) -> TopicSnapshot | None:
+        """Return the record's topic, or None if that or the record's partition is not known."""
+        if self._accumulator.is_closed:
+            raise KafkaError("the producer was closed while the record was being sent")
+        snapshot = self._metadata.topics.get(record.topic)
+        if snapshot is None or not _has_partition(snapshot, record.partition):
+            return None
+        return snapshot
+
     def _append_sticky(
         self,
         record: _Record,
         queues: TopicQueues,
         snapshot: TopicSnapshot,
-        ticket: MemoryTicket | None,
+        ticket: MemoryTicket,
         now_ms: int,
     ) -> FutureRecordMetadata | AppendBlocked:
         queue = queues.sticky_queue
-        if queue is not None and queue.open_batch is not None:
-            future = queue.open_batch.try_append(
-                record.timestamp_ms, record.key, record.value, record.headers, record.on_delivery
+        if queue is not None:
+            future = self._accumulator.append_to_open_batch(
+                queue,
+                record.timestamp_ms,
+                record.key,
+                record.value,
+                record.headers,
+                record.on_delivery,
+                ticket,
             )
             if future is not None:
                 self._join_transaction(queue)
                 return future
-            queue.close_open_batch()
         queue = self._accumulator.sticky_queue(queues, snapshot)
         outcome = self._append_to(record, queues, queue, ticket, now_ms)
         queues.note_sticky_batch()
@@ -217,7 +256,7 @@ class Appender:
         record: _Record,
         queues: TopicQueues,
         queue: PartitionQueue,
-        ticket: MemoryTicket | None,
+        ticket: MemoryTicket,
         now_ms: int,
     ) -> FutureRecordMetadata | AppendBlocked:
         outcome = self._accumulator.append(
@@ -259,6 +298,16 @@ class Appender:
                     f"the record is {size} bytes when serialized, more than {name}={limit}"
                 )
         return None
+
+    def check_can_append(self) -> None:
+        """Refuse records that have no place in the present state, though there are none.
+
+        Raises:
+            IllegalStateError, KafkaError: as `append_any` does.
+        """
+        error = self._state_error()
+        if error is not None:
+            raise error
 
     def _state_error(self) -> KafkaError | None:
         """Return a fenced producer's error, which fails the future; others are raised."""

@@ -7,7 +7,7 @@ again.
 Rules:
 * First come, first served: while somebody waits, nobody else is served, or a large record could
   starve.
-* Bytes go back exactly once, in the size they were taken.
+* Bytes go back exactly once, at once or in parts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ from txnproducer.errors import IllegalStateError
 
 
 class MemoryTicket:
-    """A place in the queue for memory."""
+    """A place in the queue for memory.
+
+    Whoever may have to give it up again makes it before it is in the queue: an interrupt can come
+    between the making of anything and the moment when somebody knows it.
+
+    Attributes:
+        size_bytes: how much it waits for.
+    """
 
     __slots__ = ("size_bytes",)
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
+    def __init__(self) -> None:
+        self.size_bytes = 0
 
 
 class BufferPool:
@@ -51,21 +58,35 @@ class BufferPool:
 
         Args:
             size_bytes: how much, at most `total_bytes`.
-            ticket: the place got by an earlier call; it ends when the memory is there.
+            ticket: the place got by an earlier call, or a new one for this; it ends when the
+                memory is there.
 
         Returns:
             None when the memory was taken, else the ticket to wait with.
         """
         if self._is_served(size_bytes, ticket):
-            if ticket is not None:
+            if self.waiting:
                 self.waiting.popleft()
             self.available_bytes -= size_bytes
             return None
         if ticket is None:
-            ticket = MemoryTicket(size_bytes)
-            self.waiting.append(ticket)
+            ticket = MemoryTicket()
         ticket.size_bytes = size_bytes
+        if ticket not in self.waiting:
+            self.waiting.append(ticket)
         return ticket
+
+    def allocate_more(self, size_bytes: int, ticket: MemoryTicket | None) -> bool:
+        """Take memory for a batch that has some already, if it is there; this waits for none.
+
+        Args:
+            size_bytes: how much.
+            ticket: of whoever asks, if it waits; it stays in the queue.
+        """
+        if not self._is_served(size_bytes, ticket):
+            return False
+        self.available_bytes -= size_bytes
+        return True
 
     def is_due(self, ticket: MemoryTicket) -> bool:
         """Return whether it is worth calling `allocate` again with this ticket."""

@@ -153,9 +153,17 @@ class TopicQueues:
         Counting once per batch instead of once per record leaves the rule of KIP-794 as it is: a
         switch is only made where a batch ends, and one batch holds no more than the sticky size.
         """
-        batch = self.sticky_batch
+        batch, queue = self.sticky_batch, self.sticky_queue
         counted = 0 if batch is None else batch.estimated_size_bytes - self.sticky_start_bytes
-        queue = self.sticky_queue
-        batch = self.sticky_batch = None if queue is None else queue.open_batch
-        self.sticky_start_bytes = 0 if batch is None else batch.estimated_size_bytes
+        last_batch = None if queue is None else queue.open_batch
+        # Below zero, rows that were counted already are still to come.
+        if counted >= 0 or last_batch is not batch:
+            self.sticky_batch = last_batch
+            size_bytes = 0 if last_batch is None else last_batch.estimated_size_bytes
+            self.sticky_start_bytes = size_bytes
         return max(0, counted)
+
+    def note_placed_bytes(self, size_bytes: int) -> None:
+        """Count rows that the sticky queue will get; in their batch they count no more."""
+        self.partitioner.produced_bytes += size_bytes
+        self.sticky_start_bytes += size_bytes

@@ -55,7 +55,7 @@ class ProducerBatch:
         builder: takes the records.
         created_ms: counts for linger and for the delivery time-out.
         waiter: what the records' futures wait with.
-        memory_bytes: what it took from the buffer pool; 0 for the children of a split.
+        memory_bytes: what it has of the buffer pool; 0 for the children of a split.
         is_split: whether it came from a split.
     """
 

@@ -26,6 +26,7 @@ from txnproducer._core.record_accumulator import AccumulatorOptions, RecordAccum
 from txnproducer._core.request_tracker import RequestTracker
 from txnproducer._core.results import CallbackBatch, FlushTicket
 from txnproducer._core.row_appender import RowAppender
+from txnproducer._core.row_placer import RowPlacer
 from txnproducer._core.sender import Sender
 from txnproducer._core.shared_transactions import SharedTransactionManager
 from txnproducer._core.transaction_state import Role
@@ -72,6 +73,7 @@ class ProducerCore(Appender):
 
     Attributes:
         rows: takes many records at once.
+        row_placer: chooses for rows without key and partition that lie among others.
         needs_wakeup: whether the sender should look; the shell reads and clears it.
         transaction_manager: None if idempotence is disabled.
     """
@@ -93,6 +95,7 @@ class ProducerCore(Appender):
         )
         super().__init__(options, metadata, accumulator, transactions, metrics, waiter)
         self.rows = RowAppender(self, accumulator.topics)
+        self.row_placer = RowPlacer(metadata, accumulator)
         self._client = client
         self._as_sender = _SenderRole(transactions)
         self._now_ms = now_ms

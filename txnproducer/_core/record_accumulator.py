@@ -9,6 +9,8 @@ Rules:
   waits for it.
 * Its memory goes back exactly once: at its end, or, if it ends while it is on the wire, when the
   answer comes.
+* With a codec an open batch holds more than it will be on the wire. What it holds is counted: it
+  takes memory a batch's size at a time, and gives back what it saved when it is compressed.
 * The work per record is one `RecordBatchBuilder.append`; everything else here is done per batch.
 """
 
@@ -135,29 +137,68 @@ class RecordAccumulator:
         """
         if self.is_closed:
             raise KafkaError("the producer was closed while the record was being sent")
-        if queue.open_batch is not None:
-            future = queue.open_batch.try_append(timestamp_ms, key, value, headers, on_delivery)
-            if future is not None:
-                self.give_up(ticket)
-                return future
-            queue.close_open_batch()
+        future = self.append_to_open_batch(
+            queue, timestamp_ms, key, value, headers, on_delivery, ticket
+        )
+        if future is not None:
+            self.give_up(ticket)
+            return future
         upper_bound = batch_size_upper_bound(key, value, headers)
         memory_bytes = min(max(self._batch_size, upper_bound), self.pool.total_bytes)
+        batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
         ticket = self.pool.allocate(memory_bytes, ticket)
         if ticket is not None:
             return ticket
-        batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
         try:
             future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
             if future is None:
                 raise IllegalStateError("an empty batch refused a record")
+            self._incomplete[batch] = None
+            self.active[queue.topic_partition] = queue
+            queue.add_new(batch)
         except BaseException:
-            self.pool.deallocate(memory_bytes)
+            # Ctrl-C as well: a batch is in its queue and in the books, or nowhere.
+            if batch not in queue.batches:
+                self._drop_new(queue, batch)
             raise
-        queue.add_new(batch)
-        self.active.setdefault(queue.topic_partition, queue)
-        self._incomplete[batch] = None
         return future
+
+    def _drop_new(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self._incomplete.pop(batch, None)
+        if not queue.batches:
+            self.active.pop(queue.topic_partition, None)
+        self.deallocate(batch)
+
+    def append_to_open_batch(
+        self,
+        queue: PartitionQueue,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[Header, ...],
+        on_delivery: DeliveryCallback | None,
+        ticket: MemoryTicket | None,
+    ) -> FutureRecordMetadata | None:
+        """Append a record to a partition's last batch, if that is open and has room.
+
+        Returns:
+            The record's future; or None: then the next record begins a new batch.
+        """
+        batch = queue.open_batch
+        if batch is None:
+            return None
+        future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
+        if future is not None:
+            return future
+        missing_bytes = batch.builder.missing_memory_bytes(
+            self._batch_size, timestamp_ms, key, value, headers
+        )
+        if missing_bytes and self.pool.allocate_more(missing_bytes, ticket):
+            batch.memory_bytes += missing_bytes
+            batch.builder.set_memory(batch.memory_bytes)
+            return batch.try_append(timestamp_ms, key, value, headers, on_delivery)
+        queue.close_open_batch()
+        return None
 
     def give_up(self, ticket: MemoryTicket | None) -> None:
         """Leave the queue for memory."""
@@ -168,6 +209,7 @@ class RecordAccumulator:
         self, topic_queues: TopicQueues, place: TopicPartition, now_ms: int, memory_bytes: int
     ) -> ProducerBatch:
         builder = self._new_builder(topic_queues, self._batch_limit)
+        builder.set_memory(memory_bytes)
         return ProducerBatch(place, builder, now_ms, self._waiter, memory_bytes)
 
     def _new_builder(self, topic_queues: TopicQueues, size_limit_bytes: int) -> RecordBatchBuilder:
@@ -182,13 +224,22 @@ class RecordAccumulator:
             builder.compression_ratio = topic_queues.compression_ratio
         return builder
 
-    def sticky_queue(self, topic_queues: TopicQueues, snapshot: TopicSnapshot) -> PartitionQueue:
-        """Return the queue for a record without key and partition; perhaps it is a new one."""
+    def sticky_queue(
+        self, topic_queues: TopicQueues, snapshot: TopicSnapshot, *, is_last_filled: bool = False
+    ) -> PartitionQueue:
+        """Return the queue for a record without key and partition; perhaps it is a new one.
+
+        Args:
+            topic_queues: of the topic.
+            snapshot: its partitions.
+            is_last_filled: whether its last batch is filled by rows that are not appended yet.
+        """
         partitioner = topic_queues.partitioner
         queue = topic_queues.sticky_queue
         counted_bytes = topic_queues.count_sticky_bytes()
         if queue is not None and queue.topic_partition.partition < snapshot.partition_count:
-            is_last_full = queue.open_batch is None or queue.open_batch.is_full
+            batch = queue.open_batch
+            is_last_full = is_last_filled or batch is None or batch.is_full
             if not partitioner.update(counted_bytes, is_last_full):
                 return queue
         lengths = self._queue_lengths(topic_queues, snapshot)
@@ -247,6 +298,15 @@ class RecordAccumulator:
         if self.options.compression_type != "none":
             queues = self.topic_queues(batch.topic_partition.topic)
             queues.learn_compression_ratio(batch.builder.actual_compression_ratio)
+            self._give_back_saved(batch)
+
+    def _give_back_saved(self, batch: ProducerBatch) -> None:
+        """Leave a compressed batch what one without a codec would have."""
+        kept_bytes = max(self._batch_size, batch.estimated_size_bytes)
+        saved_bytes = batch.memory_bytes - kept_bytes
+        if saved_bytes > 0 and not batch.is_memory_freed:
+            batch.memory_bytes = kept_bytes
+            self.pool.deallocate(saved_bytes)
 
     def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
         """Put a batch back for another attempt, in sequence order.

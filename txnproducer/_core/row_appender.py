@@ -69,7 +69,8 @@ class RowAppender:
             future of the next row, which has failed, and the transaction with it.
 
         Raises:
-            IllegalStateError: no transaction is open, or the producer is closed.
+            IllegalStateError: no transaction is open, or the producer is closed; nothing was
+                taken, unless the run has moved on.
             TransactionAbortedError: their transaction has ended meanwhile.
             KafkaError: the transaction or the producer has failed before.
         """
@@ -88,6 +89,7 @@ class RowAppender:
         )
         if isinstance(outcome, AppendBlocked) or outcome.error is not None:
             return outcome
+        run.next += 1
         batch = self._open_batch(topic, run.partition)
         if batch is None:
             raise IllegalStateError(f"a record of {topic!r} was taken by no batch")
@@ -104,9 +106,7 @@ class RowAppender:
         self, run: RowRun, batch: ProducerBatch, first_index: int, taken_before: int
     ) -> RowsTaken:
         """Append what there is room for, and move the run on."""
-        start = run.next
+        start = run.next - taken_before
         buffer = batch.builder.records_buffer
-        count = run.rows.append_to(buffer, run.order, start + taken_before, run.stop)
-        count += taken_before
-        run.next = start + count
-        return RowsTaken(batch.result, first_index, start, count)
+        run.next += run.rows.append_to(buffer, run.order, run.next, run.stop)
+        return RowsTaken(batch.result, first_index, start, run.next - start)

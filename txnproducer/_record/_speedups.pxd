@@ -13,6 +13,7 @@ cdef class RecordBuffer:
     cdef Py_ssize_t _capacity
     cdef Py_ssize_t _size_limit_bytes
     cdef Py_ssize_t _certain_limit_bytes
+    cdef Py_ssize_t _memory_bytes
     cdef double _growth
     cdef readonly Py_ssize_t record_count
     cdef readonly Py_ssize_t size_bytes
@@ -20,6 +21,7 @@ cdef class RecordBuffer:
     cdef readonly long long max_timestamp_ms
     cdef readonly bint is_taken
 
+    cdef void _set_certain_limit(self) noexcept
     cdef bint _has_room(self, Py_ssize_t record_bytes) noexcept nogil
     cdef int _reserve(self, Py_ssize_t record_bytes) except -1
     cpdef Py_ssize_t append_usual(

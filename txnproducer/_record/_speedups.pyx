@@ -18,6 +18,7 @@ from txnproducer._record.format import BATCH_OVERHEAD_BYTES, MAX_RECORD_OVERHEAD
 from txnproducer._record.record_buffer import (
     check_timestamp,
     encode_headers,
+    no_headers,
     to_encode,
     too_large,
 )
@@ -120,13 +121,23 @@ cdef class RecordBuffer:
         self.size_bytes = OVERHEAD_BYTES
         self.base_timestamp_ms = self.max_timestamp_ms = -1
         self._growth = 1.0
+        self._memory_bytes = MAX_INT64
         self._certain_limit_bytes = self._size_limit_bytes
 
     def set_growth(self, double growth):
         """Say how many bytes of the finished batch come of one that is appended."""
-        cdef Py_ssize_t room_bytes = self._size_limit_bytes - OVERHEAD_BYTES
         self._growth = growth
-        self._certain_limit_bytes = OVERHEAD_BYTES + <Py_ssize_t>(room_bytes / max(1.0, growth))
+        self._set_certain_limit()
+
+    def set_memory(self, Py_ssize_t memory_bytes):
+        """Say how many bytes it may hold: see the other twin."""
+        self._memory_bytes = memory_bytes
+        self._set_certain_limit()
+
+    cdef void _set_certain_limit(self) noexcept:
+        cdef Py_ssize_t room_bytes = self._size_limit_bytes - OVERHEAD_BYTES
+        room_bytes = <Py_ssize_t>(room_bytes / max(1.0, self._growth))
+        self._certain_limit_bytes = min(OVERHEAD_BYTES + room_bytes, self._memory_bytes)
 
     @property
     def estimated_size_bytes(self):
@@ -139,6 +150,8 @@ cdef class RecordBuffer:
             return False
         if not self.record_count or self.size_bytes + record_bytes <= self._certain_limit_bytes:
             return True
+        if self.size_bytes + record_bytes > self._memory_bytes:
+            return False
         estimated_bytes = <Py_ssize_t>((self.size_bytes - OVERHEAD_BYTES) * self._growth)
         return OVERHEAD_BYTES + estimated_bytes + record_bytes <= self._size_limit_bytes
 
@@ -156,7 +169,8 @@ cdef class RecordBuffer:
             capacity = max(needed_bytes, min(self._size_limit_bytes, FIRST_CAPACITY_BYTES))
             self._buffer = PyByteArray_FromStringAndSize(NULL, capacity)
         else:
-            capacity = max(needed_bytes, 2 * self._capacity)
+            # Twice as much, but no more than it may hold.
+            capacity = max(needed_bytes, min(2 * self._capacity, self._memory_bytes))
             PyByteArray_Resize(self._buffer, capacity)
         self._data = PyByteArray_AS_STRING(self._buffer)
         self._capacity = capacity
@@ -171,6 +185,8 @@ cdef class RecordBuffer:
         cdef long long delta_ms = timestamp_ms - self.base_timestamp_ms if count else 0
         cdef bytes tail = None
         cdef char* at
+        if headers is None:
+            raise no_headers()
         if key is not None and type(key) is not bytes:
             key = to_encode("key", key)
         if value is not None and type(value) is not bytes:
@@ -484,6 +500,25 @@ cdef class Rows:
             if size > largest:
                 largest, largest_row = size, row
         return largest_row, BATCH_OVERHEAD_BYTES + MAX_RECORD_OVERHEAD_BYTES + largest
+
+    def reach(self, order, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t room_bytes):
+        """Return how far in an order so many bytes reach: see the other twin."""
+        cdef Piece record[3]
+        cdef const int[::1] rows = order
+        cdef Py_ssize_t position, row, row_bytes, size = 0
+        if start < 0 or stop > len(rows):
+            raise IndexError(f"rows {start} to {stop} of {self.count}")
+        for position in range(start, stop):
+            row = rows[position]
+            if not 0 <= row < self.count:
+                raise IndexError(row)
+            self._find(row, record)
+            row_bytes = 3 + size_of_piece(record) + size_of_piece(record + 1) + record[2].size
+            row_bytes += txn_varint_size(row_bytes)
+            if size and size + row_bytes > room_bytes:
+                return position, size
+            size += row_bytes
+        return stop, size
 
     def by_partition(self, partitions, Py_ssize_t partition_count):
         """Sort the rows by partition: see the other twin."""

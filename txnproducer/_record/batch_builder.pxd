@@ -7,6 +7,7 @@ cdef class RecordBatchBuilder:
     cdef public double _compression_ratio
     cdef public bint _is_handed_out
     cdef public bint _is_stamped
+    cdef public long long _memory_bytes
     cdef public tuple _producer_state
     cdef public Py_ssize_t _size_limit_bytes
     cdef public object append

@@ -46,6 +46,8 @@ from .implementation import RecordBuffer
 COMPRESSION_RATE_ESTIMATION_FACTOR: Final = 1.05
 
 _MAX_INT16: Final = 0x7FFF
+# So that it can be divided by.
+_LEAST_GROWTH: Final = 0.001
 
 Append: TypeAlias = Callable[..., int | None]
 
@@ -75,6 +77,7 @@ class RecordBatchBuilder:
         "_compression_ratio",
         "_is_handed_out",
         "_is_stamped",
+        "_memory_bytes",
         "_producer_state",
         "_size_limit_bytes",
         "append",
@@ -104,6 +107,7 @@ class RecordBatchBuilder:
         if is_transactional:
             self._attributes |= TRANSACTIONAL_MASK
         self._producer_state = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+        self._memory_bytes = MAX_INT64
         self._compression_ratio = 1.0
         if self._codec.codec_id:
             self.compression_ratio = 1.0
@@ -174,9 +178,55 @@ class RecordBatchBuilder:
         headers: Sequence[Header] = (),
     ) -> bool:
         """Return whether `append` would take this record. An empty batch takes any."""
+        return self.records_buffer.fits(self._size_of(timestamp_ms, key, value, headers))
+
+    def set_memory(self, memory_bytes: int) -> None:
+        """Say how many bytes it may hold before they are compressed, header included.
+
+        Without a codec this is without effect: a batch holds what it is limited to.
+        """
+        if self._buffer is None and self._codec.codec_id:
+            self._memory_bytes = memory_bytes
+            self.records_buffer.set_memory(memory_bytes)
+
+    def missing_memory_bytes(
+        self,
+        step_bytes: int,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header] = (),
+    ) -> int:
+        """Return how much memory more to ask for, so that `append` takes this record.
+
+        Args:
+            step_bytes: what to ask for, unless the batch is full before it holds that.
+            timestamp_ms: of the record.
+            key: bytes or None.
+            value: bytes or None.
+            headers: pairs of a name and bytes or None.
+
+        Returns:
+            At least what the record needs; 0 if it is not for want of memory that it is refused.
+        """
+        record_bytes = self._size_of(timestamp_ms, key, value, headers)
+        missing_bytes = self.size_bytes + record_bytes - self._memory_bytes
+        left_bytes = self._size_limit_bytes - self.estimated_size_bytes
+        if self._buffer is not None or missing_bytes <= 0 or record_bytes > left_bytes:
+            return 0
+        growth = max(_LEAST_GROWTH, self._compression_ratio * COMPRESSION_RATE_ESTIMATION_FACTOR)
+        unused_bytes = self._memory_bytes - self.size_bytes
+        return max(missing_bytes, min(step_bytes, int(left_bytes / growth) - unused_bytes))
+
+    def _size_of(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+    ) -> int:
         delta_ms = timestamp_ms - self.base_timestamp_ms if self.record_count else 0
-        record_bytes = size_in_bytes(self.record_count, delta_ms, key, value, headers)
-        return self.records_buffer.fits(record_bytes)
+        return size_in_bytes(self.record_count, delta_ms, key, value, headers)
 
     def close(self) -> None:
         """Take no more records; assemble and compress the body. Closing again does nothing."""

@@ -64,6 +64,7 @@ class RecordBuffer:
         "_chunks",
         "_growth",
         "_last_timestamp_ms",
+        "_memory_bytes",
         "_size_limit_bytes",
         "_timestamp_varint",
         "base_timestamp_ms",
@@ -83,15 +84,24 @@ class RecordBuffer:
         self._chunks: list[bytes] = []
         self._last_timestamp_ms: int | None = None
         self._timestamp_varint = _ZERO
+        self._memory_bytes = MAX_INT64
         self.set_growth(1.0)
 
     def set_growth(self, growth: float) -> None:
         """Say how many bytes of the finished batch come of one that is appended."""
         self._growth = growth
+        self._set_certain_limit()
+
+    def set_memory(self, memory_bytes: int) -> None:
+        """Say how many bytes it may hold, header included; without a word, as many as fit."""
+        self._memory_bytes = memory_bytes
+        self._set_certain_limit()
+
+    def _set_certain_limit(self) -> None:
         # Below this many bytes any record fits, however badly it compresses; beyond it `fits`
         # decides.
-        room_bytes = self._size_limit_bytes - BATCH_OVERHEAD_BYTES
-        self._certain_limit_bytes = BATCH_OVERHEAD_BYTES + int(room_bytes / max(1.0, growth))
+        room_bytes = int((self._size_limit_bytes - BATCH_OVERHEAD_BYTES) / max(1.0, self._growth))
+        self._certain_limit_bytes = min(BATCH_OVERHEAD_BYTES + room_bytes, self._memory_bytes)
 
     @property
     def estimated_size_bytes(self) -> int:
@@ -105,6 +115,8 @@ class RecordBuffer:
             return False
         if self.record_count == 0:
             return True
+        if self.size_bytes + record_bytes > self._memory_bytes:
+            return False
         return self.estimated_size_bytes + record_bytes <= self._size_limit_bytes
 
     def append(
@@ -171,6 +183,8 @@ class RecordBuffer:
         headers: tuple[Header, ...],
     ) -> int:
         """Append a record, as `append` does; return -1 where that returns None."""
+        if headers is None:
+            raise no_headers()
         index = self.append(timestamp_ms, key, value, headers)
         return NO_ROOM if index is None else index
 
@@ -249,6 +263,11 @@ def check_timestamp(timestamp_ms: object) -> None:
 def too_large(record_bytes: int) -> RecordTooLargeError:
     """Return what is raised for a record of more bytes than the format can count."""
     return RecordTooLargeError(f"a record of {record_bytes} bytes: a batch ends at 2^31-1 bytes")
+
+
+def no_headers() -> TypeError:
+    """Return what is raised for headers that are not even an empty tuple."""
+    return TypeError("headers must be a tuple, not None")
 
 
 def to_encode(field: str, data: object) -> bytes:

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from .format import Header, batch_size_upper_bound
+from .format import Header, batch_size_upper_bound, size_in_bytes
 from .murmur2 import murmur2
 from .record_buffer import RecordBuffer
 
@@ -142,6 +142,21 @@ class Rows:
         sizes = [batch_size_upper_bound(*self.record(row)[1:]) for row in range(self.count)]
         row = max(range(self.count), key=sizes.__getitem__)
         return row, sizes[row]
+
+    def reach(self, order: array[int], start: int, stop: int, room_bytes: int) -> tuple[int, int]:
+        """Return how far in an order so many bytes reach, a row at least, and what those take.
+
+        Each row is counted as a batch's first: the few bytes more of later ones do not matter.
+        """
+        if start < 0 or stop > len(order):
+            raise IndexError(f"rows {start} to {stop} of {self.count}")
+        size = 0
+        for position in range(start, stop):
+            row_bytes = size_in_bytes(0, 0, *self.record(order[position])[1:])
+            if size and size + row_bytes > room_bytes:
+                return position, size
+            size += row_bytes
+        return stop, size
 
     def by_partition(
         self, partitions: array[int] | None, partition_count: int

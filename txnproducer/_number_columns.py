@@ -1,0 +1,163 @@
+"""Columns of whole numbers: where rows go, and of what time they are.
+
+Owns: what is made of lists and of the arrays of NumPy, Arrow and pandas, as partitions and as
+timestamps, and what of them is refused. Must not know: rows, keys and values.
+Rules:
+* Every refusal names the column, the row where it can, and the way out.
+* What is missing (None, null, NA) lets us choose; a number that does not fit is never changed into
+  another one.
+* Neither NumPy nor pyarrow is imported for a caller who has not.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable
+from typing import Any, Final
+
+from txnproducer._record.format import MAX_INT64
+from txnproducer._record.rows import MAX_PARTITIONS, NO_PARTITION
+
+__all__ = ["is_arrow", "partition_column", "timestamp_column"]
+
+_PARTITION: Final = "partition"
+_TIMESTAMP: Final = "timestamp"
+# Units of NumPy's times of which there are more than one in a millisecond.
+_FINE_UNITS: Final = ("us", "ns", "ps", "fs", "as")
+
+
+def partition_column(column: Any) -> tuple[array[int], int]:
+    """Return the partition of each row, `NO_PARTITION` where none is named, and the highest one.
+
+    Raises:
+        TypeError, ValueError: the column does not fit.
+    """
+    numbers = _integers("partitions", column, NO_PARTITION, _PARTITION)
+    highest = max(numbers, default=NO_PARTITION)
+    if highest >= MAX_PARTITIONS:
+        raise ValueError(f"there is no partition {highest}")
+    return array("i", numbers), highest
+
+
+def timestamp_column(column: Any, now_ms: int) -> array[int] | int:
+    """Return the timestamp of each row, or the one for all.
+
+    Raises:
+        TypeError, ValueError: the column does not fit.
+    """
+    if type(column) is int:
+        return _known_timestamp(column)
+    numbers = _integers("timestamps_ms", column, now_ms, _TIMESTAMP)
+    _known_timestamp(max(numbers, default=0))
+    return numbers
+
+
+def is_arrow(column: Any) -> bool:
+    """Return whether a column is pyarrow's."""
+    return "pyarrow" in sys.modules and type(column).__module__.startswith("pyarrow")
+
+
+def _known_timestamp(timestamp_ms: int) -> int:
+    if timestamp_ms < 0:
+        raise ValueError(f"timestamps_ms must not be negative: {timestamp_ms}")
+    if timestamp_ms >= MAX_INT64:
+        raise ValueError(f"timestamps_ms must be milliseconds since the epoch, not {timestamp_ms}")
+    return timestamp_ms
+
+
+def _integers(name: str, column: Any, missing: int, what: str) -> array[int]:
+    """Return a column of numbers, with another one for what is missing."""
+    if is_arrow(column):
+        return _arrow_integers(name, column, missing, what)
+    if hasattr(column, "__array__"):
+        column = _numpy_or_list(column)
+    if hasattr(column, "dtype"):
+        numbers = _numpy_integers(name, column, what)
+        if min(numbers, default=0) < 0:
+            raise ValueError(f"{name} must not be negative: {min(numbers)}")
+        return numbers
+    check = _number(name, what)
+    return array("q", [missing if n is None else check(i, n) for i, n in enumerate(column)])
+
+
+def _number(name: str, what: str) -> Callable[[int, Any], int]:
+    def check(index: int, number: Any) -> int:
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"{name}[{index}] must be an int or None, not {type(number).__name__}")
+        if not 0 <= number < 1 << 63:
+            raise ValueError(f"{name}[{index}] is no {what}: {number} (None lets us choose)")
+        return number
+
+    return check
+
+
+# --- Arrow --------------------------------------------------------------------------------------
+
+
+def _arrow_integers(name: str, column: Any, missing: int, what: str) -> array[int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds = pa.types
+    if kinds.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        if what == _TIMESTAMP and kinds.is_timestamp(column.type):
+            # Of a fine unit a part is cut off; of a coarse one there may be too many milliseconds.
+            is_exact = column.type.unit == "s"
+            column = column.cast(pa.timestamp("ms", column.type.tz), safe=is_exact)
+        elif not (kinds.is_integer(column.type) or kinds.is_null(column.type)):
+            raise TypeError(
+                f"{name} must be integers in Arrow, not {column.type}: cast the column"
+            )
+        column = column.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{name} has a number that is too large: {error}") from None
+    lowest = pc.min(column).as_py()
+    if lowest is not None and lowest < 0:
+        raise ValueError(f"{name} must not be negative: {lowest} (null lets us choose)")
+    filled = pc.fill_null(column, missing)
+    numbers = array("q")
+    for chunk in getattr(filled, "chunks", (filled,)):
+        numbers.frombytes(memoryview(chunk.to_numpy()).cast("B"))
+    return numbers
+
+
+# --- NumPy, and what can be made NumPy's --------------------------------------------------------
+
+
+def _numpy_or_list(column: Any) -> Any:
+    """Return a column as an array of NumPy's; as a list if it may have something missing."""
+    if hasattr(column, "filled"):
+        return column.tolist()  # NumPy's masked array: None where it is masked
+    if not hasattr(column, "to_numpy"):
+        column = column.__array__()
+    # pandas', or of a library that does as pandas does.
+    elif getattr(column.dtype, "kind", None) == "M":
+        column = column.to_numpy(dtype="datetime64[ms]")  # of the same moment in UTC
+    elif hasattr(column.dtype, "na_value"):
+        column = column.to_numpy(dtype=object, na_value=None)
+    else:
+        column = column.to_numpy()
+    return column.tolist() if column.dtype.kind == "O" else column
+
+
+def _numpy_integers(name: str, column: Any, what: str) -> array[int]:
+    if column.ndim == 1 and what == _TIMESTAMP and column.dtype.kind == "M":
+        column = _numpy_milliseconds(name, column)
+    elif column.ndim != 1 or column.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be a NumPy array of integers, not of {column.dtype}")
+    numbers = array("q")
+    numbers.frombytes(column.astype("int64").tobytes())
+    return numbers
+
+
+def _numpy_milliseconds(name: str, column: Any) -> Any:
+    if (column != column).any():  # which is so of nothing but NaT
+        raise ValueError(f"{name} has NaT: fill it, or pass a list with None for now")
+    stamps = column.astype("datetime64[ms]")
+    unit = column.dtype.str.partition("[")[2].lstrip("0123456789").rstrip("]")
+    if unit not in _FINE_UNITS and (stamps.astype(column.dtype) != column).any():
+        raise ValueError(f"{name} has a time that is too many milliseconds since the epoch")
+    return stamps
