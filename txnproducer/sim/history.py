@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from txnproducer._core.batch_future import FutureBatchMetadata
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer.errors import KafkaError
 from txnproducer.records import ProducerIdAndEpoch, RecordMetadata, TopicPartition
@@ -65,6 +66,19 @@ class SentRecord:
 
 
 @dataclass(slots=True)
+class SentRows:
+    """The rows of one call.
+
+    Attributes:
+        future: of all of them.
+        records: those that went into batches, by their row.
+    """
+
+    future: FutureBatchMetadata
+    records: dict[int, SentRecord] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Attempt:
     """One transaction, or (idempotent) one run of records.
 
@@ -76,6 +90,7 @@ class Attempt:
         number: counts the run's attempts.
         identity: of the producer when it began; a later identity is greater.
         records: in the order of sending.
+        calls: those that sent many of them.
         group_id: whose offsets were sent in it, if any were.
         offset: what was committed for the group, for each partition the same.
         earlier_offsets: that were sent before it in the same transaction.
@@ -110,6 +125,7 @@ class Attempt:
     number: int
     identity: ProducerIdAndEpoch = ProducerIdAndEpoch.NONE
     records: list[SentRecord] = field(default_factory=list)
+    calls: list[SentRows] = field(default_factory=list)
     group_id: str | None = None
     offset: int = -1
     earlier_offsets: list[int] = field(default_factory=list)

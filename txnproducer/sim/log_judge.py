@@ -16,7 +16,7 @@ from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._record import DecodedRecord
 from txnproducer.errors import OutOfOrderSequenceError
 from txnproducer.records import TopicPartition
-from txnproducer.sim.history import Attempt, History, SentRecord
+from txnproducer.sim.history import Attempt, History, SentRecord, SentRows
 
 _Found: TypeAlias = tuple[TopicPartition, int]
 
@@ -249,6 +249,29 @@ class LogJudge:
                     self._check_callback(record, future)
                 if future.error is None and attempt.is_idempotent:
                     self._check_offset(record, future, everything)
+            for sent in attempt.calls:
+                self._check_call(attempt, sent)
+
+    def _check_call(self, attempt: Attempt, sent: SentRows) -> None:
+        """Look whether the future of many rows says what each of theirs does."""
+        if not sent.future.done():
+            return
+        futures = {row: r.future for row, r in sent.records.items() if r.future is not None}
+        errors = {row: future.error for row, future in futures.items() if future.error is not None}
+        told = sent.future.errors()
+        if {row: repr(e) for row, e in told.items()} != {
+            row: repr(e) for row, e in errors.items()
+        }:
+            self._history.violate("told", f"{attempt.name}: rows failed {told}, and are {errors}")
+        if errors:
+            return
+        found = sent.future.result(0)
+        for row, future in futures.items():
+            own, metadata = future.metadata(), found[row]
+            if (own.partition, own.offset) != (metadata.partition, metadata.offset):
+                self._history.violate("told", f"{attempt.name}: row {row} at {own}, {metadata}")
+        if len(found[:]) != len(sent.future) or sent.future.taken_count != len(sent.records):
+            self._history.violate("told", f"{attempt.name}: {found}, {len(sent.records)} rows")
 
     def _check_callback_order(self) -> None:
         """Look whether the batches of a partition were called back as they were answered."""

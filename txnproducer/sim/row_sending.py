@@ -12,19 +12,20 @@ from collections.abc import Generator
 from functools import partial
 
 from txnproducer._core.append_blocked import AppendBlocked
-from txnproducer._core.batch_future import RowsTaken
+from txnproducer._core.batch_future import FutureBatchMetadata, RowsTaken
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._core.row_appender import RowRun
 from txnproducer._record.implementation import Rows
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAbortedError
 from txnproducer.records import TopicPartition
-from txnproducer.sim.history import Attempt, SentRecord
+from txnproducer.sim.history import Attempt, SentRecord, SentRows
 from txnproducer.sim.options import TOPIC
 from txnproducer.sim.process import Condition, Process
 from txnproducer.sim.sending import Draft, wait_to_append
 
 _MOST_ROWS = 12
+_LOOK_RATE = 0.3
 _HEADERS = (("trace", b"1"), ("empty", None))
 
 
@@ -34,12 +35,16 @@ def send_rows(
     """Send rows as `send_batch` does: partition by partition, waiting where a record would."""
     transaction = process.core.transaction_number
     drafts = _drafts(process, attempt, number)
+    sent = SentRows(FutureBatchMetadata(TOPIC, len(drafts), process))
+    attempt.calls.append(sent)
     start_ms = process.now_ms
     try:
         runs = yield from _runs(process, drafts, transaction)
         while runs:
             run = runs.popleft()
-            yield from _send_run(process, attempt, drafts, run, start_ms)
+            yield from _send_run(process, attempt, sent, drafts, run, start_ms)
+            if process.dice.random() < _LOOK_RATE:
+                look_at_call(process, sent)
             if run.next < run.stop:
                 runs.append(run)
     except KafkaError as error:
@@ -99,7 +104,12 @@ def _count_partitions(process: Process) -> Generator[tuple[Condition, int], bool
 
 
 def _send_run(
-    process: Process, attempt: Attempt, drafts: list[Draft], run: RowRun, start_ms: int
+    process: Process,
+    attempt: Attempt,
+    sent: SentRows,
+    drafts: list[Draft],
+    run: RowRun,
+    start_ms: int,
 ) -> Generator[tuple[Condition, int], bool, None]:
     """Send what one batch takes of a run, and note it."""
     outcome: RowsTaken | AppendBlocked | FutureRecordMetadata | None = None
@@ -115,9 +125,11 @@ def _send_run(
             record.future = outcome
             attempt.records.append(record)
             raise outcome.error or KafkaError("a row failed without an error")
+    sent.future.add(outcome, run.order, 0)
     for index in range(outcome.count):
         place = outcome.start + index
-        draft = drafts[place if run.order is None else run.order[place]]
+        row = place if run.order is None else run.order[place]
+        draft = drafts[row]
         record = _record(process, draft, start_ms)
         record.place = outcome.result.topic_partition
         record.future = FutureRecordMetadata(
@@ -128,6 +140,25 @@ def _send_run(
             len(draft.value),
         )
         attempt.records.append(record)
+        sent.records[row] = record
+
+
+def look_at_call(process: Process, sent: SentRows) -> None:
+    """Ask the future of a call for what has become of its rows, in one way or another."""
+    future, dice = sent.future, process.dice
+    is_done, told = future.done(), repr(future)
+    error: KafkaError | None = None
+    try:
+        if dice.random() < 0.5:
+            error = future.exception(0)
+        else:
+            future.result(0)
+    except KafkaError as raised:
+        error = raised
+    is_pending = not is_done and isinstance(error, KafkaTimeoutError) and "pending" in told
+    own = [record.future.error for record in sent.records.values() if record.future is not None]
+    if not (is_pending or (is_done and (error is None) == (not any(own)))):
+        process.simulator.history.violate("told", f"{told}: {error!r}, its rows: {own}")
 
 
 def _record(process: Process, draft: Draft, start_ms: int) -> SentRecord:
