@@ -75,7 +75,7 @@ cdef class Lock:
         return 0
 
     cdef bint _wait(self, double timeout_s) except -1:
-        """Wait for the lock, for ever where the time-out is negative; tell whether it was taken."""
+        """Wait for the lock, for ever if the time-out is negative; tell whether it was taken."""
         cdef PyLockStatus status
         cdef long long left_us = -1
         cdef double deadline = monotonic() + timeout_s
