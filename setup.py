@@ -61,7 +61,6 @@ DIRECTIVES = {
     "language_level": 3,
     # A source's annotations are for mypy; what is typed is said in the .pxd.
     "annotation_typing": False,
-    "freethreading_compatible": True,
 }
 UNCHECKED = {"boundscheck": False, "wraparound": False}
 

@@ -9,8 +9,8 @@ How a thread gives way: the loop's thread says, still without the interpreter, t
 got it. Letting go alone would not do: who does that has it again before the other is awake.
 
 Rules of the turnstile:
-* All but `_is_wanted` is read and written with the interpreter held.
-* Without a GIL `_is_wanted` is set for the lock alone: there is no interpreter to wait for.
+* All but `_is_wanted` is read and written with the interpreter held, and has no other guard. A
+  free-threaded interpreter turns its GIL on when it imports this: nothing here says it need not.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -27,14 +27,8 @@ from time import monotonic
 
 cdef extern from *:
     """
-    #ifdef Py_GIL_DISABLED
-    #define TXN_HAS_GIL 0
-    #else
-    #define TXN_HAS_GIL 1
-    #endif
     #define txn_store(at, value) __atomic_store_n(at, value, __ATOMIC_RELAXED)
     """
-    int TXN_HAS_GIL
     void txn_store(int* at, int value) noexcept nogil
 
 cdef enum:
@@ -81,7 +75,7 @@ cdef class Lock:
         return 0
 
     cdef bint _wait(self, double timeout_s) except -1:
-        """Wait for the lock, for ever where the time-out is negative; tell whether it was taken."""
+        """Wait for the lock, for ever if the time-out is negative; tell whether it was taken."""
         cdef PyLockStatus status
         cdef long long left_us = -1
         cdef double deadline = monotonic() + timeout_s
@@ -134,7 +128,7 @@ cdef class Turnstile:
 
     cdef void want_interpreter(self) noexcept nogil:
         """Say that the loop's thread is awake; called without the interpreter."""
-        txn_store(&self._is_wanted, TXN_HAS_GIL)
+        txn_store(&self._is_wanted, 1)
 
     cdef void have(self) noexcept:
         """Say that the loop's thread has what it wanted."""

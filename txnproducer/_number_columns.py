@@ -135,7 +135,9 @@ def _numpy_or_list(column: Any) -> Any:
         column = column.__array__()
     # pandas', or of a library that does as pandas does.
     elif getattr(column.dtype, "kind", None) == "M":
-        column = column.to_numpy(dtype="datetime64[ms]")  # of the same moment in UTC
+        # The same moment in UTC; of a dtype that reads `datetime64[ns, Europe/Berlin]`, say.
+        unit = str(column.dtype).partition("[")[2][:2].strip(",]")
+        column = column.to_numpy(dtype=f"datetime64[{unit}]")
     elif hasattr(column.dtype, "na_value"):
         column = column.to_numpy(dtype=object, na_value=None)
     else:
@@ -148,6 +150,8 @@ def _numpy_integers(name: str, column: Any, what: str) -> array[int]:
         column = _numpy_milliseconds(name, column)
     elif column.ndim != 1 or column.dtype.kind not in "iu":
         raise TypeError(f"{name} must be a NumPy array of integers, not of {column.dtype}")
+    elif column.dtype.kind == "u" and (column > MAX_INT64).any():
+        raise ValueError(f"{name} has a number that is too large: {column.max()}")
     numbers = array("q")
     numbers.frombytes(column.astype("int64").tobytes())
     return numbers

@@ -144,15 +144,27 @@ def test_modules_are_looked_for_among_the_compiled_ones_first(monkeypatch):
     assert implementation.places_of_modules(["a"]) == ["a"]
 
 
-@pytest.mark.skipif(implementation.IMPL != "cython", reason="this run is of the pure Python parts")
-def test_what_is_compiled_as_it_stands_is_what_setup_py_lists():
+def said_in_setup_py(name):
+    """Return what a name stands for there."""
     setup = ast.parse((ROOT / "setup.py").read_text("utf-8"))
-    (listed,) = (
+    (said,) = (
         ast.literal_eval(node.value)
         for node in setup.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "AS_THEY_ARE"
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
     )
-    for package, modules in listed.items():
+    return said
+
+
+def test_no_compiled_module_declares_that_it_does_without_the_gil():
+    # They rely on it, and the turnstile has no other guard.
+    assert not said_in_setup_py("DIRECTIVES").get("freethreading_compatible")
+    for source in (ROOT / "txnproducer").rglob("*.pyx"):
+        assert "freethreading_compatible" not in source.read_text("utf-8"), source
+
+
+@pytest.mark.skipif(implementation.IMPL != "cython", reason="this run is of the pure Python parts")
+def test_what_is_compiled_as_it_stands_is_what_setup_py_lists():
+    for package, modules in said_in_setup_py("AS_THEY_ARE").items():
         for module in modules:
             path = importlib.import_module(f"{package}.{module}").__file__
             assert path is not None
