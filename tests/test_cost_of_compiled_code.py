@@ -39,7 +39,7 @@ CEILINGS = {
         "put_headers": 23,
         "_has_room": 0,
         "_reserve": 8,
-        "append_usual": 198,
+        "append_usual": 217,
         "append_pieces": 0,
         "put_piece": 0,
         "find": 18,

@@ -37,6 +37,7 @@ _JUDGED_AND_JUDGE = (
     "sim/**/*.py",
     "errors.py",
     "_error_*.py",
+    "_leases.py",
     "records.py",
 )
 # What the compiled parts are made of besides.
