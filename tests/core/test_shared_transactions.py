@@ -14,7 +14,11 @@ from txnproducer._core.claims import next_answer
 from txnproducer._core.shared_transactions import Part
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._leases import PartitionReceipt, TransactionLease, TransactionReceipt
-from txnproducer._protocol.messages import ApiKey, InitProducerIdRequest
+from txnproducer._protocol.messages import (
+    ApiKey,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from txnproducer.errors import (
     ClaimRefusedError,
     ErrorCode,
@@ -706,3 +710,66 @@ def test_a_lease_under_way_does_not_hold_up_an_abort():
     assert leasing.is_completed
     assert not leasing.is_successful
     assert holder.manager.part is Part.ALONE
+
+
+# --- the rest ------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_asked_for_again_where_its_coordinator_has_moved():
+    cluster = make_cluster()
+    lease = leased(started(cluster))
+    harness = OnCluster(cluster)
+
+    def moved(answer):
+        return type(answer)(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
+
+    # The broker did not carry it out: as if it had not arrived.
+    harness.cluster = _Refusing(cluster, moved)
+    result = harness.core.begin_join(lease, 0)
+    harness.run_until(lambda: result.is_completed)
+    assert result.is_successful
+    asked = harness.client.sent(ApiKey.INIT_PRODUCER_ID)
+    assert [request.transactional_id for request in asked] == ["txn.claim-0"] * 2
+
+
+class _Refusing:
+    """A cluster that refuses the first InitProducerId, and is what it was from then on."""
+
+    def __init__(self, cluster, refuse):
+        self._cluster, self._refuse, self._has_refused = cluster, refuse, False
+
+    def __getattr__(self, name):
+        return getattr(self._cluster, name)
+
+    def handle(self, node_id, request, now_ms):
+        if isinstance(request, InitProducerIdRequest) and not self._has_refused:
+            self._has_refused = True
+            return self._refuse(InitProducerIdResponse(0, 0))
+        return self._cluster.handle(node_id, request, now_ms)
+
+
+def test_a_participant_needs_the_id_of_the_lease():
+    cluster = make_cluster()
+    lease = leased(started(cluster))
+    with pytest.raises(ValueError, match="they need one id"):
+        OnCluster(cluster, transactional_id="other").core.begin_join(lease, 0)
+
+
+def test_claims_whose_epochs_a_transaction_has_used_up_are_asked_for_again():
+    cluster = make_cluster()
+    cluster.preset_epoch("txn.claim-0", 2**15 - 5)
+    holder = started(cluster)
+    for number in range(4):
+        holder.core.adopt(share(cluster, holder, [b"%d" % number], claims=1))
+        holder.end(is_commit=True)
+    assert committed(cluster) == [b"0", b"1", b"2", b"3"]
+    assert len(claims_asked(holder)) > 1
+
+
+def test_what_is_leased_is_told_by_the_core():
+    holder = started(make_cluster())
+    with pytest.raises(IllegalStateError, match="not leased"):
+        assert holder.core.lease
+    lease = leased(holder)
+    assert holder.core.lease == lease
+    assert holder.core.cluster_id is None  # the scripted client tells none
