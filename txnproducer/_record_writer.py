@@ -29,6 +29,7 @@ from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._io_thread import IoThread, monotonic_ms, monotonic_ns, wall_clock_ms
+from txnproducer._leases import TransactionLease
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
 from txnproducer._record.implementation import IMPL
@@ -36,7 +37,7 @@ from txnproducer._row_sending import RowSender
 from txnproducer._turnstile import new_turnstile
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import KafkaError
+from txnproducer.errors import ClaimRefusedError, KafkaError
 
 __all__ = ["OnDelivery", "RecordWriter"]
 
@@ -410,6 +411,19 @@ class RecordWriter:
             self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
         if result.error is not None:
             raise result.error
+
+    def _check_cluster(self, lease: TransactionLease) -> None:
+        """Refuse a lease of another cluster, where identities could be alike by chance."""
+        core = self._core
+        if lease.cluster_id is None:
+            return
+        if not self._io.wait_until(lambda: core.cluster_id is not None, self._max_block_s):
+            raise _advice.timed_out("join", self._config.max_block_ms)
+        if core.cluster_id != lease.cluster_id:
+            raise ClaimRefusedError(
+                f"the {lease} is of cluster {lease.cluster_id!r}, and bootstrap_servers lead to"
+                f" {core.cluster_id!r}"
+            )
 
     def _settle(self) -> None:
         """Hear that a call has ended which may tell the transaction's outcome."""

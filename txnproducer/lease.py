@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from txnproducer import _advice
 from txnproducer._leases import PartitionReceipt, TransactionLease, TransactionReceipt
 from txnproducer._record_writer import RecordWriter
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import ClaimRefusedError, InvalidConfigurationError
+from txnproducer.errors import InvalidConfigurationError
 
 __all__ = [
     "PartitionReceipt",
@@ -87,19 +86,6 @@ class TransactionParticipant(RecordWriter):
         except BaseException:
             self.close(0)
             raise
-
-    def _check_cluster(self, lease: TransactionLease) -> None:
-        """Refuse a lease of another cluster, where the claim could be answered alike by chance."""
-        core = self._core
-        if lease.cluster_id is None:
-            return
-        if not self._io.wait_until(lambda: core.cluster_id is not None, self._max_block_s):
-            raise _advice.timed_out("join", self._config.max_block_ms)
-        if core.cluster_id != lease.cluster_id:
-            raise ClaimRefusedError(
-                f"the {lease} is of cluster {lease.cluster_id!r}, and bootstrap_servers lead to"
-                f" {core.cluster_id!r}"
-            )
 
     def receipt(self) -> TransactionReceipt:
         """Wait until every record is acknowledged; return what was written, and take no more.

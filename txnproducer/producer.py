@@ -281,7 +281,7 @@ class TransactionalProducer(RecordWriter):
         """Make a producer that goes on with a transaction which another process has opened.
 
         It can add offsets, adopt receipts, commit or abort, and then make transactions of its
-        own. It writes no records into this one. Nothing is asked of the cluster yet: where the
+        own. It writes no records into this one. Only the cluster's id is asked for: where the
         transaction is over, or a newer producer has the id, the commit says so; and so it does
         where participants and holder have written nothing at all (abort then).
 
@@ -292,6 +292,7 @@ class TransactionalProducer(RecordWriter):
         """
         producer = cls(bootstrap_servers, lease.transactional_id, **settings)
         try:
+            producer._check_cluster(lease)
             with producer._lock:
                 producer._core.resume(lease)
                 producer._commit = None

@@ -696,6 +696,34 @@ def test_a_lease_that_timed_out_is_asked_for_again_and_goes_on():
     assert len(holder.manager.lease.claims) == 2
 
 
+@VERSIONS
+def test_nothing_is_sent_while_a_lease_is_under_way(version):
+    cluster = make_cluster(version)
+    holder = started(cluster)
+    holder.transact(b"before")
+    holder.begin()
+    leasing = holder.core.begin_lease(1)
+    with pytest.raises(IllegalStateError, match="its participants write the records"):
+        holder.send("topic", b"of the holder", partition=0)
+    holder.complete(leasing)
+    harness = participant(cluster, holder.manager.lease, 0)
+    write(harness, TP0, b"of the participant")
+    holder.core.adopt([harness.core.give_receipt()])
+    holder.end(is_commit=True)
+    assert b"of the participant" in committed(cluster)
+
+
+def test_a_lease_that_came_after_its_caller_had_timed_out_is_had_by_calling_again():
+    holder = started(make_cluster())
+    holder.begin()
+    first = holder.core.begin_lease(1)
+    holder.run_until(lambda: first.is_completed)
+    assert holder.core.begin_lease(1) is first
+    first.acknowledge()
+    with pytest.raises(IllegalStateError, match="again"):
+        holder.core.begin_lease(1)
+
+
 def test_a_lease_under_way_does_not_hold_up_an_abort():
     cluster = make_cluster()
     holder = started(cluster)

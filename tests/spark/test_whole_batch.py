@@ -7,7 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from txnproducer._core.partitioner import partition_for_key
-from txnproducer.errors import InvalidConfigurationError, KafkaTimeoutError, ProducerFencedError
+from txnproducer.errors import (
+    InvalidConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    RecordTooLargeError,
+)
 from txnproducer.lease import TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError
@@ -18,7 +24,7 @@ from txnproducer.spark.errors import BatchFailedError, SinkError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
 from txnproducer.spark.options import check_batch_atomicity
-from txnproducer.spark.participant_task import Part, _own_rows
+from txnproducer.spark.participant_task import Part, _is_users, _own_rows
 from txnproducer.spark.placing import PlaceFinder
 from txnproducer.spark.runs import Batch
 from txnproducer.spark.whole_batch import WholeBatches
@@ -101,11 +107,11 @@ def test_what_does_not_go_with_whole_batches():
 class FakeProducer:
     """Notes the calls; its commits and aborts end as a test says."""
 
-    def __init__(self, log, commits, aborts):
-        self.log, self.commits, self.aborts = log, commits, aborts
+    def __init__(self, log, commits, aborts, begins):
+        self.log, self.commits, self.aborts, self.begins = log, commits, aborts, begins
 
     def begin_transaction(self):
-        self.log.append("begin")
+        self._end("begin", self.begins)
 
     def lease(self, claims):
         self.log.append(f"lease {claims}")
@@ -134,7 +140,7 @@ class FakeLedger(Ledger):
     """Holds the entries that are found, one after the other."""
 
     log: list[str]
-    found: list[LedgerEntry | None]
+    found: list[LedgerEntry | BaseException | None]
 
     def __init__(self, log, found):
         super().__init__("nowhere:9092", "sink", "topic", {})
@@ -142,7 +148,10 @@ class FakeLedger(Ledger):
 
     def read_whole(self, *, waits_for_undecided=True):
         self.log.append("look" if waits_for_undecided else "glance")
-        return self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     def write_whole(self, producer, entry):
         self.log.append(f"entry of {entry.rows} rows")
@@ -154,15 +163,17 @@ def whole(monkeypatch):
     log: list[str] = []
     monkeypatch.setattr(module, "wait_exponential", lambda **_: lambda _: 0)
 
-    def make(found=(None,), commits=(), aborts=()):
-        commits, aborts = list(commits), list(aborts)
+    def make(found=(None,), commits=(), aborts=(), begins=(), tell=None):
+        commits, aborts, begins = list(commits), list(aborts), list(begins)
         batches = WholeBatches(
-            FakeLedger(log, list(found)), LedgerRules("write"), lambda *_: log.append("tell")
+            FakeLedger(log, list(found)),
+            LedgerRules("write"),
+            tell or (lambda *_: log.append("tell")),
         )
 
         def take():
             log.append("take")
-            return FakeProducer(log, commits, aborts)
+            return FakeProducer(log, commits, aborts, begins)
 
         monkeypatch.setattr(batches, "_take", take)
         return batches
@@ -276,7 +287,7 @@ def test_a_commit_without_a_clear_success_is_decided_by_the_ledger(whole, error)
     batches.enter(BATCH, {})
     parts, _ = batches.write(BATCH, lambda _: [part(), part()])
     assert len(parts) == 2
-    assert log[-5:] == ["tell", "commit", "close", "take", "look"]
+    assert log[-6:] == ["tell", "commit", "close", "take", "look", "tell"]
 
 
 def test_a_commit_that_did_not_happen_is_made_again(whole):
@@ -298,3 +309,56 @@ def test_a_failed_abort_asks_for_a_new_producer_which_looks_before_it_writes(who
     assert log[-4:] == ["abort", "close", "take", "look"]
     batches.close()
     assert log[-1] == "close"
+
+
+def test_a_ledger_that_could_not_be_read_behind_a_commit_is_read_before_another_run(whole):
+    make, log = whole
+    found = [None, None, KafkaTimeoutError("?"), ENTRY]
+    batches = make(found=found, commits=[KafkaTimeoutError("?")])
+    batches.enter(BATCH, {})
+    assert batches.write(BATCH, lambda _: [part(), part()]) == ([], ENTRY)
+    assert log.count("commit") == 1
+
+
+def test_a_hook_that_raises_behind_the_commit_has_nothing_written_again(whole):
+    make, log = whole
+
+    def tell(name, *_):
+        if name == "batch_after_commit":
+            raise RuntimeError("of the user")
+
+    batches = make(tell=tell)
+    batches.enter(BATCH, {})
+    with pytest.raises(RuntimeError, match="of the user"):
+        batches.write(BATCH, lambda _: [part(), part()])
+    assert log.count("commit") == 1
+
+
+def test_a_producer_that_cannot_begin_is_replaced(whole):
+    make, log = whole
+    batches = make(begins=[ProducerFencedError()], aborts=[ProducerFencedError()])
+    batches.enter(BATCH, {})
+    parts, _ = batches.write(BATCH, lambda _: [part(), part()])
+    assert len(parts) == 2
+    assert log.count("take") == 2
+
+
+@pytest.mark.parametrize("call", ["commits", "aborts"])
+def test_an_interrupted_end_leaves_no_producer_behind(whole, call):
+    make, log = whole
+    batches = make(**{call: [KeyboardInterrupt()]})
+    batches.enter(BATCH, {})
+    failing = call == "aborts"
+    with pytest.raises(KeyboardInterrupt):
+        batches.write(BATCH, lambda _: [part("lost" if failing else ""), part()])
+    assert log[-1] == "close"
+    batches.write(BATCH, lambda _: [part(), part()])
+    assert log.count("take") == 2
+
+
+def test_a_records_own_error_is_the_users_whatever_followed_from_it():
+    cause = RecordTooLargeError("5086 bytes", recovery="abort")
+    error = KafkaError("cannot go on", recovery="abort")
+    error.__cause__ = cause
+    assert _is_users(error)
+    assert not _is_users(KafkaTimeoutError("lost"))

@@ -122,7 +122,7 @@ class SharedTransactionManager(TransactionManager):
         self._fail_with_error()
         self._ensure_in_transaction("there is nothing to lease")
         leasing = self._leasing
-        if leasing is not None and not leasing.is_completed and claims == self._wanted_claims:
+        if leasing is not None and not leasing.is_acked and claims == self._wanted_claims:
             return leasing
         self._refuse_lease(claims, has_incomplete=has_incomplete)
         self._wanted_claims = claims
@@ -387,6 +387,9 @@ class SharedTransactionManager(TransactionManager):
         super().check_can_append()
         if self.part not in _MAY_WRITE:
             raise IllegalStateError(f"{self.name}: send(): {self.part.value}")
+        if self._leasing is not None:
+            # Under way: participants' numbers begin at 0, so nobody may have used these.
+            raise IllegalStateError(f"{self.name}: send(): {Part.HOLDER.value}")
 
     # --- ends -----------------------------------------------------------------------------------
 

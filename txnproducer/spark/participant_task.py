@@ -20,7 +20,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import IllegalStateError, KafkaError, Recovery
+from txnproducer.errors import (
+    IllegalStateError,
+    InvalidConfigurationError,
+    InvalidRecordError,
+    KafkaError,
+    RecordTooLargeError,
+    Recovery,
+    SerializationError,
+)
 from txnproducer.lease import TransactionLease, TransactionParticipant, TransactionReceipt
 from txnproducer.spark.digest import Digest
 from txnproducer.spark.errors import SinkError
@@ -29,6 +37,13 @@ from txnproducer.spark.placing import Placed
 from txnproducer.spark.schema import RowReader
 
 _CLOSE_S = 30.0
+_OF_THE_USER = (
+    InvalidConfigurationError,
+    InvalidRecordError,
+    RecordTooLargeError,
+    SerializationError,
+    SinkError,
+)
 
 
 @dataclass(frozen=True)
@@ -141,7 +156,7 @@ class _Writing:
 
     def _failed(self, error: KafkaError) -> Part:
         text = f"partition {self._partition}: {type(error).__name__}: {error}"
-        return self._part(None, text, error.recovery)
+        return self._part(None, text, "fix" if _is_users(error) else error.recovery)
 
     def _part(self, receipt: TransactionReceipt | None, failure: str, recovery: Recovery) -> Part:
         digest, seconds = self._digest, self._seconds
@@ -159,6 +174,15 @@ def _own_rows(own: int, rows: Iterable[Placed]) -> Iterator[Any]:
         yield row
 
 
+def _is_users(error: BaseException | None) -> bool:
+    """Tell whether another run would fail alike: for a record's own error, whatever followed."""
+    while error is not None:
+        if isinstance(error, _OF_THE_USER):
+            return True
+        error = error.__cause__
+    return False
+
+
 def _refuse_later_attempts() -> None:
     from pyspark import TaskContext
 
@@ -166,6 +190,6 @@ def _refuse_later_attempts() -> None:
     if context is not None and context.attemptNumber() > 0:
         raise KafkaError(
             f"this is attempt {context.attemptNumber()} of the task: an earlier one may have"
-            " written under its claim",
+            " written under its claim (why that failed is in Spark's log)",
             recovery="abort",
         )

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import KafkaError
+from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.digest import total
@@ -71,8 +71,19 @@ class WholeBatches:
         if self._producer is None:
             # Before anybody is harmed; what an old driver left open is not decided yet.
             self._look(batch, waits_for_undecided=False)
-            self._producer = self._take()
+            return self._open(batch)
         return self._look(batch)
+
+    def _open(self, batch: Batch) -> LedgerEntry | None:
+        """Take the id, and then look; who could not look has not taken it, and begins again."""
+        producer = self._take()
+        try:
+            entry = self._look(batch)
+        except BaseException:
+            producer.close(0)
+            raise
+        self._producer = producer
+        return entry
 
     def write(self, batch: Batch, run_tasks: RunTasks) -> tuple[list[Part], LedgerEntry | None]:
         """Write a batch, and commit it.
@@ -94,16 +105,21 @@ class WholeBatches:
             retry=retry_if_exception(_is_worth_another_run),
             reraise=True,
         )
-        return retrying(self._run, batch, run_tasks)
+        parts, entry = retrying(self._run, batch, run_tasks)
+        if entry is None:  # behind the retries: nothing that is committed may be run again
+            self._tell("batch_after_commit", batch.batch_id, sum(part.rows for part in parts))
+        return parts, entry
 
     def _run(self, batch: Batch, run_tasks: RunTasks) -> tuple[list[Part], LedgerEntry | None]:
         if self._producer is None:
-            self._producer = self._take()
-            if (entry := self._look(batch)) is not None:
+            entry = self._open(batch)
+            if entry is not None:
                 return [], entry
         producer = self._producer
-        producer.begin_transaction()
+        if producer is None:
+            raise IllegalStateError("a sink without a producer")
         try:
+            producer.begin_transaction()
             parts = self._fill(producer, batch, run_tasks)
             self._tell("batch_before_commit", batch.batch_id, sum(part.rows for part in parts))
         except BaseException:
@@ -129,19 +145,19 @@ class WholeBatches:
     def _commit(
         self, producer: TransactionalProducer, batch: Batch, parts: list[Part]
     ) -> tuple[list[Part], LedgerEntry | None]:
-        rows = sum(part.rows for part in parts)
         try:
             producer.commit_transaction()
         except KafkaError as error:
             self._give_up()
-            self._producer = self._take()
-            if self._look(batch) is None:
+            if self._open(batch) is None:
                 raise _as_failed(batch, error) from error
             _LOG.warning(
                 "batch %d is committed, though the commit said: %s", batch.batch_id, error
             )
             return parts, None
-        self._tell("batch_after_commit", batch.batch_id, rows)
+        except BaseException:
+            self._give_up(0)  # interrupted: the next batch asks the ledger
+            raise
         return parts, None
 
     def _abort(self, producer: TransactionalProducer) -> None:
@@ -150,11 +166,14 @@ class WholeBatches:
         except KafkaError as error:
             _LOG.info("a new producer is needed: %s", error)
             self._give_up()
+        except BaseException:
+            self._give_up(0)
+            raise
 
-    def _give_up(self) -> None:
+    def _give_up(self, timeout_s: float = _CLOSE_S) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.close(_CLOSE_S)
+            producer.close(timeout_s)
 
     def close(self) -> None:
         """Let go of the sink."""
