@@ -199,12 +199,14 @@ class History:
         doubtful: the attempts whose records a broker refused without saying that it has them not.
         doubtful_at: the same, each with the partition.
         forgotten_at: the attempts of whose producer a partition said that it does not know it.
+        straggled_ms: when a participant last asked for a claim of an old lease, by its id.
         told: the partition and first offset of each batch, as the answers came; by network, which
             is one for each life of a process.
     """
 
     def __init__(self) -> None:
         self.delivery_count = 0
+        self.straggled_ms: dict[str | None, int] = {}
         self.attempts: list[Attempt] = []
         self.fences: list[Fence] = []
         self.shaken: set[tuple[str, int]] = set()

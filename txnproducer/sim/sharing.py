@@ -41,6 +41,7 @@ _HASTY_RATE = 0.2
 _SECOND_RUN_WITHIN_MS = 400
 _LONGEST_WORK_MS = 8_000
 _SLEEPS_MS = (50, 1_000, 20_000)
+_LONGEST_SLEEP_MS = 60_000
 
 _Wait = tuple[Condition, int]
 
@@ -134,6 +135,9 @@ class _Run:
             ended = yield from call(
                 process, lambda: process.core.begin_join(self._lease, self._claim)
             )
+            if self._holder.is_crashed or self._holder.manager.lease != self._lease:
+                history = process.simulator.history
+                history.straggled_ms[process.transactional_id] = process.now_ms
             if not ended.is_timed_out:
                 return ended.error
         patience.gave_up("join")
@@ -143,8 +147,11 @@ class _Run:
     def has_own_fault(self) -> bool:
         """Whether it failed, if it did, for what it sent, or because an answer was lost."""
         process, attempt = self.process, self.attempt
-        has_asked_again = process.network.claims_asked > 1
-        is_unsure = isinstance(self.error, ClaimRefusedError) and has_asked_again
+        # Asked twice, or by one that was left over: then an epoch is gone that nobody used.
+        straggled_ms = process.simulator.history.straggled_ms.get(process.transactional_id)
+        is_late = straggled_ms is not None and process.now_ms - straggled_ms < _LONGEST_SLEEP_MS
+        has_lost_epoch = process.network.claims_asked > 1 or is_late
+        is_unsure = isinstance(self.error, ClaimRefusedError) and has_lost_epoch
         waited = any(record.waited_in_vain for record in attempt.records)
         return attempt.is_mistaken or waited or is_unsure or self._is_forgotten
 
