@@ -801,3 +801,43 @@ def test_what_is_leased_is_told_by_the_core():
     lease = leased(holder)
     assert holder.core.lease == lease
     assert holder.core.cluster_id is None  # the scripted client tells none
+
+
+def test_claims_of_an_abort_are_asked_for_anew_though_their_receipts_were_there():
+    cluster = make_cluster()
+    holder = started(cluster)
+    holder.core.adopt(share(cluster, holder, [b"1"]))
+    holder.end(is_commit=False)
+    asked = len(claims_asked(holder))
+    leased(holder)
+    assert len(claims_asked(holder)) == 2 * asked
+
+
+@VERSIONS
+def test_offsets_that_the_holder_added_are_committed_by_who_resumes_its_lease(version):
+    cluster = make_cluster(version)
+    holder = started(cluster)
+    receipts = share(cluster, holder, [])
+    offsets = {TP0: OffsetAndMetadata(9)}
+    holder.complete(holder.core.send_offsets_to_transaction(offsets, GROUP_OF_NOBODY))
+    heir = resumed(cluster, holder.manager.lease)
+    heir.core.adopt(receipts)
+    heir.end(is_commit=True)
+    assert cluster.group_offsets("ledger").group("ledger").committed[TP0].offset == 9
+
+
+def test_a_participant_is_closed_without_a_warning(caplog):
+    cluster = make_cluster()
+    harness = participant(cluster, leased(started(cluster)), 0)
+    harness.core.initiate_close(harness.now_ms)
+    harness.run_until(lambda: harness.core.is_closed)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_each_claim_is_asked_of_its_own_coordinator():
+    holder = started(make_cluster())
+    lease = leased(holder)
+    holder.end(is_commit=False)
+    keys = [request.key for request in holder.client.sent(ApiKey.FIND_COORDINATOR)]
+    assert keys[-3:] == ["txn.claim-0", "txn.claim-1", "txn"]
+    assert len(lease.claims) == 2
