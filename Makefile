@@ -20,15 +20,15 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
-.PHONY: help demo test lint types unit simulation integration examples chaos sim sim-compiled bench bench-full format env clean coverage
+.PHONY: help demo test lint types unit simulation integration integration-all test-spark-versions examples chaos chaos-spark sim sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.installed-demo  ## stream a real data set through Spark into Kafka, exactly once, with faults
 	@$(BIN)/txnproducer demo $(if $(INPUT),--input "$(INPUT)")
 
-test: lint types unit simulation integration examples  ## pass every check below
+test: lint types unit simulation integration  ## pass every check below
 
 lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 	$(BIN)/ruff check $(CODE)
@@ -42,7 +42,8 @@ types: .venv/.installed-dev  ## mypy --strict
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
-TESTS_OF_COMPILED = tests/record tests/wire $(wildcard tests/test_*.py)
+TESTS_OF_COMPILED = tests/record tests/wire $(filter-out \
+  tests/test_architecture.py tests/test_api_properties.py, $(wildcard tests/test_*.py))
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
 	$(PYTEST) tests --numprocesses=auto
@@ -61,19 +62,27 @@ coverage: .venv/.installed-dev  ## the unit tests again, with the branches they 
 	$(BIN)/coverage run -m pytest tests
 	$(BIN)/coverage report --skip-covered
 
-integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark
-	$(PYTEST) integration -m integration --ignore=integration/test_examples.py \
-	  --numprocesses=2 --dist=worksteal
+integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark, and every program in examples/
+	$(PYTEST) integration -m 'integration and not long' --numprocesses=2 --dist=worksteal
 
-examples: .venv/.installed-dev  ## run every program in examples/
+integration-all: .venv/.installed-dev  ## the same, with those that take minutes each
+	$(PYTEST) integration -m integration --numprocesses=2 --dist=worksteal
+
+test-spark-versions: .venv/.installed-dev  ## the Spark part on PySpark 4.0, 4.1 and 4.3, each in an environment of its own
+	$(BIN)/python -m integration.spark_versions $(ARGS)
+
+examples: .venv/.installed-dev  ## run every program in examples/ alone
 	$(PYTEST) integration/test_examples.py -m integration
 
 chaos: .venv/.installed-dev  ## kill brokers and clients for as long as it takes; goes on where it stopped
 	$(BIN)/python -m integration.chaos $(ARGS)
 
+chaos-spark: .venv/.installed-dev  ## kill Spark's and Kafka's processes under the sink; goes on where it stopped
+	$(BIN)/python -m integration.spark_chaos $(ARGS)
+
 sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on where it stopped
 	$(BIN)/txnproducer simulate --seed 1 --seeds 100000 --requests 100000000 \
-	  --coverage 2500 --least-branches 93 --results results/sim.jsonl $(ARGS)
+	  --coverage 4000 --least-branches 95 --results results/sim.jsonl $(ARGS)
 
 sim-compiled: .venv/.installed-dev  ## the same, compiled by mypyc: twice as fast, branches not counted
 	$(BIN)/python -m tests.sim.compiled build/compiled
@@ -86,6 +95,20 @@ bench: .venv/.installed-dev  ## measure against other clients, side by side (fiv
 bench-full: .venv/.installed-dev  ## everybody in everything, and more sizes, codecs, partitions and threads (an hour)
 	$(BIN)/python -m integration.benchmarks --full $(ARGS)
 
+# Spark's Kafka connector is complete on the registries for this version alone.
+BENCH_SPARK := .venv-bench-spark
+BENCH_SPARK_PIP := $(BENCH_SPARK)/bin/python -m pip install -qq --disable-pip-version-check
+
+$(BENCH_SPARK)/.installed: .venv/.created pyproject.toml $(COMPILED)
+	@$(BIN)/python -m venv $(BENCH_SPARK)
+	@$(BENCH_SPARK_PIP) --upgrade 'pip>=25.1'
+	@$(BENCH_SPARK_PIP) --editable '.[spark,testing]' 'pyspark==4.0.0' 'confluent-kafka>=2.8'
+	@touch $@
+
+bench-spark: $(BENCH_SPARK)/.installed .venv/.installed-dev  ## measure against Spark's own Kafka sink on Spark 4.0.0; ours on the newest as well
+	$(BENCH_SPARK)/bin/python -m integration.benchmarks_spark $(ARGS)
+	$(BIN)/python -m integration.benchmarks_spark $(ARGS)
+
 format: .venv/.installed-dev  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
@@ -93,7 +116,7 @@ format: .venv/.installed-dev  ## rewrite the code in the project's style
 env: .venv/.installed-dev  ## make .venv with everything a developer needs
 
 clean:  ## remove .venv and every cache inside the checkout
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find txnproducer -name '*.so' -delete
 
 .venv/.created:

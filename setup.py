@@ -18,7 +18,11 @@ from setuptools.command.build_ext import build_ext
 WANTED = os.environ.get("TXNPRODUCER_IMPL", "").strip().lower()
 # Without the interpreter's own -g: what a debugger needs would be most of a wheel.
 FLAGS = ["-O2", "-g0", "-fno-strict-aliasing"]
-HEADERS = ["txnproducer/_record/_varint.h", "txnproducer/_record/_murmur2.h"]
+HEADERS = [
+    "txnproducer/_record/_varint.h",
+    "txnproducer/_record/_murmur2.h",
+    "txnproducer/_record/_record_hash.h",
+]
 # Written in Cython.
 WRITTEN = {
     "txnproducer._record._speedups": "txnproducer/_record/_speedups.pyx",

@@ -21,6 +21,7 @@ class Read:
     offset: int
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 def read_with_confluent(
@@ -57,7 +58,8 @@ def _drain(consumer, left: set[int], deadline: float) -> list[Read]:
         error = message.error()
         if error is None:
             place = message.partition(), message.offset()
-            found.append(Read(*place, message.key(), message.value()))
+            headers = tuple(message.headers() or ())
+            found.append(Read(*place, message.key(), message.value(), headers))
         elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
             left.discard(message.partition())
         else:

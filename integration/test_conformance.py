@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,7 +16,8 @@ from integration.conftest import Broker
 
 pytestmark = pytest.mark.integration
 
-ALL_CASES = os.environ.get("TXNPRODUCER_ALL_CASES", "") not in ("", "0")
+_LAST_EPOCHS = pytest.mark.long("asks for 32,767 epochs; one such case is always run")
+_ONE_OF_THEM = "after_the_last_epoch_a_bump_gets_a_new_producer_id"
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +42,16 @@ def live_guarded(broker: Broker) -> Iterator[LiveTarget]:
             yield target
 
 
-def cases_on(nodes: int, *, has_authorizer: bool = False) -> list[str]:
-    return [name for name, case in CASES.items() if case.cluster == (nodes, has_authorizer)]
+def cases_on(nodes: int, *, has_authorizer: bool = False) -> list[Any]:
+    return [
+        pytest.param(name, marks=_LAST_EPOCHS if is_long(name) else ())
+        for name, case in CASES.items()
+        if case.cluster == (nodes, has_authorizer)
+    ]
+
+
+def is_long(name: str) -> bool:
+    return CASES[name].group == "last_epochs" and name != _ONE_OF_THEM
 
 
 @pytest.mark.parametrize("name", cases_on(1))
@@ -69,11 +78,6 @@ def test_the_model_answers_as_a_real_broker_with_an_authorizer_does(
 def compare(case: Case, mode: Mode, live: LiveTarget) -> None:
     if not case.is_for(mode.transaction_version):
         pytest.skip(f"about transactions v{case.only} alone")
-    if case.group == "last_epochs" and mode.name == "4.3.1-v1" and not ALL_CASES:
-        pytest.skip(
-            "asks for 32,767 epochs, as it does on 3.9.1 and with v2; TXNPRODUCER_ALL_CASES=1 "
-            "runs it here as well"
-        )
     truth = play(case, live)
     model = ModelTarget(mode.version, mode.transaction_version, case.nodes)
     assert play(case, model) == truth

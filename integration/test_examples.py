@@ -40,6 +40,7 @@ SHOWS = {
         "written: 1000 rows in ",
         "again: 1000 rows recognised, 0 transactions",
     ],
+    "spark_data_source.py": ["read back: 250 rows, 250 of them different"],
     "spark_streaming.py": ["read back: 300 rows, 300 of them different"],
     "consume_transform_produce.py": [
         "attempt 2: 4 results sent, then a crash: aborted, read again",

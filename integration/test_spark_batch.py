@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import signal
 import threading
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from integration.readers import read_with_confluent, values
+from integration.readers import read_with_confluent
+from integration.spark_frames import (
+    PARTITIONS,
+    Strike,
+    expected,
+    keyed,
+    keyless,
+    seen,
+    wait_for,
+)
 from integration.waiting import wait_until
 from txnproducer import InvalidConfigurationError
 from txnproducer._core.partitioner import partition_for_key
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, SinkError
-from txnproducer.spark.demo import start_spark
-from txnproducer.spark.errors import BatchFailedError
-from txnproducer.testing import EmbeddedKafka
+from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
-_NUMBERS = itertools.count()
-PARTITIONS = 3
-
-
-@pytest.fixture(scope="module")
-def kafka():
-    with EmbeddedKafka() as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        session = start_spark(tmp_path_factory.mktemp("spark"))
-        yield session
-        session.stop()
-
-
-@pytest.fixture
-def topic(kafka):
-    name = f"whole-{next(_NUMBERS)}"
-    kafka.create_topic(name, partitions=PARTITIONS)
-    return name
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    # PySpark leaves sockets to the garbage collector; that is not ours to judge.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
 
 
 @pytest.fixture
@@ -72,32 +43,8 @@ def sink(kafka, topic):
         one.close()
 
 
-def keyless(spark, count, partitions=2, first=0):
-    rows = [(f"value {n}",) for n in range(first, first + count)]
-    return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), "value string")
-
-
-def keyed(spark, count, first=0):
-    rows = [(f"key {n % 17}", f"value {n}") for n in range(first, first + count)]
-    data = spark.sparkContext.parallelize(rows, 4)
-    return spark.createDataFrame(data, "key string, value string")
-
-
-def seen(kafka, topic):
-    return sorted(values(read_with_confluent(kafka.bootstrap_servers, topic)))
-
-
-def expected(count, first=0):
-    return sorted(b"value %d" % n for n in range(first, first + count))
-
-
 def number_of(read):
     return int((read.value or b"").split()[1])
-
-
-def wait_for(kafka, topic, wanted):
-    """Wait until readers see this: a commit returns before its markers are written."""
-    wait_until(lambda: seen(kafka, topic) == wanted, f"readers do not see {len(wanted)} rows")
 
 
 def test_a_batch_is_one_transaction_and_its_replay_none(spark, kafka, topic, sink):
@@ -108,8 +55,9 @@ def test_a_batch_is_one_transaction_and_its_replay_none(spark, kafka, topic, sin
     again = sink().write(keyless(spark, 100), 0)
     assert (again.rows, again.transactions, again.replayed) == (100, 0, 2)
     wait_for(kafka, topic, expected(100))
-    (entry,) = writer.status().values()
-    assert (entry.batch_id, entry.rows, entry.writers) == (0, 100, 2)
+    found = writer.status()
+    assert (found.atomicity, found.query_id, found.run) == ("batch", "query", 0)
+    assert (found.batch.batch_id, found.batch.rows, found.batch.writers) == (0, 100, 2)
 
 
 def test_one_sink_writes_batch_after_batch(spark, kafka, topic, sink):
@@ -123,7 +71,7 @@ def test_one_sink_writes_batch_after_batch(spark, kafka, topic, sink):
 def test_rows_with_keys_go_where_the_producer_would_put_them_in_their_order(
     spark, kafka, topic, sink
 ):
-    sink().write(keyed(spark, 400), 0)
+    sink().write(keyed(spark, 400, partitions=4, keys=17), 0)
     wait_for(kafka, topic, expected(400))
     found = read_with_confluent(kafka.bootstrap_servers, topic)
     assert all(r.partition == partition_for_key(r.key or b"", PARTITIONS) for r in found)
@@ -157,30 +105,8 @@ def test_empty_batches_are_recorded(spark, kafka, topic, sink):
     assert writer.write(keyless(spark, 0), 0).rows == 0
     assert writer.write(spark.createDataFrame([], "value string"), 1).rows == 0
     writer.write(keyless(spark, 5), 2)
-    assert writer.status()[-1].batch_id == 2
+    assert writer.status().batch.batch_id == 2
     wait_for(kafka, topic, expected(5))
-
-
-@dataclass(frozen=True)
-class Strike:
-    """Does harm at an event, once: kills the process, or sleeps."""
-
-    marker: str
-    event: str
-    partition: int | None = 1
-    sleep_s: float = 0.0
-
-    def __call__(self, name, info):
-        if name != self.event or info.get("partition") != self.partition:
-            return
-        try:
-            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        if self.sleep_s:
-            time.sleep(self.sleep_s)
-        else:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +130,7 @@ def test_a_batch_that_cannot_be_written_is_told_and_leaves_nothing(spark, kafka,
     wait_for(kafka, topic, expected(10))
 
 
+@pytest.mark.long("three runs of four attempts; the test below has them as well")
 def test_what_the_frame_itself_raises_passes_through(spark, kafka, topic, sink):
     from pyspark.sql.functions import udf
 
@@ -215,6 +142,60 @@ def test_what_the_frame_itself_raises_passes_through(spark, kafka, topic, sink):
     with pytest.raises(Exception, match="ZeroDivisionError"):
         sink().write(data.select(fails("value").alias("value")), 0)
     assert seen(kafka, topic) == []
+
+
+def test_what_failed_a_frame_first_is_told_and_not_that_later_attempts_are_refused(
+    spark, kafka, topic, sink
+):
+    # Each task has four attempts here; those behind the first may not write.
+    data = keyless(spark, 10).selectExpr(
+        "CAST(raise_error(concat('no such ', value)) AS STRING) AS value"
+    )
+    with pytest.raises(Exception, match="no such value"):
+        sink().write(data, 0)
+    assert seen(kafka, topic) == []
+
+
+def test_a_partition_that_the_topic_has_not_is_refused_once(spark, kafka, topic, sink):
+    writer = sink()
+    rows = spark.createDataFrame([(PARTITIONS, "value 0")], "partition int, value string")
+    with pytest.raises(Exception, match=f"partitions 0 to {PARTITIONS - 1}"):
+        writer.write(rows, 0)
+    assert writer._whole.runs <= 1  # none where the shuffle is run as the partitions are counted
+    assert seen(kafka, topic) == []
+
+
+@dataclass(frozen=True)
+class Note:
+    """Notes that the first part of a batch has been acknowledged."""
+
+    marker: str
+
+    def __call__(self, name, info):
+        if name == "task_after_receipt" and info["partition"] == 0:
+            Path(self.marker).touch()
+
+
+def test_a_batch_slower_than_its_transaction_may_be_is_told_so(
+    spark, kafka, topic, sink, tmp_path
+):
+    note = Note(str(tmp_path / "acknowledged"))
+
+    def slowly(number, rows):
+        yield from rows
+        if number == 1:  # the transaction's time begins with the first record
+            wait_until(Path(note.marker).exists, "no part was written", 90)
+            time.sleep(6)
+
+    data = spark.sparkContext.parallelize([(f"value {n}",) for n in range(4)], 2)
+    slow = spark.createDataFrame(data.mapPartitionsWithIndex(slowly), "value string")
+    writer = sink(on_event=note, options={"transactionTimeout": "3000"})
+    with pytest.raises(BatchTimedOutError, match=r"transactionTimeout=3000 .* partition 1,"):
+        writer.write(slow, 0)
+    assert writer._whole.runs == 1
+    assert seen(kafka, topic) == []
+    sink().write(keyless(spark, 10), 0)
+    wait_for(kafka, topic, expected(10))
 
 
 def test_no_reader_sees_a_part_of_a_batch(spark, kafka, topic, sink):

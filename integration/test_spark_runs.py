@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +12,8 @@ from txnproducer import admin
 from txnproducer.errors import KafkaError
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, StaleRunError
 from txnproducer.spark.runs import Batch, Runs
-from txnproducer.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
-_NUMBERS = itertools.count()
 
 
 class Row(tuple):
@@ -30,19 +27,6 @@ class Row(tuple):
 
 
 ROWS = [Row((f"value {n}",)) for n in range(10)]
-
-
-@pytest.fixture(scope="module")
-def kafka():
-    with EmbeddedKafka() as kafka:
-        yield kafka
-
-
-@pytest.fixture
-def topic(kafka):
-    name = f"runs-{next(_NUMBERS)}"
-    kafka.create_topic(name)
-    return name
 
 
 @pytest.fixture
@@ -64,7 +48,7 @@ def enter(sink, batch_id=0, writers=2, query_id="query"):
 
 def write_all(plan):
     for partition in range(plan.writers):
-        plan.write(partition, ROWS)
+        plan.write(partition, plan.rows(ROWS))
 
 
 def delete_group(kafka, name):
@@ -81,7 +65,7 @@ def test_a_task_of_an_earlier_run_that_wakes_writes_nothing(kafka, topic, driver
     before = enter(driver(), writers=8)
     after = enter(driver(), writers=4)
     with pytest.raises(StaleRunError, match=r"this is run 1 .* run 2 "):
-        before.write(partition, ROWS)
+        before.write(partition, before.rows(ROWS))
     write_all(after)
     assert committed(kafka, topic) == 40
 
@@ -98,7 +82,7 @@ def test_a_task_of_an_earlier_run_that_is_about_to_commit_is_shut_out(
 
     before = enter(driver(on_event=take_over), writers=8)
     with pytest.raises(KafkaError):
-        before.write(partition, ROWS)
+        before.write(partition, before.rows(ROWS))
     assert committed(kafka, topic) == 0
     write_all(seen[0])
     assert committed(kafka, topic) == 40
@@ -165,13 +149,13 @@ def test_a_run_goes_on_while_batches_are_whole_and_not_behind_a_failure(kafka, t
     first = enter(sink, 0)
     write_all(first)
     second = enter(sink, 1)
-    second.write(0, ROWS)  # and the other task fails
+    second.write(0, second.rows(ROWS))  # and the other task fails
     third = enter(sink, 1)
-    third.write(1, ROWS)
+    third.write(1, third.rows(ROWS))
     fourth = enter(sink, 2)
     assert [plan.run for plan in (first, second, third, fourth)] == [1, 1, 2, 2]
     with pytest.raises(StaleRunError):
-        second.write(1, ROWS)
+        second.write(1, second.rows(ROWS))
     assert committed(kafka, topic) == 40
 
 

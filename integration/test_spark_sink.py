@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import shutil
-import signal
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from integration.readers import read_with_confluent, values
+from integration.readers import read_with_confluent
+from integration.spark_frames import Strike, expected, keyed, seen
 from txnproducer.spark import (
     ExactlyOnceKafkaSink,
     LedgerError,
@@ -21,42 +17,9 @@ from txnproducer.spark import (
     SchemaError,
     SinkError,
 )
-from txnproducer.spark.demo import start_spark
 from txnproducer.spark.runs import Batch
-from txnproducer.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
-_NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def kafka():
-    with EmbeddedKafka() as kafka:
-        yield kafka
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        session = start_spark(tmp_path_factory.mktemp("spark"))
-        yield session
-        session.stop()
-
-
-@pytest.fixture
-def topic(kafka):
-    name = f"spark-{next(_NUMBERS)}"
-    kafka.create_topic(name, partitions=2)
-    return name
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    # PySpark leaves sockets to the garbage collector; that is not ours to judge.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
 
 
 @pytest.fixture
@@ -68,47 +31,33 @@ def sink(kafka, topic):
     return make
 
 
-def frame(spark, count, partitions=3, first=0):
-    rows = [(f"{n}", f"value {n}") for n in range(first, first + count)]
-    schema = "key string, value string"
-    return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), schema)
-
-
-def committed(kafka, topic):
-    return sorted(values(read_with_confluent(kafka.bootstrap_servers, topic)))
-
-
-def expected(count, first=0):
-    return sorted(b"value %d" % n for n in range(first, first + count))
-
-
 def test_a_batch_is_written_once_and_its_replay_not_at_all(spark, kafka, topic, sink):
     writer = sink()
-    report = writer.write(frame(spark, 100), 0)
+    report = writer.write(keyed(spark, 100), 0)
     assert (report.rows, report.transactions, report.replayed) == (100, 3, 0)
-    again = sink().write(frame(spark, 100), 0)
+    again = sink().write(keyed(spark, 100), 0)
     assert (again.rows, again.transactions, again.replayed) == (100, 0, 3)
-    sink().write(frame(spark, 50, first=100), 1)
-    assert committed(kafka, topic) == expected(150)
-    assert {p: e.batch_id for p, e in writer.status().items()} == {0: 1, 1: 1, 2: 1}
+    sink().write(keyed(spark, 50, first=100), 1)
+    assert seen(kafka, topic) == expected(150)
+    assert {p: e.batch_id for p, e in writer.status().partitions.items()} == {0: 1, 1: 1, 2: 1}
 
 
 def test_a_replay_with_other_rows_is_an_error_and_changes_nothing(spark, kafka, topic, sink):
-    sink().write(frame(spark, 30), 0)
+    sink().write(keyed(spark, 30), 0)
     with pytest.raises(Exception, match=ReplayMismatchError.__name__):
-        sink().write(frame(spark, 30, first=1), 0)
-    assert committed(kafka, topic) == expected(30)
-    kept = sink(on_replay_mismatch="keep").write(frame(spark, 30, first=1), 0)
+        sink().write(keyed(spark, 30, first=1), 0)
+    assert seen(kafka, topic) == expected(30)
+    kept = sink(on_replay_mismatch="keep").write(keyed(spark, 30, first=1), 0)
     assert kept.replayed == 3
-    assert committed(kafka, topic) == expected(30)
+    assert seen(kafka, topic) == expected(30)
 
 
 def test_another_number_of_partitions_on_a_replay_stops_on_the_driver(spark, kafka, topic, sink):
-    sink().write(frame(spark, 30, partitions=3), 0)
+    sink().write(keyed(spark, 30, partitions=3), 0)
     for partitions in (2, 4):
         with pytest.raises(PartialReplayError, match="written by"):
-            sink().write(frame(spark, 30, partitions=partitions), 0)
-    assert committed(kafka, topic) == expected(30)
+            sink().write(keyed(spark, 30, partitions=partitions), 0)
+    assert seen(kafka, topic) == expected(30)
 
 
 @pytest.mark.parametrize(
@@ -118,67 +67,67 @@ def test_a_batch_that_one_far_partition_holds_is_seen_before_a_row_is_written(
     spark, kafka, topic, sink, partitions, refusal
 ):
     # As after a driver that was killed when one of eight tasks had committed.
-    write_one_of(sink, 8, 5, frame(spark, 5, first=100).collect())
+    write_one_of(sink, 8, 5, keyed(spark, 5, first=100).collect())
     with pytest.raises(refusal, match=r"5 rows"):
-        sink().write(frame(spark, 30, partitions=partitions), 0)
-    assert committed(kafka, topic) == expected(5, first=100)
-    assert list(sink().status()) == [5]
+        sink().write(keyed(spark, 30, partitions=partitions), 0)
+    assert seen(kafka, topic) == expected(5, first=100)
+    assert list(sink().status().partitions) == [5]
 
 
 def test_a_batch_that_was_broken_off_is_completed_if_its_rows_are_the_same(
     spark, kafka, topic, sink
 ):
-    data = frame(spark, 80, partitions=8)
+    data = keyed(spark, 80, partitions=8)
     parts = data.rdd.glom().collect()
     write_one_of(sink, 8, 5, parts[5])
     report = sink().write(data, 0)
     assert (report.transactions, report.replayed) == (7, 1)
-    assert committed(kafka, topic) == expected(80)
+    assert seen(kafka, topic) == expected(80)
 
 
 def test_a_batch_that_was_broken_off_stops_a_partition_writer(spark, kafka, topic, sink):
-    data = frame(spark, 80, partitions=8)
+    data = keyed(spark, 80, partitions=8)
     parts = data.rdd.glom().collect()
     write_one_of(sink, 8, 5, parts[5])
     with pytest.raises(PartialReplayError, match="without the frame"):
         sink().partition_writer(0, writers=8)
     data.foreachPartition(sink(on_replay_mismatch="keep").partition_writer(0, writers=8))
-    assert committed(kafka, topic) == expected(80)
+    assert seen(kafka, topic) == expected(80)
 
 
 def write_one_of(sink, writers, partition, rows):
     plan, _ = sink()._plan(Batch(0, "query", writers))
-    plan.write(partition, rows)
+    plan.write(partition, plan.rows(rows))
 
 
 def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic, sink):
-    sink().write(frame(spark, 10), 0)
-    sink().write(frame(spark, 10, first=10), 1)
+    sink().write(keyed(spark, 10), 0)
+    sink().write(keyed(spark, 10, first=10), 1)
     with pytest.raises(LedgerError, match="another query"):
-        sink(query_id="new").write(frame(spark, 10), 0)
+        sink(query_id="new").write(keyed(spark, 10), 0)
     with pytest.raises(LedgerError, match="rewound"):
-        sink().write(frame(spark, 10), 0)
-    assert committed(kafka, topic) == expected(20)
-    sink(query_id="new", on_foreign_ledger="take_over").write(frame(spark, 5, first=20), 0)
-    assert committed(kafka, topic) == expected(25)
+        sink().write(keyed(spark, 10), 0)
+    assert seen(kafka, topic) == expected(20)
+    sink(query_id="new", on_foreign_ledger="take_over").write(keyed(spark, 5, first=20), 0)
+    assert seen(kafka, topic) == expected(25)
 
 
 def test_a_later_batch_without_any_ledger_is_refused(spark, kafka, topic, sink):
     with pytest.raises(LedgerError, match="no ledger"):
-        sink().write(frame(spark, 10), 5)
-    assert committed(kafka, topic) == []
-    sink(on_missing_ledger="write").write(frame(spark, 10), 5)
-    assert committed(kafka, topic) == expected(10)
+        sink().write(keyed(spark, 10), 5)
+    assert seen(kafka, topic) == []
+    sink(on_missing_ledger="write").write(keyed(spark, 10), 5)
+    assert seen(kafka, topic) == expected(10)
 
 
 def test_empty_partitions_and_empty_batches_are_recorded(spark, kafka, topic, sink):
-    assert sink().write(frame(spark, 2, partitions=4), 0).transactions == 4
-    assert sink().write(frame(spark, 0, partitions=4), 1).transactions == 4
+    assert sink().write(keyed(spark, 2, partitions=4), 0).transactions == 4
+    assert sink().write(keyed(spark, 0, partitions=4), 1).transactions == 4
     nothing = spark.createDataFrame([], "key string, value string")
     report = sink(on_missing_ledger="write").write(nothing, 2)
     assert report.rows == 0
-    assert sink().status()[0].batch_id == 2
-    assert committed(kafka, topic) == expected(2)
+    assert sink().status().partitions[0].batch_id == 2
+    assert seen(kafka, topic) == expected(2)
 
 
 def test_all_of_sparks_columns_arrive(spark, kafka, topic, sink):
@@ -203,33 +152,20 @@ def test_what_does_not_fit_is_refused_on_the_driver(spark, topic, sink):
     with pytest.raises(SchemaError, match="value"):
         sink().write(spark.range(3), 0)
     with pytest.raises(SinkError, match="does not exist"):
-        sink(topic="no-such-topic").write(frame(spark, 1), 0)
+        sink(topic="no-such-topic").write(keyed(spark, 1), 0)
     with pytest.raises(Exception, match=r"transaction\.max\.timeout\.ms"):
-        sink(options={"transactionTimeout": 10**8}).write(frame(spark, 1), 0)
+        sink(options={"transactionTimeout": 10**8}).write(keyed(spark, 1), 0)
     with pytest.raises(Exception, match="query_id"):
-        sink(query_id=None).write(frame(spark, 1), 0)
+        sink(query_id=None).write(keyed(spark, 1), 0)
 
 
 def test_a_partition_writer_writes_what_foreach_partition_gives_it(spark, kafka, topic, sink):
-    data = frame(spark, 40, partitions=2)
+    data = keyed(spark, 40, partitions=2)
     data.foreachPartition(sink().partition_writer(0, writers=2))
-    assert committed(kafka, topic) == expected(40)
+    assert seen(kafka, topic) == expected(40)
     # Again, as after a lost driver: recognised, not doubled.
     data.foreachPartition(sink().partition_writer(0, writers=2))
-    assert committed(kafka, topic) == expected(40)
-
-
-@dataclass(frozen=True)
-class Strike:
-    """Kills the worker at an event, once per marker."""
-
-    marker: str
-    event: str
-
-    def __call__(self, name, info):
-        if name == self.event and info.get("partition") == 1 and not Path(self.marker).exists():
-            Path(self.marker).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+    assert seen(kafka, topic) == expected(40)
 
 
 @pytest.mark.parametrize("event", ["task_before_commit", "task_after_commit"])
@@ -237,11 +173,11 @@ def test_a_task_killed_around_its_commit_is_run_again_without_loss_or_double(
     spark, kafka, topic, sink, tmp_path, event
 ):
     strike = Strike(str(tmp_path / "struck"), event)
-    report = sink(on_event=strike).write(frame(spark, 300), 0)
+    report = sink(on_event=strike).write(keyed(spark, 300), 0)
     assert Path(strike.marker).exists()
     assert report.rows == 300
     assert report.replayed == (1 if event == "task_after_commit" else 0)
-    assert committed(kafka, topic) == expected(300)
+    assert seen(kafka, topic) == expected(300)
 
 
 def test_a_streaming_query_restarted_after_its_death_goes_on_exactly_once(
@@ -275,7 +211,7 @@ def test_a_streaming_query_restarted_after_its_death_goes_on_exactly_once(
         else:
             with pytest.raises(Exception, match="the driver dies"):
                 query.awaitTermination()
-    assert committed(kafka, topic) == expected(30)
+    assert seen(kafka, topic) == expected(30)
 
     # A deleted checkpoint begins a new query, whose batch 0 would silently be dropped as a replay.
     shutil.rmtree(tmp_path / "checkpoint")
@@ -288,4 +224,4 @@ def test_a_streaming_query_restarted_after_its_death_goes_on_exactly_once(
     )
     with pytest.raises(Exception, match="belongs to another query"):
         query.awaitTermination()
-    assert committed(kafka, topic) == expected(30)
+    assert seen(kafka, topic) == expected(30)

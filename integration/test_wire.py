@@ -63,8 +63,8 @@ Drive = Callable[..., Driver]
 
 
 def call(driver: Driver, body: m.Request, connection: ConnectionId = BOOTSTRAP) -> Any:
-    driver.connect(connection)
-    (answer,) = driver.answers_to(driver.send(body, connection))
+    now_ms = driver.connect(connection)
+    (answer,) = driver.answers_to(driver.send(body, connection, now_ms=now_ms))
     assert answer.body is not None, answer
     return answer.body
 

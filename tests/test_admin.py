@@ -13,6 +13,7 @@ from kafka import errors as wire_errors
 from kafka.net.inet import KafkaNetSocket
 
 from txnproducer import admin
+from txnproducer.admin import _connection
 from txnproducer.errors import (
     DisconnectError,
     KafkaError,
@@ -65,8 +66,8 @@ class FakeClient:
 def client(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
     monkeypatch.setattr(FakeClient, "script", {})
     monkeypatch.setattr(FakeClient, "calls", [])
-    monkeypatch.setattr(admin, "KafkaAdminClient", FakeClient)
-    monkeypatch.setattr(admin, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(_connection, "KafkaAdminClient", FakeClient)
+    monkeypatch.setattr(_connection, "POLL_SECONDS", 0.0)
     return FakeClient
 
 
@@ -267,7 +268,7 @@ def test_a_socket_that_its_client_loses_sight_of_is_closed_with_the_question(mon
                 connecting.send(None)
 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as lost:
-        monkeypatch.setattr(admin, "KafkaAdminClient", Forgetful)
+        monkeypatch.setattr(_connection, "KafkaAdminClient", Forgetful)
         with admin.connect("nowhere:1"):
             assert lost.getpeername() == server.getsockname()
         assert lost.fileno() == -1

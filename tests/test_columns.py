@@ -494,6 +494,17 @@ def test_a_table_of_values_alone_is_enough():
     assert (block.partitions, block.has_keys) == (None, False)
 
 
+def test_one_partition_may_be_for_all_rows():
+    table = pa.table({"value": ["a", "b"]})
+    for [block] in (arrow_blocks(table, NOW_MS, 7), blocks_of([b"a", b"b"], partitions=7)):
+        assert (block.partition, block.partitions, block.highest_partition) == (7, None, 7)
+    with pytest.raises(ValueError, match="leave out the one or drop the other"):
+        arrow_blocks(pa.table({"value": ["a"], "partition": [1]}), NOW_MS, 7)
+    for partition in (-1, 1 << 20):
+        with pytest.raises(ValueError, match=f"there is no partition {partition}"):
+            blocks_of([b"a"], partitions=partition)
+
+
 def test_a_table_without_rows_is_no_block():
     assert arrow_blocks(whole_table().slice(5), NOW_MS) == []
     assert arrow_blocks(whole_table().schema.empty_table(), NOW_MS) == []
@@ -622,7 +633,8 @@ def test_malformed_headers_are_refused_by_row(headers, message):
         (pa.array([0, -1]), ValueError, r"partitions must not be negative: -1 \(null lets us"),
         (pa.array([0, 2**63], pa.uint64()), ValueError, "partitions has .*9223372036854775808"),
         (pa.array([0, 1 << 40]), ValueError, "there is no partition 1099511627776"),
-        (1, TypeError, "partitions must be a list"),
+        (1.0, TypeError, "partitions must be a list"),
+        (True, TypeError, "partitions must be a list"),
     ],
 )
 def test_partitions_that_there_cannot_be_are_refused(partitions, error, message):

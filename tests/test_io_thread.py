@@ -58,6 +58,7 @@ class FakeCore:
         self.handled = []
         self.steps = 0
         self.callbacks = []
+        self.full = []
         self.finished = []
         self.forced = False
         self.on_step = lambda: None
@@ -73,6 +74,14 @@ class FakeCore:
         if isinstance(event, Exception):
             raise event
         self.handled.append(event)
+
+    @property
+    def has_full_batches(self):
+        return bool(self.full)
+
+    def take_full_batches(self):
+        batches, self.full = self.full, []
+        return batches
 
     def take_callbacks(self):
         batches, self.callbacks = self.callbacks, []
@@ -136,6 +145,43 @@ def test_a_poke_ends_the_sleep_and_only_the_first_one_costs_anything(io, client,
 def test_a_waiting_thread_is_woken_by_what_the_loop_brings(io, client, core):
     client.deliver("answer")
     assert io.wait_until(lambda: "answer" in core.handled, PATIENCE_S)
+
+
+class FullBatch:
+    """Notes who compressed it, and whether the lock was held."""
+
+    def __init__(self, io, error=None):
+        self._io, self._error = io, error
+        self.seen = []
+
+    def compress(self):
+        self.seen.append((self._io.is_current, self._io.lock.locked()))
+        if self._error is not None:
+            raise self._error
+
+
+def test_full_batches_are_compressed_before_the_step_and_without_the_lock(io, core):
+    batch = FullBatch(io)
+    seen_by_step = []
+    with io.lock:
+        core.full = [batch]
+        core.on_step = lambda: seen_by_step.append(list(batch.seen))
+        io.poke()
+
+    assert io.wait_until(lambda: bool(seen_by_step), PATIENCE_S)
+    assert batch.seen == seen_by_step[0] == [(True, False)]
+
+
+def test_a_batch_that_can_not_be_compressed_ahead_keeps_nothing_from_its_step(io, core):
+    broken, next_one = FullBatch(io, MemoryError()), FullBatch(io)
+    with io.lock:
+        steps = core.steps
+        core.full = [broken, next_one]
+        io.poke()
+
+    assert io.wait_until(lambda: core.steps > steps, PATIENCE_S)
+    assert broken.seen
+    assert next_one.seen
 
 
 def test_a_wait_that_is_over_at_once_does_not_wait(io):

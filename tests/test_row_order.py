@@ -104,3 +104,14 @@ def test_rows_lie_in_each_partition_as_send_would_have_laid_them(
     for row, key in enumerate(keys):
         if key is not None or places[row] is not None:
             assert futures[row].result(0).partition == metadata.partitions[row]
+
+
+def test_one_partition_for_all_takes_rows_with_keys_and_without(sending):
+    one, client, partition_count = sending
+    place = partition_count - 1
+    client.requests.clear()
+    with one.transaction():
+        one.send_batch(
+            "topic", [b"%d" % n for n in range(40)], [b"k", None] * 20, partitions=place
+        )
+    assert values_written(client) == {place: [b"%d" % n for n in range(40)]}

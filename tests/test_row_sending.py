@@ -684,22 +684,31 @@ def test_an_interrupt_wherever_it_comes_leaves_nobody_waiting_and_no_memory_take
         True: lambda: one.send_batch("topic", [b"x" * 16_000], partitions=[partition]),
     }
     entered = set()
+    wanted = {"time_out_append", "fail_append"} if batches_before == 2 else set()
     pool = one._core._accumulator.pool
-    for number in itertools.count(1):
-        one.begin_transaction()
-        with one._lock:
-            client.held.add(ApiKey.PRODUCE)
-        for _ in range(batches_before):
-            one.send("topic", b"x" * 16_000, partition=0)
-        name = interrupted_at(number, calls[is_by_row])
-        assert not pool.waiting, name
-        with one._lock:
-            client.release(ApiKey.PRODUCE)
-        one.abort_transaction()
-        assert pool.available_bytes == 40_000, name
-        if name is None:
+
+    def interrupt_everywhere():
+        for number in itertools.count(1):
+            one.begin_transaction()
+            with one._lock:
+                client.held.add(ApiKey.PRODUCE)
+            for _ in range(batches_before):
+                one.send("topic", b"x" * 16_000, partition=0)
+            name = interrupted_at(number, calls[is_by_row])
+            assert not pool.waiting, name
+            with one._lock:
+                client.release(ApiKey.PRODUCE)
+            one.abort_transaction()
+            assert pool.available_bytes == 40_000, name
+            if name is None:
+                return
+            entered.add(name)
+
+    # How many functions are entered while it waits, nobody knows: one may be passed over.
+    for _ in range(5):
+        interrupt_everywhere()
+        if not wanted or entered & wanted:
             break
-        entered.add(name)
     # It comes at the next function or the one after that, as the loop's thread goes about.
     assert entered & {"append_any", "_append_record", "_append_to"}
-    assert bool(entered & {"time_out_append", "fail_append"}) is (batches_before == 2)
+    assert bool(entered & {"time_out_append", "fail_append"}) is bool(wanted)

@@ -18,7 +18,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 from txnproducer._arguments import check_headers, to_bytes
-from txnproducer._number_columns import is_arrow, partition_column, timestamp_column
+from txnproducer._number_columns import (
+    is_arrow,
+    known_partition,
+    partition_column,
+    timestamp_column,
+)
 from txnproducer._record.format import Header
 from txnproducer._record.implementation import Rows, first_not_bytes
 from txnproducer._record.rows import NO_PARTITION, BinaryColumn, Column
@@ -28,6 +33,7 @@ from txnproducer.errors import SerializationError
 __all__ = ["Block", "arrow_blocks", "column_blocks"]
 
 _ARROW_COLUMNS: Final = ("value", "key", "headers", "partition", "timestamp")
+_ONE_FOR_ALL: Final = ("partitions", "timestamps_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,14 @@ class Block:
         has_keys: whether any may have a key.
         highest_partition: of all that are named, in this block and in the others of the call;
             `NO_PARTITION` if none is.
+        partition: that all rows go to; None: `partitions`, key or load decide.
     """
 
     rows: Rows
     partitions: array[int] | None
     has_keys: bool
     highest_partition: int = NO_PARTITION
+    partition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +82,9 @@ def column_blocks(
         values: a sequence, a NumPy array or an Arrow array; None in it is a tombstone.
         keys: likewise, or None.
         headers: a sequence of what `send` takes as headers, or None.
-        partitions: a sequence or array of ints, None where key or load decide; or None.
-        timestamps_ms: likewise; or one int for all.
+        partitions: a sequence or array of ints, None where key or load decide; one int for all;
+            or None.
+        timestamps_ms: likewise.
         now_ms: the timestamp of rows without one.
         serializers: for values and for keys.
 
@@ -87,7 +96,7 @@ def column_blocks(
     count = _length("values", values)
     for name in ("keys", "headers", "partitions", "timestamps_ms"):
         column = getattr(given, name)
-        if column is None or (name == "timestamps_ms" and type(column) is int):
+        if column is None or (name in _ONE_FOR_ALL and type(column) is int):
             continue
         length = _length(name, column)
         if length != count:
@@ -95,7 +104,7 @@ def column_blocks(
     return _blocks(given, count, now_ms, serializers)
 
 
-def arrow_blocks(data: Any, now_ms: int) -> list[Block]:
+def arrow_blocks(data: Any, now_ms: int, partition: int | None = None) -> list[Block]:
     """Return the rows of `send_arrow`.
 
     Args:
@@ -103,6 +112,7 @@ def arrow_blocks(data: Any, now_ms: int) -> list[Block]:
             `key` (likewise), `headers` (list of structs of a key and a value, or map), `partition`
             (integers), `timestamp` (timestamps, or integers in milliseconds).
         now_ms: the timestamp of rows without one.
+        partition: that all rows go to.
 
     Raises:
         TypeError, ValueError: not such a table, or a column does not fit.
@@ -120,8 +130,15 @@ def arrow_blocks(data: Any, now_ms: int) -> list[Block]:
             f"the table {problem}: it needs a column 'value', and may have one each of 'key',"
             " 'headers', 'partition' and 'timestamp'; rename or drop the others"
         )
-    columns = [data.column(name) if name in names else None for name in _ARROW_COLUMNS]
-    return _blocks(_Columns(*columns), data.num_rows, now_ms, (None, None))
+    columns = {name: data.column(name) if name in names else None for name in _ARROW_COLUMNS}
+    if partition is not None:
+        if columns["partition"] is not None:
+            raise ValueError(
+                f"partition={partition} is for all rows, and the table has a column 'partition':"
+                " leave out the one or drop the other"
+            )
+        columns["partition"] = partition
+    return _blocks(_Columns(*columns.values()), data.num_rows, now_ms, (None, None))
 
 
 # --- from columns to blocks ---------------------------------------------------------------------
@@ -137,8 +154,10 @@ def _blocks(
     values = _prepared("values", given.values, value_serializer)
     keys = None if given.keys is None else _prepared("keys", given.keys, key_serializer)
     headers = None if given.headers is None else _headers(given.headers)
-    partitions, highest = None, NO_PARTITION
-    if given.partitions is not None:
+    partition, partitions, highest = None, None, NO_PARTITION
+    if type(given.partitions) is int:
+        partition = highest = known_partition(given.partitions)
+    elif given.partitions is not None:
         partitions, highest = partition_column(given.partitions)
     stamps: array[int] | int = now_ms
     if given.timestamps_ms is not None:
@@ -153,7 +172,7 @@ def _blocks(
             stamps if isinstance(stamps, int) else stamps[start:stop],
         )
         places = None if partitions is None else partitions[start:stop]
-        blocks.append(Block(rows, places, keys is not None, highest))
+        blocks.append(Block(rows, places, keys is not None, highest, partition))
     return blocks
 
 

@@ -8,7 +8,8 @@ delivery callbacks, and nothing else.
 
 Rules:
 * The core is only called with `lock` held, the client's `poll` and users' callbacks only without.
-* One hold of the lock per turn of the loop: handle what came, take one step, look who waits. Each
+* One hold of the lock per turn of the loop: handle what came, take one step, look who waits (and
+  one more where there are batches to compress, which is done between the two). Each
   hand-over of the lock or of the interpreter costs more than the step itself, so an application
   thread pokes the loop only while it sleeps in `poll`, and the loop wakes a waiting thread only
   when what it waits for has happened.
@@ -79,6 +80,15 @@ class DrivenCore(Protocol):
         """Take in an answer or news of a connection."""
         ...
 
+    @property
+    def has_full_batches(self) -> bool:
+        """Tell whether there are batches to compress; asked without the lock."""
+        ...
+
+    def take_full_batches(self) -> Sequence[FullBatch]:
+        """Return batches to compress, without the lock."""
+        ...
+
     def take_callbacks(self) -> Sequence[CallbackBatch]:
         """Return the batches of callbacks that became due, and forget them."""
         ...
@@ -93,6 +103,14 @@ class DrivenCore(Protocol):
 
     def force_close(self, now_ms: int) -> None:
         """Fail all that is left, at once."""
+        ...
+
+
+class FullBatch(Protocol):
+    """What the loop needs of a batch that no more records are appended to."""
+
+    def compress(self) -> None:
+        """Compress it, ahead of the step that sends it."""
         ...
 
 
@@ -309,6 +327,8 @@ class IoThread:
         """Poll, then let the core work; return how long to sleep in the next poll, None to end."""
         core = self._driven
         events = self._client.poll(timeout_ms, monotonic_ms())
+        if core.has_full_batches:
+            self._compress(core)
         now_ms = monotonic_ms()
         self.turnstile.take_first(self.lock)
         try:
@@ -331,6 +351,15 @@ class IoThread:
             self._run_callbacks(core, batches)
             return 0
         return max(0, min(due_ms, _LONGEST_POLL_MS))
+
+    def _compress(self, core: DrivenCore) -> None:
+        with self.lock:
+            full = core.take_full_batches()
+        for batch in full:
+            try:
+                batch.compress()
+            except Exception:  # noqa: BLE001 - the step that sends it fails likewise, and ends it
+                _LOG.debug("%s: could not compress", self._thread.name, exc_info=True)
 
     def _handle(self, core: DrivenCore, event: ClientEvent, now_ms: int) -> None:
         try:

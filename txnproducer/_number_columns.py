@@ -19,7 +19,7 @@ from typing import Any, Final
 from txnproducer._record.format import MAX_INT64
 from txnproducer._record.rows import MAX_PARTITIONS, NO_PARTITION
 
-__all__ = ["is_arrow", "partition_column", "timestamp_column"]
+__all__ = ["is_arrow", "known_partition", "partition_column", "timestamp_column"]
 
 _PARTITION: Final = "partition"
 _TIMESTAMP: Final = "timestamp"
@@ -33,11 +33,24 @@ def partition_column(column: Any) -> tuple[array[int], int]:
     Raises:
         TypeError, ValueError: the column does not fit.
     """
+    if is_arrow(column):
+        return _arrow_partitions(column)
     numbers = _integers("partitions", column, NO_PARTITION, _PARTITION)
     highest = max(numbers, default=NO_PARTITION)
-    if highest >= MAX_PARTITIONS:
-        raise ValueError(f"there is no partition {highest}")
+    if highest != NO_PARTITION:
+        known_partition(highest)
     return array("i", numbers), highest
+
+
+def known_partition(partition: int) -> int:
+    """Return a partition that a topic can have.
+
+    Raises:
+        ValueError: no topic has so many.
+    """
+    if not 0 <= partition < MAX_PARTITIONS:
+        raise ValueError(f"there is no partition {partition}")
+    return partition
 
 
 def timestamp_column(column: Any, now_ms: int) -> array[int] | int:
@@ -69,7 +82,7 @@ def _known_timestamp(timestamp_ms: int) -> int:
 def _integers(name: str, column: Any, missing: int, what: str) -> array[int]:
     """Return a column of numbers, with another one for what is missing."""
     if is_arrow(column):
-        return _arrow_integers(name, column, missing, what)
+        return _as_array("q", _arrow_integers(name, column, missing, what))
     if hasattr(column, "__array__"):
         column = _numpy_or_list(column)
     if hasattr(column, "dtype"):
@@ -95,7 +108,28 @@ def _number(name: str, what: str) -> Callable[[int, Any], int]:
 # --- Arrow --------------------------------------------------------------------------------------
 
 
-def _arrow_integers(name: str, column: Any, missing: int, what: str) -> array[int]:
+def _arrow_partitions(column: Any) -> tuple[array[int], int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers = _arrow_integers("partitions", column, NO_PARTITION, _PARTITION)
+    highest = pc.max(numbers).as_py()
+    if highest is None:
+        highest = NO_PARTITION  # there are no rows
+    if highest != NO_PARTITION:
+        known_partition(highest)
+    return _as_array("i", numbers.cast(pa.int32())), highest
+
+
+def _as_array(kind: str, column: Any) -> array[int]:
+    numbers = array(kind)
+    for chunk in getattr(column, "chunks", (column,)):
+        numbers.frombytes(memoryview(chunk.to_numpy()).cast("B"))
+    return numbers
+
+
+def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
+    """Return a column as Arrow's int64, with another number for what is missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -117,11 +151,7 @@ def _arrow_integers(name: str, column: Any, missing: int, what: str) -> array[in
     lowest = pc.min(column).as_py()
     if lowest is not None and lowest < 0:
         raise ValueError(f"{name} must not be negative: {lowest} (null lets us choose)")
-    filled = pc.fill_null(column, missing)
-    numbers = array("q")
-    for chunk in getattr(filled, "chunks", (filled,)):
-        numbers.frombytes(memoryview(chunk.to_numpy()).cast("B"))
-    return numbers
+    return pc.fill_null(column, missing)
 
 
 # --- NumPy, and what can be made NumPy's --------------------------------------------------------

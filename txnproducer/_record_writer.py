@@ -229,7 +229,8 @@ class RecordWriter:
                 as well). With a `value_serializer`, whatever that takes.
             keys: likewise; equal keys go to one partition, where `send` would put them.
             headers: for each record what `send` takes, or None.
-            partitions: for each record which one, or None to let key or load decide.
+            partitions: for each record which one, or None to let key or load decide; or one int
+                for all.
             timestamps_ms: for each record milliseconds since the epoch (or None for now); or one
                 int for all.
 
@@ -254,7 +255,9 @@ class RecordWriter:
             ),
         )
 
-    def send_arrow(self, topic: str, data: Any) -> FutureBatchMetadata:
+    def send_arrow(
+        self, topic: str, data: Any, partition: int | None = None
+    ) -> FutureBatchMetadata:
         """Write the rows of a pyarrow Table or RecordBatch.
 
         Its buffers are read as they lie, and must not be changed before this returns. Serializers
@@ -265,11 +268,15 @@ class RecordWriter:
             data: has a column `value`, and may have `key` (both binary or string), `headers` (a
                 list of structs of a name and a value, or a map), `partition` (integers),
                 `timestamp` (timestamps, or integers in milliseconds). Null stands for none.
+            partition: that all rows go to, of a table without a column `partition`.
 
         Returns:
             As `send_batch` does, and it raises the same.
         """
-        return self._send_rows("send_arrow", topic, lambda now_ms: arrow_blocks(data, now_ms))
+        check_place(topic, partition, None)
+        return self._send_rows(
+            "send_arrow", topic, lambda now_ms: arrow_blocks(data, now_ms, partition)
+        )
 
     def _send_rows(
         self, call: str, topic: str, blocks: Callable[[int], list[Block]]

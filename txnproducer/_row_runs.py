@@ -14,12 +14,12 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Final, TypeAlias
 
 from txnproducer._columns import Block
 from txnproducer._core.producer_core import ProducerCore
 from txnproducer._core.row_appender import RowRun
+from txnproducer._core.row_placer import Span, merged
 from txnproducer._io_thread import IoThread
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.rows import NO_PARTITION
@@ -27,9 +27,6 @@ from txnproducer._record.rows import NO_PARTITION
 __all__ = ["PartitionsFor", "RowSorter"]
 
 PartitionsFor: TypeAlias = Callable[[str], Sequence[PartitionMetadata]]
-# A partition, and from where to where its rows lie in an order.
-_Span: TypeAlias = tuple[int, int, int]
-_Spans: TypeAlias = list[_Span]
 _PARTITION: Final = 0
 
 
@@ -59,6 +56,8 @@ class RowSorter:
             partitions_for: the partitions of a topic; asks the cluster if it must.
         """
         rows = block.rows
+        if block.partition is not None:
+            return deque([RowRun(rows, None, block.partition, transaction, 0, rows.count)])
         are_keys_counted = block.has_keys and not self._is_ignoring_keys
         if block.partitions is None and not are_keys_counted:
             return deque([RowRun(rows, None, None, transaction, 0, rows.count)])
@@ -66,7 +65,7 @@ class RowSorter:
         order, spans = rows.by_partition(block.partitions, partition_count)
         if len(spans) > 1 and spans[0][_PARTITION] == NO_PARTITION:
             placed = self._placed(topic, block, order, spans[0], partitions_for)
-            order, spans = _merged(order, [*spans[1:], *placed])
+            order, spans = merged(order, [*spans[1:], *placed])
         return deque(
             RowRun(
                 rows, order, None if number == NO_PARTITION else number, transaction, start, stop
@@ -79,13 +78,13 @@ class RowSorter:
         topic: str,
         block: Block,
         order: array[int],
-        span: _Span,
+        span: Span,
         partitions_for: PartitionsFor,
-    ) -> _Spans:
+    ) -> list[Span]:
         """Choose partitions for rows that may go anywhere, for a batch of them at a time."""
         placer = self._core.row_placer
         _, start, stop = span
-        placed: _Spans = []
+        placed: list[Span] = []
         while start < stop:
             with self._io.lock:
                 choice = placer.choose(topic, is_first=not placed)
@@ -100,19 +99,3 @@ class RowSorter:
             with self._io.lock:
                 placer.note(topic, size_bytes)
         return placed
-
-
-def _merged(order: array[int], spans: _Spans) -> tuple[array[int], _Spans]:
-    """Return an order in which each partition's rows are one span."""
-    rows_of: dict[int, list[array[int]]] = {}
-    for partition, start, stop in spans:
-        rows_of.setdefault(partition, []).append(order[start:stop])
-    merged = array("i")
-    merged_spans = []
-    for partition in sorted(rows_of):
-        start = len(merged)
-        pieces = rows_of[partition]
-        # Each piece is sorted already, which makes this quick.
-        merged += pieces[0] if len(pieces) == 1 else array("i", sorted(chain(*pieces)))
-        merged_spans.append((partition, start, len(merged)))
-    return merged, merged_spans

@@ -236,7 +236,7 @@ class TransactionalProducer(RecordWriter):
 
         With `claims=0` the transaction itself is handed over, with the records in it: flush
         first. From then on this producer only closes, and leaves the transaction to whoever
-        resumes it.
+        resumes it. Who has resumed one may hand it on in the same way.
 
         Before an abort let the participants end, where that is possible: with transactions v1
         what one of them begins just behind the abort has the coordinator fence this producer, and
@@ -291,15 +291,36 @@ class TransactionalProducer(RecordWriter):
             settings: as of `TransactionalProducer`; the transactional id is the lease's.
         """
         producer = cls(bootstrap_servers, lease.transactional_id, **settings)
-        try:
-            producer._check_cluster(lease)
-            with producer._lock:
-                producer._core.resume(lease)
-                producer._commit = None
-        except BaseException:
-            producer.close(0)
-            raise
+        producer._go_on_with(lease)
         return producer
+
+    @classmethod
+    def resume_from_config(
+        cls, lease: TransactionLease, config: ProducerConfig
+    ) -> TransactionalProducer:
+        """Resume with a configuration that was made before; its id has to be the lease's.
+
+        Raises:
+            ValueError: the configuration has another transactional id.
+        """
+        if config.transactional_id != lease.transactional_id:
+            raise ValueError(
+                f"transactional_id={config.transactional_id!r} cannot resume the {lease}: they"
+                " need one id"
+            )
+        producer = cls.from_config(config)
+        producer._go_on_with(lease)  # noqa: SLF001 - our own class
+        return producer
+
+    def _go_on_with(self, lease: TransactionLease) -> None:
+        try:
+            self._check_cluster(lease)
+            with self._lock:
+                self._core.resume(lease)
+                self._commit = None
+        except BaseException:
+            self.close(0)
+            raise
 
     # --- how it ended ---------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from kafka import KafkaAdminClient
+
 from integration.conformance.access import denial
 from integration.conformance.questions import Questions
 from integration.conformance.target import Member, ProducerSeen, RecordSeen, coordinated_by
@@ -223,8 +225,13 @@ class LiveTarget:
             yield
 
     def _create(self, name: str, partition_count: int, wanted: dict[str, Any]) -> None:
-        self._admin.create_topics({name: wanted})
-        self._admin.wait_for_topics([name])
+        def create(client: KafkaAdminClient) -> None:
+            client.create_topics({name: wanted})
+            client.wait_for_topics([name])
+
+        # By a connection of its own: one that was opened while a broker did not know the other,
+        # or while one was held, takes that broker for unknown for minutes.
+        admin.ask(self._servers, create)
         for number in range(partition_count):
             place = TopicPartition(name, number)
             wait_until(partial(self._is_led, place), f"{place} is not led")

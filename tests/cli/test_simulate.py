@@ -86,12 +86,13 @@ def test_it_tells_what_was_run_and_that_nothing_was_wrong():
     assert f"from seed 1, version {fingerprint()}" in done.output
 
 
-def test_a_seed_is_crowded_on_demand():
-    runs = [run("--seed", "2", "--trace", *more).output for more in ((), ("--crowded",))]
-    assert ["is_crowded: True" in output for output in runs] == [False, True]
-    refused = run("--seed", "2", "--crowded")
+@pytest.mark.parametrize("kind", ["crowded", "deaf", "haunted", "shared"])
+def test_a_seeds_run_is_made_of_a_kind_on_demand(kind):
+    runs = [run("--seed", "5", "--trace", *more).output for more in ((), ("--kind", kind))]
+    assert [f"is_{kind}: True" in output for output in runs] == [False, True]
+    refused = run("--seed", "5", "--kind", kind)
     assert refused.exit_code == 2
-    assert "--crowded needs --trace" in refused.output
+    assert "--kind needs --trace" in refused.output
 
 
 def test_the_trace_of_a_seed_begins_with_what_the_seed_drew():

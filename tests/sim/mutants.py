@@ -748,6 +748,28 @@ MUTANTS = (
         "elif False:",
         "with transactions v1 the epoch stays what it is",
     ),
+    Mutant(
+        "send-beside-a-lease",
+        "shared_transactions.py",
+        "        if self._leasing is not None:\n            # Under way",
+        "        if False:\n            # Under way",
+        "until the lease is there, the transaction is the holder's alone",
+    ),
+    Mutant(
+        "claims-epochs-never-end",
+        "claims.py",
+        "if epoch <= _LAST_EPOCH else None",
+        "if epoch else None",
+        "an epoch can always be raised by one",
+    ),
+    # --- rows that may go anywhere, among others -----------------------------------------------
+    Mutant(
+        "placed-rows-behind-the-others",
+        "row_placer.py",
+        'array("i", sorted(chain(*pieces)))',
+        'array("i", chain(*pieces))',
+        "rows that may go anywhere may also lie anywhere in their partition",
+    ),
 )
 
 # What a mutant's text may need besides.

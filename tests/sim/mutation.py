@@ -3,8 +3,8 @@
 The bug is put into the source when the module is imported, in an interpreter of its own; no file
 is changed. `--all` looks for the first seed that catches each mutant (a seed that also fails
 without the bug does not count) and writes `tests/data/mutants.json`. A mutant that no seed catches
-is tried again with crowded runs alone, of which there are few else; those of shared transactions
-are tried with shared runs alone.
+is tried again with runs of one kind alone, of which there are few else; those of shared
+transactions are tried with shared runs alone.
 """
 
 from __future__ import annotations
@@ -84,19 +84,17 @@ def all_mutants() -> tuple[Mutant, ...]:
 # --- inside the interpreter with the bug --------------------------------------------------------
 
 
-def run_mutant(
-    name: str, seeds: Iterable[int], *, is_crowded: bool = False, is_shared: bool = False
-) -> dict[str, object] | None:
+def run_mutant(name: str, seeds: Iterable[int], kind: str = "") -> dict[str, object] | None:
     """Install a bug and run seeds; return the first that is caught, or None."""
     if name:
         (mutant,) = (m for m in all_mutants() if m.name == name)
         sys.meta_path.insert(0, _Finder(mutant))
-    from txnproducer.sim.simulator import run_seed
+    from txnproducer.sim import RunKind, run_seed
 
     signal.signal(signal.SIGALRM, _stop)
     for seed in seeds:
         signal.alarm(_LONGEST_SEED_S)
-        violations = run_seed(seed, is_crowded=is_crowded, is_shared=is_shared).violations
+        violations = run_seed(seed, kind=RunKind(kind) if kind else None).violations
         signal.alarm(0)
         if violations:
             checker, text = violations[0]
@@ -112,12 +110,9 @@ def _stop(number: int, frame: object) -> None:
 # --- outside ------------------------------------------------------------------------------------
 
 
-def ask(
-    name: str, first: int, count: int, *, is_crowded: bool = False, is_shared: bool = False
-) -> dict[str, object] | None:
+def ask(name: str, first: int, count: int, kind: str = "") -> dict[str, object] | None:
     """Run seeds on a mutant (no name: on the core as it is) in an interpreter of its own."""
-    kinds = [*(["--crowded"] if is_crowded else []), *(["--shared"] if is_shared else [])]
-    asked = ["--run", name, str(first), str(count), *kinds]
+    asked = ["--run", name, str(first), str(count), "--kind", kind]
     done = subprocess.run(
         [sys.executable, "-m", "tests.sim.mutation", *asked],
         capture_output=True,
@@ -137,24 +132,22 @@ def ask(
 def hunt(mutant: Mutant) -> dict[str, object] | None:
     """Return what catches a mutant, within `MOST_SEEDS` seeds, and how many it took."""
     if mutant.file in OF_SHARED_TRANSACTIONS:
-        return _hunt(mutant, is_shared=True)
-    return _hunt(mutant) or _hunt(mutant, is_crowded=True)
+        return _hunt(mutant, "shared")
+    hunts = (_hunt(mutant, kind) for kind in ("", "crowded", "haunted", "deaf"))
+    return next(filter(None, hunts), None)
 
 
-def _hunt(
-    mutant: Mutant, *, is_crowded: bool = False, is_shared: bool = False
-) -> dict[str, object] | None:
-    kind = {"is_crowded": is_crowded, "is_shared": is_shared}
+def _hunt(mutant: Mutant, kind: str) -> dict[str, object] | None:
     start, end = 1, 1 + MOST_SEEDS
     while start < end:
         count = min(_CHUNK if start > 1 else 3, end - start)
-        caught = ask(mutant.name, start, count, **kind)
+        caught = ask(mutant.name, start, count, kind)
         if caught is None:
             start += count
             continue
         seed = int(str(caught["seed"]))
-        if ask("", seed, 1, **kind) is None:
-            return {**caught, "seeds_needed": seed, **kind}
+        if ask("", seed, 1, kind) is None:
+            return {**caught, "seeds_needed": seed, "kind": kind}
         start = seed + 1
     return None
 
@@ -171,13 +164,12 @@ def main() -> None:
     parser.add_argument("--refresh", action="store_true", help="look again for all")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--run", nargs=3, metavar=("NAME", "FIRST", "COUNT"))
-    parser.add_argument("--crowded", action="store_true", help="with --run: crowd every run")
-    parser.add_argument("--shared", action="store_true", help="with --run: share in every run")
+    parser.add_argument("--kind", default="", help="with --run: of every run")
     arguments = parser.parse_args()
     if arguments.run:
         name, first, count = arguments.run
         seeds = range(int(first), int(first) + int(count))
-        caught = run_mutant(name, seeds, is_crowded=arguments.crowded, is_shared=arguments.shared)
+        caught = run_mutant(name, seeds, arguments.kind)
         print(json.dumps(caught) if caught else "")
         return
     results = {} if arguments.refresh else known()

@@ -27,8 +27,7 @@ def mutant_table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _seeds(result: Mapping[str, Any]) -> str:
-    kinds = [kind for kind in ("crowded", "shared") if result.get(f"is_{kind}")]
-    return " ".join([str(result["seeds_needed"]), *kinds])
+    return f"{result['seeds_needed']} {result['kind']}".rstrip()
 
 
 def fault_list() -> str:

@@ -6,20 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from txnproducer.sim import run_seed
+from txnproducer.sim import RunKind, run_seed
 
 LINES = (Path(__file__).parent / "seeds.txt").read_text("utf-8").splitlines()
 SEEDS = [line.split(maxsplit=1) for line in LINES if line and not line.startswith("#")]
 
 
-CROWDED, SHARED = "crowded: ", "shared: "
-
-
 @pytest.mark.parametrize(("seed", "comment"), [(int(number), text) for number, text in SEEDS])
 def test_a_seed_that_failed_once_passes(seed, comment):
-    result = run_seed(
-        seed, is_crowded=comment.startswith(CROWDED), is_shared=comment.startswith(SHARED)
-    )
+    kind = next((each for each in RunKind if comment.startswith(f"{each}: ")), None)
+    result = run_seed(seed, kind=kind)
     assert result.violations == []
     assert result.requests >= 300
     assert result.transactions.total() >= 20

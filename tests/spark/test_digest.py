@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from array import array
 from pathlib import Path
 
 import pytest
 
+from txnproducer._record.implementation import Rows
+from txnproducer.spark import digest as digests
 from txnproducer.spark.digest import Digest
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "digest_v1.json").read_text("utf-8"))
@@ -23,6 +26,33 @@ def test_the_digest_is_what_it_was_when_ledgers_were_written(case):
         pairs = [(name, as_bytes(data)) for name, data in headers]
         digest.add(topic, partition, as_bytes(key), as_bytes(value), pairs)
     assert (digest.count, digest.hex()) == (case["count"], case["digest"])
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: case["name"])
+def test_the_digest_of_rows_is_the_same(case):
+    digest = Digest()
+    for topic, partition, key, value, headers in case["records"]:
+        pairs = tuple((name, as_bytes(data)) for name, data in headers)
+        rows = Rows(1, (as_bytes(value),), (as_bytes(key),), (pairs,), 0)
+        digest.add_rows(topic, rows, None if partition is None else array("i", [partition]))
+    assert (digest.count, digest.hex()) == (case["count"], case["digest"])
+
+
+@pytest.mark.parametrize("fault", [OSError("no such library"), AttributeError("no such symbol")])
+def test_without_the_function_in_c_rows_are_hashed_by_calls(monkeypatch, caplog, fault):
+    def fail(name):
+        raise fault
+
+    monkeypatch.setattr("ctypes.CDLL", fail)
+    with caplog.at_level("INFO"):
+        assert digests.xxh3_128().address == 0
+    assert str(fault) in caplog.text
+
+
+def test_a_function_in_c_that_hashes_otherwise_is_not_used(monkeypatch, caplog):
+    monkeypatch.setattr("xxhash.xxh3_128_intdigest", lambda data: 1)
+    assert digests.xxh3_128().address == 0
+    assert "is not the one of" in caplog.text
 
 
 def digest_of(*records):

@@ -6,9 +6,10 @@ import pickle
 
 import pytest
 
+from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark import ExactlyOnceKafkaSink, SchemaError
-from txnproducer.spark.options import read_options
+from txnproducer.spark.options import SinkSettings, read_settings
 from txnproducer.spark.schema import Record, check_schema, to_record
 
 SERVERS = "127.0.0.1:9092"
@@ -26,8 +27,8 @@ SERVERS = "127.0.0.1:9092"
         ({"on_foreign_ledger": "x"}, "on_foreign_ledger"),
         ({"topic": None}, "ledger_topic"),
         ({"options": {"topic": "other"}}, "topic is given twice"),
-        ({"options": {"kafka.transactional.id": "x"}}, "transactional.id"),
-        ({"options": {"kafka.key.serializer": "x"}}, "key.serializer"),
+        ({"query_id": ""}, "query_id"),
+        ({"atomicity": "batch", "writers": 3}, "writers=3"),
         ({"options": {"transactionTimeout": "soon"}}, "transactionTimeout"),
         ({"options": {"kafka.linger.ms": "soon"}}, "linger"),
     ],
@@ -38,17 +39,197 @@ def test_a_wrong_argument_is_named(arguments, message):
         ExactlyOnceKafkaSink(SERVERS, **given)
 
 
+def settings(**options):
+    """Read options as a data source has them: without arguments."""
+    given = {"kafka.bootstrap.servers": SERVERS, "sinkId": "sink", "topic": "t", **options}
+    return read_settings({name.replace("__", "."): value for name, value in given.items()})
+
+
 def test_an_unknown_option_gets_a_hint():
-    with pytest.raises(UnknownConfigError, match="did you mean topic"):
-        read_options(SERVERS, None, {"topics": "x"})
+    with pytest.raises(UnknownConfigError, match=r"topics .* did you mean topic"):
+        settings(topics="x")
+    with pytest.raises(UnknownConfigError, match="did you mean onReplayMismatch"):
+        settings(onReplayMissmatch="keep")
     with pytest.raises(UnknownConfigError, match=r"linger\.ms"):
-        read_options(SERVERS, "t", {"kafka.lingr.ms": "1"})
+        settings(kafka__lingr__ms="1")
+    with pytest.raises(UnknownConfigError, match=r"there are sinkId, topic, .* kafka\.NAME"):
+        settings(subscribe="t")
 
 
-def test_settings_with_the_prefix_reach_the_producer():
-    settings = read_options(SERVERS, "t", {"kafka.linger.ms": 7, "transactionTimeout": "60000"})
-    assert settings.producer["linger.ms"] == "7"
-    assert settings.transaction_timeout_ms == 60_000
+def test_everything_can_be_given_as_an_option():
+    given = settings(
+        atomicity="partition",
+        writers="3",
+        queryId="q",
+        ledgerTopic="l",
+        transactionTimeout="60000",
+        includeHeaders="false",
+        onMissingLedger="write",
+        onReplayMismatch="keep",
+        onForeignLedger="take_over",
+        kafka__linger__ms=7,
+    )
+    assert given == SinkSettings(
+        SERVERS,
+        "sink",
+        "t",
+        "partition",
+        3,
+        "q",
+        "l",
+        60_000,
+        False,
+        "write",
+        "keep",
+        "take_over",
+        {"bootstrap.servers": SERVERS, "linger.ms": "7"},
+        given.security,
+    )
+
+
+def test_what_is_not_given_has_its_default():
+    given = settings()
+    assert (given.atomicity, given.writers, given.query_id) == ("partition", None, None)
+    assert (given.on_missing_ledger, given.on_replay_mismatch) == ("stop", "stop")
+    assert (given.on_foreign_ledger, given.include_headers) == ("stop", True)
+    assert (given.ledger_topic, given.transaction_timeout_ms) == ("t", None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "argument", "told"),
+    [
+        ("kafka.bootstrap.servers", "other:9092", "bootstrap_servers", SERVERS),
+        ("sinkId", "other", "sink_id", "sink"),
+        ("topic", "other", "topic", "t"),
+        ("atomicity", "batch", "atomicity", "partition"),
+        ("writers", "3", "writers", 2),
+        ("queryId", "other", "query_id", "q"),
+        ("ledgerTopic", "other", "ledger_topic", "t"),
+        ("onMissingLedger", "write", "on_missing_ledger", "stop"),
+        ("onReplayMismatch", "keep", "on_replay_mismatch", "stop"),
+        ("onForeignLedger", "take_over", "on_foreign_ledger", "stop"),
+    ],
+)
+def test_an_option_and_its_argument_have_to_say_the_same(option, value, argument, told):
+    given = {"bootstrap_servers": SERVERS, "sink_id": "sink", "topic": "t", argument: told}
+    with pytest.raises(InvalidConfigurationError, match=rf"{argument} is given twice.*{option}"):
+        ExactlyOnceKafkaSink(**given, options={option: value})
+    agreed = read_settings({option: str(told)}, **given)
+    assert getattr(agreed, argument) == told
+
+
+@pytest.mark.parametrize("name", ["SINKID", "sinkid"])
+def test_names_of_options_are_read_in_any_case(name):
+    given = {"KAFKA.Bootstrap.Servers": SERVERS, name: "sink", "TOPIC": "t", "kafka.ACKS": "all"}
+    assert read_settings(given).sink_id == "sink"
+    with pytest.raises(InvalidConfigurationError, match="is given twice"):
+        read_settings({**given, "sinkId": "other"})
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("kafka.bootstrap.servers", r"option kafka\.bootstrap\.servers"),
+        ("sinkId", "option sinkId"),
+        ("topic", "option ledgerTopic"),
+    ],
+)
+def test_what_is_missing_is_named_as_an_option_too(missing, message):
+    given = {"kafka.bootstrap.servers": SERVERS, "sinkId": "sink", "topic": "t"}
+    del given[missing]
+    with pytest.raises(InvalidConfigurationError, match=message):
+        read_settings(given)
+
+
+@pytest.mark.parametrize(
+    ("setting", "way_out"),
+    [
+        ("key.serializer", "columns"),
+        ("value.serializer", "columns"),
+        ("interceptor.classes", "frame"),
+        ("partitioner.class", "column `partition`"),
+        ("group.id", "sinkId"),
+        ("auto.offset.reset", "consumer"),
+        ("enable.auto.commit", "consumer"),
+        ("key.deserializer", "consumer"),
+        ("value.deserializer", "consumer"),
+        ("transactional.id", "sinkId"),
+        ("transaction.timeout.ms", "transactionTimeout"),
+    ],
+)
+def test_settings_that_are_not_the_users_are_refused(setting, way_out):
+    with pytest.raises(InvalidConfigurationError, match=rf"kafka\.{setting} can't .*{way_out}"):
+        settings(**{f"kafka.{setting}": "x"})
+
+
+def test_idempotence_may_be_asked_for_and_not_be_switched_off():
+    assert settings(kafka__enable__idempotence="true")
+    with pytest.raises(InvalidConfigurationError, match="always idempotent"):
+        settings(kafka__enable__idempotence="false")
+
+
+def test_options_of_spark_itself_are_left_alone():
+    assert settings(checkpointLocation="/somewhere").topic == "t"
+
+
+def test_settings_with_the_prefix_reach_the_producer_of_a_sink():
+    sink = ExactlyOnceKafkaSink(SERVERS, "sink", "t", options={"kafka.linger.ms": 7})
+    assert sink._settings.producer["linger.ms"] == "7"
+
+
+# --- how to log in, by Java's names --------------------------------------------------------------
+
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [("PLAIN", _PLAIN), ("SCRAM-SHA-256", _SCRAM), ("SCRAM-SHA-512", _SCRAM)],
+)
+def test_a_jaas_line_is_read_for_tasks_and_driver(mechanism, module):
+    given = settings(
+        kafka__security__protocol="SASL_SSL",
+        kafka__sasl__mechanism=mechanism,
+        kafka__sasl__jaas__config=f'{module} required username="me" password="secret";',
+    )
+    assert given.security["sasl_mechanism"] == mechanism
+    assert given.security["sasl_plain_username"] == "me"
+    assert given.security["sasl_plain_password"] == "secret"
+    tasks = ProducerConfig.from_properties({**given.producer, "transactional.id": "x"})
+    assert tasks.security["sasl_plain_password"] == "secret"
+
+
+def test_a_jaas_line_that_cannot_be_read_is_refused_without_showing_it():
+    with pytest.raises(InvalidConfigurationError, match="PlainLoginModule required") as caught:
+        settings(
+            kafka__security__protocol="SASL_SSL",
+            kafka__sasl__mechanism="PLAIN",
+            kafka__sasl__jaas__config="com.example.Login required password='secret';",
+        )
+    assert "secret" not in str(caught.value)
+
+
+def test_pem_stores_are_used():
+    given = settings(
+        kafka__security__protocol="SSL",
+        kafka__ssl__truststore__type="PEM",
+        kafka__ssl__truststore__location="/ca.pem",
+        kafka__ssl__keystore__type="PEM",
+        kafka__ssl__keystore__location="/me.pem",
+    )
+    assert given.security["ssl_cafile"] == "/ca.pem"
+    assert given.security["ssl_certfile"] == "/me.pem"
+
+
+@pytest.mark.parametrize("store", ["truststore", "keystore"])
+@pytest.mark.parametrize("kind", [None, "JKS", "PKCS12"])
+def test_javas_stores_are_refused_with_the_way_out(store, kind):
+    given = {f"kafka.ssl.{store}.location": f"/secrets/{store}.jks"}
+    if kind is not None:
+        given[f"kafka.ssl.{store}.type"] = kind
+    with pytest.raises(InvalidConfigurationError, match=r"keytool .*type=PEM.*option kafka\.NAME"):
+        settings(kafka__security__protocol="SSL", **given)
 
 
 def test_the_sink_can_be_pickled():

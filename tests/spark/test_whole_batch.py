@@ -1,14 +1,18 @@
-"""Atomicity "batch" without Spark and without a broker: places, digests, rules, runs."""
+"""Atomicity "batch" without Spark and without a broker: digests, rules, runs."""
 
 from __future__ import annotations
 
+import re
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from txnproducer._core.partitioner import partition_for_key
+from txnproducer._protocol.messages import TransactionDescription
 from txnproducer.errors import (
     InvalidConfigurationError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
     KafkaError,
     KafkaTimeoutError,
     ProducerFencedError,
@@ -16,51 +20,22 @@ from txnproducer.errors import (
 )
 from txnproducer.lease import TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch
-from txnproducer.spark import LedgerError
+from txnproducer.spark import LedgerError, lost_transactions
 from txnproducer.spark import whole_batch as module
 from txnproducer.spark.digest import Digest, total
 from txnproducer.spark.entries import LedgerEntry
-from txnproducer.spark.errors import BatchFailedError, SinkError
+from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.lost_transactions import tells_of_loss
 from txnproducer.spark.options import check_batch_atomicity
-from txnproducer.spark.participant_task import Part, _is_users, _own_rows
-from txnproducer.spark.placing import PlaceFinder
+from txnproducer.spark.participant_task import Part, _is_users
 from txnproducer.spark.runs import Batch
 from txnproducer.spark.whole_batch import WholeBatches
 
 BATCH = Batch(3, "query", 2)
+SETTINGS = {"transaction.timeout.ms": "60000"}
 ENTRY = LedgerEntry(3, "query", 2, 7, "0" * 32)
-
-
-# --- places -------------------------------------------------------------------------------------
-
-
-def places(rows, columns, index=0, partitions=4):
-    return [place for place, _ in PlaceFinder(partitions, frozenset(columns))(index, rows)]
-
-
-def test_a_key_has_the_place_that_the_producer_would_give_it():
-    rows = [{"key": key, "value": b"v"} for key in ("a", b"b", bytearray(b"c"))]
-    wanted = [partition_for_key(key, 4) for key in (b"a", b"b", b"c")]
-    assert places(rows, ["key", "value"]) == wanted
-
-
-def test_a_partition_counts_before_a_key_and_rows_with_neither_stay_together():
-    rows = [{"key": "a", "partition": 3}, {"key": None, "partition": None}]
-    assert places(rows, ["key", "partition"], index=6) == [3, 2]
-
-
-@pytest.mark.parametrize("place", [-1, 4])
-def test_a_partition_that_the_topic_has_not_is_refused(place):
-    with pytest.raises(SinkError, match="partitions 0 to 3"):
-        places([{"partition": place}], ["partition"])
-
-
-def test_a_row_in_the_wrong_task_is_refused():
-    assert list(_own_rows(1, [(1, "a"), (1, "b")])) == ["a", "b"]
-    with pytest.raises(SinkError, match="partition 2 is in task 1"):
-        list(_own_rows(1, [(1, "a"), (2, "b")]))
 
 
 # --- digests, rules, options --------------------------------------------------------------------
@@ -115,7 +90,7 @@ class FakeProducer:
 
     def lease(self, claims):
         self.log.append(f"lease {claims}")
-        return SimpleNamespace(claims=claims)
+        return SimpleNamespace(claims=claims, producer=ProducerIdAndEpoch(1, 5))
 
     def adopt(self, receipts):
         self.log.append(f"adopt {len(list(receipts))}")
@@ -181,17 +156,17 @@ def whole(monkeypatch):
     return make, log
 
 
-def part(failure="", recovery="abort"):
+def part(failure="", recovery="abort", *, is_lost=False, seconds=1.0):
     identity = ProducerIdAndEpoch(1, 1)
     receipt = None if failure else TransactionReceipt("sink.batch", identity, 0, identity, ())
-    return Part(receipt, 5, 50, "0" * 32, failure, recovery, {})
+    return Part(receipt, 5, 50, "0" * 32, failure, recovery, {"write": seconds}, is_lost)
 
 
 def test_a_batch_is_leased_written_and_committed(whole):
     make, log = whole
     batches = make()
-    assert batches.enter(BATCH, {}) is None
-    parts, entry = batches.write(BATCH, lambda lease: [part()] * lease.claims)
+    assert batches.enter(BATCH, SETTINGS) is None
+    parts, entry = batches.write(BATCH, lambda lease, _: [part()] * lease.claims)
     assert (len(parts), entry) == (2, None)
     assert log == [
         *("glance", "take", "look"),
@@ -201,22 +176,22 @@ def test_a_batch_is_leased_written_and_committed(whole):
 
 def test_a_batch_that_is_there_is_not_written_again(whole):
     make, log = whole
-    assert make(found=[ENTRY]).enter(BATCH, {}) == ENTRY
+    assert make(found=[ENTRY]).enter(BATCH, SETTINGS) == ENTRY
     assert log == ["glance", "take", "look"]
 
 
 def test_a_query_that_has_to_stop_harms_nobody(whole):
     make, log = whole
     with pytest.raises(LedgerError):
-        make(found=[ENTRY]).enter(Batch(3, "other", 2), {})
+        make(found=[ENTRY]).enter(Batch(3, "other", 2), SETTINGS)
     assert log == ["glance"]
 
 
 def test_a_frame_without_tasks_is_recorded_without_a_lease(whole):
     make, log = whole
     batches = make()
-    batches.enter(BATCH, {})
-    parts, _ = batches.write(Batch(3, "query", 0), lambda _: pytest.fail("no task"))
+    batches.enter(BATCH, SETTINGS)
+    parts, _ = batches.write(Batch(3, "query", 0), lambda *_: pytest.fail("no task"))
     assert parts == []
     assert "entry of 0 rows" in log
     assert not any("lease" in entry for entry in log)
@@ -225,9 +200,9 @@ def test_a_frame_without_tasks_is_recorded_without_a_lease(whole):
 def test_a_failed_part_has_the_batch_aborted_and_run_again(whole):
     make, log = whole
     batches = make()
-    batches.enter(BATCH, {})
+    batches.enter(BATCH, SETTINGS)
     tries = [[part("lost"), part()], [part(), part()]]
-    parts, _ = batches.write(BATCH, lambda _: tries.pop(0))
+    parts, _ = batches.write(BATCH, lambda *_: tries.pop(0))
     assert len(parts) == 2
     assert log.count("abort") == 1
     assert log.count("commit") == 1
@@ -237,9 +212,9 @@ def test_a_failed_part_has_the_batch_aborted_and_run_again(whole):
 def test_it_is_run_three_times_at_most(whole):
     make, log = whole
     batches = make()
-    batches.enter(BATCH, {})
+    batches.enter(BATCH, SETTINGS)
     with pytest.raises(BatchFailedError, match="partition 1 is lost"):
-        batches.write(BATCH, lambda _: [part(), part("partition 1 is lost")])
+        batches.write(BATCH, lambda *_: [part(), part("partition 1 is lost")])
     assert log.count("abort") == 3
     assert "commit" not in log
 
@@ -247,32 +222,167 @@ def test_it_is_run_three_times_at_most(whole):
 def test_what_the_user_has_to_mend_is_not_tried_again(whole):
     make, log = whole
     batches = make()
-    batches.enter(BATCH, {})
+    batches.enter(BATCH, SETTINGS)
     with pytest.raises(BatchFailedError, match="too large") as caught:
-        batches.write(BATCH, lambda _: [part("too large", "fix")])
+        batches.write(BATCH, lambda *_: [part("too large", "fix")])
     assert str(caught.value.recovery) == "fix"
     assert log.count("abort") == 1
+
+
+class SparkError(Exception):
+    """As Spark raises it on the driver."""
+
+    __module__ = "pyspark.errors"
 
 
 def test_what_spark_raises_is_raised_in_the_end(whole):
     make, log = whole
     batches = make()
-    batches.enter(BATCH, {})
+    batches.enter(BATCH, SETTINGS)
+    seeks: list[bool] = []
 
-    def run(_):
-        raise ZeroDivisionError("in the frame")
+    def run(_, is_last):
+        seeks.append(is_last)
+        raise SparkError("in the frame")
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(SparkError):
         batches.write(BATCH, run)
     assert log.count("abort") == 3
+    # The last time, attempts that may not write look for what failed the first.
+    assert seeks == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("of the driver's own code"),
+        SparkError("... txnproducer.spark.errors.SinkError: a row is for partition 9"),
+        SparkError("... txnproducer.spark.errors.SchemaError: a row's topic is null"),
+    ],
+)
+def test_what_would_fail_alike_is_not_run_again(whole, error):
+    make, log = whole
+    batches = make()
+    batches.enter(BATCH, SETTINGS)
+
+    def run(*_):
+        raise error
+
+    with pytest.raises(type(error)):
+        batches.write(BATCH, run)
+    assert log.count("abort") == 1
+
+
+# --- lost transactions ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Make time pass as a test says; and say what the coordinator knows of the id."""
+    state = SimpleNamespace(now=0.0, found=("CompleteAbort", 1, 6), questions=0)
+    monkeypatch.setattr(time, "monotonic", lambda: state.now)
+
+    def describe(*_, **__):
+        state.questions += 1
+        if state.found is None:
+            return None
+        if isinstance(state.found, BaseException):
+            raise state.found
+        name, producer_id, epoch = state.found
+        return TransactionDescription(0, "sink.batch", name, producer_id, epoch, 60_000, -1, ())
+
+    monkeypatch.setattr(lost_transactions, "describe_transaction", describe)
+    return state
+
+
+def run_for(clock, seconds, parts):
+    def run(*_):
+        clock.now += seconds
+        return parts
+
+    return run
+
+
+def test_a_batch_that_took_longer_than_its_transaction_may_is_told_so_and_not_run_again(
+    whole, clock
+):
+    make, log = whole
+    batches = make()
+    batches.enter(BATCH, SETTINGS)
+    parts = [part(), part("partition 1: 47", is_lost=True, seconds=60.5)]
+    with pytest.raises(BatchTimedOutError) as caught:
+        batches.write(BATCH, run_for(clock, 61, parts))
+    assert log.count("abort") == 1
+    told = "transactionTimeout=60000 .* 61.0 s .* slowest part was partition 1, 60.5 s"
+    assert re.search(told, str(caught.value))
+    assert caught.value.recovery == "fix"
+
+
+def test_a_commit_behind_the_time_out_is_told_so_unless_the_ledger_has_it(whole, clock):
+    make, log = whole
+    batches = make(commits=[InvalidTxnStateError()])
+    batches.enter(BATCH, SETTINGS)
+    with pytest.raises(BatchTimedOutError):
+        batches.write(BATCH, run_for(clock, 61, [part(), part()]))
+    assert log.count("commit") == 1
+    batches = make(found=[None, None, ENTRY], commits=[InvalidTxnStateError()])
+    batches.enter(BATCH, SETTINGS)
+    assert len(batches.write(BATCH, run_for(clock, 61, [part(), part()]))[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_lost", "found"),
+    [
+        (59, True, ("CompleteAbort", 1, 6)),  # too early for a time-out
+        (61, False, ("CompleteAbort", 1, 6)),  # not lost, but failed
+        (61, True, ("CompleteAbort", 1, 7)),  # another driver came, and aborted its own
+        (61, True, ("CompleteAbort", 2, 6)),
+        (61, True, ("Empty", 1, 7)),
+        (61, True, ("Empty", 1, 6)),  # nothing of ours had reached the coordinator yet
+        (61, True, ("Ongoing", 1, 7)),
+        (61, True, ("CompleteCommit", 1, 7)),
+    ],
+)
+def test_other_losses_are_run_again(whole, clock, seconds, is_lost, found):
+    make, log = whole
+    clock.found = found
+    batches = make()
+    batches.enter(BATCH, SETTINGS)
+    tries = [[part("x", is_lost=is_lost), part()], [part(), part()]]
+
+    def run(*_):
+        clock.now += seconds
+        return tries.pop(0)
+
+    batches.write(BATCH, run)
+    assert log.count("abort") == 1
+    assert clock.questions == (1 if seconds > 60 and is_lost else 0)
+
+
+@pytest.mark.parametrize("found", [None, KafkaTimeoutError("?")])
+def test_a_coordinator_that_knows_nothing_shows_no_other_driver(whole, clock, found):
+    make, _ = whole
+    clock.found = found
+    batches = make()
+    batches.enter(BATCH, SETTINGS)
+    with pytest.raises(BatchTimedOutError):
+        batches.write(BATCH, run_for(clock, 61, [part("x", is_lost=True), part()]))
+
+
+def test_a_loss_is_found_behind_what_it_caused():
+    error = KafkaError("cannot go on")
+    error.__cause__ = InvalidProducerEpochError()
+    assert tells_of_loss(error)
+    assert not tells_of_loss(KafkaTimeoutError("?"))
+    assert not tells_of_loss(None)
 
 
 def test_an_interrupt_aborts_and_is_not_tried_again(whole):
     make, log = whole
     batches = make()
-    batches.enter(BATCH, {})
+    batches.enter(BATCH, SETTINGS)
 
-    def run(_):
+    def run(*_):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -284,8 +394,8 @@ def test_an_interrupt_aborts_and_is_not_tried_again(whole):
 def test_a_commit_without_a_clear_success_is_decided_by_the_ledger(whole, error):
     make, log = whole
     batches = make(found=[None, None, ENTRY], commits=[error])
-    batches.enter(BATCH, {})
-    parts, _ = batches.write(BATCH, lambda _: [part(), part()])
+    batches.enter(BATCH, SETTINGS)
+    parts, _ = batches.write(BATCH, lambda *_: [part(), part()])
     assert len(parts) == 2
     assert log[-6:] == ["tell", "commit", "close", "take", "look", "tell"]
 
@@ -293,8 +403,8 @@ def test_a_commit_without_a_clear_success_is_decided_by_the_ledger(whole, error)
 def test_a_commit_that_did_not_happen_is_made_again(whole):
     make, log = whole
     batches = make(commits=[KafkaTimeoutError("?"), None])
-    batches.enter(BATCH, {})
-    batches.write(BATCH, lambda _: [part(), part()])
+    batches.enter(BATCH, SETTINGS)
+    batches.write(BATCH, lambda *_: [part(), part()])
     assert log.count("commit") == 2
     assert log.count("take") == 2
 
@@ -302,8 +412,8 @@ def test_a_commit_that_did_not_happen_is_made_again(whole):
 def test_a_failed_abort_asks_for_a_new_producer_which_looks_before_it_writes(whole):
     make, log = whole
     batches = make(found=[None, None, ENTRY], aborts=[ProducerFencedError()])
-    batches.enter(BATCH, {})
-    parts, entry = batches.write(BATCH, lambda _: [part("lost")])
+    batches.enter(BATCH, SETTINGS)
+    parts, entry = batches.write(BATCH, lambda *_: [part("lost")])
     # Another driver has committed the batch in the meantime.
     assert (parts, entry) == ([], ENTRY)
     assert log[-4:] == ["abort", "close", "take", "look"]
@@ -315,8 +425,8 @@ def test_a_ledger_that_could_not_be_read_behind_a_commit_is_read_before_another_
     make, log = whole
     found = [None, None, KafkaTimeoutError("?"), ENTRY]
     batches = make(found=found, commits=[KafkaTimeoutError("?")])
-    batches.enter(BATCH, {})
-    assert batches.write(BATCH, lambda _: [part(), part()]) == ([], ENTRY)
+    batches.enter(BATCH, SETTINGS)
+    assert batches.write(BATCH, lambda *_: [part(), part()]) == ([], ENTRY)
     assert log.count("commit") == 1
 
 
@@ -328,17 +438,17 @@ def test_a_hook_that_raises_behind_the_commit_has_nothing_written_again(whole):
             raise RuntimeError("of the user")
 
     batches = make(tell=tell)
-    batches.enter(BATCH, {})
+    batches.enter(BATCH, SETTINGS)
     with pytest.raises(RuntimeError, match="of the user"):
-        batches.write(BATCH, lambda _: [part(), part()])
+        batches.write(BATCH, lambda *_: [part(), part()])
     assert log.count("commit") == 1
 
 
 def test_a_producer_that_cannot_begin_is_replaced(whole):
     make, log = whole
     batches = make(begins=[ProducerFencedError()], aborts=[ProducerFencedError()])
-    batches.enter(BATCH, {})
-    parts, _ = batches.write(BATCH, lambda _: [part(), part()])
+    batches.enter(BATCH, SETTINGS)
+    parts, _ = batches.write(BATCH, lambda *_: [part(), part()])
     assert len(parts) == 2
     assert log.count("take") == 2
 
@@ -347,12 +457,12 @@ def test_a_producer_that_cannot_begin_is_replaced(whole):
 def test_an_interrupted_end_leaves_no_producer_behind(whole, call):
     make, log = whole
     batches = make(**{call: [KeyboardInterrupt()]})
-    batches.enter(BATCH, {})
+    batches.enter(BATCH, SETTINGS)
     failing = call == "aborts"
     with pytest.raises(KeyboardInterrupt):
-        batches.write(BATCH, lambda _: [part("lost" if failing else ""), part()])
+        batches.write(BATCH, lambda *_: [part("lost" if failing else ""), part()])
     assert log[-1] == "close"
-    batches.write(BATCH, lambda _: [part(), part()])
+    batches.write(BATCH, lambda *_: [part(), part()])
     assert log.count("take") == 2
 
 

@@ -57,15 +57,24 @@ class Driver:
                 raise AssertionError(f"did not happen; events: {self.events}")
             self.poll(20)
 
-    def connect(self, connection: ConnectionId = BOOTSTRAP) -> None:
-        """Wait until a connection is ready, or say why it is not."""
+    def connect(self, connection: ConnectionId = BOOTSTRAP) -> int:
+        """Wait until a connection is ready, or say why it is not.
+
+        Returns:
+            The time for which it was found ready. A request sent with this time is taken; a
+            millisecond later the session may be due for renewal, and none is.
+        """
+        now_ms = 0
 
         def is_settled() -> bool:
-            return self.client.is_ready(connection, clock_ms()) or bool(self.ends(connection))
+            nonlocal now_ms
+            now_ms = clock_ms()
+            return self.client.is_ready(connection, now_ms) or bool(self.ends(connection))
 
         self.until(is_settled)
         if not self.client.is_connected(connection):
             raise AssertionError(f"not connected: {self.ends(connection)}")
+        return now_ms
 
     def fail_to_connect(self, connection: ConnectionId = BOOTSTRAP) -> ConnectionEvent:
         """Ask for a connection, and return how the attempt ended."""
@@ -78,9 +87,10 @@ class Driver:
         body: m.Request = END_TXN,
         connection: ConnectionId = BOOTSTRAP,
         timeout_ms: int = 5000,
+        now_ms: int | None = None,
     ) -> ClientRequest:
         self._token += 1
-        now_ms = clock_ms()
+        now_ms = clock_ms() if now_ms is None else now_ms
         request = ClientRequest(self._token, connection, body, now_ms, timeout_ms)
         self.client.send(request, now_ms)
         return request

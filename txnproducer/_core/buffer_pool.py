@@ -69,8 +69,7 @@ class BufferPool:
                 self.waiting.popleft()
             self.available_bytes -= size_bytes
             return None
-        if ticket is None:
-            ticket = MemoryTicket()
+        ticket = ticket or MemoryTicket()
         ticket.size_bytes = size_bytes
         if ticket not in self.waiting:
             self.waiting.append(ticket)

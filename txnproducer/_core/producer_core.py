@@ -22,6 +22,7 @@ from txnproducer._core.metadata_refresher import MetadataRefresher
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import Dice, KafkaClient, Waiter
 from txnproducer._core.produce_sender import ProduceOptions, ProduceSender
+from txnproducer._core.producer_batch import ProducerBatch
 from txnproducer._core.record_accumulator import AccumulatorOptions, RecordAccumulator
 from txnproducer._core.request_tracker import RequestTracker
 from txnproducer._core.results import CallbackBatch, FlushTicket
@@ -311,6 +312,18 @@ class ProducerCore(Appender):
         self._metadata.request_update()
         if self._coordinators is not None:
             self._coordinators.handle_connection_event(event)
+
+    @property
+    def has_full_batches(self) -> bool:
+        """Tell whether there are batches to compress. To be asked without the shell's lock."""
+        return bool(self._accumulator.full_batches)
+
+    def take_full_batches(self) -> list[ProducerBatch]:
+        """Return batches whose `compress` the shell should call, without its lock.
+
+        They are not out of their queues: a step that comes before compresses what it sends itself.
+        """
+        return self._accumulator.take_full_batches()
 
     def take_callbacks(self) -> list[CallbackBatch]:
         """Return the delivery callbacks that became due; the shell runs them without its lock."""

@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -73,6 +74,7 @@ class RecordAccumulator:
     Attributes:
         active: the queues that are not empty, those that were served longest ago first.
         callbacks: batches of delivery callbacks that the shell has not taken yet.
+        full_batches: those to be compressed that have no room for more, oldest first.
     """
 
     def __init__(self, options: AccumulatorOptions, waiter: Waiter, dice: Dice) -> None:
@@ -81,9 +83,11 @@ class RecordAccumulator:
         self.topics: dict[str, TopicQueues] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}
         self.callbacks: list[CallbackBatch] = []
+        self.full_batches: deque[ProducerBatch] = deque()
         self.is_closed = False
         self._waiter = waiter
         self._dice = dice
+        self._is_compressing = options.compression_type != "none"
         self._batch_size = max(1, options.batch_size)
         # What fits behind another record in such a batch is small enough by any limit.
         self._batch_limit = min(self._batch_size, options.max_request_size, options.buffer_memory)
@@ -131,12 +135,7 @@ class RecordAccumulator:
 
         Returns:
             The record's future, or a ticket: then there was no memory, and nothing was appended.
-
-        Raises:
-            KafkaError: the producer was closed.
         """
-        if self.is_closed:
-            raise KafkaError("the producer was closed while the record was being sent")
         future = self.append_to_open_batch(
             queue, timestamp_ms, key, value, headers, on_delivery, ticket
         )
@@ -198,7 +197,25 @@ class RecordAccumulator:
             batch.builder.set_memory(batch.memory_bytes)
             return batch.try_append(timestamp_ms, key, value, headers, on_delivery)
         queue.close_open_batch()
+        if self._is_compressing:
+            self.full_batches.append(batch)
         return None
+
+    def take_full_batches(self) -> list[ProducerBatch]:
+        """Return batches to compress before they are drained, as many as one request may hold.
+
+        No records are appended to them any more, so that `compress` needs no lock.
+        """
+        taken: list[ProducerBatch] = []
+        size_bytes = 0
+        full = self.full_batches
+        while full and size_bytes < self.options.max_request_size:
+            batch = full.popleft()
+            if not batch.is_closed and not batch.is_done:  # else it was drained, or has failed
+                batch.builder.seal()
+                size_bytes += batch.estimated_size_bytes
+                taken.append(batch)
+        return taken
 
     def give_up(self, ticket: MemoryTicket | None) -> None:
         """Leave the queue for memory."""
@@ -220,7 +237,7 @@ class RecordAccumulator:
             options.compression_level,
             options.compression_lz4_block_bytes,
         )
-        if options.compression_type != "none":
+        if self._is_compressing:
             builder.compression_ratio = topic_queues.compression_ratio
         return builder
 
@@ -295,7 +312,7 @@ class RecordAccumulator:
         if batch.is_closed:
             return
         batch.builder.close()
-        if self.options.compression_type != "none":
+        if self._is_compressing:
             queues = self.topic_queues(batch.topic_partition.topic)
             queues.learn_compression_ratio(batch.builder.actual_compression_ratio)
             self._give_back_saved(batch)

@@ -2,14 +2,21 @@
 
 Why it exists: a record gets such a partition when its batch begins, and rows of one partition are
 sent one behind the other. So rows of a mixed block must know theirs before they are sorted.
-Owns: `RowPlacer`. Must not know: rows, columns, requests. The choice is the sticky one of KIP-794,
-for a batch's bytes at a time; the rows are counted when they are placed.
+Owns: `RowPlacer`, `merged`. Must not know: rows, columns, requests. The choice is the sticky one
+of KIP-794, for a batch's bytes at a time; the rows are counted when they are placed.
 """
 
 from __future__ import annotations
 
+from array import array
+from itertools import chain
+from typing import TypeAlias
+
 from txnproducer._core.metadata import Metadata
 from txnproducer._core.record_accumulator import RecordAccumulator
+
+Span: TypeAlias = tuple[int, int, int]
+"""A partition, and from where to where its rows lie in an order."""
 
 
 class RowPlacer:
@@ -55,3 +62,24 @@ class RowPlacer:
         if self._accumulator.options.compression_type == "none":
             return 1.0
         return self._accumulator.topic_queues(topic).compression_ratio
+
+
+def merged(order: array[int], spans: list[Span]) -> tuple[array[int], list[Span]]:
+    """Return an order in which the rows of each partition are one span, in their own order.
+
+    Args:
+        order: of rows; ascending within each span.
+        spans: of it; a partition may have several.
+    """
+    rows_of: dict[int, list[array[int]]] = {}
+    for partition, start, stop in spans:
+        rows_of.setdefault(partition, []).append(order[start:stop])
+    rows = array("i")
+    merged_spans = []
+    for partition in sorted(rows_of):
+        start = len(rows)
+        pieces = rows_of[partition]
+        # Each piece is sorted already, which makes this quick.
+        rows += pieces[0] if len(pieces) == 1 else array("i", sorted(chain(*pieces)))
+        merged_spans.append((partition, start, len(rows)))
+    return rows, merged_spans

@@ -138,7 +138,9 @@ class SharedTransactionManager(TransactionManager):
     def _refuse_lease(self, claims: int, *, has_incomplete: bool) -> None:
         if claims < 0:
             raise ValueError(f"claims must not be negative: {claims}")
-        if self.part is not Part.ALONE or self._leasing is not None:
+        # An heir may hand on what it has added offsets to; its records have other writers.
+        may_lease = self.part is Part.ALONE or (self.part is Part.HEIR and not claims)
+        if not may_lease or self._leasing is not None:
             raise IllegalStateError(f"{self.name}: lease() again: {Part.HOLDER.value}")
         is_written = self._is_started or self.may_have_begun or bool(self._new_partitions)
         if claims and (is_written or self._pending_partitions or has_incomplete):
@@ -213,7 +215,6 @@ class SharedTransactionManager(TransactionManager):
 
     def _hold(self, part: Part) -> None:
         self.part = part
-        self._answers.clear()  # whatever comes of the lease, they are used
         if part is Part.HOLDER:
             self.may_have_begun = True
         if not self.is_transaction_v2_enabled:

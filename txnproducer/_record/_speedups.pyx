@@ -30,6 +30,15 @@ cdef extern from "_varint.h":
 cdef extern from "_murmur2.h":
     unsigned int txn_murmur2(const unsigned char* data, size_t size) noexcept nogil
 
+cdef extern from "_record_hash.h":
+    ctypedef struct txn_hash:
+        unsigned long long low
+        unsigned long long high
+    ctypedef txn_hash (*txn_hash_function)(const void* data, size_t size) noexcept nogil
+    char* txn_put_int32(char* at, int value) noexcept nogil
+    char* txn_put_field(char* at, const char* data, long long size) noexcept nogil
+    char* txn_put_hashed_headers(char* at, const char* encoded) noexcept nogil
+
 cdef enum:
     OVERHEAD_BYTES = 61
     # What a new buffer has room for, unless its batch may not become that large.
@@ -304,6 +313,10 @@ cdef enum:
     # More than any cluster has; a table of so many counters is still small.
     MAX_PARTITIONS = 1 << 20
     NO_PARTITION = -1
+    # Of topic, partition, key and value, laid out to be hashed.
+    HASHED_LENGTHS_BYTES = 16
+
+cdef object MASK_64 = (1 << 64) - 1
 
 cdef char* NO_HEADERS = b"\0"
 
@@ -544,6 +557,61 @@ cdef class Rows:
                     txn_murmur2(<const unsigned char*>key.data, key.size) & 0x7FFFFFFF
                 ) % partition_count
         return sorted_rows(chosen, highest)
+
+
+    def places(self, Py_ssize_t partition_count):
+        """Return the partition that each row's key leads to: see the other twin."""
+        if not 0 < partition_count <= MAX_PARTITIONS:
+            raise ValueError(f"there is no topic of {partition_count} partitions")
+        found = array("i", bytes(4 * self.count))
+        cdef int[::1] chosen = found
+        cdef Py_ssize_t row
+        cdef Piece key
+        for row in range(self.count):
+            self._keys.find(row, &key)
+            chosen[row] = NO_PARTITION if key.size < 0 else (
+                txn_murmur2(<const unsigned char*>key.data, key.size) & 0x7FFFFFFF
+            ) % partition_count
+        return found
+
+    def hash_sum(self, bytes topic not None, partitions, record_hash):
+        """Add up the hashes of all rows: see the other twin."""
+        cdef const int[::1] given
+        cdef bint are_given = partitions is not None
+        cdef txn_hash_function hash_of = <txn_hash_function><size_t>record_hash.address
+        cdef unsigned long long low = 0, high = 0
+        cdef Py_ssize_t row, size_bytes = 0, room_bytes, capacity = 0
+        cdef Piece record[3]
+        cdef txn_hash found
+        cdef bytearray buffer = bytearray()
+        cdef char* start = NULL
+        cdef char* at
+        if are_given:
+            given = partitions
+            if len(given) != self.count:
+                raise ValueError(f"{len(given)} partitions for {self.count} rows")
+        for row in range(self.count):
+            self._find(row, record)
+            room_bytes = max(record[0].size, 0) + max(record[1].size, 0)
+            size_bytes += room_bytes
+            room_bytes += 4 * record[2].size + HASHED_LENGTHS_BYTES + PyBytes_GET_SIZE(topic)
+            if room_bytes > capacity:
+                capacity = 2 * room_bytes
+                PyByteArray_Resize(buffer, capacity)
+                start = PyByteArray_AS_STRING(buffer)
+            at = txn_put_field(start, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
+            at = txn_put_int32(at, given[row] if are_given else NO_PARTITION)
+            at = txn_put_field(at, record[0].data, record[0].size)
+            at = txn_put_field(at, record[1].data, record[1].size)
+            at = txn_put_hashed_headers(at, record[2].data)
+            if hash_of != NULL:
+                found = hash_of(start, at - start)
+            else:
+                number = record_hash.of(PyBytes_FromStringAndSize(start, at - start))
+                found.low, found.high = number & MASK_64, number >> 64
+            low += found.low
+            high += found.high + (low < found.low)
+        return (<object>high << 64) | low, size_bytes
 
 
 cdef tuple sorted_rows(int[::1] chosen, int highest):

@@ -1,4 +1,4 @@
-/* Zigzag varints of the record format: how long one is, and writing it. */
+/* Zigzag varints of the record format: how long one is, writing and reading it. */
 #ifndef TXNPRODUCER_VARINT_H
 #define TXNPRODUCER_VARINT_H
 
@@ -36,6 +36,20 @@ static inline char *txn_put_varint(char *at, int64_t value)
     }
     *at++ = (char)zigzag;
     return at;
+}
+
+/* Reads one that txn_put_varint has written, and moves on behind it. */
+static inline int64_t txn_get_varint(const char **at)
+{
+    uint64_t zigzag = 0;
+    unsigned int shift = 0;
+    unsigned char byte;
+    do {
+        byte = (unsigned char)*(*at)++;
+        zigzag |= (uint64_t)(byte & 0x7F) << shift;
+        shift += 7;
+    } while (byte & 0x80);
+    return (int64_t)(zigzag >> 1) ^ -(int64_t)(zigzag & 1);
 }
 
 #endif

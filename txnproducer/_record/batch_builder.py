@@ -8,7 +8,7 @@ Rules:
 * What `build` has returned is never written to again, so a batch on its way to a socket cannot
   change under it. A new producer state makes a new buffer: the header is written anew, the body is
   copied, never compressed again. Callers treat the bytes as read-only.
-* Not thread-safe: the caller holds a lock from the first `append` to `close`.
+* Not thread-safe, but for `compress`: the caller holds a lock from the first `append` to `close`.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class RecordBatchBuilder:
 
     __slots__ = (
         "_attributes",
+        "_body",
         "_buffer",
         "_codec",
         "_compression_ratio",
@@ -79,6 +80,7 @@ class RecordBatchBuilder:
         "_is_stamped",
         "_memory_bytes",
         "_producer_state",
+        "_sealed",
         "_size_limit_bytes",
         "append",
         "records_buffer",
@@ -99,6 +101,9 @@ class RecordBatchBuilder:
         records = self.records_buffer = self.buffer_class(size_limit_bytes)
         # Of the buffer's: one call less for each record.
         self.append: Append = records.append
+        # Of a batch that is sealed: room for the header, and the records; the compressed records.
+        self._sealed: bytearray | None = None
+        self._body: bytes | None = None
         # Header and body of the closed batch; the header is written by `build`.
         self._buffer: bytearray | None = None
         self._is_stamped = False
@@ -160,7 +165,7 @@ class RecordBatchBuilder:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no more records can be appended."""
+        """Whether no more records can be appended, and its size is known."""
         return self._buffer is not None
 
     @property
@@ -228,6 +233,31 @@ class RecordBatchBuilder:
         delta_ms = timestamp_ms - self.base_timestamp_ms if self.record_count else 0
         return size_in_bytes(self.record_count, delta_ms, key, value, headers)
 
+    def seal(self) -> bytearray:
+        """Take no more records, so that they can be compressed; to be called before `close`.
+
+        Until it is closed, its size stays an estimate.
+
+        Returns:
+            Room for the header, and the records; not to be changed.
+        """
+        if self._sealed is None:
+            self._sealed = self.records_buffer.take()
+        return self._sealed
+
+    def compress(self) -> None:
+        """Compress the records of a batch that is sealed, for `close` to find them done.
+
+        This alone needs no lock: it reads what nobody changes any more. If `close` comes first, or
+        beside it, that does the work itself, and what is made here is dropped.
+
+        Raises:
+            Exception: the codec's; `close` raises it as well.
+        """
+        sealed = self._sealed
+        if sealed is not None and self._codec.codec_id:
+            self._body = self._codec.compress(memoryview(sealed)[BATCH_OVERHEAD_BYTES:])
+
     def close(self) -> None:
         """Take no more records; assemble and compress the body. Closing again does nothing."""
         self._assemble()
@@ -293,7 +323,9 @@ class RecordBatchBuilder:
         Yields:
             Timestamp, key, value and headers of each record.
         """
-        if self._buffer is None:
+        if self._sealed is not None:
+            data = bytes(memoryview(self._sealed)[BATCH_OVERHEAD_BYTES:])
+        elif self._buffer is None:
             data = self.records_buffer.body()
         else:
             body = memoryview(self._buffer)[BATCH_OVERHEAD_BYTES:]
@@ -304,11 +336,14 @@ class RecordBatchBuilder:
     def _assemble(self) -> bytearray:
         """Return the buffer of the closed batch, its body written."""
         if self._buffer is None:
-            buffer = self.records_buffer.take()
-            if self._codec.codec_id:
-                body = self._codec.compress(memoryview(buffer)[BATCH_OVERHEAD_BYTES:])
+            buffer = self.seal()
+            if self._body is None:
+                self.compress()
+            body = self._body
+            if body is not None:
                 buffer = bytearray().join((bytes(BATCH_OVERHEAD_BYTES), body))
             self._buffer = buffer
+            self._sealed = self._body = None
         return self._buffer
 
     def _check_can_build(self) -> None:

@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 from .format import Header, batch_size_upper_bound, size_in_bytes
 from .murmur2 import murmur2
 from .record_buffer import RecordBuffer
+from .record_hash import RecordHash, laid_out
 
 NO_PARTITION: Final = -1
 """In a column of partitions: by key, or sticky where there is none."""
@@ -29,6 +30,7 @@ MAX_PARTITIONS: Final = 1 << 20
 """More than any cluster has; a table of so many counters is still small."""
 
 _POSITIVE: Final = 0x7FFFFFFF
+_MASK_128: Final = (1 << 128) - 1
 
 
 class BinaryColumn:
@@ -191,6 +193,47 @@ class Rows:
             order.extend(groups[partition])
             runs.append((partition, start, len(order)))
         return order, runs
+
+    def places(self, partition_count: int) -> array[int]:
+        """Return the partition that each row's key leads to, `NO_PARTITION` where it has none.
+
+        Args:
+            partition_count: of the topic; above 0.
+        """
+        if not 0 < partition_count <= MAX_PARTITIONS:
+            raise ValueError(f"there is no topic of {partition_count} partitions")
+        return array(
+            "i",
+            [
+                NO_PARTITION if key is None else (murmur2(key) & _POSITIVE) % partition_count
+                for key in self._keys
+            ],
+        )
+
+    def hash_sum(
+        self, topic: bytes, partitions: array[int] | None, record_hash: RecordHash
+    ) -> tuple[int, int]:
+        """Add up the hashes of all rows modulo 2^128; return that, and the bytes they are of.
+
+        Timestamps are not hashed; see `record_hash` for the rest.
+
+        Args:
+            topic: of all rows.
+            partitions: of each row, as it is to be hashed; None: `NO_PARTITION` for all.
+            record_hash: hashes one.
+
+        Returns:
+            The sum, and the bytes of keys and values.
+        """
+        if partitions is not None and len(partitions) != self.count:
+            raise ValueError(f"{len(partitions)} partitions for {self.count} rows")
+        total = size_bytes = 0
+        for row in range(self.count):
+            _, key, value, headers = self.record(row)
+            partition = NO_PARTITION if partitions is None else partitions[row]
+            total += record_hash.of(laid_out(topic, partition, key, value, headers))
+            size_bytes += len(key or b"") + len(value or b"")
+        return total & _MASK_128, size_bytes
 
 
 def first_not_bytes(items: Sequence[object]) -> int:

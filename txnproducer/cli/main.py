@@ -51,6 +51,7 @@ SUBCOMMANDS = {
     "demo": Subcommand("demo", "Stream a data set through Spark exactly once.", "demo"),
     "send": Subcommand("send", "Send lines or generated records in transactions."),
     "simulate": Subcommand("simulate", "Run the core under seeded faults, in virtual time."),
+    "sink-status": Subcommand("sink_status", "Show what a Spark sink has committed.", "spark"),
     "verify": Subcommand("verify", "Read a topic back and count what was committed."),
 }
 

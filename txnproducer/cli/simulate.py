@@ -18,7 +18,7 @@ from rich.table import Table
 
 from txnproducer.cli._core_coverage import measure, require_coverage
 from txnproducer.cli._seed_pool import ENOUGH_FAILURES, SeedPool
-from txnproducer.sim import SimOptions, run_seed
+from txnproducer.sim import RunKind, SimOptions, run_seed
 from txnproducer.sim.campaign import (
     SEEDS_THAT_SHOW_ALL,
     Noted,
@@ -30,7 +30,7 @@ from txnproducer.sim.campaign import (
 
 EXIT_VIOLATION = 1
 _MOST_FAILURES_SHOWN = 20
-_OPTIONS_OF_A_TRACE = ("seed", "trace", "crowded", "shared")
+_OPTIONS_OF_A_TRACE = ("seed", "trace", "kind")
 
 
 @click.command()
@@ -55,14 +55,9 @@ _OPTIONS_OF_A_TRACE = ("seed", "trace", "crowded", "shared")
 )
 @click.option("--trace", is_flag=True, help="Print every event of one seed, and its options.")
 @click.option(
-    "--crowded",
-    is_flag=True,
-    help="With --trace: crowd the run, as every eighth seed does by itself.",
-)
-@click.option(
-    "--shared",
-    is_flag=True,
-    help="With --trace: share its transactions, as every fifteenth seed does by itself.",
+    "--kind",
+    type=click.Choice([each.value for each in RunKind]),
+    help="With --trace: make the run of a kind that few seeds draw by themselves.",
 )
 @click.option(
     "--jobs",
@@ -97,8 +92,7 @@ def command(
     seeds: int,
     requests: int,
     trace: bool,
-    crowded: bool,
-    shared: bool,
+    kind: str | None,
     jobs: int,
     results: Path | None,
     coverage_seeds: int,
@@ -113,11 +107,9 @@ def command(
     if trace:
         _refuse_what_a_trace_ignores(context)
         first = _random_seed() if seed is None else seed
-        if crowded and shared:
-            raise click.UsageError("a run is either --crowded or --shared")
-        context.exit(_trace(first, is_crowded=crowded, is_shared=shared))
-    if crowded or shared:
-        raise click.UsageError(f"{'--crowded' if crowded else '--shared'} needs --trace")
+        context.exit(_trace(first, None if kind is None else RunKind(kind)))
+    if kind is not None:
+        raise click.UsageError("--kind needs --trace")
     if least_branches and not coverage_seeds:
         raise click.UsageError("--least-branches needs --coverage")
     if coverage_seeds:
@@ -150,11 +142,10 @@ def _refuse_what_a_trace_ignores(context: click.Context) -> None:
             raise click.UsageError(f"--trace shows one seed: leave out {option.opts[0]}")
 
 
-def _trace(seed: int, *, is_crowded: bool, is_shared: bool) -> int:
+def _trace(seed: int, kind: RunKind | None) -> int:
     """Print a run; return the exit code."""
-    kind = {"is_crowded": is_crowded, "is_shared": is_shared}
-    click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed, **kind)}")
-    result = run_seed(seed, click.echo, **kind)
+    click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed, kind)}")
+    result = run_seed(seed, click.echo, kind=kind)
     for checker, text in result.violations:
         click.echo(f"VIOLATION ({checker}): {text}", err=True)
     return EXIT_VIOLATION if result.violations else 0

@@ -22,7 +22,7 @@ not: brokers (`_broker`, kept honest against real ones), the network, the clock,
 from __future__ import annotations
 
 from txnproducer.sim.faults import FaultKind
-from txnproducer.sim.options import SimOptions
+from txnproducer.sim.options import RunKind, SimOptions
 from txnproducer.sim.simulator import SeedResult, Simulator, run_seed
 
-__all__ = ["FaultKind", "SeedResult", "SimOptions", "Simulator", "run_seed"]
+__all__ = ["FaultKind", "RunKind", "SeedResult", "SimOptions", "Simulator", "run_seed"]

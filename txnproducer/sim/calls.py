@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from txnproducer._core.append_blocked import AppendBlocked
 from txnproducer._core.txn_result import TransactionalRequestResult
-from txnproducer.errors import KafkaError, KafkaTimeoutError
+from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAbortedError
 from txnproducer.sim.process import Condition, Process, Script
 from txnproducer.sim.sending import LONGEST_INTERRUPT_MS, append, begin_append
 
 _PATIENCE = 6
+_SEEDS_WITH_WAITERS = 50
 
 
 @dataclass(slots=True)
@@ -113,6 +114,26 @@ def close(process: Process) -> Script:
         batch.run()
         core.finish_callbacks(batch)
     checkers.closed(process)
+
+
+def have_somebody_wait(process: Process) -> None:
+    """Have another thread's send wait while the transaction ends; in few seeds, undrawn."""
+    if process.simulator.options.seed % _SEEDS_WITH_WAITERS == 0:
+        process.waiting = process.core, _begin_to_wait(process)
+
+
+def see_who_waits_refused(process: Process) -> None:
+    """See that what has waited since an earlier transaction is no part of this one."""
+    (core, blocked), process.waiting = process.waiting, (None, None)
+    if blocked is None or core is not process.core:
+        return
+    try:
+        told = begin_append(process, "nowhere", b"waits", blocked)
+    except TransactionAbortedError:
+        return
+    process.simulator.history.violate(
+        "state", f"{process.name} sends in another transaction what came in an earlier one: {told}"
+    )
 
 
 def _begin_to_wait(process: Process) -> AppendBlocked | None:

@@ -51,6 +51,7 @@ class FaultKind(StrEnum):
     LIMIT_LOWERED = "size limit of batches lowered for a while"
     BATCH_TOO_LARGE = "batch refused as too large"
     RECORD_INVALID = "record refused as invalid"
+    NOT_SENT = "request refused by the client's own network"
 
 
 # Of each request, in a run where the kind is on.
@@ -65,6 +66,8 @@ NETWORK_RATES: Mapping[FaultKind, float] = MappingProxyType(
         FaultKind.LEFT_OUT: 0.01,
     }
 )
+# Likewise, but drawn by dice of its own, as are those below.
+LATER_RATES: Mapping[FaultKind, float] = MappingProxyType({FaultKind.NOT_SENT: 0.01})
 # Of each write, in a run where the kind is on.
 BROKER_RATES: Mapping[FaultKind, float] = MappingProxyType(
     {
@@ -103,7 +106,7 @@ LATER_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
 # Consequences of what the options draw; nothing to be switched on by itself.
 CONSEQUENCES = frozenset(FaultKind) - set(NETWORK_RATES) - set(BROKER_RATES) - set(
     EVENT_INTERVALS_MS
-) - set(LATER_INTERVALS_MS)  # fmt: skip
+) - set(LATER_INTERVALS_MS) - set(LATER_RATES)  # fmt: skip
 _BURST_REQUESTS = 5
 # After the healing: of each request, and so often at most.
 _MILD_RATE = 0.02
@@ -119,6 +122,7 @@ class Faults:
     Args:
         rates: per request, per write; kinds that are off are left out.
         dice: draws them.
+        later_dice: draws the kinds that came later.
         burst: by how much likelier trouble on the network is for the next few requests.
         request_timeout_ms: how long a request waits for its answer.
 
@@ -134,12 +138,14 @@ class Faults:
         self,
         rates: Mapping[FaultKind, float],
         dice: random.Random,
+        later_dice: random.Random,
         burst: float = 1.0,
         request_timeout_ms: int = _LONGEST_MILD_STALL_MS,
     ) -> None:
         self.counts: Counter[FaultKind] = Counter()
         self.is_healed = False
         self._dice = dice
+        self._later_dice = later_dice
         self._rates = dict(rates)
         thresholds: list[tuple[float, FaultKind]] = []
         total = 0.0
@@ -155,6 +161,14 @@ class Faults:
         self._mild = (*_MILD, FaultKind.STALLED) if can_stall else _MILD
         self._burst = burst
         self._burst_left = 0
+
+    def is_sent(self) -> bool:
+        """Draw whether the client's network takes a request."""
+        rate = self._rates.get(FaultKind.NOT_SENT)
+        if rate is None or self.is_healed or self._later_dice.random() >= rate:
+            return True
+        self.counts[FaultKind.NOT_SENT] += 1
+        return False
 
     def network_fate(self) -> FaultKind | None:
         """Draw what becomes of one request; None: all goes well."""

@@ -72,10 +72,12 @@ class SentRows:
     Attributes:
         future: of all of them.
         records: those that went into batches, by their row.
+        last_rows: the last of them in each partition.
     """
 
     future: FutureBatchMetadata
     records: dict[int, SentRecord] = field(default_factory=dict)
+    last_rows: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -197,6 +197,11 @@ class SimNetwork:
         connection = request.connection
         if not self.is_ready(connection, now_ms):
             raise IllegalStateError(f"{connection} is not ready")
+        if not self._simulator.faults.is_sent():
+            # A part of it may have gone for all that its sender knows.
+            self._rules.sent(request.body)
+            self._rules.lost(request.body)
+            raise OSError(f"{connection} does not take it")
         link = self._links[connection]
         if not self._can_carry(request):
             error = UnsupportedVersionError("group metadata need TxnOffsetCommit v3")

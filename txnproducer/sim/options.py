@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Any
 
 from txnproducer._broker.options import ClusterOptions
@@ -19,6 +20,7 @@ from txnproducer.sim.faults import (
     BROKER_RATES,
     EVENT_INTERVALS_MS,
     LATER_INTERVALS_MS,
+    LATER_RATES,
     NETWORK_RATES,
     FaultKind,
 )
@@ -33,8 +35,9 @@ _OF_A_MISSING_TOPIC = (
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.INVALID_REPLICATION_FACTOR,
 )
-# Of all seeds; of those that are not crowded.
+# Of all seeds; of those that are crowded; of those that are not.
 _CROWDED_RATE = 1 / 8
+_DEAF_RATE = 1 / 4
 _HAUNTED_RATE = 1 / 8
 # Of those that are neither.
 _SHARED_RATE = 1 / 12
@@ -45,6 +48,15 @@ _ROW_RATES = (0.1, 0.5)
 LATEST_MS = 30_000
 # What a producer is set to once all is well.
 LONGEST_DELIVERY_MS = 30_000
+
+
+class RunKind(StrEnum):
+    """What some of the runs are, and any seed's run can be made; the value is its name."""
+
+    CROWDED = "crowded"
+    DEAF = "deaf"
+    HAUNTED = "haunted"
+    SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ class SimOptions:
         initial_epoch: of transactional ids (near their end, in some runs).
         network_ms: the longest usual way to a broker, and back.
         is_crowded: whether applications send much at once, in batches as small as can be.
+        is_deaf: crowded, and whether leaders move while those before them do not answer.
         is_haunted: whether many connections die, and each of their requests arrives soon after.
         row_rate: how many of the calls that send take many records.
         is_shared: whether transactions are leased, and written by several processes.
@@ -93,6 +106,7 @@ class SimOptions:
     initial_epoch: int
     network_ms: int
     is_crowded: bool = False
+    is_deaf: bool = False
     is_haunted: bool = False
     row_rate: float = 0.0
     is_shared: bool = False
@@ -112,13 +126,12 @@ class SimOptions:
         return "\n".join(f"  {f.name}: {show(getattr(self, f.name))}" for f in fields(self))
 
     @staticmethod
-    def draw(seed: int, *, is_crowded: bool = False, is_shared: bool = False) -> SimOptions:
+    def draw(seed: int, kind: RunKind | None = None) -> SimOptions:
         """Draw a run.
 
         Args:
             seed: draws it.
-            is_crowded: crowd also one that would not be.
-            is_shared: share transactions also where that would not be; not with `is_crowded`.
+            kind: make it of this kind; the seed draws that, too, if it is None.
         """
         dice = random.Random(f"options {seed}")  # noqa: S311 - seeded on purpose
         is_v2 = dice.random() < 0.5
@@ -140,7 +153,7 @@ class SimOptions:
             plain_producers=dice.choice((0, 0, 0, 1)),
             partition_count=dice.choice((1, 2, 3, 5)),
             requests=dice.choice((MIN_REQUESTS, 500, 800, 1200)),
-            rates=_draw_rates(dice),
+            rates=_draw_rates(dice) | _draw_later_rates(seed),
             intervals_ms=_draw_intervals(dice, cluster) | _draw_later_intervals(seed),
             settings=settings,
             abort_rate=dice.choice((0.0, 0.1, 0.4)),
@@ -152,24 +165,34 @@ class SimOptions:
             network_ms=dice.choice((1, 5, 50)),
             row_rate=_draw_row_rate(seed),
         )
-        if is_shared:
-            return _share(options, shared_rate=1.0)
-        options = _crowd(options, crowded_rate=1.0 if is_crowded else _CROWDED_RATE)
-        if options.is_crowded:
-            return options
-        options = _haunt(options)
-        return options if options.is_haunted else _share(options, shared_rate=_SHARED_RATE)
+        return _draw_kind(options) if kind is None else _MAKERS[kind](options)
 
 
-def _crowd(options: SimOptions, crowded_rate: float) -> SimOptions:
-    """Crowd some of the runs: many batches of one partition on their way, and trouble with some.
+def _draw_kind(options: SimOptions) -> SimOptions:
+    if _is_drawn(options, "crowd", _CROWDED_RATE):
+        is_deaf = _is_drawn(options, "deaf", _DEAF_RATE)
+        return _deafen(options) if is_deaf else _crowd(options)
+    if _is_drawn(options, "haunt", _HAUNTED_RATE):
+        return _haunt(options)
+    return _share(options) if _is_drawn(options, "share", _SHARED_RATE) else options
+
+
+def _is_drawn(options: SimOptions, kind: str, rate: float) -> bool:
+    return _dice_for(options, kind).random() < rate
+
+
+def _dice_for(options: SimOptions, kind: str) -> random.Random:
+    return random.Random(f"options {options.seed} {kind}")  # noqa: S311 - seeded on purpose
+
+
+def _crowd(options: SimOptions) -> SimOptions:
+    """Crowd a run: many batches of one partition on their way, and trouble with some.
 
     What goes wrong around a batch in the middle of others is rare otherwise: one is refused, or
     split, or out of time, while those behind it are on the wire or wait with a number.
     """
-    dice = random.Random(f"options {options.seed} crowd")  # noqa: S311 - seeded on purpose
-    if dice.random() >= crowded_rate:
-        return options
+    dice = _dice_for(options, "crowd")
+    dice.random()  # whether the seed crowds by itself
     settings = {
         "batch_size": 150,
         "linger_ms": 0,
@@ -190,16 +213,32 @@ def _crowd(options: SimOptions, crowded_rate: float) -> SimOptions:
     )
 
 
+def _deafen(options: SimOptions) -> SimOptions:
+    """Crowd a run in which leaders move, and those before them have written and do not answer.
+
+    More batches of a partition than one connection takes can then be on their way.
+    """
+    options = _crowd(options)
+    return replace(
+        options,
+        cluster=replace(options.cluster, node_count=3, max_metadata_delay_ms=0),
+        settings={**options.settings, "request_timeout_ms": 1000, "metadata_max_age_ms": 100}
+        | {"delivery_timeout_ms": 21_000, "transaction_timeout_ms": 60_000},
+        rates={FaultKind.STALLED: 0.03},
+        intervals_ms={FaultKind.LEADER_MOVED: 300},
+        is_deaf=True,
+    )
+
+
 def _haunt(options: SimOptions) -> SimOptions:
-    """Haunt some of the runs: requests of dead connections, while the next transaction is made.
+    """Haunt a run: requests of dead connections, while the next transaction is made.
 
     The harm that they would do, if nothing guarded against it, is rare otherwise: a request of one
     kind has to fall between two certain ones of a later transaction. With transactions v2 it does
     none.
     """
-    dice = random.Random(f"options {options.seed} haunt")  # noqa: S311 - seeded on purpose
-    if dice.random() >= _HAUNTED_RATE:
-        return options
+    dice = _dice_for(options, "haunt")
+    dice.random()  # whether the seed haunts by itself
     rates = {FaultKind.REQUEST_LOST: 0.1, FaultKind.ANSWER_LOST: 0.02}
     return replace(
         options,
@@ -211,11 +250,10 @@ def _haunt(options: SimOptions) -> SimOptions:
     )
 
 
-def _share(options: SimOptions, shared_rate: float) -> SimOptions:
-    """Share the transactions of some of the runs: a producer leases them, and others write."""
-    dice = random.Random(f"options {options.seed} share")  # noqa: S311 - seeded on purpose
-    if dice.random() >= shared_rate or options.cluster.is_before_2_5:
-        return options
+def _share(options: SimOptions) -> SimOptions:
+    """Share the transactions of a run: a producer leases them, and others write."""
+    dice = _dice_for(options, "share")
+    dice.random()  # whether the seed shares by itself
     return replace(
         options,
         transactional_producers=dice.choice((1, 1, 2)),
@@ -223,6 +261,14 @@ def _share(options: SimOptions, shared_rate: float) -> SimOptions:
         partition_count=dice.choice((1, 2, 3, 5)),
         is_shared=True,
     )
+
+
+_MAKERS = {
+    RunKind.CROWDED: _crowd,
+    RunKind.DEAF: _deafen,
+    RunKind.HAUNTED: _haunt,
+    RunKind.SHARED: _share,
+}
 
 
 def _draw_cluster(dice: random.Random, *, is_v2: bool, can_bump: bool) -> ClusterOptions:
@@ -264,6 +310,15 @@ def _draw_intervals(dice: random.Random, cluster: ClusterOptions) -> dict[FaultK
     if is_v2 or cluster.is_before_2_5 or cluster.is_before_4:
         intervals_ms.pop(FaultKind.UPGRADED, None)
     return intervals_ms
+
+
+def _draw_later_rates(seed: int) -> dict[FaultKind, float]:
+    rates = {}
+    for kind, usual in LATER_RATES.items():
+        dice = random.Random(f"options {seed} {kind}")  # noqa: S311 - seeded on purpose
+        if dice.random() < 0.1:
+            rates[kind] = usual * dice.choice((0.3, 1.0, 3.0))
+    return rates
 
 
 def _draw_later_intervals(seed: int) -> dict[FaultKind, int]:

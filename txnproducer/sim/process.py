@@ -14,6 +14,8 @@ import random
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from txnproducer._core.append_blocked import AppendBlocked
+from txnproducer._core.producer_batch import ProducerBatch
 from txnproducer._core.producer_core import ProducerCore
 from txnproducer._core.shared_transactions import SharedTransactionManager
 from txnproducer.config import ProducerConfig
@@ -30,6 +32,7 @@ Script: TypeAlias = Generator[tuple[Condition, int], bool, Any]
 FOR_EVER_MS = 1 << 40
 # More turns than this at one moment: the core asks to be called again without doing anything.
 _SPINNING = 500
+_LOOK_TOO_EARLY_EACH = 5
 
 
 class Process:
@@ -86,7 +89,15 @@ class Process:
         self._paused_until_ms = 0
         self._wake_ms = FOR_EVER_MS
         self._is_fresh = False
+        self._looks = 0
+        # Another thread's send, and the producer where it waits.
+        self.waiting: tuple[ProducerCore | None, AppendBlocked | None] = (None, None)
         self.renew()
+
+    def is_looking_too_early(self) -> bool:
+        """Tell, now and then, whether a wait for memory or metadata ends for no reason."""
+        self._looks += 1
+        return self._looks % _LOOK_TOO_EARLY_EACH == 0
 
     @property
     def now_ms(self) -> int:
@@ -132,6 +143,7 @@ class Process:
         self.network = SimNetwork(simulator, self.name, self.incarnation, self.dice, self.config)
         self.network.on_event = self.poke
         self.core = ProducerCore(self.config, self.network, self, self.dice, self.now_ms)
+        self._full_batches: list[ProducerBatch] = []
 
     def start(self) -> None:
         """Run the application."""
@@ -201,6 +213,10 @@ class Process:
 
     def _turn(self, now_ms: int) -> int:
         core, network = self.core, self.network
+        # What the last turn took, as if that had taken until now: some steps come before.
+        for full in self._full_batches:
+            full.compress()
+        self._full_batches = core.take_full_batches()
         events, network.inbox = network.inbox, []
         for event in events:
             core.handle(event, now_ms)

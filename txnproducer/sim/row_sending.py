@@ -15,6 +15,7 @@ from txnproducer._core.append_blocked import AppendBlocked
 from txnproducer._core.batch_future import FutureBatchMetadata, RowsTaken
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._core.row_appender import RowRun
+from txnproducer._core.row_placer import Span, merged
 from txnproducer._record.implementation import Rows
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAbortedError
@@ -26,6 +27,8 @@ from txnproducer.sim.sending import Draft, wait_to_append
 
 _MOST_ROWS = 12
 _LOOK_AT_EACH = 3
+_NO_ROWS_EACH = 7
+_PARTITION = 0  # of a span
 _HEADERS = (("trace", b"1"), ("empty", None))
 
 
@@ -36,10 +39,15 @@ def send_rows(
     transaction = process.core.transaction_number
     drafts = _drafts(process, attempt, number)
     sent = SentRows(FutureBatchMetadata(TOPIC, len(drafts), process))
+    if attempt.calls:
+        look_at_call(process, attempt.calls[-1])  # it may have ended by now
     attempt.calls.append(sent)
     start_ms = process.now_ms
     try:
-        runs = yield from _runs(process, drafts, transaction)
+        if number % _NO_ROWS_EACH == 0:
+            process.core.check_can_append()  # as a call without rows does
+        yield from _check_partition(process, attempt, drafts, start_ms)
+        runs = yield from _runs(process, drafts, transaction, start_ms)
         while runs:
             run = runs.popleft()
             yield from _send_run(process, attempt, sent, drafts, run, start_ms)
@@ -71,23 +79,75 @@ def _drafts(process: Process, attempt: Attempt, number: int) -> list[Draft]:
     return drafts
 
 
+def _check_partition(
+    process: Process, attempt: Attempt, drafts: list[Draft], start_ms: int
+) -> Generator[tuple[Condition, int], bool, None]:
+    """Refuse a partition that there is not, before any row is sent."""
+    placed = [draft for draft in drafts if draft.partition is not None]
+    if not placed:
+        return
+    draft = max(placed, key=_partition)
+    record = _record(process, draft, start_ms)
+    outcome: AppendBlocked | FutureRecordMetadata | None = None
+    is_first = True
+    while is_first or isinstance(outcome, AppendBlocked):
+        is_first = False
+        if isinstance(outcome, AppendBlocked):
+            outcome = yield from wait_to_append(process, draft, record, outcome, start_ms)
+        if not isinstance(outcome, FutureRecordMetadata):
+            outcome = process.core.check_partition(
+                TOPIC, _partition(draft), process.now_ms, outcome
+            )
+    if outcome is not None:
+        record.future = outcome
+        attempt.records.append(record)
+        raise outcome.error or KafkaError("a row failed without an error")
+
+
+def _partition(draft: Draft) -> int:
+    return NO_PARTITION if draft.partition is None else draft.partition
+
+
 def _runs(
-    process: Process, drafts: list[Draft], transaction: int
+    process: Process, drafts: list[Draft], transaction: int, start_ms: int
 ) -> Generator[tuple[Condition, int], bool, deque[RowRun]]:
     values = tuple(draft.value for draft in drafts)
     keys = tuple(draft.key for draft in drafts)
     headers = tuple(draft.headers for draft in drafts)
-    rows = Rows(len(drafts), values, keys, headers, process.now_ms)
+    rows = Rows(len(drafts), values, keys, headers, start_ms)
     are_keys_counted = any(keys) and not process.config.partitioner_ignore_keys
     if not are_keys_counted and not any(draft.partition is not None for draft in drafts):
         return deque([RowRun(rows, None, None, transaction, 0, rows.count)])
     count = (yield from _count_partitions(process)) if are_keys_counted else 0
-    places = array("i", [NO_PARTITION if d.partition is None else d.partition for d in drafts])
-    order, runs = rows.by_partition(places, count)
+    places = array("i", map(_partition, drafts))
+    order, spans = rows.by_partition(places, count)
+    if len(spans) > 1 and spans[0][_PARTITION] == NO_PARTITION:
+        placed = yield from _placed(process, rows, order, spans[0])
+        order, spans = merged(order, [*spans[1:], *placed])
     return deque(
         RowRun(rows, order, None if place == NO_PARTITION else place, transaction, start, stop)
-        for place, start, stop in runs
+        for place, start, stop in spans
     )
+
+
+def _placed(
+    process: Process, rows: Rows, order: array[int], span: Span
+) -> Generator[tuple[Condition, int], bool, list[Span]]:
+    """Choose partitions for rows that may go anywhere, but lie among others."""
+    placer = process.core.row_placer
+    _, start, stop = span
+    placed: list[Span] = []
+    while start < stop:
+        choice = placer.choose(TOPIC, is_first=not placed)
+        if choice is None:
+            yield from _count_partitions(process)
+            continue
+        partition, room_bytes = choice
+        reached, size_bytes = rows.reach(order, start, stop, room_bytes)
+        placer.note(TOPIC, size_bytes)
+        placed.append((partition, start, reached))
+        start = reached
+    return placed
 
 
 def _count_partitions(process: Process) -> Generator[tuple[Condition, int], bool, int]:
@@ -142,6 +202,15 @@ def _send_run(
         )
         attempt.records.append(record)
         sent.records[row] = record
+        _check_order(process, sent, record.place, row)
+
+
+def _check_order(process: Process, sent: SentRows, place: TopicPartition, row: int) -> None:
+    """See that the rows of a partition lie as `send` in a loop would have laid them."""
+    before = sent.last_rows.get(place, -1)
+    if row < before:
+        process.simulator.history.violate("order", f"row {row} behind row {before} in {place}")
+    sent.last_rows[place] = row
 
 
 def look_at_call(process: Process, sent: SentRows) -> None:

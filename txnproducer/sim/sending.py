@@ -158,6 +158,8 @@ def wait_to_append(
 ) -> Generator[tuple[Condition, int], bool, FutureRecordMetadata | AppendBlocked]:
     """Wait until it is worth trying again; after `max_block_ms` the record has failed."""
     core = process.core
+    if process.is_looking_too_early():
+        return blocked
     if blocked.reason is BlockReason.MEMORY:
         process.simulator.faults.counts[FaultKind.MEMORY_EXHAUSTED] += 1
     limit_ms = start_ms + process.config.max_block_ms

@@ -16,6 +16,7 @@ from collections.abc import Generator, Sequence
 from functools import partial
 
 from txnproducer._core.shared_transactions import Part
+from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._leases import TransactionLease, TransactionReceipt
 from txnproducer.errors import (
     ClaimRefusedError,
@@ -23,6 +24,7 @@ from txnproducer.errors import (
     KafkaError,
     OutOfOrderSequenceError,
     UnknownProducerIdError,
+    UnsupportedVersionError,
 )
 from txnproducer.records import TopicPartition
 from txnproducer.sim.calls import Patience, call, close
@@ -177,6 +179,8 @@ class _SharedTransaction(UsualTransaction):
     def _fill(self) -> Generator[_Wait, bool, KafkaError | None]:
         dice, options = self._process.dice, self._simulator.options
         error = yield from self._lease()
+        if isinstance(error, UnsupportedVersionError) and options.cluster.is_before_2_5:
+            return (yield from super()._fill())
         if error is None:
             self._start_work()
             error = yield from self._await_receipts()
@@ -201,13 +205,25 @@ class _SharedTransaction(UsualTransaction):
         claims = 1 + process.dice.randrange(self._simulator.options.partition_count)
         patience = Patience(process)
         while patience.lasts():
-            ended = yield from call(process, lambda: process.core.begin_lease(claims))
+            ended = yield from call(process, lambda: self._begin_lease(claims))
             if not ended.is_timed_out:
                 self._identify()
                 return ended.error
         self._attempt.has_given_up = True
         patience.gave_up("lease")
         return KafkaError("the application has no more patience", recovery="abort")
+
+    def _begin_lease(self, claims: int) -> TransactionalRequestResult:
+        leasing = self._process.core.begin_lease(claims)
+        try:
+            self._process.manager.check_can_append()
+        except (IllegalStateError, KafkaError):
+            return leasing
+        # Participants' numbers begin at 0, and so would this record's.
+        self._simulator.history.violate(
+            "state", f"{self._process.name} may send beside a lease: {leasing!r}"
+        )
+        return leasing
 
     def _start_work(self) -> None:
         for claim in range(len(self._process.core.lease.claims)):
@@ -304,8 +320,8 @@ class _SharedTransaction(UsualTransaction):
 
     def _commit_it(self) -> Generator[_Wait, bool, bool]:
         is_written = self._attempt.records or self._attempt.group_id is not None
-        if is_written and self._process.dice.random() < _RESUMED_RATE:
-            lease = self._process.core.lease
+        lease = self._process.manager.lease  # None where the cluster is too old for it
+        if lease is not None and is_written and self._process.dice.random() < _RESUMED_RATE:
             resume(self._process, self._attempt, lease, self._receipts())
         return (yield from super()._commit_it())
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._leases import claim_id
 from txnproducer._protocol.events import ClientRequest
 from txnproducer._protocol.messages import (
     InitProducerIdRequest,
@@ -42,6 +43,7 @@ from txnproducer.sim.options import (
     MIN_REQUESTS,
     MIN_TRANSACTIONS,
     TOPIC,
+    RunKind,
     SimOptions,
 )
 from txnproducer.sim.process import Process, Script
@@ -93,18 +95,16 @@ def run_seed(
     seed: int,
     emit: Callable[[str], None] | None = None,
     *,
-    is_crowded: bool = False,
-    is_shared: bool = False,
+    kind: RunKind | None = None,
 ) -> SeedResult:
     """Run one seed.
 
     Args:
         seed: draws everything.
         emit: takes each line of the trace; None for no trace.
-        is_crowded: crowd the run also if the seed would not.
-        is_shared: share its transactions also if the seed would not.
+        kind: make the run of this kind, whatever the seed draws.
     """
-    options = SimOptions.draw(seed, is_crowded=is_crowded, is_shared=is_shared)
+    options = SimOptions.draw(seed, kind)
     return Simulator(options, Trace(emit)).run()
 
 
@@ -142,6 +142,7 @@ class Simulator:
         self.faults = Faults(
             options.rates,
             self._new_dice("faults"),
+            self._new_dice("later faults"),
             options.burst,
             options.settings["request_timeout_ms"],
         )
@@ -292,12 +293,20 @@ class Simulator:
             group = self.cluster.group_offsets(group_id).group(group_id)
             group.generation_id, group.members = 1, {f"member-{name}": None}
             if self.options.initial_epoch >= 0:
-                self.cluster.preset_epoch(name, self.options.initial_epoch)
+                self._preset_epochs(name)
         for number in range(self.options.idempotent_producers):
             self._start_process(f"idem-{number}", None)
         for number in range(self.options.plain_producers):
             acks = self._dice.choice(("all", "1", "0"))
             self._start_process(f"plain-{number}", None, enable_idempotence=False, acks=acks)
+
+    def _preset_epochs(self, transactional_id: str) -> None:
+        """Have the epochs of an id near their end, and those of its claims, where it has any."""
+        self.cluster.preset_epoch(transactional_id, self.options.initial_epoch)
+        for claim in range(self.options.partition_count if self.options.is_shared else 0):
+            self.cluster.preset_epoch(
+                claim_id(transactional_id, claim), self.options.initial_epoch
+            )
 
     def _start_process(self, name: str, transactional_id: str | None, **own: Any) -> Process:
         script = idempotent_script if transactional_id is None else self._transactional_script

@@ -23,7 +23,14 @@ from txnproducer.records import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
-from txnproducer.sim.calls import Ended, Patience, call, close
+from txnproducer.sim.calls import (
+    Ended,
+    Patience,
+    call,
+    close,
+    have_somebody_wait,
+    see_who_waits_refused,
+)
 from txnproducer.sim.history import Attempt
 from txnproducer.sim.options import TOPIC
 from txnproducer.sim.process import Condition, Process, Script
@@ -128,6 +135,7 @@ class UsualTransaction:
             self._failed(refusal)
             self._simulator.checkers.refused(self._process, "begin_transaction", refusal)
             return False
+        see_who_waits_refused(self._process)
         error = yield from self._fill()
         self._simulator.count_transaction(self._attempt)
         if error is not None:
@@ -140,6 +148,7 @@ class UsualTransaction:
         if error is not None and error.recovery not in ("abort", "resume"):
             self._attempt.claim = "aborted"
             return False
+        have_somebody_wait(self._process)
         return (yield from self._abort_it())
 
     def _failed(self, error: KafkaError) -> None:

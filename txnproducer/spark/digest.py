@@ -1,34 +1,69 @@
 """The digest of a partition's records: how a replay is recognised.
 
 Owns: digest version 1, a durable format: it is stored in ledgers that outlive this program.
-Must not know: Spark, Kafka.
+Must not know: Spark, Kafka, Arrow.
 
-Version 1: each record is hashed by xxh3-128 (seed 0) over topic, partition (int32, -1 for none),
-key, value, the number of headers (int32), and the name and value of each; a bytes field is led by
-its length (int32, -1 for null), texts are UTF-8, all integers big-endian. The 128-bit hashes are
-added modulo 2^128, so that the order of rows does not matter, but their number does (an XOR would
-not see a pair of equal rows). Written as 32 lower-case hex digits.
+Version 1: each record is hashed by xxh3-128 (seed 0) over topic, partition, key, value and
+headers, laid out by version 1 of `record_hash`. The 128-bit hashes are added modulo 2^128, so that
+the order of rows does not matter, but their number does (an XOR would not see a pair of equal
+rows). Written as 32 lower-case hex digits.
 
 It recognises a replay. It does not prove delivery, and does not withstand an attacker.
 """
 
 from __future__ import annotations
 
-import struct
+import ctypes
+import logging
+from array import array
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Final
 
 import xxhash
 
+from txnproducer._record.implementation import Rows
+from txnproducer._record.record_hash import RecordHash, laid_out
+from txnproducer._record.rows import NO_PARTITION
+
+_LOG = logging.getLogger(__name__)
+
 VERSION: Final = 1
-_INT32 = struct.Struct(">i").pack
-_NULL: Final = _INT32(-1)
 _MODULUS: Final = 1 << 128
-_NO_PARTITION: Final = -1
+_SAMPLE: Final = bytes(range(256)) * 5
 
 
-def _field(data: bytes | None) -> bytes:
-    return _NULL if data is None else _INT32(len(data)) + data
+class _XXH128(ctypes.Structure):
+    """What libxxhash returns for 128 bits; part of its stable ABI."""
+
+    _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
+
+
+def xxh3_128() -> RecordHash:
+    """Return the hash; with its address in C if the package xxhash lets it be seen.
+
+    The function is libxxhash's, which the package is made of, or linked to. So nothing has to be
+    compiled against it. It is taken only if it hashes as the package does.
+    """
+    of = xxhash.xxh3_128_intdigest
+    try:
+        # The library stays loaded with the package.
+        library = ctypes.CDLL(import_module("xxhash._xxhash").__file__)
+        function = library.XXH3_128bits
+    except (ImportError, OSError, AttributeError) as error:
+        _LOG.info("rows are hashed one by one: %s", error)
+        return RecordHash(of)
+    function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_size_t], _XXH128
+    for size in (0, 3, 8, 16, 128, 240, len(_SAMPLE)):
+        sample = _SAMPLE[:size]
+        found = function(sample, size)
+        if found.high << 64 | found.low != of(sample):
+            _LOG.warning("rows are hashed one by one: libxxhash is not the one of %s", xxhash)
+            return RecordHash(of)
+    return RecordHash(of, ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+_HASH: Final = xxh3_128()
 
 
 class Digest:
@@ -55,18 +90,24 @@ class Digest:
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
         """Add a record."""
-        parts = [
-            _field(topic.encode()),
-            _INT32(_NO_PARTITION if partition is None else partition),
-            _field(key),
-            _field(value),
-            _INT32(len(headers)),
-        ]
-        for name, data in headers:
-            parts += _field(name.encode()), _field(data)
-        self._sum = (self._sum + xxhash.xxh3_128_intdigest(b"".join(parts))) % _MODULUS
+        place = NO_PARTITION if partition is None else partition
+        record = laid_out(topic.encode(), place, key, value, headers)
+        self._sum = (self._sum + _HASH.of(record)) % _MODULUS
         self.count += 1
         self.size_bytes += len(key or b"") + len(value or b"")
+
+    def add_rows(self, topic: str, rows: Rows, partitions: array[int] | None = None) -> None:
+        """Add rows of one topic, as if one by one.
+
+        Args:
+            topic: of all.
+            rows: which.
+            partitions: that each row names, `NO_PARTITION` for none; None: no row does.
+        """
+        added, size_bytes = rows.hash_sum(topic.encode(), partitions, _HASH)
+        self._sum = (self._sum + added) % _MODULUS
+        self.count += rows.count
+        self.size_bytes += size_bytes
 
     def hex(self) -> str:
         """Return the digest as it is stored."""

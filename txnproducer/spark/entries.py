@@ -9,7 +9,7 @@ the plan), the rest is compact JSON in the offset's metadata. `v` is its format.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from txnproducer.records import OffsetAndMetadata
@@ -29,6 +29,7 @@ class LedgerEntry:
         writers: how many partitions wrote the batch.
         rows: how many of its rows this one wrote.
         digest: of those rows.
+        at_ms: when it was written, by the clock of who wrote it, for people; None if unknown.
     """
 
     batch_id: int
@@ -36,6 +37,7 @@ class LedgerEntry:
     writers: int
     rows: int
     digest: str
+    at_ms: int | None = field(default=None, compare=False)
 
     def stored(self) -> OffsetAndMetadata:
         """Return it as it is stored.
@@ -49,6 +51,7 @@ class LedgerEntry:
             writers=self.writers,
             rows=self.rows,
             digest=self.digest,
+            **({} if self.at_ms is None else {"at": self.at_ms}),
         )
 
     @classmethod
@@ -59,7 +62,14 @@ class LedgerEntry:
             LedgerError: it is not one, or of a newer version of this package.
         """
         found = _fields(group, stored, {"query": str, "writers": int, "rows": int, "digest": str})
-        return cls(stored.offset, found["query"], found["writers"], found["rows"], found["digest"])
+        return cls(
+            stored.offset,
+            found["query"],
+            found["writers"],
+            found["rows"],
+            found["digest"],
+            found.get("at"),
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,9 @@ def _fields(group: str, stored: OffsetAndMetadata, kinds: dict[str, type]) -> di
         fields = json.loads(stored.metadata)
         version = fields["v"]
         if version == FORMAT:
-            return {name: kind(fields[name]) for name, kind in kinds.items()}
+            # What a later version of this format adds is no reason to refuse it; `at` was added.
+            needed = {name: kind(fields[name]) for name, kind in kinds.items()}
+            return {**needed, "at": fields["at"]} if "at" in fields else needed
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(
             f"the group {group} is no ledger: its metadata is {stored.metadata!r}. Groups named "

@@ -5,7 +5,7 @@ All are `SinkError`s, so a caller can tell a refusal of the sink from an error o
 
 from __future__ import annotations
 
-from txnproducer.errors import KafkaError
+from txnproducer.errors import AuthorizationError, KafkaError, Recovery
 
 
 class SinkError(KafkaError):
@@ -16,6 +16,10 @@ class SinkError(KafkaError):
 
 class SchemaError(SinkError):
     """The frame's columns are not what Kafka records are made of."""
+
+
+class MissingRightError(SinkError, AuthorizationError):
+    """The user of the sink has not been granted what it needs; names the right and the way out."""
 
 
 class LedgerError(SinkError):
@@ -29,7 +33,22 @@ class PartialReplayError(SinkError):
 class BatchFailedError(KafkaError):
     """A whole batch could not be written; nothing of it is visible, so it can be run again."""
 
-    recovery = "abort"
+    recovery: Recovery = "abort"
+
+
+class BatchTimedOutError(BatchFailedError):
+    """A whole batch took longer than its transaction may, and the broker has aborted it.
+
+    Another run would end the same way: raise `transactionTimeout`, or make batches smaller.
+    """
+
+    recovery = "fix"
+
+
+class CommitIncompleteError(KafkaError):
+    """Some partitions of a batch are committed, not all; the same batch again completes it."""
+
+    recovery = "restart"
 
 
 class StaleRunError(SinkError):
@@ -38,3 +57,9 @@ class StaleRunError(SinkError):
 
 class ReplayMismatchError(SinkError):
     """The batch comes again with other rows than were committed."""
+
+
+class InputBrokenError(KafkaError):
+    """A task has not got all of its rows from Spark; nothing of it is committed."""
+
+    recovery = "abort"

@@ -15,16 +15,22 @@ Rules:
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from txnproducer.admin import committed_offsets, group_ids
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.kept_clients import KeptClients
 
 _TIMEOUT_S: Final = 60.0
+# Of this process, the driver's or a worker's: each batch asks again.
+_CLIENTS: Final = KeptClients()
+atexit.register(_CLIENTS.close)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,16 @@ class Ledger:
         return _group_of(self.transactional_id(partition))
 
     @property
+    def id_prefix(self) -> str:
+        """What all transactional ids of the sink begin with."""
+        return f"{self.sink_id}."
+
+    @property
+    def group_prefix(self) -> str:
+        """What all groups of the sink begin with."""
+        return _group_of(self.id_prefix)
+
+    @property
     def plan_id(self) -> str:
         """The id under which the plan is written."""
         return f"{self.sink_id}.plan"
@@ -65,6 +81,11 @@ class Ledger:
     def whole_id(self) -> str:
         """The id under which whole batches are written."""
         return f"{self.sink_id}.batch"
+
+    @property
+    def whole_group(self) -> str:
+        """The group that holds the entry of whole batches."""
+        return _group_of(self.whole_id)
 
     @property
     def place(self) -> TopicPartition:
@@ -89,44 +110,49 @@ class Ledger:
                 transaction may still commit.
         """
         groups = {self.group(partition): partition for partition in partitions}
-        found = committed_offsets(
-            self.bootstrap_servers,
-            [self.plan_group, *groups],
-            _TIMEOUT_S,
-            partitions=[self.place],
-            waits_for_undecided=waits_for_undecided,
-            **dict(self.security),
+        found = self._committed(
+            [self.plan_group, *groups], waits_for_undecided=waits_for_undecided
         )
-        stored = {group: offsets.get(self.place) for group, offsets in found.items()}
-        plan = stored.pop(self.plan_group, None)
-        entries = {
-            groups[group]: LedgerEntry.parse(group, one)
-            for group, one in stored.items()
-            if one is not None
-        }
+        plan = found.pop(self.plan_group, None)
+        entries = {groups[group]: LedgerEntry.parse(group, one) for group, one in found.items()}
         return None if plan is None else PlanEntry.parse(self.plan_group, plan), entries
+
+    def read_entries(self, partitions: Iterable[int]) -> dict[int, LedgerEntry]:
+        """Return the entries of partitions, without waiting for a plan that may be undecided."""
+        groups = {self.group(partition): partition for partition in partitions}
+        found = self._committed(groups, waits_for_undecided=True)
+        return {groups[group]: LedgerEntry.parse(group, one) for group, one in found.items()}
 
     def read_whole(self, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
         """Return the entry of the last whole batch, or None if there is none."""
-        group = _group_of(self.whole_id)
+        group = self.whole_group
+        stored = self._committed([group], waits_for_undecided=waits_for_undecided).get(group)
+        return None if stored is None else LedgerEntry.parse(group, stored)
+
+    def _committed(
+        self, groups: Iterable[str], *, waits_for_undecided: bool
+    ) -> dict[str, OffsetAndMetadata]:
+        """Return what groups hold; one that holds nothing is left out."""
         found = committed_offsets(
             self.bootstrap_servers,
-            [group],
+            groups,
             _TIMEOUT_S,
             partitions=[self.place],
             waits_for_undecided=waits_for_undecided,
+            asker=_CLIENTS.ask,
             **dict(self.security),
         )
-        stored = found.get(group, {}).get(self.place)
-        return None if stored is None else LedgerEntry.parse(group, stored)
+        return {
+            group: offsets[self.place] for group, offsets in found.items() if self.place in offsets
+        }
 
     def write_whole(self, producer: TransactionalProducer, entry: LedgerEntry) -> None:
         """Make the entry of a whole batch a part of the producer's open transaction."""
-        self._write(producer, _group_of(self.whole_id), entry.stored())
+        self._write(producer, self.whole_group, _dated(entry).stored())
 
     def write(self, producer: TransactionalProducer, partition: int, entry: LedgerEntry) -> None:
         """Make an entry a part of the producer's open transaction."""
-        self._write(producer, self.group(partition), entry.stored())
+        self._write(producer, self.group(partition), _dated(entry).stored())
 
     def write_plan(self, producer: TransactionalProducer, plan: PlanEntry) -> None:
         """Make the plan a part of the producer's open transaction."""
@@ -136,6 +162,16 @@ class Ledger:
         self, producer: TransactionalProducer, group: str, stored: OffsetAndMetadata
     ) -> None:
         producer.send_offsets_to_transaction({self.place: stored}, ConsumerGroupMetadata(group))
+
+
+def close_connections() -> None:
+    """Close the connections that this process keeps to ledgers; who asks next opens another."""
+    _CLIENTS.close()
+
+
+def _dated(entry: LedgerEntry) -> LedgerEntry:
+    """Give an entry its time; one that is written again as it is has one."""
+    return entry if entry.at_ms is not None else replace(entry, at_ms=int(time.time() * 1000))
 
 
 def _group_of(transactional_id: str) -> str:

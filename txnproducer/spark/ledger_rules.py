@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from txnproducer.spark.digest import Digest
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
-from txnproducer.spark.errors import LedgerError, PartialReplayError
+from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
 
 _TWO_QUERIES = (
     "Either two queries use one sink id, or the checkpoint was deleted or replaced. Ways out: "
@@ -156,6 +157,40 @@ class LedgerRules:
                 'on_missing_ledger="write", if the batch was not written there, or may be '
                 "written once more."
             )
+
+
+def check_replay(
+    batch_id: int,
+    entries: Mapping[int, LedgerEntry],
+    found: Mapping[int, tuple[int, str]],
+    on_replay_mismatch: str,
+) -> None:
+    """Compare what partitions have committed with the rows that they have now.
+
+    Args:
+        batch_id: of the batch.
+        entries: of this batch, by partition.
+        found: rows and digest of each of these partitions.
+        on_replay_mismatch: "keep" to leave what was committed as it is.
+
+    Raises:
+        ReplayMismatchError: they differ, and that is not allowed.
+    """
+    nothing = (0, Digest().hex())
+    others = [
+        f"partition {partition}: {entry.rows} rows (digest {entry.digest}) were committed, "
+        "now there are {} (digest {})".format(*found.get(partition, nothing))
+        for partition, entry in sorted(entries.items())
+        if found.get(partition, nothing) != (entry.rows, entry.digest)
+    ]
+    if others and on_replay_mismatch != "keep":
+        raise ReplayMismatchError(
+            f"batch {batch_id} comes again with other rows. {'; '.join(others)}. The "
+            "source or the plan does not give the same rows again, so the rest of the batch "
+            "can't be written exactly once. What was committed stays. Ways out: a source "
+            'that can be read again; on_replay_mismatch="keep" to go on with what was '
+            "committed; another sink id."
+        )
 
 
 def in_part(batch_id: int, done: Mapping[int, LedgerEntry]) -> str:

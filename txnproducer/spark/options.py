@@ -1,18 +1,22 @@
-"""The sink's options: names as in Spark's own Kafka sink, values checked where the sink is made.
+"""The sink's settings: options as of Spark's own Kafka sink, and arguments of the same meaning.
 
 Owns: the option names, what is passed on to the producer, what is refused. Must not know: frames,
-transactions.
+transactions, the cluster.
 
-* `kafka.NAME` is passed to the producer as Java's setting NAME.
+* `kafka.NAME` is passed to the producer as Java's setting NAME; `kafka.bootstrap.servers` says
+  where.
 * `topic` as in Spark's sink; `includeHeaders`: "false" leaves the column `headers` out.
-* `transactionTimeout`: milliseconds; default 15 minutes, or the broker's maximum if that is less.
+* The sink's own are camelCase as options, and snake_case as arguments: `sinkId` is `sink_id`.
+  What is given as both has to be the same.
+* Names of options are read in any case, as Spark reads them: a Python data source is handed all of
+  its options in lower case.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,62 +24,178 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 15 * 60 * 1000
-ATOMICITIES: Final = ("partition", "batch")
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
-_OWN: Final = ("topic", "includeHeaders", "transactionTimeout")
 _KAFKA: Final = "kafka."
+_SERVERS: Final = "bootstrap.servers"
+# Options that Spark hands to a sink along with the sink's own.
+_OF_SPARK: Final = ("checkpointlocation", "path", "queryname", "outputmode", "trigger")
 _REFUSED: Final = {
-    "transactional.id": "the sink makes one for each partition, from sink_id",
+    "transactional.id": "the sink makes one for each partition, from sinkId",
     "transaction.timeout.ms": "use the option transactionTimeout",
-    "bootstrap.servers": "use the argument bootstrap_servers",
-    "enable.idempotence": "a transactional producer is always idempotent",
-    "key.serializer": "keys are string or binary columns",
-    "value.serializer": "values are string or binary columns",
-    "interceptor.classes": "there are no interceptors",
+    "key.serializer": "keys are string or binary columns, and are written as they are",
+    "value.serializer": "values are string or binary columns, and are written as they are",
+    "interceptor.classes": "they are Java classes; change the frame instead",
+    "partitioner.class": "it is a Java class; name each row's partition in the column `partition`",
+    # Of consumers: Spark's sink refuses them as well.
+    "group.id": "it is a consumer's; the sink names its groups after sinkId",
+    "auto.offset.reset": "it is a consumer's",
+    "enable.auto.commit": "it is a consumer's",
+    "key.deserializer": "it is a consumer's",
+    "value.deserializer": "it is a consumer's",
 }
 
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """The checked options.
+    """All that a sink is told, checked.
 
     Attributes:
+        bootstrap_servers: "host:port", several separated by commas.
+        sink_id: the sink's name for ever.
         topic: for all rows, or None to take each row's.
+        atomicity: "partition" or "batch".
+        writers: how many partitions write, or None for those of the frame.
+        query_id: whose batch ids these are, or None to ask Spark.
+        ledger_topic: on whose partition 0 the ledger's offsets are.
         transaction_timeout_ms: None for the default.
         include_headers: whether the column `headers` is written.
+        on_missing_ledger: "stop" or "write".
+        on_replay_mismatch: "stop" or "keep".
+        on_foreign_ledger: "stop" or "take_over".
         producer: settings of the producers, by Java's names.
         security: kafka-python's settings, for the driver's own questions.
     """
 
+    bootstrap_servers: str
+    sink_id: str
     topic: str | None
+    atomicity: str
+    writers: int | None
+    query_id: str | None
+    ledger_topic: str
     transaction_timeout_ms: int | None
     include_headers: bool
+    on_missing_ledger: str
+    on_replay_mismatch: str
+    on_foreign_ledger: str
     producer: Mapping[str, str]
     security: Mapping[str, Any]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether a batch is one transaction."""
+        return self.atomicity == "batch"
 
-def check_sink_id(sink_id: str) -> None:
-    """Check the sink's name.
 
-    Raises:
-        InvalidConfigurationError: it has other characters than letters, digits, `_` and `-`.
-    """
-    if not isinstance(sink_id, str) or not _SINK_ID.fullmatch(sink_id):
+# --- how a value is read; the label is its name as the user wrote it -----------------------------
+
+
+def _text(label: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidConfigurationError(f"{label}={value!r}: must be a text, and not empty")
+    return value
+
+
+def _sink_id(label: str, value: Any) -> str:
+    if not isinstance(value, str) or not _SINK_ID.fullmatch(value):
         raise InvalidConfigurationError(
-            f"sink_id={sink_id!r}: letters, digits, _ and - only, since ids and groups are made "
+            f"{label}={value!r}: letters, digits, _ and - only, since ids and groups are made "
             "from it; choose it once, and keep it as long as the query lives"
         )
+    return value
 
 
-def check_choice(name: str, value: str, allowed: tuple[str, ...], hint: str = "") -> None:
-    """Check an argument that takes one of a few words.
+def _one_of(*allowed: str) -> Callable[[str, Any], str]:
+    def read(label: str, value: Any) -> str:
+        if value not in allowed:
+            words = " or ".join(repr(word) for word in allowed)
+            raise InvalidConfigurationError(f"{label}={value!r}: must be {words}")
+        return str(value)
+
+    return read
+
+
+def _boolean(label: str, value: Any) -> bool:
+    text = str(value).lower()
+    if text not in ("true", "false"):
+        raise InvalidConfigurationError(f"{label}={value!r}: must be true or false")
+    return text == "true"
+
+
+def _number_of(what: str) -> Callable[[str, Any], int]:
+    def read(label: str, value: Any) -> int:
+        text = str(value)
+        is_number = not isinstance(value, bool) and text.isascii() and text.isdigit()
+        if not is_number or int(text) == 0:
+            raise InvalidConfigurationError(f"{label}={value!r}: must be {what} above 0")
+        return int(text)
+
+    return read
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A setting: its name as an option and as an argument, and how its value is read."""
+
+    name: str
+    argument: str
+    read: Callable[[str, Any], Any]
+    default: Any = None
+
+
+_BOOTSTRAP: Final = _Option(_KAFKA + _SERVERS, "bootstrap_servers", _text)
+_OPTIONS: Final = (
+    _Option("sinkId", "sink_id", _sink_id),
+    _Option("topic", "topic", _text),
+    _Option("atomicity", "atomicity", _one_of("partition", "batch"), "partition"),
+    _Option("writers", "writers", _number_of("an integer")),
+    _Option("queryId", "query_id", _text),
+    _Option("ledgerTopic", "ledger_topic", _text),
+    _Option("transactionTimeout", "transaction_timeout_ms", _number_of("a number of ms")),
+    _Option("includeHeaders", "include_headers", _boolean, default=True),
+    _Option("onMissingLedger", "on_missing_ledger", _one_of("stop", "write"), "stop"),
+    _Option("onReplayMismatch", "on_replay_mismatch", _one_of("stop", "keep"), "stop"),
+    _Option("onForeignLedger", "on_foreign_ledger", _one_of("stop", "take_over"), "stop"),
+)
+_BY_LOWER_NAME: Final = {option.name.lower(): option for option in _OPTIONS}
+_NAMES: Final = tuple(option.name for option in _OPTIONS)
+ARGUMENTS: Final = {option.argument: option.name for option in (_BOOTSTRAP, *_OPTIONS)}
+"""Settings as arguments, and what they are called as options."""
+
+
+def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any) -> SinkSettings:
+    """Read and check what a sink is told, as options, as arguments, or as both.
+
+    Args:
+        options: `kafka.*` and the sink's own, by names in any case; values are texts, or what
+            Python has for them.
+        arguments: `bootstrap_servers`, `sink_id` and so on; None is as good as not given.
 
     Raises:
-        InvalidConfigurationError: it is none of them.
+        UnknownConfigError: there is no such option, or no such setting of the producer.
+        InvalidConfigurationError: a value does not fit, is missing, or is given twice.
     """
-    if value not in allowed:
-        words = " or ".join(repr(word) for word in allowed)
-        raise InvalidConfigurationError(f"{name}={value!r}: must be {words}{hint}")
+    own, producer = _sorted(options or {})
+    values: dict[str, Any] = {
+        option.argument: _value(option, own.get(option.name), arguments.get(option.argument))
+        for option in _OPTIONS
+    }
+    servers = producer.pop(_SERVERS, None)
+    servers = _value(_BOOTSTRAP, servers, arguments.get("bootstrap_servers"))
+    _check_given("sink_id", values["sink_id"], "sinkId")
+    _check_given("bootstrap_servers", servers, _KAFKA + _SERVERS)
+    if values["atomicity"] == "batch":
+        check_batch_atomicity(values["topic"], values["writers"])
+    values["ledger_topic"] = values["ledger_topic"] or values["topic"]
+    if values["ledger_topic"] is None:
+        raise InvalidConfigurationError(
+            "ledger_topic (option ledgerTopic) is needed when rows choose their topic: name a "
+            "topic that lives as long as the query"
+        )
+    producer[_SERVERS] = servers
+    return SinkSettings(
+        bootstrap_servers=servers, producer=producer, security=_security(producer), **values
+    )
 
 
 def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
@@ -96,62 +216,73 @@ def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
         )
 
 
-def read_options(
-    bootstrap_servers: str, topic: str | None, options: Mapping[str, Any] | None
-) -> SinkSettings:
-    """Check the options, and merge them with the arguments that mean the same.
-
-    Raises:
-        UnknownConfigError: there is no such option.
-        InvalidConfigurationError: a value does not fit.
-    """
-    given = {name: str(value) for name, value in (options or {}).items()}
-    producer = {"bootstrap.servers": bootstrap_servers}
-    own: dict[str, str] = {}
-    for name, value in given.items():
+def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Tell the sink's own options from the producer's settings; both without their case."""
+    own: dict[str, Any] = {}
+    producer: dict[str, str] = {}
+    for written, value in options.items():
+        name = written.lower()
         if name.startswith(_KAFKA):
             setting = name.removeprefix(_KAFKA)
-            if setting in _REFUSED:
-                raise InvalidConfigurationError(f"{name} can't be set: {_REFUSED[setting]}")
-            producer[setting] = value
-        elif name in _OWN:
-            own[name] = value
-        else:
-            raise UnknownConfigError(f"{name} is not an option of the sink{_did_you_mean(name)}")
-    option_topic = own.get("topic")
-    if topic is not None and option_topic is not None and topic != option_topic:
+            _refuse_setting(written, setting, value)
+            _put(producer, setting, str(value), written)
+        elif name in _BY_LOWER_NAME:
+            _put(own, _BY_LOWER_NAME[name].name, value, written)
+        elif name not in _OF_SPARK:
+            raise UnknownConfigError(f"{written} is not an option of the sink{_near(written)}")
+    return own, producer
+
+
+def _put(found: dict[str, Any], name: str, value: Any, written: str) -> None:
+    if name in found and str(found[name]) != str(value):
         raise InvalidConfigurationError(
-            f"topic is given twice: the argument says {topic!r}, the option {option_topic!r}"
+            f"{written} is given twice: names of options are the same in any case"
         )
-    # Unknown and malformed producer settings are refused here, on the driver.
-    security = ProducerConfig.from_properties(producer).security
-    return SinkSettings(
-        topic if topic is not None else option_topic,
-        _milliseconds(own.get("transactionTimeout")),
-        _boolean("includeHeaders", own.get("includeHeaders", "true")),
-        producer,
-        {name: value for name, value in security.items() if value is not None},
-    )
+    found[name] = value
 
 
-def _milliseconds(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdigit() or int(text) == 0:
+def _refuse_setting(written: str, setting: str, value: Any) -> None:
+    if setting in _REFUSED:
+        raise InvalidConfigurationError(f"{written} can't be set: {_REFUSED[setting]}")
+    if setting == "enable.idempotence" and str(value).lower() != "true":
         raise InvalidConfigurationError(
-            f"transactionTimeout={text!r}: must be a number of milliseconds above 0"
+            f"{written}={value} can't be set: a transactional producer is always idempotent"
         )
-    return int(text)
 
 
-def _boolean(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise InvalidConfigurationError(f"{name}={text!r}: must be true or false")
-    return text.lower() == "true"
+def _value(option: _Option, as_option: Any, as_argument: Any) -> Any:
+    """Return a setting's value, from wherever it was given."""
+    told = [
+        option.read(label, value)
+        for label, value in ((option.argument, as_argument), (option.name, as_option))
+        if value is not None
+    ]
+    if len(told) == 2 and told[0] != told[1]:
+        raise InvalidConfigurationError(
+            f"{option.argument} is given twice: the argument says {told[0]!r}, the option "
+            f"{option.name} {told[1]!r}"
+        )
+    return told[0] if told else option.default
 
 
-def _did_you_mean(name: str) -> str:
-    near = difflib.get_close_matches(name, _OWN, n=1)
+def _check_given(argument: str, value: Any, option: str) -> None:
+    if value is None:
+        raise InvalidConfigurationError(f"{argument} is missing: give it, or the option {option}")
+
+
+def _security(producer: Mapping[str, str]) -> dict[str, Any]:
+    """Check the producer's settings here, on the driver; return those for logging in."""
+    try:
+        security = ProducerConfig.from_properties(producer).security
+    except InvalidConfigurationError as error:
+        error.args = (f"{error} (a setting NAME is given to the sink as the option kafka.NAME)",)
+        raise
+    return {name: value for name, value in security.items() if value is not None}
+
+
+def _near(name: str) -> str:
+    lower = {option.lower(): option for option in _NAMES}
+    near = difflib.get_close_matches(name.lower(), lower, n=1)
     if near:
-        return f"; did you mean {near[0]}?"
-    return f"; there are {', '.join(_OWN)}, and the producer's as {_KAFKA}NAME"
+        return f"; did you mean {lower[near[0]]}?"
+    return f"; there are {', '.join(_NAMES)}, and the producer's as {_KAFKA}NAME"

@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,14 @@ from txnproducer.errors import (
     SerializationError,
 )
 from txnproducer.lease import TransactionLease, TransactionParticipant, TransactionReceipt
-from txnproducer.spark.digest import Digest
+from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.errors import SinkError
-from txnproducer.spark.partition_writer import OnEvent
-from txnproducer.spark.placing import Placed
-from txnproducer.spark.schema import RowReader
+from txnproducer.spark.events import OnEvent, tell
+from txnproducer.spark.lost_transactions import tells_of_loss
+from txnproducer.spark.placing import own_batches
+from txnproducer.spark.record_sources import RecordSource
+from txnproducer.spark.session import attempt_number
+from txnproducer.spark.whole_input import check_input_is_whole
 
 _CLOSE_S = 30.0
 _OF_THE_USER = (
@@ -58,6 +61,7 @@ class Part:
         failure: why it could not be written, for people; empty if it was.
         recovery: what can be done about that, as of `KafkaError`.
         seconds: by phase: claim, write, receipt.
+        is_lost: whether it failed because the transaction is somebody else's now, or timed out.
     """
 
     receipt: TransactionReceipt | None
@@ -67,58 +71,79 @@ class Part:
     failure: str
     recovery: Recovery
     seconds: Mapping[str, float]
+    is_lost: bool = False
+
+
+@dataclass(frozen=True)
+class ParticipantOrder:
+    """What a run of the batch tells its tasks.
+
+    Attributes:
+        lease: of the transaction.
+        seeks_cause: whether a later attempt, which may not write, reads its rows all the same:
+            what failed the first attempt in the frame itself fails this one too, and so is told.
+    """
+
+    lease: TransactionLease
+    seeks_cause: bool = False
 
 
 @dataclass(frozen=True)
 class ParticipantTask:
-    """Writes a part of a batch, as Spark's `mapPartitionsWithIndex` calls it.
+    """Writes a part of a batch, of Arrow's batches; see `frames.Work`.
 
     Attributes:
-        lease: of the transaction.
         settings: of the producer, by Java's names.
-        reader: turns rows into records.
-        is_placed: whether rows come with the Kafka partition that each belongs to.
+        topic: of all rows.
+        include_headers: whether the column `headers` is written.
+        places: what the rows of each task have for a place; empty if they have none.
         batch_id: of the batch, for `on_event`.
         on_event: told what happens, in the task's process.
     """
 
-    lease: TransactionLease
     settings: Mapping[str, str]
-    reader: RowReader
-    is_placed: bool
+    topic: str | None
+    include_headers: bool
+    places: tuple[int, ...]
     batch_id: int
     on_event: OnEvent | None = None
 
-    def __call__(self, partition: int, rows: Iterable[Any]) -> Iterator[Part]:
-        """Write a part, and tell how that went."""
-        yield _Writing(self, partition).run(rows)
+    def __call__(self, order: ParticipantOrder, partition: int, batches: Iterable[Any]) -> Part:
+        """Write a part into the leased transaction, and tell how that went."""
+        if self.places:
+            batches = own_batches(partition, self.places, batches)
+        rows = ArrowRows(batches, self.topic, include_headers=self.include_headers)
+        return _Writing(self, order, partition, rows).run()
 
     def tell(self, name: str, partition: int, rows: int) -> None:
         """Tell the hook of an event."""
-        if self.on_event is not None:
-            info = {"batch_id": self.batch_id, "partition": partition, "rows": rows}
-            self.on_event(name, info)
+        tell(self.on_event, name, self.batch_id, rows, partition)
 
 
 class _Writing:
     """One task's work."""
 
-    def __init__(self, task: ParticipantTask, partition: int) -> None:
+    def __init__(
+        self, task: ParticipantTask, order: ParticipantOrder, partition: int, rows: RecordSource
+    ) -> None:
         self._task = task
+        self._order = order
+        self._lease = order.lease
         self._partition = partition
-        self._digest = Digest()
+        self._rows = rows
+        self._digest = rows.digest
         self._seconds: dict[str, float] = {}
 
-    def run(self, rows: Iterable[Any]) -> Part:
+    def run(self) -> Part:
         task = self._task
         try:
-            _refuse_later_attempts()
+            self._refuse_later_attempts()
             task.tell("task_before_claim", self._partition, 0)
             participant = self._timed("claim", self._join)
         except KafkaError as error:
             return self._failed(error)
         try:
-            self._timed("write", lambda: self._send(participant, rows))
+            self._timed("write", lambda: self._send(participant))
             task.tell("task_before_receipt", self._partition, self._digest.count)
             receipt = self._timed("receipt", participant.receipt)
             if receipt.record_count != self._digest.count:
@@ -134,18 +159,13 @@ class _Writing:
         return self._part(receipt, "", "resume")
 
     def _join(self) -> TransactionParticipant:
-        lease = self._task.lease
-        settings = {**self._task.settings, "transactional.id": lease.transactional_id}
+        settings = {**self._task.settings, "transactional.id": self._lease.transactional_id}
         config = ProducerConfig.from_properties(settings)
-        return TransactionParticipant.from_config(lease, self._partition, config)
+        return TransactionParticipant.from_config(self._lease, self._partition, config)
 
-    def _send(self, participant: TransactionParticipant, rows: Iterable[Any]) -> None:
-        own, digest = self._partition, self._digest
-        if self._task.is_placed:
-            rows = _own_rows(own, rows)
-        for topic, partition, key, value, headers in self._task.reader.records(rows):
-            digest.add(topic, partition, key, value, headers)
-            participant.send(topic, value, key, headers, own)
+    def _send(self, participant: TransactionParticipant) -> None:
+        self._rows.send_to(participant, self._partition)
+        check_input_is_whole()
 
     def _timed(self, phase: str, action: Callable[[], Any]) -> Any:
         began = time.monotonic()
@@ -156,22 +176,32 @@ class _Writing:
 
     def _failed(self, error: KafkaError) -> Part:
         text = f"partition {self._partition}: {type(error).__name__}: {error}"
-        return self._part(None, text, "fix" if _is_users(error) else error.recovery)
+        recovery: Recovery = "fix" if _is_users(error) else error.recovery
+        return self._part(None, text, recovery, is_lost=tells_of_loss(error))
 
-    def _part(self, receipt: TransactionReceipt | None, failure: str, recovery: Recovery) -> Part:
+    def _part(
+        self,
+        receipt: TransactionReceipt | None,
+        failure: str,
+        recovery: Recovery,
+        *,
+        is_lost: bool = False,
+    ) -> Part:
         digest, seconds = self._digest, self._seconds
         rows, size_bytes, total = digest.count, digest.size_bytes, digest.hex()
-        return Part(receipt, rows, size_bytes, total, failure, recovery, seconds)
+        return Part(receipt, rows, size_bytes, total, failure, recovery, seconds, is_lost)
 
-
-def _own_rows(own: int, rows: Iterable[Placed]) -> Iterator[Any]:
-    for place, row in rows:
-        if place != own:
-            raise SinkError(
-                f"a row for partition {place} is in task {own}: rows were shuffled otherwise than"
-                " they were to be"
-            )
-        yield row
+    def _refuse_later_attempts(self) -> None:
+        attempt = attempt_number()
+        if attempt == 0:
+            return
+        if self._order.seeks_cause:
+            self._rows.read()
+        raise KafkaError(
+            f"this is attempt {attempt} of the task: an earlier one may have written under its"
+            " claim (why that failed is in Spark's log)",
+            recovery="abort",
+        )
 
 
 def _is_users(error: BaseException | None) -> bool:
@@ -181,15 +211,3 @@ def _is_users(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _refuse_later_attempts() -> None:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    if context is not None and context.attemptNumber() > 0:
-        raise KafkaError(
-            f"this is attempt {context.attemptNumber()} of the task: an earlier one may have"
-            " written under its claim (why that failed is in Spark's log)",
-            recovery="abort",
-        )

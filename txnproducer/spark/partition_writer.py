@@ -8,6 +8,7 @@ Rules:
 * With the ledger the plan is read: a task of an earlier run of the sink writes nothing.
 * A batch that the ledger holds is not written again: its rows are read and compared, by count and
   digest, with what was committed. Other rows are an error, never silence.
+* What is committed, or compared, is a whole partition: rows that broke off look like their end.
 * An attempt that loses its transaction (fenced, timed out) looks at the ledger before it fails: a
   twin may have committed the very same rows, and then all is well.
 """
@@ -16,9 +17,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
@@ -28,39 +29,20 @@ from txnproducer.errors import (
     ProducerFencedError,
 )
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.digest import Digest
+from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
-from txnproducer.spark.errors import ReplayMismatchError
+from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.ledger_rules import LedgerRules, check_replay
+from txnproducer.spark.record_sources import RecordSource, RowRecords
+from txnproducer.spark.reports import PartitionReport
 from txnproducer.spark.runs import check_run
-from txnproducer.spark.schema import Record, RowReader
+from txnproducer.spark.schema import RowReader
+from txnproducer.spark.session import attempt_number
+from txnproducer.spark.whole_input import check_input_is_whole
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S = 30.0
-
-OnEvent: TypeAlias = Callable[[str, dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class PartitionReport:
-    """What a task did.
-
-    Attributes:
-        partition: Spark's number of it.
-        rows: how many it wrote, or found written.
-        size_bytes: of keys and values.
-        digest: of the rows.
-        is_replay: whether they were committed before.
-        seconds: by phase: init, ledger, write, commit.
-    """
-
-    partition: int
-    rows: int
-    size_bytes: int
-    digest: str
-    is_replay: bool
-    seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -93,29 +75,22 @@ class BatchPlan:
     on_event: OnEvent | None = None
     include_headers: bool = True
 
-    def write(self, partition: int, rows: Iterable[Any]) -> PartitionReport:
+    def write(self, partition: int, source: RecordSource) -> PartitionReport:
         """Write a partition, exactly once.
 
         Raises:
             SinkError: refused; nothing was written by this call.
             KafkaError: failed; nothing of this call will be visible.
         """
-        return _PartitionWriter(self, partition).write(rows)
+        return _PartitionWriter(self, partition, source).write()
 
-    def digest(self, rows: Iterable[Any]) -> Digest:
-        """Return what a partition's rows add up to; nothing is written."""
-        digest = Digest()
-        self.add_to(digest, rows)
-        return digest
+    def rows(self, rows: Iterable[Any]) -> RowRecords:
+        """Return the records of Spark's rows."""
+        return RowRecords(rows, RowReader(self.topic, self.include_headers))
 
-    def add_to(self, digest: Digest, rows: Iterable[Any]) -> None:
-        """Read rows to their end, and add them to a digest."""
-        for topic, partition, key, value, headers in self.records(rows):
-            digest.add(topic, partition, key, value, headers)
-
-    def records(self, rows: Iterable[Any]) -> Iterator[Record]:
-        """Turn rows into records."""
-        return RowReader(self.topic, self.include_headers).records(rows)
+    def arrow_rows(self, batches: Iterable[Any]) -> ArrowRows:
+        """Return the records of Arrow's batches."""
+        return ArrowRows(batches, self.topic, include_headers=self.include_headers)
 
     def compare(
         self, entries: Mapping[int, LedgerEntry], found: Mapping[int, tuple[int, str]]
@@ -129,46 +104,35 @@ class BatchPlan:
         Raises:
             ReplayMismatchError: they differ, and that is not allowed.
         """
-        nothing = (0, Digest().hex())
-        others = [
-            f"partition {partition}: {entry.rows} rows (digest {entry.digest}) were committed, "
-            "now there are {} (digest {})".format(*found.get(partition, nothing))
-            for partition, entry in sorted(entries.items())
-            if found.get(partition, nothing) != (entry.rows, entry.digest)
-        ]
-        if others and self.on_replay_mismatch != "keep":
-            raise ReplayMismatchError(
-                f"batch {self.batch_id} comes again with other rows. {'; '.join(others)}. The "
-                "source or the plan does not give the same rows again, so the rest of the batch "
-                "can't be written exactly once. What was committed stays. Ways out: a source "
-                'that can be read again; on_replay_mismatch="keep" to go on with what was '
-                "committed; another sink id."
-            )
+        check_replay(self.batch_id, entries, found, self.on_replay_mismatch)
 
     def tell(self, name: str, partition: int, rows: int) -> None:
         """Tell the hook of an event."""
-        if self.on_event is not None:
-            info = {"batch_id": self.batch_id, "partition": partition, "rows": rows}
-            self.on_event(name, info)
+        tell(self.on_event, name, self.batch_id, rows, partition)
 
 
-@dataclass
 class _PartitionWriter:
-    plan: BatchPlan
-    partition: int
-    seconds: dict[str, float] = field(default_factory=dict)
+    """One task's work."""
 
-    def write(self, rows: Iterable[Any]) -> PartitionReport:
-        plan, rows = self.plan, iter(rows)  # one pass, however often it is taken up again
-        name = plan.ledger.transactional_id(self.partition)
+    def __init__(self, plan: BatchPlan, partition: int, source: RecordSource) -> None:
+        self._plan = plan
+        self._partition = partition
+        self._source = source
+        self._seconds: dict[str, float] = {}
+        self._began_s: float | None = None
+        self._ended_s = 0.0
+
+    def write(self) -> PartitionReport:
+        plan = self._plan
+        name = plan.ledger.transactional_id(self._partition)
         config = ProducerConfig.from_properties({**plan.producer, "transactional.id": name})
         producer = TransactionalProducer.from_config(config)
         try:
             self._timed("init", producer.init_transactions)
             entry = self._timed("ledger", self._committed_in_this_run)
             if entry is not None:
-                return self._compare(entry, plan.digest(rows))
-            return self._write(producer, rows)
+                return self._compare(entry)
+            return self._write(producer)
         finally:
             producer.close(_CLOSE_S)
 
@@ -177,12 +141,12 @@ class _PartitionWriter:
         try:
             return action()
         finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.monotonic() - began
 
     def _committed_in_this_run(self) -> LedgerEntry | None:
         """Return what `_committed` does, if this task's run is still the one that counts."""
         run, entry = self._look()
-        check_run(run, self.plan.run, self.plan.query_id)
+        check_run(run, self._plan.run, self._plan.query_id)
         return entry
 
     def _committed(self) -> LedgerEntry | None:
@@ -190,96 +154,125 @@ class _PartitionWriter:
         return self._look()[1]
 
     def _look(self) -> tuple[PlanEntry | None, LedgerEntry | None]:
-        plan = self.plan
-        run, entries = plan.ledger.read([self.partition])
+        plan = self._plan
+        run, entries = plan.ledger.read([self._partition])
         fitting = plan.rules.fitting(entries, plan.batch_id, plan.query_id)
-        entry = fitting.get(self.partition)
+        entry = fitting.get(self._partition)
         return run, entry if entry is not None and entry.batch_id == plan.batch_id else None
 
-    def _write(self, producer: TransactionalProducer, rows: Iterable[Any]) -> PartitionReport:
-        plan, digest = self.plan, Digest()
+    def _write(self, producer: TransactionalProducer) -> PartitionReport:
+        plan, digest = self._plan, self._source.digest
         try:
+            self._began_s = time.monotonic()
             producer.begin_transaction()
-            self._timed("write", lambda: self._send(producer, rows, digest))
+            self._timed("write", lambda: self._send(producer))
             entry = LedgerEntry(
                 plan.batch_id, plan.query_id, plan.writers, digest.count, digest.hex()
             )
-            self._timed("ledger", lambda: plan.ledger.write(producer, self.partition, entry))
-            plan.tell("task_before_commit", self.partition, digest.count)
+            self._timed("ledger", lambda: plan.ledger.write(producer, self._partition, entry))
+            plan.tell("task_before_commit", self._partition, digest.count)
             self._timed("commit", producer.commit_transaction)
+            self._ended_s = time.monotonic()
         except (ProducerFencedError, InvalidProducerEpochError, InvalidTxnStateError) as error:
-            return self._after_loss(rows, digest, error)
+            return self._after_loss(error)
         except KafkaError as error:
             if isinstance(error.__cause__, InvalidProducerEpochError | InvalidTxnStateError):
-                return self._after_loss(rows, digest, error)
+                return self._after_loss(error)
             raise
-        plan.tell("task_after_commit", self.partition, digest.count)
-        return self._report(digest, is_replay=False)
+        plan.tell("task_after_commit", self._partition, digest.count)
+        return self._report(is_replay=False)
 
-    def _send(self, producer: TransactionalProducer, rows: Iterable[Any], digest: Digest) -> None:
-        for topic, partition, key, value, headers in self.plan.records(rows):
-            digest.add(topic, partition, key, value, headers)
-            producer.send(topic, value, key, headers, partition)
+    def _send(self, producer: TransactionalProducer) -> None:
+        self._source.send_to(producer)
+        check_input_is_whole()
 
-    def _after_loss(
-        self, rows: Iterable[Any], digest: Digest, error: KafkaError
-    ) -> PartitionReport:
+    def _after_loss(self, error: KafkaError) -> PartitionReport:
         """The transaction was taken from us: by a twin that has committed, or by the broker."""
         entry = self._timed("ledger", self._committed)
         if entry is None:
+            self._note_timeout(error)
             raise error
         _LOG.warning(
             "batch %d, partition %d: lost the transaction (%s), but another attempt committed it",
-            self.plan.batch_id,
-            self.partition,
+            self._plan.batch_id,
+            self._partition,
             error,
         )
-        # Rows of an iterator that broke off half-way are read on to its end.
-        self.plan.add_to(digest, rows)
-        return self._compare(entry, digest)
+        return self._compare(entry)
 
-    def _compare(self, entry: LedgerEntry, digest: Digest) -> PartitionReport:
-        plan = self.plan
-        plan.compare({self.partition: entry}, {self.partition: (digest.count, digest.hex())})
-        plan.tell("task_replayed", self.partition, entry.rows)
-        return self._report(digest, is_replay=True)
+    def _note_timeout(self, error: KafkaError) -> None:
+        """Say so if the transaction was open for longer than it may be: the broker does not."""
+        timeout_ms = int(self._plan.producer["transaction.timeout.ms"])
+        open_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
+        if open_s * 1000 >= timeout_ms:
+            error.add_note(
+                f"partition {self._partition} of batch {self._plan.batch_id} was open for "
+                f"{open_s:.1f} s, and transactionTimeout is {timeout_ms} ms: it has most likely "
+                "timed out. Raise transactionTimeout, or make batches smaller"
+            )
 
-    def _report(self, digest: Digest, *, is_replay: bool) -> PartitionReport:
+    def _compare(self, entry: LedgerEntry) -> PartitionReport:
+        """Compare what was committed with all rows; those that broke off half-way are read on."""
+        plan, digest = self._plan, self._source.digest
+        self._source.read()
+        check_input_is_whole()
+        plan.compare({self._partition: entry}, {self._partition: (digest.count, digest.hex())})
+        plan.tell("task_replayed", self._partition, entry.rows)
+        return self._report(is_replay=True)
+
+    def _report(self, *, is_replay: bool) -> PartitionReport:
+        digest = self._source.digest
+        open_s = 0.0 if is_replay or self._began_s is None else self._ended_s - self._began_s
         return PartitionReport(
-            self.partition, digest.count, digest.size_bytes, digest.hex(), is_replay, self.seconds
+            self._partition,
+            digest.count,
+            digest.size_bytes,
+            digest.hex(),
+            is_replay,
+            self._seconds,
+            open_s,
+            attempt_number(),
         )
+
+
+@dataclass(frozen=True)
+class PartitionOrder:
+    """What a pass tells its tasks.
+
+    Attributes:
+        run: of the sink.
+        writers: how many partitions write.
+        read_only: partitions that are to be read, and nothing written at all; None: write.
+    """
+
+    run: int
+    writers: int
+    read_only: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """A `BatchPlan` as Spark's `mapPartitionsWithIndex` calls it."""
-
-    plan: BatchPlan
-
-    def __call__(self, partition: int, rows: Iterable[Any]) -> Iterator[PartitionReport]:
-        """Write a partition, give its report."""
-        yield self.plan.write(partition, rows)
-
-
-@dataclass(frozen=True)
-class DigestTask:
-    """Reads some partitions, and writes nothing, as Spark's `mapPartitionsWithIndex` calls it.
+    """What a task does with its Arrow batches; see `frames.Work`.
 
     Attributes:
-        plan: of the batch.
-        partitions: which; the others are not even read.
+        plan: of the batch, but for the run and the number of writers.
     """
 
     plan: BatchPlan
-    partitions: frozenset[int]
 
     def __call__(
-        self, partition: int, rows: Iterable[Any]
-    ) -> Iterator[tuple[int, tuple[int, str]]]:
-        """Read a partition, give its number, rows and digest."""
-        if partition in self.partitions:
-            digest = self.plan.digest(rows)
-            yield partition, (digest.count, digest.hex())
+        self, order: PartitionOrder, partition: int, batches: Iterable[Any]
+    ) -> PartitionReport | tuple[int, str] | None:
+        """Write a partition, and return its report; or read it, and return rows and digest."""
+        plan = replace(self.plan, run=order.run, writers=order.writers)
+        source = plan.arrow_rows(batches)
+        if order.read_only is None:
+            return plan.write(partition, source)
+        if partition not in order.read_only:
+            return None
+        source.read()
+        check_input_is_whole()
+        return source.digest.count, source.digest.hex()
 
 
 @dataclass(frozen=True)
@@ -295,4 +288,4 @@ class PartitionWriter:
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("a partition writer works inside a Spark task only")
-        self.plan.write(context.partitionId(), rows)
+        self.plan.write(context.partitionId(), self.plan.rows(rows))

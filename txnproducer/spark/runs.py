@@ -12,13 +12,15 @@ Rules:
   that, a run that is not its own, and refuses.
 * A batch with more writers than ever is not begun before the plan says so.
 * What belongs to another query stops a run before anybody is fenced.
+* The plan is committed again before it could expire, also by a driver that runs for months.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -29,10 +31,12 @@ from txnproducer.spark.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.errors import StaleRunError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.rights import check_groups, taking
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
-_MOST_AT_ONCE: Final = 8
+MOST_AT_ONCE: Final = 8
+_PLAN_LASTS_S: Final = 6 * 3600.0  # much less than brokers keep offsets: seven days
 
 _Entries: TypeAlias = dict[int, LedgerEntry]
 
@@ -66,6 +70,8 @@ class Runs:
         self._plan: PlanEntry | None = None
         self._last: Batch | None = None
         self._is_last_reported = False
+        self._checked_groups = 0
+        self._planned_s = 0.0
 
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
         """Make sure, before a batch, that nobody but this run's tasks can commit.
@@ -81,29 +87,71 @@ class Runs:
             SinkError: what the ledger holds stops the batch.
             KafkaError: the cluster did.
         """
+        self._check_groups(batch.writers)
         # Tasks of a batch that failed may still run; nobody tells.
         plan = self._plan if self._is_last_done() else None
         self._last, self._is_last_reported = batch, False
         if plan is None or plan.query_id != batch.query_id:
             plan = self._begin_run(batch, settings)
-        elif batch.writers > plan.most_writers:
-            plan = self._raise_most_writers(plan, batch, settings)
+        elif batch.writers > plan.most_writers or self._is_plan_old():
+            most = max(plan.most_writers, batch.writers)
+            plan = self._plan_again(replace(plan, most_writers=most), settings)
+            # Nobody has the new ids yet; but whether they may be used is found out here, and not
+            # in a task.
+            self._fence(range(self._most_writers(), most), settings)
         found, entries = self._ledger.read(range(plan.most_writers))
         check_run(found, plan.run, plan.query_id)
         self._plan = plan
         return plan.run, self._check(batch, entries)
 
+    def enter_commit(self, batch: Batch, settings: Mapping[str, str]) -> _Entries:
+        """Make sure, before open parts of a batch are committed, that nobody commits others.
+
+        Each commit is a run of its own. The ids of its partitions are not taken: its tasks have
+        done that, and the parts that they have left open must live.
+
+        Args:
+            batch: which one.
+            settings: the producer's, by Java's names.
+
+        Returns:
+            The entries of partitions that hold the batch already.
+
+        Raises:
+            SinkError: what the ledger holds stops the batch.
+            KafkaError: the cluster did.
+        """
+        self._check_groups(batch.writers)
+        plan, entries = self._ledger.read(range(batch.writers), waits_for_undecided=False)
+        self._rules.check_plan(plan, batch.query_id)
+        self._rules.fitting(entries, batch.batch_id, batch.query_id)
+        with self._planning(settings) as producer:
+            before, _ = self._ledger.read()
+            known = self._count_known() if before is None else 0
+            plan = self._next_plan(before, batch, known)
+            self._commit(producer, plan)
+        self._fence(range(batch.writers, plan.most_writers), settings)
+        return self._check(batch, self._ledger.read_entries(range(plan.most_writers)))
+
     def batch_done(self) -> None:
         """Note that every partition has committed the batch: the run can go on."""
         self._is_last_reported = True
 
-    def _is_last_done(self) -> bool:
+    def _check_groups(self, writers: int) -> None:
+        if writers > self._checked_groups:
+            more = map(self._ledger.group, range(self._checked_groups, writers))
+            check_groups(self._ledger, [self._ledger.plan_group, *more])
+            self._checked_groups = writers
+
+    def _is_last_done(self, *, waits_for_undecided: bool = True) -> bool:
         """Tell whether every partition has committed the last batch."""
         last = self._last
         if last is None or self._is_last_reported:
             return self._is_last_reported
         # Who calls `foreachPartition` does not tell us how it ended.
-        _, entries = self._ledger.read(range(last.writers))
+        _, entries = self._ledger.read(
+            range(last.writers), waits_for_undecided=waits_for_undecided
+        )
         holders = [
             partition
             for partition, entry in entries.items()
@@ -124,33 +172,89 @@ class Runs:
         self._check(batch, entries)
 
     def _begin_run(self, batch: Batch, settings: Mapping[str, str]) -> PlanEntry:
-        known = max(self._ledger.known_partitions(), default=-1) + 1
+        known = self._count_known()
         self._check_before_harm(batch, known)
         with self._planning(settings) as producer:
             # Nobody else can commit a plan from here on; one may just have done so.
             before, _ = self._ledger.read()
-            self._rules.check_plan(before, batch.query_id)
-            run, most = (0, 0) if before is None else (before.run, before.most_writers)
-            plan = PlanEntry(run + 1, batch.query_id, max(most, known, batch.writers))
+            plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
-        self._fence(plan.most_writers, settings)
+        self._fence(range(plan.most_writers), settings)
         _LOG.info("run %d begins: %d id(s) taken", plan.run, plan.most_writers)
         return plan
 
-    def _raise_most_writers(
-        self, plan: PlanEntry, batch: Batch, settings: Mapping[str, str]
-    ) -> PlanEntry:
+    def _count_known(self) -> int:
+        return max(self._ledger.known_partitions(), default=-1) + 1
+
+    def _next_plan(self, before: PlanEntry | None, batch: Batch, known: int) -> PlanEntry:
+        self._rules.check_plan(before, batch.query_id)
+        run, most = (0, 0) if before is None else (before.run, before.most_writers)
+        return PlanEntry(run + 1, batch.query_id, max(most, known, batch.writers))
+
+    def _plan_again(self, plan: PlanEntry, settings: Mapping[str, str]) -> PlanEntry:
         with self._planning(settings) as producer:
             check_run(self._ledger.read()[0], plan.run, plan.query_id)
-            more = replace(plan, most_writers=batch.writers)
-            self._commit(producer, more)
-        return more
+            self._commit(producer, plan)
+        return plan
+
+    def _most_writers(self) -> int:
+        return 0 if self._plan is None else self._plan.most_writers
+
+    def _is_plan_old(self) -> bool:
+        """Tell whether the plan has to be committed again, since offsets expire."""
+        return time.monotonic() - self._planned_s > _PLAN_LASTS_S
+
+    def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
+        """Commit plan and entries again as they are, so that they do not expire.
+
+        Each entry under its own id: whoever could still commit another one is shut out before it
+        is read. That would fence the tasks of a batch; so nothing is done while one may run.
+
+        Args:
+            query_id: whose sink this is.
+            settings: the producer's, by Java's names.
+
+        Returns:
+            How many entries were committed again; 0 if there are none, while the last batch is
+            not whole, or if the sink is another query's.
+
+        Raises:
+            StaleRunError: another driver writes with this sink.
+            KafkaError: the cluster refused.
+        """
+        if self._last is not None and not self._is_last_done(waits_for_undecided=False):
+            return 0
+        found, _ = self._ledger.read(waits_for_undecided=False)
+        if found is None or found.query_id != query_id:
+            return 0
+        plan = self._plan or found
+        check_run(found, plan.run, plan.query_id)
+        self._plan_again(plan, settings)
+        _, entries = self._ledger.read(range(plan.most_writers), waits_for_undecided=False)
+        if entries:
+            with ThreadPoolExecutor(min(len(entries), MOST_AT_ONCE)) as pool:
+                list(pool.map(lambda partition: self._refresh(partition, settings), entries))
+        return len(entries)
+
+    def _refresh(self, partition: int, settings: Mapping[str, str]) -> None:
+        with self._holding(self._ledger.transactional_id(partition), settings) as producer:
+            entry = self._ledger.read([partition])[1].get(partition)
+            if entry is not None:
+                with producer.transaction():
+                    self._ledger.write(producer, partition, entry)
+
+    def _planning(
+        self, settings: Mapping[str, str]
+    ) -> contextlib.AbstractContextManager[TransactionalProducer]:
+        return self._holding(self._ledger.plan_id, settings)
 
     @contextlib.contextmanager
-    def _planning(self, settings: Mapping[str, str]) -> Iterator[TransactionalProducer]:
-        producer = _producer(self._ledger.plan_id, settings)
+    def _holding(self, name: str, settings: Mapping[str, str]) -> Iterator[TransactionalProducer]:
+        """Take an id for a block: whoever had it is fenced, and what it left open is aborted."""
+        producer = _producer(name, settings)
         try:
-            producer.init_transactions()
+            with taking(self._ledger, name):
+                producer.init_transactions()
             yield producer
         finally:
             producer.close(_CLOSE_S)
@@ -158,12 +262,21 @@ class Runs:
     def _commit(self, producer: TransactionalProducer, plan: PlanEntry) -> None:
         with producer.transaction():
             self._ledger.write_plan(producer, plan)
+        self._planned_s = time.monotonic()
 
-    def _fence(self, count: int, settings: Mapping[str, str]) -> None:
-        ids = [self._ledger.transactional_id(partition) for partition in range(count)]
-        with ThreadPoolExecutor(min(count, _MOST_AT_ONCE)) as pool:
-            for _ in pool.map(lambda name: _take(name, settings), ids):
+    def _fence(self, partitions: Iterable[int], settings: Mapping[str, str]) -> None:
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            for _ in pool.map(lambda partition: self.take(partition, settings), partitions):
                 pass
+
+    def take(self, partition: int, settings: Mapping[str, str]) -> None:
+        """Fence whoever has a partition's id, and abort what it left open.
+
+        Raises:
+            KafkaError: the cluster refused, or did not answer.
+        """
+        with self._holding(self._ledger.transactional_id(partition), settings):
+            pass
 
 
 def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
@@ -183,15 +296,6 @@ def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
             "has begun: another driver writes with this sink id, or this task is left over from "
             "an earlier attempt. Nothing was written"
         )
-
-
-def _take(name: str, settings: Mapping[str, str]) -> None:
-    """Fence whoever has an id, and abort what it left open."""
-    producer = _producer(name, settings)
-    try:
-        producer.init_transactions()
-    finally:
-        producer.close(_CLOSE_S)
 
 
 def _producer(name: str, settings: Mapping[str, str]) -> TransactionalProducer:

@@ -70,6 +70,25 @@ def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
             )
 
 
+def written_columns(frame: Any, topic: str | None, include_headers: bool) -> Any:
+    """Return a frame with the columns that are written, and no others.
+
+    Args:
+        frame: of Spark's.
+        topic: the option `topic`, which wins over the column.
+        include_headers: whether the column `headers` is written.
+    """
+    left_out = {"topic"} if topic is not None else set()
+    if not include_headers:
+        left_out.add("headers")
+    columns = frame.columns
+    wanted = [name for name in columns if name in _TYPES and name not in left_out]
+    # A selection that selects nothing costs Spark's driver a twentieth of a second nevertheless;
+    # of columns that share a name it tells.
+    is_as_wanted = wanted == columns and len(set(columns)) == len(columns)
+    return frame if is_as_wanted else frame.select(wanted)
+
+
 @dataclass(frozen=True)
 class RowReader:
     """Turns rows into records; goes to the tasks in the closure.

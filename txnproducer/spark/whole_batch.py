@@ -18,28 +18,45 @@ Rules:
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_exponential,
+)
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
+from txnproducer.spark import errors
 from txnproducer.spark.digest import total
 from txnproducer.spark.entries import LedgerEntry
-from txnproducer.spark.errors import BatchFailedError
+from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.lost_transactions import is_another_driver_seen, tells_of_loss, timed_out
 from txnproducer.spark.participant_task import Part
+from txnproducer.spark.rights import taking
 from txnproducer.spark.runs import Batch
+from txnproducer.spark.session import is_of_spark
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
 _MOST_RUNS: Final = 3
+_REFUSALS: Final = tuple(
+    f"{kind.__module__}.{kind.__qualname__}: "
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.SinkError)
+)
 
-RunTasks: TypeAlias = Callable[[TransactionLease], list[Part]]
+# Told the lease, and whether it is the last time.
+RunTasks: TypeAlias = Callable[[TransactionLease, bool], list[Part]]
 
 
 class WholeBatches:
@@ -49,6 +66,10 @@ class WholeBatches:
         ledger: where the entry is.
         rules: what to do about an entry that does not fit.
         tell: told of events: a name, the batch and the number of rows.
+
+    Attributes:
+        runs: how often the tasks of the last batch were run.
+        transaction_s: how long the transaction of the last batch was open, in seconds.
     """
 
     def __init__(
@@ -57,8 +78,12 @@ class WholeBatches:
         self._ledger = ledger
         self._rules = rules
         self._tell = tell
+        self.runs = 0
+        self.transaction_s = 0.0
         self._producer: TransactionalProducer | None = None
         self._settings: Mapping[str, str] = {}
+        self._lease: TransactionLease | None = None
+        self._began_s = 0.0
 
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> LedgerEntry | None:
         """Take hold of the sink, and return the batch's entry if it is committed already.
@@ -90,21 +115,25 @@ class WholeBatches:
 
         Args:
             batch: which one.
-            run_tasks: has the tasks write under a lease, and returns what they wrote.
+            run_tasks: has the tasks write under a lease, and returns what they wrote; told whether
+                it is the last time that this is tried.
 
         Returns:
             The parts; and the ledger's entry where the batch was found committed already.
 
         Raises:
             SinkError, KafkaError: refused, or failed for good; nothing of it will be visible.
+            BatchTimedOutError: it took longer than the transaction may.
             Exception: what Spark raises for the frame itself.
         """
         retrying = Retrying(
             stop=stop_after_attempt(_MOST_RUNS),
             wait=wait_exponential(multiplier=0.5, max=10),
             retry=retry_if_exception(_is_worth_another_run),
+            before_sleep=_warn_of_another_run,
             reraise=True,
         )
+        self.runs = 0
         parts, entry = retrying(self._run, batch, run_tasks)
         if entry is None:  # behind the retries: nothing that is committed may be run again
             self._tell("batch_after_commit", batch.batch_id, sum(part.rows for part in parts))
@@ -118,29 +147,38 @@ class WholeBatches:
         producer = self._producer
         if producer is None:
             raise IllegalStateError("a sink without a producer")
+        self.runs += 1
+        self._began_s, self._lease = time.monotonic(), None
+        parts: list[Part] = []
         try:
             producer.begin_transaction()
-            parts = self._fill(producer, batch, run_tasks)
+            self._fill(producer, batch, run_tasks, parts)
             self._tell("batch_before_commit", batch.batch_id, sum(part.rows for part in parts))
-        except BaseException:
+        except BaseException as error:
+            timeout = self._timed_out(batch, parts, error)
             self._abort(producer)
+            if timeout is not None:
+                raise timeout from error
             raise
         return self._commit(producer, batch, parts)
 
     def _fill(
-        self, producer: TransactionalProducer, batch: Batch, run_tasks: RunTasks
-    ) -> list[Part]:
-        parts: list[Part] = []
+        self,
+        producer: TransactionalProducer,
+        batch: Batch,
+        run_tasks: RunTasks,
+        parts: list[Part],
+    ) -> None:
         if batch.writers:
-            lease = producer.lease(batch.writers)
-            parts = run_tasks(lease)
+            with taking(self._ledger, f"{self._ledger.whole_id}.claim-0"):
+                self._lease = producer.lease(batch.writers)
+            parts += run_tasks(self._lease, self.runs == _MOST_RUNS)
             _refuse_failed(batch, parts)
             producer.adopt(part.receipt for part in parts if part.receipt is not None)
         rows = sum(part.rows for part in parts)
         digest = total(part.digest for part in parts)
         entry = LedgerEntry(batch.batch_id, batch.query_id, batch.writers, rows, digest)
         self._ledger.write_whole(producer, entry)
-        return parts
 
     def _commit(
         self, producer: TransactionalProducer, batch: Batch, parts: list[Part]
@@ -148,9 +186,10 @@ class WholeBatches:
         try:
             producer.commit_transaction()
         except KafkaError as error:
+            timeout = self._timed_out(batch, parts, error)  # before the id is taken anew
             self._give_up()
             if self._open(batch) is None:
-                raise _as_failed(batch, error) from error
+                raise timeout or _as_failed(batch, error) from error
             _LOG.warning(
                 "batch %d is committed, though the commit said: %s", batch.batch_id, error
             )
@@ -158,7 +197,21 @@ class WholeBatches:
         except BaseException:
             self._give_up(0)  # interrupted: the next batch asks the ledger
             raise
+        self.transaction_s = time.monotonic() - self._began_s
         return parts, None
+
+    def _timed_out(
+        self, batch: Batch, parts: list[Part], error: BaseException
+    ) -> BatchTimedOutError | None:
+        """Return what to raise if the transaction was lost by its own slowness."""
+        timeout_ms = int(self._settings["transaction.timeout.ms"])
+        seconds = time.monotonic() - self._began_s
+        is_lost = tells_of_loss(error) or any(part.is_lost for part in parts)
+        if self._lease is None or not is_lost or seconds * 1000 < timeout_ms:
+            return None
+        if is_another_driver_seen(self._ledger, self._lease.producer):
+            return None
+        return timed_out(batch.batch_id, timeout_ms, seconds, _slowest(parts))
 
     def _abort(self, producer: TransactionalProducer) -> None:
         try:
@@ -175,6 +228,33 @@ class WholeBatches:
         if producer is not None:
             producer.close(timeout_s)
 
+    def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
+        """Commit the entry again as it is, so that it does not expire; not while a batch runs.
+
+        Returns:
+            1; or 0 if there is no entry, or it is another query's.
+
+        Raises:
+            KafkaError: the cluster refused; or another driver writes with this sink.
+        """
+        entry = self._ledger.read_whole(waits_for_undecided=self._producer is not None)
+        if entry is None or entry.query_id != query_id:
+            return 0
+        self._settings = settings
+        if self._producer is None:
+            self._producer = self._take()
+        producer = self._producer
+        try:
+            entry = self._ledger.read_whole()  # behind the id: it can't change any more
+            if entry is None:
+                return 0
+            with producer.transaction():
+                self._ledger.write_whole(producer, entry)
+        except BaseException:
+            self._give_up(0)
+            raise
+        return 1
+
     def close(self) -> None:
         """Let go of the sink."""
         self._give_up()
@@ -184,7 +264,8 @@ class WholeBatches:
         config = ProducerConfig.from_properties({**self._settings, "transactional.id": name})
         producer = TransactionalProducer.from_config(config)
         try:
-            producer.init_transactions()
+            with taking(self._ledger, name):
+                producer.init_transactions()
         except BaseException:
             producer.close(0)
             raise
@@ -214,7 +295,29 @@ def _as_failed(batch: Batch, error: KafkaError) -> BatchFailedError:
     )
 
 
+def _slowest(parts: list[Part]) -> str:
+    if not parts:
+        return ""
+    seconds = [sum(part.seconds.values()) for part in parts]
+    number = seconds.index(max(seconds))
+    return f" (the slowest part was partition {number}, {seconds[number]:.1f} s)"
+
+
+def _warn_of_another_run(state: RetryCallState) -> None:
+    error = None if state.outcome is None else state.outcome.exception()
+    _LOG.warning(
+        "the batch is aborted, and begins again (%d of %d runs are over): %s: %s",
+        state.attempt_number,
+        _MOST_RUNS,
+        type(error).__name__,
+        error,
+    )
+
+
 def _is_worth_another_run(error: BaseException) -> bool:
+    """Tell whether another run may end otherwise: not behind a refusal, or a mistake of ours."""
     if isinstance(error, KafkaError):
         return error.recovery != "fix"
-    return isinstance(error, Exception)  # Spark's: an executor was lost, or the frame itself fails
+    # Spark's: an executor was lost, or the frame itself fails. What a task of the shuffle refuses
+    # comes as a text in it.
+    return is_of_spark(error) and not any(name in str(error) for name in _REFUSALS)

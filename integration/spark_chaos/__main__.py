@@ -1,0 +1,92 @@
+"""`python -m integration.spark_chaos`: the fault campaign on Spark, resumed where it stopped.
+
+Every run is noted as it ends. A run that was noted for this commit is not played again, unless it
+failed. `--runs` is for faults that kill processes; the others are played three times at most, and
+so are those of the plain writer, which is only there to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from integration.spark_chaos.faults import BY_NAME, FAULTS, Fault
+from integration.spark_chaos.job import Writer
+from integration.spark_chaos.results import RESULTS, Result, append, load, present_commit
+from integration.spark_chaos.run import run
+from integration.spark_chaos.stage import Stage
+
+WRITERS: tuple[Writer, ...] = ("partition", "batch", "source", "plain")
+SHORT: tuple[tuple[str, Writer], ...] = (
+    ("executor-after-commit", "partition"),
+    ("driver-before-end", "batch"),
+    ("task-retry", "batch"),
+    ("deleted-checkpoint", "partition"),
+)
+_FEW = 3
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m integration.spark_chaos", description=__doc__)
+    parser.add_argument("--runs", type=int, default=10, help="of each fault that kills processes")
+    parser.add_argument("--seed", type=int, default=1, help="of the first run")
+    parser.add_argument("--faults", nargs="+", choices=sorted(BY_NAME), default=sorted(BY_NAME))
+    parser.add_argument("--writers", nargs="+", choices=WRITERS, default=list(WRITERS))
+    parser.add_argument("--short", action="store_true", help="four faults, one run each")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def plan(arguments: argparse.Namespace) -> Iterator[tuple[Fault, Writer, int]]:
+    """Return the runs, in an order in which drivers live long."""
+    if arguments.short:
+        for name, writer in SHORT:
+            yield BY_NAME[name], writer, arguments.seed
+        return
+    for fault in FAULTS:
+        for writer in WRITERS:
+            if fault.name in arguments.faults and writer in arguments.writers:
+                is_many = fault.kills and writer != "plain"
+                runs = arguments.runs if is_many else min(arguments.runs, _FEW)
+                for seed in range(arguments.seed, arguments.seed + runs):
+                    yield fault, writer, seed
+
+
+def main() -> int:
+    arguments, commit = _arguments(), present_commit()
+    done = {
+        result.name
+        for result in load(arguments.results)
+        if result.commit == commit and result.outcome != "failed"
+    }
+    left = [each for each in plan(arguments) if f"{each[0].name}-{each[1]}-{each[2]}" not in done]
+    print(f"{len(left)} runs at {commit}; {len(done)} were done before")
+    if not left:
+        return 0
+    bad = 0
+    with Stage() as stage:
+        for fault, writer, seed in left:
+            result = run(stage, fault, writer, seed, commit)
+            append(result, arguments.results)
+            bad += _tell(result)
+    return 1 if bad else 0
+
+
+def _tell(result: Result) -> bool:
+    """Print a run; tell whether it is one that must not be."""
+    print(f"{result.name}: {result.outcome} ({result.seconds:.0f} s) {result.text}", flush=True)
+    if result.outcome == "wrong":
+        print(f"  {result.lost} lost, {result.doubled} doubled, {result.torn} times torn")
+    is_bad = result.outcome == "failed" or (result.outcome == "wrong" and result.writer != "plain")
+    if is_bad:
+        print(
+            f"  again: python -m integration.spark_chaos --faults {result.fault} --writers"
+            f" {result.writer} --seed {result.seed} --runs 1"
+        )
+    return is_bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())

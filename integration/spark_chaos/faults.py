@@ -1,0 +1,394 @@
+"""What goes wrong, and how it has to end: one function for each fault, told in a scene's verbs.
+
+Owns: the faults as data. Must not know: how a verb is carried out, what is noted of a run.
+
+A fault hangs on names of the sink's events, not on how the sink is built. A run in which the fault
+did not strike fails: nobody came to its gate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from integration.readers import values
+from integration.spark_chaos.checks import Count
+from integration.spark_chaos.scene import BATCHES, Scene
+from integration.spark_chaos.writers import HALF_WAY
+from txnproducer.admin import GROUP_TOPIC, coordinator_of
+from txnproducer.spark.errors import LedgerError, PartialReplayError, SinkError
+
+_STRUCK: Final = "struck"
+_TWIN: Final = "twin"
+_SLEEP_S: Final = 12.0
+_SHORT_TIMEOUT_MS: Final = 6000
+_MAY_SPECULATE: Final = (
+    "spark.speculation=true",
+    "spark.speculation.interval=100ms",
+    "spark.speculation.multiplier=1.1",
+    "spark.speculation.quantile=0.3",
+)
+
+# The same point by the names that each writer's events have.
+_WRITTEN: Final = {
+    "partition": "task_before_commit",
+    "batch": "task_before_receipt",
+    "source": "task_before_lease",
+    "plain": "task_before_commit",
+}
+_DONE: Final = {
+    "partition": "task_after_commit",
+    "batch": "task_after_receipt",
+    "source": "task_after_lease",
+    "plain": "task_after_commit",
+}
+_BEFORE_END: Final = {
+    **_DONE,
+    "batch": "batch_before_commit",
+    "source": "batch_before_commit",
+}
+_AFTER_END: Final = {
+    "partition": "batch_done",
+    "batch": "batch_after_commit",
+    "source": "batch_after_commit",
+    "plain": "batch_done",
+}
+
+
+class WrongEndError(AssertionError):
+    """A run ended otherwise than it had to."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended.
+
+    Attributes:
+        count: of the rows that are there.
+        torn: where a reader saw a part of a batch.
+        refusal: with which error it was refused, where that had to be; else empty.
+    """
+
+    count: Count
+    torn: tuple[str, ...] = ()
+    refusal: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is lost, doubled or torn."""
+        return self.count.is_exact and not self.torn
+
+
+Play: TypeAlias = Callable[[Scene], End]
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+def _exact(scene: Scene) -> End:
+    """Let the query run to its end, and count."""
+    error = scene.finish()
+    if error:
+        raise WrongEndError(f"the query failed: {gist(error)}")
+    reads = scene.reads()
+    return End(scene.count(reads), tuple(scene.torn(reads)))
+
+
+def gist(error: str) -> str:
+    """Return the lines of a query's error that say something: most are Spark's and Py4J's own."""
+    said = [line.strip() for line in error.splitlines() if line[:1].strip()]
+    return " | ".join(line for line in dict.fromkeys(said) if "rror" in line)
+
+
+def _failed(scene: Scene, *told: str) -> None:
+    """Let the query run into an error that a start makes good."""
+    error = scene.finish()
+    missing = [text for text in told if text not in error]
+    if missing:
+        raise WrongEndError(f"no error that says {missing}: {gist(error)}")
+
+
+def _refused(scene: Scene, error_class: type[SinkError], *told: str) -> str:
+    """Let the query run into its refusal; return what it was told."""
+    before = values(scene.reads())
+    error = scene.finish()
+    missing = [text for text in (error_class.__name__, *told) if text not in error]
+    if missing:
+        raise WrongEndError(f"no refusal that says {missing}: {gist(error)}")
+    if values(scene.reads()) != before:
+        raise WrongEndError("rows were written before the refusal")
+    return error_class.__name__
+
+
+# --- killed processes of Spark -------------------------------------------------------------------
+
+
+def kill_executor(events: Mapping[str, str]) -> Play:
+    def play(scene: Scene) -> End:
+        scene.submit(scene.gate(_STRUCK, events[scene.writer]))
+        scene.kill_executor_of(scene.keeper.await_arrival(_STRUCK))
+        return _exact(scene)
+
+    return play
+
+
+def kill_driver(events: Mapping[str, str]) -> Play:
+    def play(scene: Scene) -> End:
+        scene.submit(scene.gate(_STRUCK, events[scene.writer]))
+        scene.keeper.await_arrival(_STRUCK)
+        scene.kill_driver()
+        scene.keeper.give_leave(_STRUCK)  # a task may go on as long as its executor lives
+        scene.submit()
+        return _exact(scene)
+
+    return play
+
+
+def zombie(scene: Scene, *, has_claims: bool = True) -> End:
+    """A task halts half-way, its stage is run again without it, and it wakes."""
+    scene.batch, scene.is_keyed = 0, False
+    other = scene.gate("other", _WRITTEN[scene.writer], partition=1)
+    new = (
+        scene.gate("new", _BEFORE_END["batch"])
+        if scene.writer == "batch"
+        else scene.gate("new", _WRITTEN[scene.writer], partition=0)
+    )
+    # How often a task of partition 0 began: the old one, the new one, that of another run.
+    begun = [
+        scene.gate(name, "task_before_claim", partition=0, action="note") for name in BEGINNINGS
+    ]
+    scene.submit(
+        other,
+        new,
+        *begun,
+        halts_half_way=scene.batch,
+        has_claims=has_claims,
+        options=ZOMBIE_OPTIONS,
+        # Where claims are switched off, no other run may get these workers.
+        settings=() if has_claims else ("spark.python.worker.reuse=false",),
+    )
+    old = scene.keeper.await_arrival(HALF_WAY)
+    scene.keeper.await_arrival("other")
+    scene.await_quiet()
+    workers = scene.freeze_workers_of(old)
+    if not scene.lose_shuffles():
+        raise WrongEndError("there was no shuffle to lose")
+    scene.keeper.give_leave("other")
+    scene.keeper.give_leave(HALF_WAY)
+    scene.keeper.await_arrival("new")
+    scene.thaw(workers)
+    time.sleep(scene.dice.uniform(0.5, 3.0))  # for the old task to do its worst
+    scene.keeper.give_leave("new")
+    return _exact(scene)
+
+
+BEGINNINGS: Final = ("begun-1", "begun-2", "begun-3")
+# Full batches only are sent, so that the producer's first batches are cut alike in any order.
+ZOMBIE_OPTIONS: Final = {
+    "transactionTimeout": "120000",
+    "kafka.linger.ms": "60000",
+    "kafka.batch.size": "65536",
+}
+
+
+# --- killed brokers ------------------------------------------------------------------------------
+
+
+def _leader(scene: Scene) -> int:
+    return scene.stage.kafka.leader_index(scene.topic, scene.partition)
+
+
+def _transaction_coordinator(scene: Scene) -> int:
+    if scene.writer == "plain":
+        return _leader(scene)
+    return scene.stage.kafka.coordinator_index(scene.transactional_id)
+
+
+def _group_coordinator(scene: Scene) -> int:
+    kafka = scene.stage.kafka
+    if scene.writer == "plain":
+        return _leader(scene)
+    return kafka.node_index(
+        coordinator_of(kafka.bootstrap_servers, scene.ledger_group, GROUP_TOPIC)
+    )
+
+
+def kill_broker(find: Callable[[Scene], int]) -> Play:
+    def play(scene: Scene) -> End:
+        event = scene.dice.choice((_WRITTEN, _BEFORE_END))[scene.writer]
+        scene.submit(scene.gate(_STRUCK, event))
+        scene.keeper.await_arrival(_STRUCK)
+        index = find(scene)
+        scene.stage.kafka.kill_node(index)
+        scene.keeper.give_leave(_STRUCK)
+        time.sleep(scene.dice.uniform(0.0, 10.0))
+        scene.stage.kafka.start_node(index)
+        return _exact(scene)
+
+    return play
+
+
+# --- no process is killed ------------------------------------------------------------------------
+
+
+def task_retry(scene: Scene) -> End:
+    """A task fails when it has written."""
+    event = scene.dice.choice((_WRITTEN, _DONE))[scene.writer]
+    scene.submit(scene.gate(_STRUCK, event, action="raise"))
+    end = _exact(scene)
+    scene.keeper.await_arrival(_STRUCK, 0.1)
+    return end
+
+
+def speculation(scene: Scene) -> End:
+    """A second attempt of a slow task overtakes the first, which then goes on."""
+    event = _WRITTEN[scene.writer]
+    slow = scene.gate(_STRUCK, event)
+    scene.submit(slow, scene.gate(_TWIN, event, action="note"), settings=_MAY_SPECULATE)
+    if scene.writer == "batch":
+        refusal = _refused(scene, SinkError, "spark.speculation=true", 'atomicity="partition"')
+        return End(Count(0, 0, 0, len(scene.reads())), refusal=refusal)
+    scene.keeper.await_arrival(_STRUCK)
+    scene.keeper.await_arrival(_TWIN)
+    time.sleep(scene.dice.uniform(0.0, 1.0))
+    scene.keeper.give_leave(_STRUCK)
+    return _exact(scene)
+
+
+def time_out(scene: Scene) -> End:
+    """A task takes longer than its transaction may."""
+    event = scene.dice.choice((_WRITTEN, _DONE) if scene.writer == "batch" else (_WRITTEN,))
+    slow = scene.gate(_STRUCK, event[scene.writer], action="sleep", seconds=_SLEEP_S)
+    scene.submit(slow, options={"transactionTimeout": str(_SHORT_TIMEOUT_MS)})
+    if scene.writer == "source":  # the commit finds it out, and Spark does not run a batch again
+        _failed(scene, "BatchFailedError", "longer than transactionTimeout")
+        scene.submit()
+    if scene.writer == "batch":  # nor does the sink: it would be as slow again
+        _failed(scene, "BatchTimedOutError", "Ways out")
+        scene.submit()
+    end = _exact(scene)
+    scene.keeper.await_arrival(_STRUCK, 0.1)
+    return end
+
+
+def other_partitions(scene: Scene) -> End:
+    """The driver is killed when a part is committed, and comes back with more partitions."""
+    scene.submit(scene.gate(_STRUCK, _BEFORE_END[scene.writer]))
+    scene.keeper.await_arrival(_STRUCK)
+    scene.kill_driver()
+    scene.submit(partitions=5)
+    if scene.writer != "partition":  # nothing is committed yet, or nobody knows what is
+        return _exact(scene)
+    refusal = _refused(
+        scene, PartialReplayError, f"batch {scene.batch} is committed in part", "Ways out"
+    )
+    # And the way out that it names.
+    scene.submit()
+    end = _exact(scene)
+    return End(end.count, end.torn, refusal)
+
+
+def deleted_checkpoint(scene: Scene) -> End:
+    """The query begins anew, with batch ids that the ledger has seen."""
+    scene.submit()
+    end = _exact(scene)
+    scene.delete_checkpoint()
+    scene.submit()
+    if scene.writer == "plain":
+        return _exact(scene)
+    told = ["belongs to another query", "another sink id"]
+    if scene.writer == "batch":
+        told.append(f"holds batch {BATCHES - 1}")
+    refusal = _refused(scene, LedgerError, *told)
+    return End(end.count, end.torn, refusal)
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault.
+
+    Attributes:
+        name: short, in results.
+        text: for people.
+        play: what happens in a run.
+        kills: whether processes are killed; such faults are played more often.
+        row_bytes: how long rows are.
+        rows: of each batch.
+    """
+
+    name: str
+    text: str
+    play: Play
+    kills: bool = True
+    rows: int = 600
+    row_bytes: int = 100
+
+
+FAULTS: Final = (
+    Fault(
+        "executor-before-flush",
+        "kill -9 of an executor whose task has written, before its flush",
+        kill_executor(_WRITTEN),
+    ),
+    Fault(
+        "executor-after-commit",
+        "kill -9 of an executor whose task has committed (or has its receipt), before its result",
+        kill_executor(_DONE),
+    ),
+    Fault(
+        "driver-before-end",
+        "kill -9 of the driver before the end of the batch",
+        kill_driver(_BEFORE_END),
+    ),
+    Fault(
+        "driver-after-end",
+        "kill -9 of the driver after the end of the batch, before Spark's own log of it",
+        kill_driver(_AFTER_END),
+    ),
+    Fault(
+        "zombie",
+        "shuffle files lost while a task is paused half-way; its stage runs again, and it wakes",
+        zombie,
+        kills=False,
+        rows=3000,
+        row_bytes=1000,
+    ),
+    Fault("leader", "kill -9 of the leader of a partition", kill_broker(_leader)),
+    Fault(
+        "transaction-coordinator",
+        "kill -9 of the transaction coordinator",
+        kill_broker(_transaction_coordinator),
+    ),
+    Fault(
+        "group-coordinator",
+        "kill -9 of the coordinator of the ledger's group",
+        kill_broker(_group_coordinator),
+    ),
+    Fault(
+        "task-retry",
+        "a task fails when it has written, and is tried again",
+        task_retry,
+        kills=False,
+    ),
+    Fault(
+        "speculation",
+        "a second attempt of a slow task (`spark.speculation`)",
+        speculation,
+        kills=False,
+    ),
+    Fault("time-out", "a task is slower than its transaction may be", time_out, kills=False),
+    Fault(
+        "other-partitions",
+        "kill -9 of the driver in the midst of a batch, and a restart with 5 partitions, not 3",
+        other_partitions,
+    ),
+    Fault("deleted-checkpoint", "the checkpoint is deleted", deleted_checkpoint, kills=False),
+)
+BY_NAME: Final = {fault.name: fault for fault in FAULTS}
+
+__all__ = ["BY_NAME", "FAULTS", "End", "Fault", "Play", "WrongEndError"]

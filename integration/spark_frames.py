@@ -1,0 +1,61 @@
+"""What the tests of the Spark sink share: frames, what readers see of them, faults in tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from integration.readers import read_with_confluent, values
+from integration.waiting import wait_until
+
+PARTITIONS = 3  # of the fixture `topic`
+
+
+def keyless(spark, count, partitions=2, first=0):
+    rows = [(f"value {n}",) for n in range(first, first + count)]
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), "value string")
+
+
+def keyed(spark, count, partitions=3, first=0, keys=None):
+    """Make rows with as many different keys as are asked for, or one each."""
+    rows = [(f"key {n % (keys or count)}", f"value {n}") for n in range(first, first + count)]
+    data = spark.sparkContext.parallelize(rows, partitions)
+    return spark.createDataFrame(data, "key string, value string")
+
+
+def expected(count, first=0):
+    return sorted(b"value %d" % n for n in range(first, first + count))
+
+
+def seen(kafka, topic) -> list[Any]:
+    return sorted(values(read_with_confluent(kafka.bootstrap_servers, topic)))
+
+
+def wait_for(kafka, topic, wanted):
+    """Wait until readers see this: a commit returns before its markers are written."""
+    wait_until(lambda: seen(kafka, topic) == wanted, f"readers do not see {len(wanted)} rows")
+
+
+@dataclass(frozen=True)
+class Strike:
+    """Does harm at an event, once: kills the process, or sleeps."""
+
+    marker: str
+    event: str
+    partition: int | None = 1
+    sleep_s: float = 0.0
+
+    def __call__(self, name, info):
+        if name != self.event or info.get("partition") != self.partition:
+            return
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,116 @@
+"""The short form of `make chaos-spark`: four faults, one run each; and the checks behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.readers import Read
+from integration.spark_chaos import page
+from integration.spark_chaos.__main__ import SHORT
+from integration.spark_chaos.checks import Count, Poller, count, value_of
+from integration.spark_chaos.faults import BY_NAME, FAULTS
+from integration.spark_chaos.gates import FaultError, Gate, Gatekeeper
+from integration.spark_chaos.results import Result, append, load
+from integration.spark_chaos.run import run
+from integration.spark_chaos.stage import Stage
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+
+@pytest.mark.slow("four runs on a standalone Spark and three brokers")
+def test_each_row_is_there_once_whatever_is_killed():
+    with Stage() as stage:
+        results = [run(stage, BY_NAME[name], writer, 1, "test") for name, writer in SHORT]
+    outcomes = {result.name: (result.outcome, result.text) for result in results}
+    assert outcomes == {
+        result.name: ("refused", "LedgerError")
+        if result.fault == "deleted-checkpoint"
+        else ("exact", "")
+        for result in results
+    }
+    assert all(result.passes for result in results if result.writer == "batch")
+
+
+# --- the checks ----------------------------------------------------------------------------------
+
+ROWS = [value_of(batch, number, 20) for batch in range(2) for number in range(4)]
+READS = [Read(at % 2, at // 2, None, row.encode()) for at, row in enumerate(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("reads", "found"),
+    [
+        (READS, Count(8, 0, 0)),
+        (READS[1:], Count(8, 1, 0)),
+        ([*READS, READS[0], READS[0]], Count(8, 0, 2)),
+        ([*READS[1:], READS[1]], Count(8, 1, 1)),
+        ([*READS, Read(0, 9, None, b"another")], Count(8, 0, 0, 1)),
+    ],
+)
+def test_rows_that_are_lost_doubled_or_foreign_are_counted(reads, found):
+    assert count(ROWS, reads) == found
+    assert found.is_exact is (reads is READS)
+
+
+@pytest.mark.parametrize(
+    ("seen", "torn"),
+    [
+        ([[], READS], []),
+        ([READS[:4], READS], []),  # one batch before the other
+        ([[read for read in READS[:4] if read.partition == 0]], []),  # one partition first
+        ([READS[:3]], ["partition 1, batch 0: 1 of 2 rows"]),
+        ([READS[:4], [*READS, READS[0]]], ["partition 0, batch 0: 3 of 2 rows"]),
+    ],
+)
+def test_a_part_of_a_batch_that_a_reader_has_seen_is_told(seen, torn):
+    poller = Poller("nowhere", "topic")
+    for reads in seen:
+        poller.saw(reads)
+    assert poller.torn(READS) == torn
+    assert poller.passes == len(seen)
+
+
+def test_a_gate_holds_up_the_first_alone(tmp_path):
+    keeper = Gatekeeper(tmp_path)
+    note = Gate("one", "event", 3, partition=1, action="note")
+    hook = keeper.hook(note, Gate("two", "event", 3, action="raise"))
+    hook("event", {"batch_id": 2, "partition": 1})
+    hook("other", {"batch_id": 3, "partition": 1})
+    assert not keeper.has_come("one")
+    hook("event", {"batch_id": 3, "partition": 1})
+    assert keeper.await_arrival("one", 1).partition == 1
+    with pytest.raises(FaultError):
+        hook("event", {"batch_id": 3, "partition": 1})
+    hook("event", {"batch_id": 3, "partition": 1})
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def result(fault, writer, seed, outcome="exact", **more):
+    return Result("abc", fault, writer, seed, outcome, 1.0, 100, **more)
+
+
+def test_the_page_tells_every_fault_and_what_was_not_run(tmp_path):
+    path = tmp_path / "results" / "runs.jsonl"
+    for each in (
+        result("zombie", "partition", 1, "failed"),
+        result("zombie", "partition", 1),
+        result("zombie", "batch", 1, "wrong", lost=2, doubled=2),
+        result("zombie", "plain", 1, "wrong", doubled=30),
+        result("speculation", "batch", 1, "refused", text="SinkError"),
+    ):
+        append(each, path)
+    made = list(page.lines(page.newest(load(path))))
+    assert "3 runs of the sink, 1 exact, 1 refused as they had to be, 1 wrong, 0 failed" in made[0]
+    rows = {fault.name: next(line for line in made if fault.text in line) for fault in FAULTS}
+    assert "1 exact" in rows["zombie"]
+    assert "1 wrong" in rows["zombie"]
+    assert "1 runs: of 100 rows 0 lost, 30 doubled" in rows["zombie"]
+    assert "1 refused (`SinkError`)" in rows["speculation"]
+    assert rows["leader"].count("not run") == 4
+    shown = page.put(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n", made)
+    assert "old" not in shown
+    assert shown.startswith("before\n")
+    assert shown.endswith("after\n")
+    assert page.put(shown, made) == shown

@@ -1,0 +1,161 @@
+"""What works under Spark Connect: `foreachPartition` and the data source, on a real broker."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import warnings
+
+import pytest
+
+from integration.readers import read_with_confluent, values
+from integration.waiting import wait_until
+from txnproducer.spark import ExactlyOnceKafkaSink, KafkaExactlyOnceDataSource
+from txnproducer.testing import EmbeddedKafka
+
+pytest.importorskip("grpc", reason="Spark Connect is not installed: see the extra `connect`")
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+_NUMBERS = itertools.count()
+FORMAT = KafkaExactlyOnceDataSource.name()
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    with EmbeddedKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    # PySpark leaves sockets to the garbage collector; that is not ours to judge.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """Return a session of Connect's, with a server of its own in this machine's memory."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        from pyspark.sql import SparkSession
+
+        session = (
+            SparkSession.builder.remote("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .getOrCreate()
+        )
+        session.dataSource.register(KafkaExactlyOnceDataSource)
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def topic(kafka):
+    name = f"connect-{next(_NUMBERS)}"
+    kafka.create_topic(name, partitions=2)
+    return name
+
+
+@pytest.fixture
+def wait_for(kafka, topic):
+    def seen():
+        return sorted(values(read_with_confluent(kafka.bootstrap_servers, topic)))
+
+    def wait(count):
+        wait_until(lambda: len(seen()) >= count, f"readers do not see {count} rows")
+        assert seen() == sorted(b"value %d" % n for n in range(count))
+
+    return wait
+
+
+def frame(spark, count, first=0):
+    return spark.range(first, first + count, 1, 2).selectExpr("concat('value ', id) AS value")
+
+
+def add_file(folder, number):
+    folder.mkdir(exist_ok=True)
+    lines = [f"value {n}" for n in range(number * 10, number * 10 + 10)]
+    (folder / f"{number}.txt").write_text("\n".join(lines))
+
+
+def lines_of(spark, folder):
+    return spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder))
+
+
+def run(writer, checkpoint):
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def test_foreach_partition_writes_once_and_a_replay_not_at_all(spark, kafka, topic, wait_for):
+    def sink():
+        return ExactlyOnceKafkaSink(
+            kafka.bootstrap_servers, f"sink-{topic}", topic=topic, query_id="query"
+        )
+
+    for _ in range(2):
+        frame(spark, 40).foreachPartition(sink().partition_writer(0, writers=2))
+    frame(spark, 20, first=40).foreachPartition(sink().partition_writer(1, writers=2))
+    wait_for(60)
+
+
+def test_foreach_batch_goes_on_from_its_checkpoint(spark, kafka, topic, wait_for, tmp_path):
+    sink = ExactlyOnceKafkaSink(
+        kafka.bootstrap_servers, f"sink-{topic}", topic=topic, query_id="query", writers=2
+    )
+    for number in range(2):
+        add_file(tmp_path / "in", number)
+        lines = lines_of(spark, tmp_path / "in")
+        run(lines.writeStream.foreachBatch(sink), tmp_path / "checkpoint")
+    wait_for(20)
+
+
+def test_foreach_batch_says_at_once_that_a_query_id_is_needed(spark, kafka, topic, tmp_path):
+    sink = ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", topic=topic, writers=2)
+    add_file(tmp_path / "in", 0)
+    with pytest.raises(Exception, match="query_id is needed here"):
+        run(
+            lines_of(spark, tmp_path / "in").writeStream.foreachBatch(sink),
+            tmp_path / "checkpoint",
+        )
+
+
+def options(kafka, topic, **more):
+    return {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "topic": topic,
+        "sinkId": f"sink-{topic}",
+        **more,
+    }
+
+
+def test_a_stream_into_the_data_source_goes_on_from_its_checkpoint(
+    spark, kafka, topic, wait_for, tmp_path
+):
+    for number in range(2):
+        add_file(tmp_path / "in", number)
+        lines = lines_of(spark, tmp_path / "in").repartition(2, "value")
+        writer = lines.writeStream.format(FORMAT).options(**options(kafka, topic))
+        run(writer, tmp_path / "checkpoint")
+    wait_for(20)
+
+
+def test_a_batch_job_into_the_data_source_is_written_once(spark, kafka, topic, wait_for):
+    for _ in range(2):
+        (
+            frame(spark, 40)
+            .write.format(FORMAT)
+            .mode("append")
+            .options(**options(kafka, topic, queryId="nightly", batchId=0))
+            .save()
+        )
+    wait_for(40)

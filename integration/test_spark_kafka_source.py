@@ -1,0 +1,145 @@
+"""From Kafka to Kafka: Spark's own source connector reads, the sink writes, each row once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+
+import pyspark
+import pytest
+
+from integration.readers import read_with_confluent, values
+from integration.waiting import wait_until
+from txnproducer import TransactionalProducer
+from txnproducer.spark import ExactlyOnceKafkaSink, KafkaExactlyOnceDataSource
+from txnproducer.spark.demo import start_spark
+from txnproducer.testing import EmbeddedKafka
+
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        pyspark.__version__ != "4.0.0",
+        reason=f"needs PySpark 4.0.0, for whose Kafka connector ({CONNECTOR}) all jars are there",
+    ),
+]
+_NUMBERS = itertools.count()
+PER_TURN = 60
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    with EmbeddedKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--packages {CONNECTOR} pyspark-shell"
+        try:
+            session = start_spark(tmp_path_factory.mktemp("spark"))
+        finally:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        session.dataSource.register(KafkaExactlyOnceDataSource)
+        yield session
+        session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    # PySpark leaves sockets to the garbage collector; that is not ours to judge.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+
+
+@pytest.fixture
+def topics(kafka):
+    number = next(_NUMBERS)
+    names = f"from-{number}", f"to-{number}"
+    for name in names:
+        kafka.create_topic(name, partitions=2)
+    return names
+
+
+def fill(kafka, topic, first):
+    with TransactionalProducer(kafka.bootstrap_servers) as producer:
+        for n in range(first, first + PER_TURN):
+            producer.send(topic, b"value %d" % n, key=b"%d" % n, partition=n % 2)
+        producer.flush()
+
+
+def read_from(spark, kafka, topic):
+    frame = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", PER_TURN // 3)
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+        .selectExpr("key", "value")
+    )
+    # The connector may name the topic's partitions in another order when a batch comes again; cut
+    # by the key, the rows of a batch are the same in each of Spark's partitions.
+    return frame.repartition(2, "key")
+
+
+def run(writer, folder):
+    query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def wait_for(kafka, topic, count):
+    def seen():
+        return sorted(values(read_with_confluent(kafka.bootstrap_servers, topic)))
+
+    wait_until(lambda: len(seen()) >= count, f"readers do not see {count} rows")
+    assert seen() == sorted(b"value %d" % n for n in range(count))
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_a_query_that_dies_behind_its_commit_goes_on_exactly_once(
+    spark, kafka, topics, tmp_path, atomicity
+):
+    source, target = topics
+    sink = ExactlyOnceKafkaSink(
+        kafka.bootstrap_servers, f"sink-{target}", topic=target, atomicity=atomicity
+    )
+    died: list[int] = []
+
+    def write(frame, batch_id):
+        sink(frame, batch_id)
+        if batch_id == 1 and not died:
+            died.append(batch_id)
+            raise RuntimeError("the driver dies between Kafka's commit and Spark's")
+
+    fill(kafka, source, 0)
+    with pytest.raises(Exception, match="the driver dies"):
+        run(read_from(spark, kafka, source).writeStream.foreachBatch(write), tmp_path)
+    fill(kafka, source, PER_TURN)
+    run(read_from(spark, kafka, source).writeStream.foreachBatch(write), tmp_path)
+    sink.close()
+    wait_for(kafka, target, 2 * PER_TURN)
+
+
+def test_a_query_into_the_data_source_is_started_again(spark, kafka, topics, tmp_path):
+    source, target = topics
+    for turn in range(2):
+        fill(kafka, source, turn * PER_TURN)
+        writer = (
+            read_from(spark, kafka, source)
+            .writeStream.format(KafkaExactlyOnceDataSource.name())
+            .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+            .option("topic", target)
+            .option("sinkId", f"sink-{target}")
+        )
+        run(writer, tmp_path)
+    wait_for(kafka, target, 2 * PER_TURN)

@@ -1,0 +1,404 @@
+"""The data source on real brokers, played without Spark: what tasks leave open, commits end."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from integration.readers import read_with_confluent, values
+from integration.waiting import wait_until
+from txnproducer import KafkaError
+from txnproducer.spark import LedgerError, PartialReplayError, ReplayMismatchError
+from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
+from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.open_part import PartWriter
+from txnproducer.spark.part_commits import PartCommits
+from txnproducer.spark.runs import Runs
+from txnproducer.spark.schema import RowReader
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+class Row(tuple):
+    """As Spark's, of one column."""
+
+    __slots__ = ()
+    __fields__ = ("value",)
+
+    def __getitem__(self, name):
+        return tuple.__getitem__(self, self.__fields__.index(name))
+
+
+def rows(count, first=0):
+    return [Row((f"value {n}",)) for n in range(first, first + count)]
+
+
+def cut(count, writers, first=0):
+    """Cut a batch into parts."""
+    data = rows(count, first)
+    return [data[number::writers] for number in range(writers)]
+
+
+def expected(count, first=0):
+    return sorted(b"value %d" % n for n in range(first, first + count))
+
+
+class Query:
+    """A streaming query, as far as tasks and commits know of it."""
+
+    def __init__(self, broker, topic, query_id="query", rules=None, on_event=None, keep=False):
+        self.query_id = query_id
+        self.ledger = Ledger(broker.servers, f"sink-{topic}", topic, {})
+        self.rules = rules or LedgerRules()
+        settings = {
+            "bootstrap.servers": broker.servers,
+            "transaction.timeout.ms": "60000",
+            "max.block.ms": "20000",
+        }
+        self.writer = PartWriter(self.ledger, self.rules, settings, RowReader(topic), on_event)
+        self.commits = PartCommits(
+            self.ledger, self.rules, settings, "keep" if keep else "stop", on_event
+        )
+
+    def task(self, partition, data, batch_id=0):
+        """Run a task; what it tells goes through pickle, as with Spark."""
+        part = self.writer.write(partition, batch_id, self.query_id, data)
+        return pickle.loads(pickle.dumps(part))
+
+    def tasks(self, parts, batch_id=0):
+        return [self.task(number, data, batch_id) for number, data in enumerate(parts)]
+
+    def batch(self, parts, batch_id=0):
+        """Run a whole batch, as Spark does: a commit that fails is followed by an abort."""
+        told = self.tasks(parts, batch_id)
+        try:
+            self.commits.commit(told, batch_id)
+        except BaseException:
+            self.commits.abort(told)
+            raise
+        return told
+
+    def entries(self, partitions):
+        return self.ledger.read_entries(range(partitions))
+
+
+@pytest.fixture
+def topic(broker):
+    return broker.topic(partitions=2)
+
+
+@pytest.fixture
+def query(broker, topic):
+    def make(**arguments):
+        return Query(broker, topic, **arguments)
+
+    return make
+
+
+@pytest.fixture
+def seen(broker, topic):
+    """Return a call that waits until readers see some values: markers come behind a commit."""
+
+    def look():
+        return sorted(values(read_with_confluent(broker.servers, topic)))
+
+    def check(wanted):
+        wait_until(lambda: len(look()) >= len(wanted), f"readers do not see {len(wanted)} rows")
+        assert look() == wanted
+
+    return check
+
+
+@pytest.fixture
+def nothing_is_open(broker, topic):
+    """Return a call that waits until no transaction holds readers back."""
+
+    def check():
+        marker = broker.producer(None)
+        with marker:
+            for partition in range(2):
+                marker.send(topic, b"behind", partition=partition)
+            marker.flush()
+        wait_until(
+            lambda: values(read_with_confluent(broker.servers, topic)).count(b"behind") == 2,
+            "an open transaction holds readers back",
+        )
+
+    return check
+
+
+# --- batches that end well -----------------------------------------------------------------------
+
+
+def test_batches_are_committed_and_a_replay_writes_nothing(query, seen):
+    told = query().batch(cut(30, 3))
+    assert [part.rows for part in told] == [10, 10, 10]
+    query().batch(cut(20, 2, first=30), batch_id=1)
+    again = query().batch(cut(20, 2, first=30), batch_id=1)
+    assert [part.lease for part in again] == [None, None]
+    seen(expected(50))
+
+
+def test_nothing_is_visible_before_the_commit(query, seen):
+    told = query().tasks(cut(30, 3))
+    seen([])
+    query().commits.commit(told, 0)
+    seen(expected(30))
+
+
+def test_empty_parts_and_empty_batches_have_entries(query, seen):
+    query().batch([rows(5), [], []])
+    query().batch([[]], batch_id=1)
+    assert {p: e.batch_id for p, e in query().entries(3).items()} == {0: 1, 1: 0, 2: 0}
+    seen(expected(5))
+
+
+def test_a_commit_that_comes_twice_finds_its_work_done(query, seen):
+    told = query().batch(cut(30, 3))
+    query().commits.commit(told, 0)
+    seen(expected(30))
+
+
+def test_a_part_that_was_ended_meanwhile_is_found_in_the_ledger(query, seen, monkeypatch):
+    usual = PartCommits._end
+
+    def twice(commits, part):
+        usual(commits, part)
+        # As if the answer had been lost, and somebody had taken the id before it is asked again.
+        Runs(commits.ledger, commits.rules).take(part.partition, commits.settings)
+        usual(commits, part)
+
+    monkeypatch.setattr(PartCommits, "_end", twice)
+    query().batch(cut(30, 3))
+    seen(expected(30))
+
+
+def test_more_and_fewer_partitions_from_batch_to_batch(query, seen):
+    for batch_id, writers in enumerate((2, 5, 1, 3)):
+        query().batch(cut(20, writers, first=20 * batch_id), batch_id)
+    plan, _ = query().ledger.read()
+    assert (plan.run, plan.most_writers) == (4, 5)
+    seen(expected(80))
+
+
+# --- attempts that fail --------------------------------------------------------------------------
+
+
+def test_a_task_that_is_run_again_takes_everything_back(query, seen):
+    told = query().tasks(cut(30, 3))
+    told[1] = query().task(1, cut(30, 3)[1])
+    query().commits.commit(told, 0)
+    seen(expected(30))
+
+
+def test_a_task_whose_rows_fail_leaves_nothing_open(query, seen, nothing_is_open):
+    def failing():
+        yield from rows(5)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        query().task(0, failing())
+    nothing_is_open()
+    query().batch([rows(5)])
+    seen(sorted([*expected(5), b"behind", b"behind"]))
+
+
+class Killed(BaseException):
+    """The end of the process, as far as the commit is concerned."""
+
+
+def die_at(event, partition=None):
+    def hook(name, info):
+        if name == event and info.get("partition") == partition:
+            raise Killed
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("event", "partition"),
+    [("batch_before_commit", None), ("partition_committed", 1), ("batch_after_commit", None)],
+)
+def test_a_commit_that_is_killed_is_completed_by_the_next_attempt(query, seen, event, partition):
+    told = query().tasks(cut(60, 6))
+    with pytest.raises(Killed):
+        query(on_event=die_at(event, partition)).commits.commit(told, 0)
+    query().batch(cut(60, 6))
+    query().batch(cut(10, 2, first=60), batch_id=1)
+    seen(expected(70))
+
+
+def test_a_batch_that_was_broken_off_is_completed_only_as_it_was_cut(query, seen, nothing_is_open):
+    told = query().tasks(cut(60, 6))
+    with pytest.raises(Killed):
+        query(on_event=die_at("partition_committed", 1)).commits.commit(told, 0)
+    done = sum(entry.rows for entry in query().entries(6).values())
+    assert done > 0
+    for parts, refusal in (
+        (cut(60, 2), PartialReplayError),
+        (cut(60, 8), PartialReplayError),
+        (cut(60, 6, first=1), ReplayMismatchError),
+    ):
+        with pytest.raises(refusal, match="committed"):
+            query().batch(parts)
+    assert sum(entry.rows for entry in query().entries(8).values()) == done
+    nothing_is_open()
+    query().batch(cut(60, 6))
+    seen(sorted([*expected(60), b"behind", b"behind"]))
+
+
+def test_other_rows_are_kept_out_where_that_is_allowed(query, seen):
+    query().batch([rows(5), rows(5, first=5)])
+    query(keep=True).batch([rows(7), rows(2, first=5)])
+    seen(expected(10))
+
+
+# --- two drivers ---------------------------------------------------------------------------------
+
+
+def run_meanwhile(event, action):
+    """Return a hook that runs something once, at an event: an older process that was asleep."""
+    seen: list[None] = []
+
+    def hook(name, info):
+        if name == event and not seen:
+            seen.append(None)
+            action()
+
+    return hook
+
+
+@pytest.mark.parametrize("writers", [2, 6])
+def test_an_older_commit_that_wakes_among_its_ends_commits_nothing_more(query, seen, writers):
+    def newer():
+        query().batch(cut(60, writers))
+
+    older = query(on_event=run_meanwhile("batch_before_commit", newer))
+    told = older.tasks(cut(60, 6)[::-1])  # also where the numbers are equal, cut otherwise
+    with pytest.raises(CommitIncompleteError):
+        older.commits.commit(told, 0)
+    seen(expected(60))
+
+
+@pytest.mark.parametrize("writers", [2, 6])
+def test_an_older_commit_that_wakes_before_it_begins_is_refused(query, seen, writers):
+    told = query().tasks(cut(60, 6)[::-1])
+    query().batch(cut(60, writers))
+    with pytest.raises((PartialReplayError, ReplayMismatchError)):
+        query().commits.commit(told, 0)
+    query().batch(cut(10, 2, first=60), batch_id=1)
+    with pytest.raises(LedgerError, match="rewound"):
+        query().commits.commit(told, 0)
+    seen(expected(70))
+
+
+@pytest.mark.parametrize("partition", [0, 5])
+def test_a_task_of_an_older_attempt_that_wakes_stops_the_commit_before_its_first_end(
+    query, seen, nothing_is_open, partition
+):
+    told = query().tasks(cut(60, 6))
+    zombie = query().task(partition, cut(60, 6)[partition])
+    with pytest.raises(BatchFailedError, match=f"partition {partition} is lost"):
+        query().commits.commit(told, 0)
+    assert query().ledger.read(range(6), waits_for_undecided=False)[1] == {}
+    query().commits.abort([*told, zombie])
+    nothing_is_open()
+    query().batch(cut(60, 6))
+    seen(sorted([*expected(60), b"behind", b"behind"]))
+
+
+def test_two_attempts_with_some_ids_each_commit_nothing(query, seen):
+    one, other = query(), query()
+    first, second = cut(20, 2), cut(20, 2)[::-1]
+    ones = [one.task(0, first[0]), None]
+    others = [other.task(0, second[0]), other.task(1, second[1])]
+    ones[1] = one.task(1, first[1])
+    for query_, told in ((one, ones), (other, others)):
+        with pytest.raises(BatchFailedError):
+            query_.commits.commit(told, 0)
+        query_.commits.abort(told)
+    query().batch(cut(20, 2))
+    seen(expected(20))
+
+
+# --- other queries -------------------------------------------------------------------------------
+
+
+def test_a_second_query_is_refused_by_its_tasks_and_harms_nobody(query, seen):
+    query().batch(cut(10, 2))
+    told = query().tasks(cut(10, 2, first=10), batch_id=1)
+    other = query(query_id="other")
+    for partition in range(2):
+        with pytest.raises(LedgerError, match="another query"):
+            other.task(partition, rows(5))
+    other.commits.abort([None, None], "other")
+    query().commits.commit(told, 1)
+    seen(expected(20))
+    query(query_id="other", rules=LedgerRules(on_foreign_ledger="take_over")).batch(
+        [rows(5, first=20)]
+    )
+    seen(expected(25))
+
+
+def test_a_query_that_meets_another_one_in_its_commit_ends_nothing(query, seen):
+    told = query().tasks(cut(10, 1))
+    other = query(query_id="other").tasks(cut(10, 2), batch_id=0)
+    query(query_id="other").commits.commit(other, 0)
+    with pytest.raises(LedgerError, match="another query"):
+        query().commits.commit(told, 0)
+    seen(expected(10))
+
+
+def test_a_rewound_checkpoint_and_an_absent_ledger_are_refused(query, seen, nothing_is_open):
+    with pytest.raises(LedgerError, match="no ledger"):
+        query().batch(cut(10, 2), batch_id=4)
+    nothing_is_open()
+    query(rules=LedgerRules(on_missing_ledger="write")).batch(cut(10, 2), batch_id=4)
+    with pytest.raises(LedgerError, match="rewound"):
+        query().task(0, rows(5), batch_id=3)
+    seen(sorted([*expected(10), b"behind", b"behind"]))
+
+
+def test_tasks_of_two_batches_are_not_committed_together(query, seen):
+    told = query().tasks(cut(10, 2))
+    mixed: list[Any] = [told[0], replace(told[1], batch_id=1)]
+    for parts in (mixed, [told[0], None], [told[1]], []):
+        with pytest.raises(KafkaError, match="nothing was committed"):
+            query().commits.commit(parts, 0)
+    query().commits.commit(told, 0)
+    seen(expected(10))
+
+
+# --- abort ---------------------------------------------------------------------------------------
+
+
+def test_an_abort_ends_what_tasks_have_told_and_what_they_have_not(query, seen, nothing_is_open):
+    query().batch(cut(10, 2))
+    told = query().tasks(cut(10, 2, first=10), batch_id=1)
+    query().commits.abort([told[0], None])
+    nothing_is_open()
+    query().commits.abort([told[0], None])
+    query().commits.abort([None, None])
+    query().batch(cut(10, 2, first=10), batch_id=1)
+    query().commits.abort(told)  # of an attempt that is over: nobody is harmed
+    seen(sorted([*expected(20), b"behind", b"behind"]))
+
+
+def test_an_abort_behind_a_commit_takes_nothing_back(query, seen):
+    told = query().batch(cut(10, 2))
+    query().commits.abort(told)
+    query().batch(cut(10, 2, first=10), batch_id=1)
+    seen(expected(20))
+
+
+def test_an_abort_without_a_cluster_is_told_and_does_not_raise(broker, query, caplog):
+    told = query().tasks(cut(10, 1))
+    settings = {"bootstrap.servers": "127.0.0.1:1", "max.block.ms": "200"}
+    caplog.set_level("INFO")
+    away = replace(query().commits, settings={**query().commits.settings, **settings})
+    away.abort(told)
+    assert "partition 0: not aborted" in caplog.text

@@ -1,0 +1,188 @@
+"""Rights of the Spark sink, with an authorizer: a missing one is named by the driver."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
+
+from integration.readers import end_offset
+from integration.waiting import wait_until
+from txnproducer import admin
+from txnproducer.errors import AuthorizationError, InvalidConfigurationError
+from txnproducer.spark import ExactlyOnceKafkaSink
+from txnproducer.spark.errors import MissingRightError
+from txnproducer.spark.runs import Batch
+from txnproducer.testing import EmbeddedKafka
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+_NUMBERS = itertools.count()
+PASSWORD = "secret"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A broker where nothing is allowed to a user that is not granted."""
+
+    kafka: EmbeddedKafka
+
+    @property
+    def root(self):
+        return self.kafka.addresses("PLAINTEXT")
+
+    def grant(self, user, *grants):
+        pattern = ACLResourcePatternType.PREFIXED
+        acls = [
+            ACL(
+                f"User:{user}",
+                "*",
+                operation,
+                ACLPermissionType.ALLOW,
+                ResourcePattern(kind, name, pattern),
+            )
+            for kind, name, operation in grants
+        ]
+        with admin.connect(self.root) as client:
+            client.create_acls(acls)
+            wait_until(lambda: all(client.describe_acls(acl)[0] for acl in acls), "no ACL")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    users = {f"user{n}": PASSWORD for n in range(20)}
+    with EmbeddedKafka(
+        listeners=("SASL_PLAINTEXT", "PLAINTEXT"),
+        sasl_mechanisms=("PLAIN",),
+        users=users,
+        settings={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        },
+    ) as kafka:
+        yield Cluster(kafka)
+
+
+@pytest.fixture
+def setting(cluster):
+    """Return a user without rights, a topic, the id of a sink, and what it needs."""
+    number = next(_NUMBERS)
+    topic, ledger, sink_id = f"t{number}-", f"l{number}-", f"s{number}"
+    for name in (topic, ledger):
+        admin.create_topic(cluster.root, name, 2)
+    needs = {
+        "topic": (ResourceType.TOPIC, topic, ACLOperation.WRITE),
+        "ledger topic": (ResourceType.TOPIC, ledger, ACLOperation.READ),
+        "group": (ResourceType.GROUP, f"__txn.{sink_id}.", ACLOperation.READ),
+        "id": (ResourceType.TRANSACTIONAL_ID, f"{sink_id}.", ACLOperation.WRITE),
+    }
+    return f"user{number}", topic, ledger, sink_id, needs
+
+
+def sink_of(cluster, user, topic, ledger, sink_id, **options):
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    login = f'{module} required username="{user}" password="{PASSWORD}";'
+    return ExactlyOnceKafkaSink(
+        options={
+            "kafka.bootstrap.servers": cluster.kafka.bootstrap_servers,
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": login,
+            "sinkId": sink_id,
+            "topic": topic,
+            "ledgerTopic": ledger,
+            "queryId": "query",
+            **options,
+        }
+    )
+
+
+def begin(sink, writers=2):
+    """Do all that the driver does before a task starts; with "batch", the tasks find it so."""
+    if sink._whole is None:
+        sink._plan(Batch(0, "query", writers))
+        return
+    batch = Batch(0, "query", writers)
+    sink._whole.enter(batch, sink._producer_settings())
+    sink._whole.write(batch, lambda *_: pytest.fail("a task was started"))
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("topic", r"Write on the topic 't.*--operation Write --topic t"),
+        ("ledger topic", r"Read on the topic 'l.*offsets.*--operation Read --topic l"),
+        (
+            "group",
+            r"Read on the group '__txn\.s\d+\..*--group __txn\.s\d+\. --resource-p",
+        ),
+        (
+            "id",
+            r"Write on the transactional id 's\d+\..*--transactional-id s\d+\. --res",
+        ),
+    ],
+)
+def test_each_missing_right_is_named_before_a_task_starts(
+    cluster, setting, atomicity, missing, message
+):
+    user, topic, ledger, sink_id, needs = setting
+    cluster.grant(user, *(grant for name, grant in needs.items() if name != missing))
+    sink = sink_of(cluster, user, topic, ledger, sink_id, atomicity=atomicity)
+    with pytest.raises(MissingRightError, match=message) as caught:
+        begin(sink)
+    sink.close()
+    assert "No row was written" in str(caught.value)
+    assert f"--bootstrap-server {cluster.kafka.bootstrap_servers} --add" in str(caught.value)
+    assert user not in str(caught.value)  # whose rights they are is not told
+    assert isinstance(caught.value, AuthorizationError)
+    assert caught.value.recovery == "fix"
+    assert [end_offset(cluster.root, topic, number) for number in range(2)] == [0, 0]
+
+
+def test_describe_alone_is_not_enough_for_groups(cluster, setting):
+    user, topic, ledger, sink_id, needs = setting
+    kind, name, _ = needs.pop("group")
+    cluster.grant(user, *needs.values(), (kind, name, ACLOperation.DESCRIBE))
+    with pytest.raises(MissingRightError, match="Read on the group"):
+        begin(sink_of(cluster, user, topic, ledger, sink_id))
+
+
+def test_the_rights_that_the_documentation_names_are_enough(cluster, setting):
+    user, topic, ledger, sink_id, needs = setting
+    cluster.grant(user, *needs.values())
+    sink = sink_of(cluster, user, topic, ledger, sink_id)
+    for batch_id, writers in ((0, 2), (1, 3)):
+        plan, _ = sink._plan(Batch(batch_id, "query", writers))
+        for partition in range(writers):
+            plan.write(partition, plan.rows(()))
+    assert {entry.batch_id for entry in sink._ledger.read(range(3))[1].values()} == {1}
+
+
+def test_more_writers_are_checked_before_they_write(cluster, setting):
+    user, topic, ledger, sink_id, needs = setting
+    kind, _, operation = needs.pop("id")
+    allowed = [(kind, f"{sink_id}.{name}", operation) for name in ("p0", "p1", "plan")]
+    cluster.grant(user, *needs.values(), *allowed)
+    sink = sink_of(cluster, user, topic, ledger, sink_id)
+    plan, _ = sink._plan(Batch(0, "query", 2))
+    for partition in range(2):
+        plan.write(partition, plan.rows(()))
+    with pytest.raises(MissingRightError, match=rf"transactional id '{sink_id}\.p2'"):
+        sink._plan(Batch(1, "query", 3))
+
+
+def test_a_time_out_that_the_broker_refuses_without_telling_its_maximum_is_named(cluster, setting):
+    user, topic, ledger, sink_id, needs = setting
+    cluster.grant(user, *needs.values())
+    sink = sink_of(cluster, user, topic, ledger, sink_id, transactionTimeout="99999999")
+    with pytest.raises(InvalidConfigurationError, match=r"transactionTimeout.*DescribeConfigs"):
+        begin(sink)

@@ -1,0 +1,60 @@
+"""Ask a cluster, and change its topics: what the ledger, the command line and the tests need.
+
+Why it exists: the producer speaks only the protocol of producing; everything else that this
+package asks of a cluster goes through kafka-python's admin client, and through this package alone.
+Owns: connecting for one call, bounding it, and turning kafka-python's errors into ours.
+Must not know: producers, transactions of ours, where the cluster comes from.
+Rules: every call is bounded by its own `timeout` in seconds; every call opens and closes its own
+connection, so that nothing is left behind (who asks often has `spark/kept_clients.py`); `security`
+takes kafka-python's own settings.
+"""
+
+from __future__ import annotations
+
+from ._brokers import broker_ids, broker_setting, wait_for_brokers, wait_for_replicas
+from ._connection import DEFAULT_TIMEOUT, Asker, again_while_passing, ask, connect, our_errors
+from ._coordinators import (
+    GROUP_TOPIC,
+    TRANSACTION_TOPIC,
+    coordinator_of,
+    describe_transaction,
+    describe_transactions,
+    java_hash,
+)
+from ._groups import committed_offsets, group_ids, group_operations
+from ._topics import (
+    TopicAccess,
+    create_topic,
+    delete_topic,
+    leader_of,
+    partition_count,
+    topic_access,
+)
+
+__all__ = [
+    "Asker",
+    "DEFAULT_TIMEOUT",
+    "GROUP_TOPIC",
+    "TRANSACTION_TOPIC",
+    "TopicAccess",
+    "again_while_passing",
+    "ask",
+    "broker_ids",
+    "broker_setting",
+    "committed_offsets",
+    "connect",
+    "coordinator_of",
+    "create_topic",
+    "delete_topic",
+    "describe_transaction",
+    "describe_transactions",
+    "group_ids",
+    "group_operations",
+    "java_hash",
+    "leader_of",
+    "our_errors",
+    "partition_count",
+    "topic_access",
+    "wait_for_brokers",
+    "wait_for_replicas",
+]

@@ -1,0 +1,144 @@
+"""Questions about brokers: which there are, whether all replicas are in sync, a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from txnproducer.errors import KafkaTimeoutError
+
+from ._connection import DEFAULT_TIMEOUT, ask, poll_while
+
+
+def broker_ids(
+    bootstrap_servers: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> list[int]:
+    """Return the ids of the brokers that the cluster has now.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+    return ask(bootstrap_servers, ids_of_brokers, timeout, **security)
+
+
+def ids_of_brokers(client: KafkaAdminClient) -> list[int]:
+    # A fenced broker is registered but not in use; brokers before 4.0 leave them out.
+    brokers = client.describe_cluster()["brokers"]
+    return sorted(int(each["broker_id"]) for each in brokers if not each.get("is_fenced"))
+
+
+def wait_for_brokers(
+    bootstrap_servers: str,
+    expected: Callable[[list[int]], bool],
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> list[int]:
+    """Wait until the cluster's brokers are as expected.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        expected: Told the ids of the brokers, says whether these are what is waited for.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Returns:
+        The ids.
+
+    Raises:
+        KafkaTimeoutError: They were not in time; the message tells which there were.
+        KafkaError: The cluster refused.
+    """
+
+    def poll(client: KafkaAdminClient) -> list[int]:
+        return poll_while(lambda: ids_of_brokers(client), lambda ids: not expected(ids), timeout)
+
+    ids = ask(bootstrap_servers, poll, timeout, **security)
+    if not expected(ids):
+        raise KafkaTimeoutError(f"{bootstrap_servers}: after {timeout:g} s the brokers are {ids}")
+    return ids
+
+
+def wait_for_replicas(
+    bootstrap_servers: str,
+    brokers: int,
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> None:
+    """Wait until there are so many brokers, and every replica of every topic is in sync.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        brokers: How many there should be.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: Not in time; the message names what is missing.
+        KafkaError: The cluster refused.
+    """
+
+    def missing(client: KafkaAdminClient) -> str:
+        ids = ids_of_brokers(client)
+        behind = _out_of_sync(client.describe_topics())
+        return "" if len(ids) >= brokers and not behind else f"brokers {ids}, {behind}"
+
+    def poll(client: KafkaAdminClient) -> str:
+        return poll_while(lambda: missing(client), bool, timeout)
+
+    left = ask(bootstrap_servers, poll, timeout, **security)
+    if left:
+        raise KafkaTimeoutError(
+            f"{bootstrap_servers}: not all in sync after {timeout:g} s: {left}"
+        )
+
+
+def _out_of_sync(topics: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"{topic['name']}-{each['partition_index']}"
+        for topic in topics
+        for each in topic["partitions"]
+        if each["leader_id"] < 0 or len(each["isr_nodes"]) < len(each["replica_nodes"])
+    ]
+
+
+def broker_setting(
+    bootstrap_servers: str, name: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> str | None:
+    """Return a setting of one of the brokers.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        name: Kafka's name of it.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Returns:
+        Its value; None if the broker has no such setting.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused (needs DescribeConfigs on the cluster).
+    """
+
+    def question(client: KafkaAdminClient) -> Any:
+        broker = str(min(ids_of_brokers(client)))
+        resource = ConfigResource(ConfigResourceType.BROKER, broker, {name: None})
+        return client.describe_configs([resource], config_filter="all")
+
+    answer = ask(bootstrap_servers, question, timeout, **security)
+    for resources in answer.values():
+        for settings in resources.values():
+            if name in settings:
+                found = settings[name]
+                value = found.get("value") if isinstance(found, Mapping) else found
+                return None if value is None else str(value)
+    return None

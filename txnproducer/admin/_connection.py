@@ -1,0 +1,221 @@
+"""Connecting for one call, bounding it, and turning kafka-python's errors into ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import kafka.errors
+from kafka import KafkaAdminClient
+from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    retry_if_result,
+    stop_after_delay,
+    wait_fixed,
+)
+
+from txnproducer.errors import (
+    DisconnectError,
+    InvalidMetadataError,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    NotControllerError,
+    RetriableError,
+    UnknownTopicOrPartitionError,
+    error_for_code,
+)
+
+DEFAULT_TIMEOUT = 30.0
+POLL_SECONDS = 0.1
+SETTLE_SECONDS = 3.0
+# A broker cannot be reached, or the cluster named one that it does not list: it is starting,
+# or has just gone. Another connection asks anew.
+_GONE = (kafka.errors.RetriableError, kafka.errors.UnknownBrokerIdError)
+UNSETTLED = (UnknownTopicOrPartitionError.code, LeaderNotAvailableError.code)
+
+T = TypeVar("T")
+
+
+class Asker(Protocol):
+    """Puts a question to a cluster, as `ask` does."""
+
+    def __call__(
+        self,
+        bootstrap_servers: str,
+        question: Callable[[KafkaAdminClient], T],
+        timeout: float = DEFAULT_TIMEOUT,
+        **security: Any,
+    ) -> T:
+        """Return the question's answer."""
+
+
+class _OwnedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is untyped
+    """kafka-python's way to connect, with an owner for every socket.
+
+    kafka-python 3.0 leaves the socket of a refused connection to the garbage collector, and one
+    that is connected just as its client is closed by another thread; their ResourceWarning then
+    hits any test of a user's that turns warnings into errors.
+    """
+
+    SCHEMES = ("owned",)
+    owners: ClassVar[dict[str, contextlib.ExitStack]] = {}
+
+    def __init__(self, proxy_url: str) -> None:
+        self._owner = self.owners[proxy_url]
+
+    async def sock_connect(self, net: Any, sock: Any, *args: Any, **kwargs: Any) -> Any:
+        """Connect a socket for its owner, or close it."""
+        try:
+            connected = await super().sock_connect(net, sock, *args, **kwargs)
+        except BaseException:
+            sock.close()
+            raise
+        self._owner.callback(sock.close)
+        return connected
+
+    @classmethod
+    @contextlib.contextmanager
+    def owner(cls) -> Iterator[str]:
+        """Close in the end whatever is connected by the address that this yields."""
+        with contextlib.ExitStack() as sockets:
+            address = f"{cls.SCHEMES[0]}://{id(sockets)}"
+            cls.owners[address] = sockets
+            try:
+                yield address
+            finally:
+                del cls.owners[address]
+
+
+@contextlib.contextmanager
+def connect(
+    bootstrap_servers: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> Iterator[KafkaAdminClient]:
+    """Connect to a cluster for the length of a `with` block.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        timeout: Seconds to wait for a broker, and for each answer.
+        **security: kafka-python's security settings.
+
+    Yields:
+        kafka-python's admin client. Its errors leave the block as ours.
+
+    Raises:
+        KafkaTimeoutError: No broker answered in time.
+        DisconnectError: The broker that was asked is gone, or went away.
+        KafkaError: Any other failure, by the broker's error code.
+    """
+    with our_errors(bootstrap_servers), contextlib.ExitStack() as cleanup:
+        address = cleanup.enter_context(_OwnedSocket.owner())
+
+        def make_connections(**config: Any) -> KafkaNetClient:
+            connections = KafkaNetClient(**config)
+            cleanup.callback(connections.close)
+            return connections
+
+        # An admin client that finds no broker raises from its constructor, and leaves a thread and
+        # its connections behind which nobody else could reach.
+        client = KafkaAdminClient(
+            bootstrap_servers=bootstrap_servers.split(","),
+            bootstrap_timeout_ms=to_ms(timeout),
+            request_timeout_ms=to_ms(timeout),
+            # Its first attempt often meets a broker that is just starting.
+            reconnect_backoff_max_ms=500,
+            kafka_client=make_connections,
+            **{"proxy_url": address, **security},
+        )
+        cleanup.callback(client.close)
+        yield client
+
+
+@contextlib.contextmanager
+def our_errors(bootstrap_servers: str) -> Iterator[None]:
+    """Turn what kafka-python raises in a block into errors of this package."""
+    try:
+        yield
+    except kafka.errors.KafkaTimeoutError as error:
+        # kafka-python tries again after a refused login or certificate until the time is over.
+        raise KafkaTimeoutError(
+            f"{bootstrap_servers} did not answer in time. A wrong password, or a certificate that "
+            f"is not trusted, shows itself like this as well. ({error})"
+        ) from error
+    except kafka.errors.KafkaError as error:
+        code = getattr(error, "errno", None)
+        if isinstance(code, int) and code > 0:
+            raise error_for_code(code, f"{type(error).__name__}: {error}") from error
+        # kafka-python's own errors have no code of the protocol.
+        if isinstance(error, _GONE):
+            raise DisconnectError(f"{bootstrap_servers}: {error}") from error
+        raise KafkaError(f"{type(error).__name__}: {error}") from error
+    except RuntimeError as error:
+        # Two brokers in a row said that another one is the controller.
+        if "active controller" not in str(error):
+            raise
+        raise NotControllerError(f"{bootstrap_servers}: {error}") from error
+
+
+def to_ms(seconds: float) -> int:
+    return max(1, int(seconds * 1000))
+
+
+def ask(
+    bootstrap_servers: str,
+    question: Callable[[KafkaAdminClient], T],
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> T:
+    """Put a question to a cluster, again on a new connection while it can be answered later.
+
+    kafka-python asks any broker that the cluster named, and one of them may just have died.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        question: Asks the connected client; must do no harm when it is asked twice.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+
+    def once() -> T:
+        with connect(bootstrap_servers, timeout, **security) as client:
+            return question(client)
+
+    return again_while_passing(once, timeout)
+
+
+def again_while_passing(once: Callable[[], T], timeout: float) -> T:
+    """Call something again while it fails for a passing reason, for so many seconds."""
+    # A broker that does not answer has had all of the time; another attempt would double it.
+    is_passing = retry_if_exception_type(RetriableError) & retry_if_not_exception_type(
+        (KafkaTimeoutError, InvalidMetadataError)
+    )
+    return Retrying(
+        stop=stop_after_delay(timeout),
+        wait=wait_fixed(POLL_SECONDS),
+        retry=is_passing,
+        reraise=True,
+    )(once)
+
+
+def poll_while(question: Callable[[], T], is_unfinished: Callable[[T], bool], timeout: float) -> T:
+    """Ask until the answer will do or the time is over, and return the last answer."""
+    return Retrying(
+        stop=stop_after_delay(timeout),
+        wait=wait_fixed(POLL_SECONDS),
+        retry=retry_if_result(is_unfinished),
+        retry_error_callback=_last_result,
+    )(question)
+
+
+def _last_result(state: RetryCallState) -> Any:
+    return state.outcome.result() if state.outcome else None

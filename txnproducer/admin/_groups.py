@@ -1,0 +1,163 @@
+"""Consumer groups: which there are, what they have committed, what a user may do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as KafkaPartition
+from kafka.protocol.admin.groups import DescribeGroupsRequest
+
+from txnproducer.errors import KafkaError
+from txnproducer.records import OffsetAndMetadata, TopicPartition
+
+from ._connection import DEFAULT_TIMEOUT, Asker, ask
+from ._topics import operations
+
+
+def group_ids(
+    bootstrap_servers: str, prefix: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> list[str]:
+    """Return the ids of all consumer groups that begin with a prefix, in order.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        prefix: What they begin with.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused (a group is listed to who may Describe it).
+    """
+
+    def question(client: KafkaAdminClient) -> Any:
+        return client.list_groups()
+
+    found = ask(bootstrap_servers, question, timeout, **security)
+    names = (group["group_id"] for group in found)
+    return sorted(name for name in names if name.startswith(prefix))
+
+
+def group_operations(
+    bootstrap_servers: str,
+    groups: Iterable[str],
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> dict[str, frozenset[str] | None]:
+    """Return what the user may do to consumer groups, also such as there are not yet (KIP-430).
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        groups: Their ids.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Returns:
+        For each group the operations, by Kafka's names ("READ", "DESCRIBE"); None where the
+        cluster does not tell (before 2.3).
+
+    Raises:
+        GroupAuthorizationError: The user may not even Describe one of them.
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+    names = list(groups)
+
+    def question(client: KafkaAdminClient) -> dict[str, Any]:
+        def request(group_ids: Iterable[str]) -> Any:
+            # From version 6 on the rights of a group that there is not yet are not told.
+            return DescribeGroupsRequest(
+                groups=list(group_ids), include_authorized_operations=True, max_version=5
+            )
+
+        client._describe_groups_request = request  # noqa: SLF001 - it has no such option
+        described: dict[str, Any] = client.describe_groups(names)
+        return described
+
+    described = ask(bootstrap_servers, question, timeout, **security)
+    return {name: operations(described[name]) for name in names}
+
+
+def committed_offsets(
+    bootstrap_servers: str,
+    groups: Iterable[str],
+    timeout: float = DEFAULT_TIMEOUT,
+    *,
+    partitions: Iterable[TopicPartition] | None = None,
+    waits_for_undecided: bool = True,
+    asker: Asker | None = None,
+    **security: Any,
+) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+    """Return what consumer groups have committed, once nothing of it is undecided.
+
+    Offsets that an open transaction has written, and not yet committed or aborted, make a
+    partition undecided (UNSTABLE_OFFSET_COMMIT, with offset -1): that is waited for (KIP-447,
+    OffsetFetch with RequireStable). Name the partitions where an undecided offset must not be
+    taken for an absent one: a broker that is asked for all of them leaves out those that have
+    never had any but undecided offsets.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        groups: Group ids.
+        partitions: Which partitions to ask for, the same in every group; None for all that a group
+            has offsets of.
+        waits_for_undecided: False returns what was committed before, whatever an open transaction
+            may still commit.
+        timeout: Seconds.
+        asker: Puts the question, as `ask` does, which is the default.
+        **security: kafka-python's security settings.
+
+    Returns:
+        For each group its partitions' offsets; a partition without one is left out.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        UnstableOffsetCommitError: A transaction stayed undecided all that time.
+        KafkaError: The cluster refused.
+    """
+    names = list(groups)
+    if not names:
+        return {}
+    places = None if partitions is None else [KafkaPartition(*place) for place in partitions]
+
+    def question(client: KafkaAdminClient) -> dict[str, dict[Any, Any]]:
+        usual = client._list_group_offsets_requests  # noqa: SLF001 - it has no such option
+
+        asked_stable = False
+
+        def stable(specs: Any) -> Iterator[Any]:
+            nonlocal asked_stable
+            asked_stable = True
+            for group, request in usual(specs):
+                request.require_stable = True
+                yield group, request
+
+        if waits_for_undecided:
+            client._list_group_offsets_requests = stable  # noqa: SLF001
+        try:
+            found: dict[str, dict[Any, Any]] = client.list_group_offsets(
+                dict.fromkeys(names, places)
+            )
+        finally:  # the client may be asked again, otherwise
+            client._list_group_offsets_requests = usual  # noqa: SLF001
+        if (
+            waits_for_undecided and not asked_stable
+        ):  # never take an undecided offset for an absent one
+            raise KafkaError("this kafka-python asks for offsets in a way that is not known here")
+        return found
+
+    answer = (asker or ask)(bootstrap_servers, question, timeout, **security)
+    return {
+        group: {
+            TopicPartition(place.topic, place.partition): OffsetAndMetadata(
+                one.offset,
+                one.metadata or "",
+                -1 if one.leader_epoch is None else one.leader_epoch,
+            )
+            for place, one in offsets.items()
+            if one.offset >= 0
+        }
+        for group, offsets in answer.items()
+    }

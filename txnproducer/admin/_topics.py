@@ -1,0 +1,240 @@
+"""Topics: made and deleted; their partitions, their leaders, what a user may do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import kafka.errors
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as KafkaPartition
+from kafka.admin import OffsetSpec
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from txnproducer.errors import (
+    TopicAuthorizationError,
+    UnknownTopicOrPartitionError,
+    error_for_code,
+)
+
+from . import _connection
+from ._connection import DEFAULT_TIMEOUT, SETTLE_SECONDS, UNSETTLED, ask, poll_while, to_ms
+
+
+def create_topic(
+    bootstrap_servers: str,
+    name: str,
+    partitions: int = 1,
+    replication_factor: int | None = None,
+    config: Mapping[str, str] | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> None:
+    """Create a topic, and wait until every partition has a leader that takes records.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        name: The topic.
+        partitions: How many.
+        replication_factor: The cluster's own default when None.
+        config: Settings of the topic, by Kafka's names.
+        timeout: Seconds for each of the two steps.
+        **security: kafka-python's security settings.
+
+    Raises:
+        TopicExistsError: There is one of this name.
+        KafkaTimeoutError: The cluster did not answer, or no leader was known in time.
+        KafkaError: The cluster refused.
+    """
+    wanted = {
+        "num_partitions": partitions,
+        "replication_factor": -1 if replication_factor is None else replication_factor,
+        "configs": {key: str(value) for key, value in (config or {}).items()},
+    }
+    # Once the cluster has agreed, another attempt only waits for the leaders.
+    agreed: list[bool] = []
+
+    def create(client: KafkaAdminClient) -> None:
+        if not agreed:
+            client.create_topics({name: wanted}, timeout_ms=to_ms(timeout))
+            agreed.append(True)
+        client.wait_for_topics([name], timeout_ms=to_ms(timeout))
+        _wait_for_leaders(client, name, partitions, timeout)
+
+    ask(bootstrap_servers, create, timeout, **security)
+
+
+def _wait_for_leaders(
+    client: KafkaAdminClient, name: str, partitions: int, timeout: float
+) -> None:
+    """Wait until the leaders know themselves what the metadata say of them already.
+
+    Until then they refuse records: of a producer's first batches perhaps the first alone, and then
+    its transaction has to be aborted.
+    """
+    places = {KafkaPartition(name, number): OffsetSpec.EARLIEST for number in range(partitions)}
+    Retrying(
+        stop=stop_after_delay(timeout),
+        wait=wait_fixed(_connection.POLL_SECONDS),
+        retry=retry_if_exception_type(
+            (kafka.errors.NotLeaderForPartitionError, kafka.errors.UnknownTopicOrPartitionError)
+        ),
+        reraise=True,
+    )(client.list_partition_offsets, places, timeout_ms=to_ms(timeout))
+
+
+def delete_topic(
+    bootstrap_servers: str, name: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> None:
+    """Delete a topic.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        name: The topic.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is none of this name.
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+
+    def delete(client: KafkaAdminClient) -> None:
+        client.delete_topics([name], timeout_ms=to_ms(timeout))
+
+    ask(bootstrap_servers, delete, timeout, **security)
+
+
+def leader_of(
+    bootstrap_servers: str,
+    topic: str,
+    partition: int = 0,
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> int:
+    """Return the id of the broker that leads a partition.
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        topic: The topic.
+        partition: Its partition.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Returns:
+        The broker's id; -1 while there is no leader.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such partition.
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+    leaders = leaders_of(bootstrap_servers, topic, timeout, security)
+    if partition not in leaders:
+        raise UnknownTopicOrPartitionError(f"topic {topic} has no partition {partition}")
+    return leaders[partition]
+
+
+def leaders_of(
+    bootstrap_servers: str, topic: str, timeout: float, security: Mapping[str, Any]
+) -> dict[int, int]:
+    def describe(client: KafkaAdminClient) -> dict[int, int]:
+        # Any broker may be asked, and one may not have heard of a new topic yet.
+        described = poll_while(
+            lambda: client.describe_topics([topic])[0],
+            lambda answer: answer["error_code"] in UNSETTLED,
+            min(timeout, SETTLE_SECONDS),
+        )
+        if described["error_code"]:
+            raise error_for_code(described["error_code"], f"topic {topic}")
+        return {each["partition_index"]: each["leader_id"] for each in described["partitions"]}
+
+    return ask(bootstrap_servers, describe, timeout, **security)
+
+
+def partition_count(
+    bootstrap_servers: str, topic: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
+) -> int | None:
+    """Return how many partitions a topic has; None if there is no such topic.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+
+    def question(client: KafkaAdminClient) -> Any:
+        return client.describe_topics([topic])
+
+    try:
+        described = ask(bootstrap_servers, question, timeout, **security)
+    except UnknownTopicOrPartitionError:
+        return None
+    if not described or described[0].get("error_code"):
+        return None
+    return len(described[0]["partitions"])
+
+
+@dataclass(frozen=True)
+class TopicAccess:
+    """What a cluster tells a user of a topic.
+
+    Attributes:
+        exists: False if there is none, as far as the user may know.
+        partition_count: how many; 0 if there is none, or the user may not Describe it.
+        operations: what the user may do, by Kafka's names ("READ", "WRITE"); None if the cluster
+            does not tell (before 2.3).
+    """
+
+    exists: bool
+    partition_count: int
+    operations: frozenset[str] | None
+
+
+def topic_access(
+    bootstrap_servers: str,
+    topics: Iterable[str],
+    timeout: float = DEFAULT_TIMEOUT,
+    **security: Any,
+) -> dict[str, TopicAccess]:
+    """Return of topics whether they exist, and what the user may do to them (KIP-430).
+
+    Args:
+        bootstrap_servers: "host:port", several separated by commas.
+        topics: Their names.
+        timeout: Seconds.
+        **security: kafka-python's security settings.
+
+    Raises:
+        KafkaTimeoutError: The cluster did not answer in time.
+        KafkaError: The cluster refused.
+    """
+    names = list(topics)
+
+    def question(client: KafkaAdminClient) -> list[dict[str, Any]]:
+        # Any broker may be asked, and one may not have heard of a new topic yet.
+        return poll_while(
+            lambda: client.describe_topics(names),
+            lambda answer: any(one["error_code"] in UNSETTLED for one in answer),
+            min(timeout, SETTLE_SECONDS),
+        )
+
+    described = ask(bootstrap_servers, question, timeout, **security)
+    return {one["name"]: _topic_access(one) for one in described}
+
+
+def _topic_access(told: Mapping[str, Any]) -> TopicAccess:
+    code = told["error_code"]
+    if code == TopicAuthorizationError.code:
+        return TopicAccess(exists=True, partition_count=0, operations=frozenset())
+    if code == UnknownTopicOrPartitionError.code:
+        return TopicAccess(exists=False, partition_count=0, operations=None)
+    if code:
+        raise error_for_code(code, f"topic {told['name']}")
+    return TopicAccess(True, len(told["partitions"]), operations(told))
+
+
+def operations(told: Mapping[str, Any]) -> frozenset[str] | None:
+    names = told.get("authorized_operations")
+    return None if names is None else frozenset(names)

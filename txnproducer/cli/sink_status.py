@@ -1,0 +1,79 @@
+"""`txnproducer sink-status`: what a Spark sink has committed, from its ledger.
+
+Owns: the table and the JSON. Must not know: where the ledger is, what an entry means.
+"""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from txnproducer.cli._common import cluster_options, read_settings
+from txnproducer.config import ProducerConfig
+from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.status import EntryStatus, SinkStatus, read_status
+
+EXIT_NOTHING = 1
+
+
+def _table(status: SinkStatus) -> Table:
+    table = Table(
+        title=f"sink {status.sink_id}: atomicity {status.atomicity}, query {status.query_id}, "
+        f"run {status.run}, at most {status.most_writers} writers"
+    )
+    for name in ("id", "batch", "rows", "writers", "age", "transaction", "digest"):
+        table.add_column(name)
+    rows = [*status.partitions.values(), *([] if status.batch is None else [status.batch])]
+    for one in rows:
+        table.add_row(*_cells(one))
+    return table
+
+
+def _cells(one: EntryStatus) -> tuple[str, ...]:
+    age = "?" if one.age_s is None else f"{one.age_s:.0f} s"
+    state = {True: "open", False: "none", None: "?"}[one.is_open]
+    numbers = (str(one.batch_id), str(one.rows), str(one.writers))
+    return (one.transactional_id, *numbers, age, state, one.digest)
+
+
+@click.command()
+@cluster_options
+@click.argument("sink_id")
+@click.option(
+    "--ledger-topic",
+    required=True,
+    help="The topic that the ledger's offsets name: the sink's ledgerTopic, or its topic.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="json: nothing but the JSON.",
+)
+def command(
+    bootstrap_servers: str | None,
+    config_file: str | None,
+    pairs: tuple[str, ...],
+    sink_id: str,
+    ledger_topic: str,
+    output: str,
+) -> None:
+    """Show what the Spark sink SINK_ID has committed last, and what is open.
+
+    Exits with 1 if its ledger is empty: nothing was written yet, or it has expired.
+    """
+    settings = read_settings(bootstrap_servers, config_file, pairs)
+    config = ProducerConfig.from_properties(settings)
+    security = {name: value for name, value in config.security.items() if value is not None}
+    ledger = Ledger(settings["bootstrap.servers"], sink_id, ledger_topic, security)
+    status = read_status(ledger)
+    if output == "table":
+        Console(stderr=True).print(_table(status))
+    click.echo(json.dumps(status.as_dict()))
+    if status.atomicity is None:
+        click.get_current_context().exit(EXIT_NOTHING)

@@ -1,0 +1,190 @@
+"""The Python data source `kafka-exactly-once`: Spark's `writeStream.format` and `write.format`.
+
+    spark.dataSource.register(KafkaExactlyOnceDataSource)
+    (
+        frame.writeStream.format("kafka-exactly-once")
+        .option("kafka.bootstrap.servers", "localhost:9092")
+        .option("topic", "orders")
+        .option("sinkId", "orders-sink")
+        .option("checkpointLocation", "/data/checkpoints/orders")
+        .start()
+    )
+
+Owns: Spark's classes, and what they ask Spark. Must not know: how a part is written
+(`open_part.py`), what a commit does (`part_commits.py`).
+
+Rules:
+* Names and arguments are Spark's: its commit passes them by name.
+* The source, its writer and the commit each live in a process of their own, and come there by
+  pickle: nothing is remembered between them.
+* This module imports pyspark; so it is imported by name only, and by nothing else in the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+
+from txnproducer.errors import IllegalStateError, InvalidConfigurationError
+from txnproducer.spark import driver_checks
+from txnproducer.spark.data_source_options import (
+    DataSourceSettings,
+    naming_options,
+    read_data_source_options,
+)
+from txnproducer.spark.events import OnEvent
+from txnproducer.spark.open_part import OpenPart, PartWriter
+from txnproducer.spark.part_commits import PartCommits
+from txnproducer.spark.rights import check_topics
+from txnproducer.spark.schema import RowReader, check_schema
+
+_BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+_QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class PartMessage(WriterCommitMessage):  # type: ignore[misc]
+    """What a task tells Spark, and Spark the commit."""
+
+    part: OpenPart
+
+
+class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
+    """Write frames to Kafka, each row exactly once; see docs/spark.md for the options.
+
+    Attributes:
+        on_event: told what happens, in the process where it does; for tests, in a subclass.
+    """
+
+    on_event: ClassVar[OnEvent | None] = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "kafka-exactly-once"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Return what writes a streaming query; made anew for every batch.
+
+        Raises:
+            KafkaError: an option, the schema or the cluster does not fit.
+        """
+        del overwrite  # the output mode "complete": each batch is appended all the same
+        with naming_options():
+            return StreamWriter(*self._checked(schema, is_streaming=True))
+
+    def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
+        """Return what writes a batch job.
+
+        Raises:
+            KafkaError: an option, the schema or the cluster does not fit.
+        """
+        if overwrite:
+            raise InvalidConfigurationError(
+                'mode("overwrite"): a topic can\'t be written over; use mode("append")'
+            )
+        with naming_options():
+            return BatchWriter(*self._checked(schema, is_streaming=False))
+
+    def _checked(
+        self, schema: Any, *, is_streaming: bool
+    ) -> tuple[DataSourceSettings, dict[str, str], OnEvent | None]:
+        settings = read_data_source_options(self.options, is_streaming=is_streaming)
+        sink, ledger = settings.sink, settings.ledger
+        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        check_schema(columns, sink.topic)
+        check_topics(ledger, sink.topic)
+        timeout_ms = driver_checks.choose_timeout_ms(ledger, sink.transaction_timeout_ms)
+        producer = {"transaction.timeout.ms": str(timeout_ms), **sink.producer}
+        return settings, producer, type(self).on_event
+
+
+class _Writer:
+    """What writers of streams and of batch jobs share."""
+
+    def __init__(
+        self, settings: DataSourceSettings, producer: Mapping[str, str], on_event: OnEvent | None
+    ) -> None:
+        self._settings = settings
+        sink = settings.sink
+        reader = RowReader(sink.topic, sink.include_headers)
+        self._parts = PartWriter(settings.ledger, settings.rules, producer, reader, on_event)
+        self._commits = PartCommits(
+            settings.ledger, settings.rules, producer, settings.sink.on_replay_mismatch, on_event
+        )
+
+    def write(self, iterator: Iterator[Any]) -> PartMessage:
+        """Write the partition of the task that this is called in."""
+        context = TaskContext.get()
+        if context is None:
+            raise IllegalStateError("a data source writes inside a Spark task only")
+        with naming_options():
+            batch_id, query_id = self._batch_of(context)
+            part = self._parts.write(context.partitionId(), batch_id, query_id, iterator)
+        return PartMessage(part)
+
+    def _batch_of(self, context: TaskContext) -> tuple[int, str]:
+        raise NotImplementedError
+
+    def _commit(self, messages: Sequence[PartMessage | None], batch_id: int) -> None:
+        with naming_options():
+            self._commits.commit(_parts_of(messages), batch_id)
+
+    def _abort(self, messages: Sequence[PartMessage | None]) -> None:
+        self._commits.abort(_parts_of(messages), self._settings.sink.query_id)
+
+
+class StreamWriter(_Writer, DataSourceStreamWriter):  # type: ignore[misc]
+    """Writes the batches of a streaming query, as Spark calls it."""
+
+    def _batch_of(self, context: TaskContext) -> tuple[int, str]:
+        batch_id = context.getLocalProperty(_BATCH_ID_PROPERTY)
+        query_id = self._settings.sink.query_id or context.getLocalProperty(_QUERY_ID_PROPERTY)
+        if batch_id is None or not query_id:
+            raise IllegalStateError(
+                f"Spark does not tell the task its batch ({_BATCH_ID_PROPERTY}={batch_id},"
+                f" {_QUERY_ID_PROPERTY}={query_id}); nothing was written"
+            )
+        return int(batch_id), query_id
+
+    def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit a batch; see `PartCommits.commit`."""
+        self._commit(messages, batchId)
+
+    def abort(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Abort a batch; see `PartCommits.abort`."""
+        self._abort(messages)
+
+
+class BatchWriter(_Writer, DataSourceWriter):  # type: ignore[misc]
+    """Writes a batch job, as Spark calls it."""
+
+    def _batch_of(self, context: TaskContext) -> tuple[int, str]:  # noqa: ARG002
+        return self._batch_id(), str(self._settings.sink.query_id)
+
+    def _batch_id(self) -> int:
+        batch_id = self._settings.batch_id
+        if batch_id is None:
+            raise IllegalStateError("a batch job without batchId")
+        return batch_id
+
+    def commit(self, messages: list[PartMessage | None]) -> None:
+        """Commit the job; see `PartCommits.commit`."""
+        self._commit(messages, self._batch_id())
+
+    def abort(self, messages: list[PartMessage | None]) -> None:
+        """Abort the job; see `PartCommits.abort`."""
+        self._abort(messages)
+
+
+def _parts_of(messages: Sequence[PartMessage | None]) -> list[OpenPart | None]:
+    return [None if message is None else message.part for message in messages]

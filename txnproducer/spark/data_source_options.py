@@ -1,0 +1,118 @@
+"""The options of the data source: those of the sink, and what a batch job needs besides.
+
+Owns: what goes with a stream and what with a batch job, what a data source can't do. Must not
+know: Spark's classes, transactions; what the sink's own options mean (`options.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from txnproducer.errors import InvalidConfigurationError, KafkaError, UnknownConfigError
+from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.options import ARGUMENTS, SinkSettings, read_settings
+
+_BATCH_ID: Final = "batchId"
+
+
+@dataclass(frozen=True)
+class DataSourceSettings:
+    """The checked options.
+
+    Attributes:
+        sink: what the sink is told.
+        batch_id: of a batch job.
+    """
+
+    sink: SinkSettings
+    batch_id: int | None
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where the entries are."""
+        sink = self.sink
+        return Ledger(sink.bootstrap_servers, sink.sink_id, sink.ledger_topic, sink.security)
+
+    @property
+    def rules(self) -> LedgerRules:
+        """What to do about an entry that does not fit."""
+        return LedgerRules(self.sink.on_missing_ledger, self.sink.on_foreign_ledger)
+
+
+def read_data_source_options(
+    options: Mapping[str, str], *, is_streaming: bool
+) -> DataSourceSettings:
+    """Check the options.
+
+    Raises:
+        UnknownConfigError: there is no such option.
+        InvalidConfigurationError: one is missing, or a value does not fit.
+    """
+    theirs = {name: value for name, value in options.items() if not _is(name, _BATCH_ID)}
+    batch_ids = [value for name, value in options.items() if _is(name, _BATCH_ID)]
+    if any(_is(name, "writers") for name in theirs):
+        raise UnknownConfigError(
+            "writers can't be set for a data source, which can't shuffle: use"
+            " frame.repartition(n).write or .writeStream"
+        )
+    _refuse_whole(theirs)
+    with naming_options():
+        sink = read_settings(theirs)
+    batch_id = batch_ids[0] if batch_ids else None
+    if is_streaming:
+        _refuse_batch_id(batch_id)
+        return DataSourceSettings(sink, None)
+    return DataSourceSettings(sink, _batch_id(batch_id, sink.query_id))
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Have errors of the sink name its arguments as options are written."""
+    try:
+        yield
+    except KafkaError as error:
+        text = str(error)
+        for argument, option in ARGUMENTS.items():
+            text = re.sub(rf"\b{argument}\b", option, text)
+        if text != str(error):
+            error.args = (text, *error.args[1:])
+        raise
+
+
+def _is(name: str, option: str) -> bool:
+    return name.lower() == option.lower()
+
+
+def _refuse_whole(options: Mapping[str, str]) -> None:
+    if any(_is(name, "atomicity") and value == "batch" for name, value in options.items()):
+        raise InvalidConfigurationError(
+            'atomicity="batch": a data source can\'t place rows by their Kafka partition, which'
+            " that needs. Way out: writeStream.foreachBatch(ExactlyOnceKafkaSink(...,"
+            ' atomicity="batch"))'
+        )
+
+
+def _refuse_batch_id(text: str | None) -> None:
+    if text is not None:
+        raise InvalidConfigurationError(
+            f"batchId={text!r}: in a streaming query Spark counts the batches; leave it out"
+        )
+
+
+def _batch_id(text: str | None, query_id: str | None) -> int:
+    given = {"queryId": query_id, _BATCH_ID: text}
+    missing = [name for name, value in given.items() if not value]
+    if missing or text is None:
+        raise InvalidConfigurationError(
+            f"a batch job needs the option(s) {' and '.join(missing)}: queryId names what the"
+            " batch ids belong to, such as nightly-load, and batchId grows from batch to batch;"
+            " the same one again is a replay of that batch"
+        )
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidConfigurationError(f"batchId={text!r}: must be an integer, 0 or above")
+    return int(text)

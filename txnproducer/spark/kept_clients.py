@@ -1,0 +1,137 @@
+"""Admin clients that are kept between questions, for who asks the same cluster again and again.
+
+Why it exists: a question takes 2 ms, and the connection for it 20; Spark's tasks ask the ledger
+one each, batch after batch.
+Owns: the clients that nobody uses at the moment. Must not know: what is asked.
+
+Rules:
+* A client answers one question at a time; whoever finds none makes one.
+* A kept client that fails is closed, and the question put anew, on a new connection: its brokers
+  may be gone, and a new client finds others.
+* No client is used that has rested for longer than brokers keep a connection.
+* A process that was forked has none: their sockets are its parent's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from txnproducer.admin import DEFAULT_TIMEOUT, again_while_passing, connect, our_errors
+from txnproducer.errors import KafkaError
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+_MOST_REST_S: Final = 120.0  # brokers close connections after ten minutes, and what is between may
+_MOST_KEPT: Final = 8
+
+
+@dataclass(eq=False)
+class _Kept:
+    """A client, with what it was made for; closed by its stack."""
+
+    servers: str
+    security: Mapping[str, Any]
+    client: Any
+    stack: contextlib.ExitStack
+    process: int
+    rests_since_s: float = 0.0
+
+    def suits(self, servers: str, security: Mapping[str, Any]) -> bool:
+        return (self.process, self.servers, self.security) == (os.getpid(), servers, security)
+
+
+class KeptClients:
+    """Puts questions as `admin.ask` does, and keeps the connections.
+
+    Args:
+        connect: makes a client.
+        now_s: tells the time.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[..., contextlib.AbstractContextManager[Any]] = connect,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connect = connect
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._resting: list[_Kept] = []
+        # Never let go: the garbage collector would close what another process still uses.
+        self._of_others: list[_Kept] = []
+
+    def ask(
+        self,
+        bootstrap_servers: str,
+        question: Callable[[Any], T],
+        timeout: float = DEFAULT_TIMEOUT,
+        **security: Any,
+    ) -> T:
+        """Put a question to a cluster; see `admin.ask`.
+
+        A kept connection that does not answer takes its own time-out before another is made.
+        """
+        kept = self._take(bootstrap_servers, security)
+        if kept is not None:
+            try:
+                return self._ask(kept, question)
+            except KafkaError:
+                _LOG.debug("a kept connection to %s failed", bootstrap_servers, exc_info=True)
+
+        def once() -> T:
+            stack = contextlib.ExitStack()
+            client = stack.enter_context(self._connect(bootstrap_servers, timeout, **security))
+            return self._ask(
+                _Kept(bootstrap_servers, security, client, stack, os.getpid()), question
+            )
+
+        return again_while_passing(once, timeout)
+
+    def close(self) -> None:
+        """Close the clients that rest; the next question makes another."""
+        with self._lock:
+            resting, self._resting = self._resting, []
+        self._close(resting)
+
+    def _ask(self, kept: _Kept, question: Callable[[Any], T]) -> T:
+        try:
+            with our_errors(kept.servers):
+                answer = question(kept.client)
+        except BaseException:
+            kept.stack.close()
+            raise
+        self._keep(kept)
+        return answer
+
+    def _take(self, servers: str, security: Mapping[str, Any]) -> _Kept | None:
+        oldest_s = self._now_s() - _MOST_REST_S
+        with self._lock:
+            old = [kept for kept in self._resting if kept.rests_since_s < oldest_s]
+            self._resting = [kept for kept in self._resting if kept not in old]
+            found = next((one for one in self._resting if one.suits(servers, security)), None)
+            if found is not None:
+                self._resting.remove(found)
+        self._close(old)
+        return found
+
+    def _keep(self, kept: _Kept) -> None:
+        kept.rests_since_s = self._now_s()
+        with self._lock:
+            self._resting.insert(0, kept)
+            surplus, self._resting = self._resting[_MOST_KEPT:], self._resting[:_MOST_KEPT]
+        self._close(surplus)
+
+    def _close(self, clients: list[_Kept]) -> None:
+        for kept in clients:
+            if kept.process == os.getpid():
+                kept.stack.close()
+            else:
+                self._of_others.append(kept)

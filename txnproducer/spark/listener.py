@@ -1,0 +1,65 @@
+"""A listener of Spark's that keeps a sink's ledger alive while its query is idle.
+
+    spark.streams.addListener(SinkListener(sink))
+
+Owns: when the ledger is refreshed, and the line per batch of Spark's own progress. Must not know:
+how an entry is written. Spark calls a listener in a thread of its own, and not under Connect in
+the driver of the query: make listener and sink in one process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Final
+
+from pyspark.sql.streaming import StreamingQueryListener
+
+from txnproducer.errors import KafkaError
+from txnproducer.spark.sink import ExactlyOnceKafkaSink
+
+_LOG = logging.getLogger(__name__)
+_EVERY_S: Final = 6 * 3600.0  # brokers keep offsets for seven days by default
+
+
+class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is not typed here
+    """Refresh a sink's ledger from time to time while its query has nothing to write.
+
+    Args:
+        sink: that the query writes with.
+        refresh_every_s: seconds; well below the brokers' `offsets.retention.minutes`.
+
+    Attributes:
+        refreshed: how many entries were committed again, all in all.
+    """
+
+    def __init__(self, sink: ExactlyOnceKafkaSink, refresh_every_s: float = _EVERY_S) -> None:
+        self.refreshed = 0
+        self._sink = sink
+        self._every_s = refresh_every_s
+        self._refreshed_s = time.monotonic() - refresh_every_s
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
+        """Do nothing: Spark waits for this."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Set what the sink reported of a batch beside what Spark says of it."""
+        report = self._sink.last_report
+        if report is not None and report.batch_id == event.progress.batchId:
+            _LOG.info("query %s, batch %d: %s", event.progress.id, report.batch_id, report)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Refresh the ledger, if it is time for it."""
+        if time.monotonic() - self._refreshed_s < self._every_s:
+            return
+        try:
+            count = self._sink.refresh_ledger(self._sink.query_id or str(event.id))
+        except KafkaError as error:
+            _LOG.warning("the ledger could not be refreshed; it is tried again: %s", error)
+            return
+        if count:
+            self._refreshed_s = time.monotonic()
+            self.refreshed += count
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Do nothing: a query may be started again with the same sink."""

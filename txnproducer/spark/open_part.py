@@ -1,0 +1,170 @@
+"""What a task of the data source does: it writes, and leaves its transaction open for the commit.
+
+Why it exists: a data source may commit only when Spark says so, and says it in another process. So
+a task hands its transaction over (see `txnproducer.lease`), with what it knows of its rows.
+
+Owns: the task's side of the data source. Must not know: Spark's classes, how a part is ended.
+
+Rules:
+* What belongs to another query is found out before the id is taken, which would fence that query.
+* `InitProducerId` comes next: it fences every earlier attempt of this partition and aborts what it
+  left open. Then the ledger is read: until then an older part could still be committed.
+* A batch that the ledger holds is not written again: its rows are read, for the commit to compare.
+* A task that fails leaves nothing open; one that is killed does, until its id is taken again or
+  the transaction times out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from txnproducer.config import ProducerConfig
+from txnproducer.lease import TransactionLease
+from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.digest import Digest
+from txnproducer.spark.events import OnEvent, tell
+from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.schema import RowReader
+from txnproducer.spark.whole_input import check_input_is_whole
+
+_CLOSE_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class OpenPart:
+    """What a task tells the commit.
+
+    Attributes:
+        partition: Spark's number of it.
+        batch_id: the batch.
+        query_id: whose.
+        lease: of the open transaction that has the rows; None if they were committed before.
+        rows: how many there are.
+        size_bytes: of keys and values.
+        digest: of the rows.
+        seconds: by phase: init, ledger, write.
+    """
+
+    partition: int
+    batch_id: int
+    query_id: str
+    lease: TransactionLease | None
+    rows: int
+    size_bytes: int
+    digest: str
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """All that a task must know; goes to the tasks in the writer.
+
+    Attributes:
+        ledger: where the entries are.
+        rules: what to do about one that does not fit.
+        settings: the producer's, by Java's names.
+        reader: turns rows into records.
+        on_event: told what happens, in the task's process.
+    """
+
+    ledger: Ledger
+    rules: LedgerRules
+    settings: Mapping[str, str]
+    reader: RowReader
+    on_event: OnEvent | None = None
+
+    def write(self, partition: int, batch_id: int, query_id: str, rows: Iterable[Any]) -> OpenPart:
+        """Write a partition into a transaction of its own, and leave that open.
+
+        Raises:
+            SinkError: refused; nothing was written by this call.
+            KafkaError: failed; nothing of this call will be visible.
+        """
+        return _Writing(self, partition, batch_id, query_id).run(iter(rows))
+
+
+@dataclass
+class _Writing:
+    """One task's work."""
+
+    writer: PartWriter
+    partition: int
+    batch_id: int
+    query_id: str
+    digest: Digest = field(default_factory=Digest)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self, rows: Iterator[Any]) -> OpenPart:
+        writer = self.writer
+        with self._timed("ledger"):
+            self._refuse_before_harm()
+        name = writer.ledger.transactional_id(self.partition)
+        config = ProducerConfig.from_properties({**writer.settings, "transactional.id": name})
+        producer = TransactionalProducer.from_config(config)
+        try:
+            with self._timed("init"):
+                producer.init_transactions()
+            with self._timed("ledger"):
+                is_replay = self._is_committed()
+            with self._timed("write"):
+                lease = None if is_replay else self._write(producer, rows)
+                if is_replay:
+                    self._read(rows)
+        finally:
+            producer.close(_CLOSE_S)  # aborts what was not handed over
+        self._tell("task_replayed" if is_replay else "task_after_lease")
+        digest = self.digest
+        return OpenPart(
+            self.partition,
+            self.batch_id,
+            self.query_id,
+            lease,
+            digest.count,
+            digest.size_bytes,
+            digest.hex(),
+            self.seconds,
+        )
+
+    def _refuse_before_harm(self) -> None:
+        writer = self.writer
+        plan, entries = writer.ledger.read([self.partition], waits_for_undecided=False)
+        writer.rules.check_plan(plan, self.query_id)
+        writer.rules.fitting(entries, self.batch_id, self.query_id)
+
+    def _is_committed(self) -> bool:
+        writer = self.writer
+        entries = writer.ledger.read_entries([self.partition])
+        fitting = writer.rules.fitting(entries, self.batch_id, self.query_id)
+        entry = fitting.get(self.partition)
+        return entry is not None and entry.batch_id == self.batch_id
+
+    def _read(self, rows: Iterator[Any]) -> None:
+        for topic, partition, key, value, headers in self.writer.reader.records(rows):
+            self.digest.add(topic, partition, key, value, headers)
+        check_input_is_whole()
+
+    def _write(self, producer: TransactionalProducer, rows: Iterator[Any]) -> TransactionLease:
+        producer.begin_transaction()
+        for topic, partition, key, value, headers in self.writer.reader.records(rows):
+            self.digest.add(topic, partition, key, value, headers)
+            producer.send(topic, value, key, headers, partition)
+        check_input_is_whole()
+        producer.flush()
+        self._tell("task_before_lease")
+        return producer.lease(claims=0)
+
+    def _tell(self, name: str) -> None:
+        tell(self.writer.on_event, name, self.batch_id, self.digest.count, self.partition)
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began

@@ -1,0 +1,212 @@
+"""What became of a batch, told to whoever wrote it, and to the log.
+
+Owns: the reports of partitions and batches, their sums, the line in the log, the warning of a
+time-out that comes near. Must not know: how a batch is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_LOG = logging.getLogger(__name__)
+_NEAR_TIMEOUT: Final = 0.8
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """What a task did.
+
+    Attributes:
+        partition: Spark's number of it.
+        rows: how many it wrote, or found written.
+        size_bytes: of keys and values.
+        digest: of the rows.
+        is_replay: whether they were committed before.
+        seconds: by phase: init, ledger, write, commit; with atomicity "batch" claim, write,
+            receipt.
+        transaction_seconds: how long the task's own transaction was open; 0 if it had none.
+        attempt: how often Spark had tried the task before.
+    """
+
+    partition: int
+    rows: int
+    size_bytes: int
+    digest: str
+    is_replay: bool
+    seconds: Mapping[str, float]
+    transaction_seconds: float = 0.0
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of a batch.
+
+    Attributes:
+        batch_id: which one.
+        rows: written, or found written.
+        size_bytes: of keys and values.
+        transactions: committed by this call.
+        replayed: partitions that had committed before.
+        seconds: from the first check to the last commit.
+        partitions: the tasks' reports.
+        phases: seconds by phase: of the tasks, added up; of the driver as `driver.check` (before
+            the tasks), `driver.tasks` and, with atomicity "batch", `driver.transaction`.
+        retries: tasks and batches that were run again.
+        timeout_share: the part of the transaction time-out that was used, by the slowest
+            transaction; above 1 it would have been aborted.
+        slowest: the partition that took longest, or None without one.
+    """
+
+    batch_id: int
+    rows: int
+    size_bytes: int
+    transactions: int
+    replayed: int
+    seconds: float
+    partitions: tuple[PartitionReport, ...]
+    phases: Mapping[str, float] = field(default_factory=dict)
+    retries: int = 0
+    timeout_share: float = 0.0
+    slowest: int | None = None
+
+    def tell(self, sink_id: str, timeout_ms: int) -> None:
+        """Write a line to the log, and a warning if the time-out has come near."""
+        _LOG.info(
+            "sink %s, batch %d: %d rows, %d bytes, %d transactions, %d replayed, %d retries, "
+            "%.2f s (%s), %.0f %% of the transaction time-out",
+            sink_id,
+            self.batch_id,
+            self.rows,
+            self.size_bytes,
+            self.transactions,
+            self.replayed,
+            self.retries,
+            self.seconds,
+            ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.phases.items()),
+            self.timeout_share * 100,
+        )
+        if self.timeout_share > _NEAR_TIMEOUT:
+            part = "" if self.slowest is None else f"; the slowest part was {self.slowest}"
+            _LOG.warning(
+                "sink %s, batch %d used %.0f %% of the transaction time-out (transactionTimeout="
+                "%d ms)%s. Behind it the broker aborts what was written: raise transactionTimeout,"
+                " or make batches smaller",
+                sink_id,
+                self.batch_id,
+                self.timeout_share * 100,
+                timeout_ms,
+                part,
+            )
+
+
+@dataclass(frozen=True)
+class SinkTotals:
+    """All reports of a sink, added up.
+
+    Attributes:
+        batches: how many, replays included.
+        rows: as of `BatchReport`, and so on.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    transactions: int = 0
+    replayed: int = 0
+    retries: int = 0
+    seconds: float = 0.0
+
+    def plus(self, report: BatchReport) -> SinkTotals:
+        """Return the totals with one report more."""
+        return SinkTotals(
+            self.batches + 1,
+            self.rows + report.rows,
+            self.size_bytes + report.size_bytes,
+            self.transactions + report.transactions,
+            self.replayed + report.replayed,
+            self.retries + report.retries,
+            self.seconds + report.seconds,
+        )
+
+
+def report_partitions(
+    batch_id: int,
+    reports: Iterable[PartitionReport],
+    phases: Mapping[str, float],
+    timeout_ms: int,
+) -> BatchReport:
+    """Make the report of a batch of which each partition is a transaction.
+
+    Args:
+        batch_id: which one.
+        reports: of all partitions, in any order.
+        phases: seconds of the driver, by phase.
+        timeout_ms: of each transaction.
+    """
+    parts = tuple(sorted(reports, key=lambda one: one.partition))
+    replayed = sum(part.is_replay for part in parts)
+    slowest = max(parts, key=lambda one: one.transaction_seconds, default=None)
+    longest_s = 0.0 if slowest is None else slowest.transaction_seconds
+    return BatchReport(
+        batch_id,
+        sum(part.rows for part in parts),
+        sum(part.size_bytes for part in parts),
+        len(parts) - replayed,
+        replayed,
+        sum(phases.values()),
+        parts,
+        {**phases, **_added_up(parts)},
+        sum(part.attempt for part in parts),
+        longest_s * 1000 / timeout_ms,
+        slowest.partition if slowest is not None and longest_s else None,
+    )
+
+
+def report_whole(
+    batch_id: int,
+    parts: tuple[PartitionReport, ...],
+    phases: Mapping[str, float],
+    timeout_ms: int,
+    runs: int,
+) -> BatchReport:
+    """Make the report of a batch that is one transaction, and was committed by this call.
+
+    Args:
+        batch_id: which one.
+        parts: of the run that was committed.
+        phases: seconds of the driver, by phase; of them `driver.transaction` of that run.
+        timeout_ms: of the transaction.
+        runs: how often the tasks were run.
+    """
+    open_s = phases.get("driver.transaction", 0.0)
+    slowest = max(parts, key=lambda one: sum(one.seconds.values()), default=None)
+    return BatchReport(
+        batch_id,
+        sum(part.rows for part in parts),
+        sum(part.size_bytes for part in parts),
+        1,
+        0,
+        phases.get("driver.check", 0.0) + phases.get("driver.tasks", 0.0),
+        parts,
+        {**phases, **_added_up(parts)},
+        max(0, runs - 1),
+        open_s * 1000 / timeout_ms,
+        None if slowest is None else slowest.partition,
+    )
+
+
+def report_found(batch_id: int, rows: int, writers: int, seconds: float) -> BatchReport:
+    """Make the report of a whole batch that was committed before."""
+    return BatchReport(batch_id, rows, 0, 0, writers, seconds, (), {"driver.check": seconds})
+
+
+def _added_up(parts: Iterable[PartitionReport]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part.seconds)
+    return dict(total)

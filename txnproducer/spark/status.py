@@ -1,0 +1,108 @@
+"""What stands in a sink's ledger, for people and for scripts.
+
+Owns: the status of a sink, and how it is read: nothing is taken, nobody is waited for. Must not
+know: Spark, batches that are being written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from txnproducer.admin import describe_transactions
+from txnproducer.spark.entries import LedgerEntry
+from txnproducer.spark.ledger import Ledger
+
+_OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+@dataclass(frozen=True)
+class EntryStatus:
+    """What has been committed last under one transactional id.
+
+    Attributes:
+        transactional_id: which one.
+        batch_id: of the last batch.
+        rows: of that batch, that were written under this id.
+        digest: of these rows.
+        writers: how many partitions wrote the batch.
+        age_s: seconds since then, by two clocks; None if the entry does not tell.
+        is_open: whether a transaction is open, or being ended; None if the cluster does not tell.
+    """
+
+    transactional_id: str
+    batch_id: int
+    rows: int
+    digest: str
+    writers: int
+    age_s: float | None
+    is_open: bool | None
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    """What stands in a sink's ledger.
+
+    Attributes:
+        sink_id: whose.
+        atomicity: "partition" or "batch"; both where one id was used for both (the ledgers do not
+            know of each other); None if nothing was ever written, or it has expired.
+        query_id: whose batch ids these are; None as before.
+        run: how many drivers, and new beginnings behind a failure, there were; 0 without a plan.
+        most_writers: how many partitions have ever written, or were about to; 0 without a plan.
+        partitions: by Spark's number; those that have an entry.
+        batch: of whole batches, or None.
+    """
+
+    sink_id: str
+    atomicity: str | None
+    query_id: str | None
+    run: int
+    most_writers: int
+    partitions: Mapping[int, EntryStatus]
+    batch: EntryStatus | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return asdict(self)
+
+
+def read_status(ledger: Ledger) -> SinkStatus:
+    """Read the status of a sink; an open transaction may be about to change it.
+
+    Raises:
+        LedgerError: a group of the ledger's holds something else.
+        KafkaError: the cluster refused.
+    """
+    plan, entries = ledger.read(ledger.known_partitions(), waits_for_undecided=False)
+    whole = ledger.read_whole(waits_for_undecided=False)
+    found = {ledger.transactional_id(partition): entry for partition, entry in entries.items()}
+    if whole is not None:
+        found[ledger.whole_id] = whole
+    is_open = _open_transactions(ledger, found)
+    by_id = {name: _status(name, entry, is_open.get(name)) for name, entry in found.items()}
+    kinds = [("partition", entries or plan), ("batch", whole)]
+    owners = [one.query_id for one in (plan, whole, *entries.values()) if one is not None]
+    return SinkStatus(
+        ledger.sink_id,
+        " and ".join(name for name, is_there in kinds if is_there) or None,
+        owners[0] if owners else None,
+        0 if plan is None else plan.run,
+        0 if plan is None else plan.most_writers,
+        {partition: by_id[ledger.transactional_id(partition)] for partition in sorted(entries)},
+        by_id.get(ledger.whole_id),
+    )
+
+
+def _open_transactions(ledger: Ledger, names: Mapping[str, LedgerEntry]) -> dict[str, bool]:
+    told = describe_transactions(ledger.bootstrap_servers, names, **ledger.security)
+    return {name: one is not None and one.state in _OPEN for name, one in told.items()}
+
+
+def _status(name: str, entry: LedgerEntry, is_open: bool | None) -> EntryStatus:
+    age_s = None if entry.at_ms is None else max(0.0, time.time() - entry.at_ms / 1000)
+    return EntryStatus(
+        name, entry.batch_id, entry.rows, entry.digest, entry.writers, age_s, is_open
+    )
