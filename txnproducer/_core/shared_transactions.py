@@ -29,10 +29,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from txnproducer._core.claims import ClaimHandler, FreshEpochHandler, next_answer
 from txnproducer._core.commit_evidence import ResolvedOutcome
+from txnproducer._core.ports import KafkaClient
 from txnproducer._core.transaction_manager import TransactionManager
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._core.txn_partition_map import NumberedBatch
@@ -84,8 +85,20 @@ class SharedTransactionManager(TransactionManager):
         lease: of it; None if there is none.
     """
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(
+        self,
+        *,
+        transactional_id: str | None,
+        transaction_timeout_ms: int,
+        retry_backoff_ms: int,
+        client: KafkaClient,
+    ) -> None:
+        super().__init__(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            client=client,
+        )
         self.part = Part.ALONE
         self.lease: TransactionLease | None = None
         self._leasing: TransactionalRequestResult | None = None
