@@ -16,7 +16,8 @@ PYTHON ?=
 # Candidates are tried by running them: a version manager's shim exists but may refuse.
 PYTHON_CANDIDATES := $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3)
 PYTHON_CHECK := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
-PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
+# What is never imported need not be compiled; the rest is when it is.
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
@@ -48,7 +49,9 @@ TESTS_OF_COMPILED = tests/record tests/wire $(filter-out \
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
 	$(PYTEST) tests --numprocesses=auto
 	TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto
-	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core
+	$(BIN)/coverage erase
+	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto
+	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --fail-under=100
 
 # Fresh seeds for each commit, and the same ones whenever it is tested again.
@@ -56,10 +59,12 @@ FIRST_SEED = $(shell git log -1 --format=%ct000 2>/dev/null)
 
 simulation: .venv/.installed-dev  ## a thousand fresh seeds of the simulator, and some of them in pure Python
 	$(BIN)/txnproducer simulate --seeds 1000 $(addprefix --seed ,$(FIRST_SEED))
-	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --seeds 200 $(addprefix --seed ,$(FIRST_SEED))
+	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --seeds 60 $(addprefix --seed ,$(FIRST_SEED))
 
 coverage: .venv/.installed-dev  ## the unit tests again, with the branches they leave out
-	$(BIN)/coverage run -m pytest tests
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest tests --numprocesses=auto
+	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered
 
 integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark, and every program in examples/

@@ -58,6 +58,7 @@ def test_a_feature_that_kafka_does_not_know_is_refused_in_its_own_words():
         EmbeddedKafka(features={"no.such": 1}).start()
 
 
+@pytest.mark.long("three brokers that fail; test_failover.py kills them as well")
 @pytest.mark.timeout(240)
 def test_three_nodes_survive_a_kill_a_stop_and_a_freeze():
     with EmbeddedKafka(3) as kafka:
@@ -88,6 +89,7 @@ def test_three_nodes_survive_a_kill_a_stop_and_a_freeze():
         write(kafka, "writer", "orders", b"at last")
 
 
+@pytest.mark.long("three more brokers; one of this version is started by many tests")
 @pytest.mark.timeout(240)
 def test_three_nodes_of_3_9_1_start():
     with EmbeddedKafka(3, "3.9.1") as kafka:
@@ -162,7 +164,11 @@ def is_listening(address: str) -> bool:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)],
+    [
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.long("ends as with SIGTERM")),
+        (signal.SIGTERM, 143),
+        (signal.SIGKILL, -9),
+    ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_the_broker_ends_with_its_command_however_that_ends(command, tmp_path, number, code):

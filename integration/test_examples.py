@@ -12,7 +12,11 @@ import pytest
 pytestmark = pytest.mark.integration
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
-PROGRAMS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
+LONG = {"spark_batch.py": "a session of Spark more; the other two programs of Spark have it all"}
+PROGRAMS = [
+    pytest.param(name, marks=[pytest.mark.long(LONG[name])] if name in LONG else [])
+    for name in sorted(path.name for path in FOLDER.glob("[!_]*.py"))
+]
 TIMEOUT_SECONDS = 240
 
 SHOWS = {
