@@ -95,9 +95,12 @@ def test_a_wrapper_around_send_would_be_noticed(open_transaction):
     assert per_record(counted(send_some(Wrapper())), "call") >= 1
 
 
-def test_a_record_costs_few_bytecodes_without_compiled_parts(open_transaction):
+def test_a_record_costs_few_bytecodes_without_compiled_parts(open_transaction, monkeypatch):
+    # Where counting takes long, the time since the batch's first record is longer by a byte.
+    begun_ms = _record_writer.wall_clock_ms()
+    monkeypatch.setattr(_record_writer, "wall_clock_ms", lambda: begun_ms)
     counts = counted(send_some(open_transaction))
-    assert per_record(counts, "opcode") <= 360
+    assert per_record(counts, "opcode") <= 345
     assert per_record(counts, "c_call") <= 25
 
 
