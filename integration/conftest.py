@@ -18,6 +18,13 @@ from txnproducer.testing import EmbeddedKafka
 _NUMBERS = itertools.count()
 
 
+# What differs between brokers is the broker's part of a version: that is compared elsewhere.
+_V1_ONCE = (
+    "test_columns.py",
+    "test_conformance.py",
+    "test_crash_recovery.py",
+    "test_spark_parts.py",
+)
 # What takes longest by itself is begun first, so that no processor waits for it in the end.
 _LONGEST = ("test_spark_chaos.py", "test_examples.py")
 
@@ -25,10 +32,8 @@ _LONGEST = ("test_spark_chaos.py", "test_examples.py")
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
-        if item.path.name != "test_conformance.py":
-            continue
-        if "[4.3.1-v1-" in item.name:
-            item.add_marker(pytest.mark.long("transactions v1 are compared on 3.9.1 as well"))
+        if "[4.3.1-v1" in item.name and item.path.name in _V1_ONCE:
+            item.add_marker(pytest.mark.long("transactions v1 are tried on 3.9.1 as well"))
         if "[3.9.1-after_the_last_epoch" in item.name:
             item.add_marker(pytest.mark.long("32,767 epochs are used up on 4.3.1 as well"))
     yield  # what is left out goes, and what shares a fixture comes together

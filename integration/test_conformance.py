@@ -16,6 +16,9 @@ from integration.conftest import Broker
 
 pytestmark = pytest.mark.integration
 
+# A transaction may time out earlier in the case than it should where the machine stands still for
+# a second; not three times in a row.
+ATTEMPTS = {"time_outs": 3}
 _LAST_EPOCHS = pytest.mark.long("asks for 32,767 epochs; one such case is always run")
 _ONE_OF_THEM = "after_the_last_epoch_a_bump_gets_a_new_producer_id"
 
@@ -78,6 +81,11 @@ def test_the_model_answers_as_a_real_broker_with_an_authorizer_does(
 def compare(case: Case, mode: Mode, live: LiveTarget) -> None:
     if not case.is_for(mode.transaction_version):
         pytest.skip(f"about transactions v{case.only} alone")
-    truth = play(case, live)
     model = ModelTarget(mode.version, mode.transaction_version, case.nodes)
-    assert play(case, model) == truth
+    told = play(case, model)
+    truth = play(case, live)
+    for attempt in range(1, ATTEMPTS.get(case.group, 1)):
+        if truth == told:
+            break
+        truth = play(case, live, attempt)
+    assert told == truth

@@ -16,6 +16,7 @@ from tests.harness import CoreHarness
 from tests.live_client import LiveClient
 from txnproducer import TransactionalProducer, _record_writer
 from txnproducer._core.row_appender import RowRun
+from txnproducer._io_thread import wall_clock_ms
 from txnproducer._record import IMPL
 from txnproducer._record.implementation import Rows
 
@@ -97,7 +98,7 @@ def test_a_wrapper_around_send_would_be_noticed(open_transaction):
 
 def test_a_record_costs_few_bytecodes_without_compiled_parts(open_transaction, monkeypatch):
     # Where counting takes long, the time since the batch's first record is longer by a byte.
-    begun_ms = _record_writer.wall_clock_ms()
+    begun_ms = wall_clock_ms()
     monkeypatch.setattr(_record_writer, "wall_clock_ms", lambda: begun_ms)
     counts = counted(send_some(open_transaction))
     assert per_record(counts, "opcode") <= 345

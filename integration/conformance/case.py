@@ -64,8 +64,14 @@ def case(
     return register
 
 
-def play(case: Case, target: Target) -> list[str]:
-    """Play a case on a broker, and return the transcript."""
-    stage = Stage(target, case.name)
+def play(case: Case, target: Target, attempt: int = 0) -> list[str]:
+    """Play a case on a broker, and return the transcript.
+
+    Args:
+        case: it.
+        target: the broker.
+        attempt: another number for each time on the same broker, whose names it keeps apart.
+    """
+    stage = Stage(target, f"{case.name}-{attempt}" if attempt else case.name)
     case.script(stage)
     return stage.transcript.lines
