@@ -1,0 +1,94 @@
+"""The campaign in docs/simulator.md: `python -m tests.sim.campaign_page results/sim.jsonl`.
+
+Why it exists: a campaign takes hours, perhaps on several machines, and its results file has
+thousands of lines. What they come to is kept in docs/simulator/campaign.jsonl, one line for each
+stretch of seeds without a gap; it can be copied to where `--results` looks, and gone on from.
+Owns: that file, and the part of the page that is made of it.
+Must not know: how seeds are run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.sim.simulator_page import PAGE, replaced
+from txnproducer.sim.campaign import Noted, ResultsFile, Totals
+
+KEPT = PAGE.parent / "simulator" / "campaign.jsonl"
+_HOUR_MS = 3_600_000
+
+
+def joined(lines: Iterable[str]) -> list[str]:
+    """Return the lines of one version's results, side by side ones made one; no seed twice."""
+    chunks = sorted(map(json.loads, lines), key=lambda each: int(each["first_seed"]))
+    stretches: list[tuple[int, int, Totals]] = []
+    versions = {each["version"] for each in chunks}
+    if len(versions) > 1:
+        raise ValueError(f"results of several versions: {sorted(versions)}")
+    for each in chunks:
+        first, end = each["first_seed"], each["first_seed"] + each["seed_count"]
+        if not stretches or first > stretches[-1][1]:
+            stretches.append((first, end, Totals.from_json(each)))
+        elif first == stretches[-1][1]:
+            begin, _, totals = stretches.pop()
+            totals.add(Totals.from_json(each))
+            stretches.append((begin, end, totals))
+        # What else begins within a stretch was run twice, by two commands at the same time.
+    return [
+        json.dumps(
+            {"version": version, "first_seed": begin, "seed_count": end - begin} | totals.to_json()
+        )
+        for version in versions
+        for begin, end, totals in stretches
+    ]
+
+
+def campaign_table(version: str, noted: Noted) -> str:
+    """Return what a campaign has come to, as tables."""
+    totals = noted.totals
+    of_each = ", ".join(f"{count:,} {what}" for what, count in sorted(totals.transactions.items()))
+    rows = [
+        ("violations", f"**{len(totals.failures)}**"),
+        ("version", f"`{version}`"),
+        ("seeds", f"{totals.seeds:,}, from {min(noted.seeds):,} to {max(noted.seeds):,}"),
+        ("requests", f"{totals.requests:,}"),
+        ("virtual time", f"{totals.virtual_ms / _HOUR_MS:,.1f} hours"),
+        ("transactions", of_each),
+        ("time of the workers", f"{totals.seconds / 3600:,.1f} hours"),
+        ("speed of a worker, beside whatever else ran", _speed(totals)),
+    ]
+    lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+    lines += ["", "How often each fault took effect:", "", "| fault | times |", "|---|---|"]
+    lines += [f"| {name} | {count:,} |" for name, count in totals.faults.most_common()]
+    return "\n".join(lines)
+
+
+def _speed(totals: Totals) -> str:
+    seconds = max(totals.seconds, 1)
+    return f"{totals.requests / seconds:,.0f} requests/s, {totals.seeds / seconds:.1f} seeds/s"
+
+
+def kept() -> tuple[str, Noted]:
+    """Return the version whose results are kept, and what they hold."""
+    first: dict[str, Any] = json.loads(KEPT.read_text("utf-8").splitlines()[0])
+    return first["version"], ResultsFile(KEPT, first["version"]).read()
+
+
+def main() -> None:
+    """Keep the results of the files named, and write the page anew."""
+    lines = [line for name in sys.argv[1:] for line in Path(name).read_text("utf-8").splitlines()]
+    if lines:
+        newest = json.loads(lines[-1])["version"]
+        lines = joined(line for line in lines if json.loads(line)["version"] == newest)
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_text("\n".join(lines) + "\n", "utf-8")
+    page = PAGE.read_text("utf-8")
+    PAGE.write_text(replaced(page, "campaign", campaign_table(*kept())), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
