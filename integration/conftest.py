@@ -12,11 +12,13 @@ import pytest
 
 from integration.brokers import MODES, Mode
 from integration.spark_frames import PARTITIONS
+from tests.ctrl_c import hear_ctrl_c
 from txnproducer import TransactionalProducer
 from txnproducer.testing import EmbeddedKafka
 
 _NUMBERS = itertools.count()
 
+hear_ctrl_c()
 
 # What differs between brokers is the broker's part of a version: that is compared elsewhere.
 _V1_ONCE = (

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.ctrl_c import hear_ctrl_c
+
 # Lines that tests hand over for the end of the run: things to know that are no failure.
 NOTES = pytest.StashKey[list[str]]()
+
+hear_ctrl_c()
 
 
 def pytest_configure(config: pytest.Config) -> None:
