@@ -82,9 +82,14 @@ def run(python: Path, suite: Suite) -> str:
     report = ROOT / "results" / "spark-versions.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
-    plugins = ["-p", "txnproducer.testing.fixtures"]
+    # Named, and none else: whether the checkout's own is found besides depends on how it was made.
+    plugins = ["-p", "txnproducer.testing.fixtures", "-p", "pytest_timeout"]
     command = [str(python), "-m", "pytest", "-q", *plugins, suite.path, f"--junitxml={report}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
     subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=LONGEST_S)
     return outcome(report)
 
