@@ -49,6 +49,7 @@ from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
 EXAMPLES = int(os.environ.get("TXNPRODUCER_API_EXAMPLES", "40"))
 STEPS = int(os.environ.get("TXNPRODUCER_API_STEPS", "30"))
+MOST_SEARCHES = 5
 SEED_VARIABLE = "TXNPRODUCER_PROPERTY_SEED"
 SEED_WITHOUT_GIT = 20261121
 MAX_BLOCK_MS = 300
@@ -497,17 +498,17 @@ def first_seed() -> int:
         return SEED_WITHOUT_GIT
 
 
-def how_to_run_again(version: int) -> str:
+def how_to_run_again(version: int, number: int) -> str:
     """Return the command that draws the same runs once more."""
     return (
-        f"{SEED_VARIABLE}={first_seed()} TXNPRODUCER_API_EXAMPLES={EXAMPLES}"
+        f"{SEED_VARIABLE}={number} TXNPRODUCER_API_EXAMPLES={EXAMPLES}"
         f" TXNPRODUCER_API_STEPS={STEPS} python -m pytest"
         f" 'tests/test_api_properties.py' -k 'no_error_is_lost and {version}'"
     )
 
 
-def search(version: int) -> Counter[str]:
-    """Run it for a version of transactions; return how often each call ended how."""
+def search(version: int, number: int) -> Counter[str]:
+    """Run it for a version of transactions, with a seed; return how often each call ended how."""
     machine = type(
         f"PublicApiV{version}",
         (PublicApi,),
@@ -524,11 +525,11 @@ def search(version: int) -> Counter[str]:
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )
-    seed(first_seed())(machine)
+    seed(number)(machine)
     try:
         run_state_machine_as_test(machine, settings=profile)
     except BaseException as error:
-        error.add_note(f"the same again: {how_to_run_again(version)}")
+        error.add_note(f"the same again: {how_to_run_again(version, number)}")
         raise
     return machine.tally  # type: ignore[attr-defined,no-any-return]
 
@@ -537,7 +538,16 @@ def search(version: int) -> Counter[str]:
 def test_whatever_two_threads_call_when_nothing_hangs_and_no_error_is_lost(
     version: int, run_notes: list[str]
 ) -> None:
-    tally = search(version)
+    # Hypothesis leaves some calls out for long; with another seed it leaves out others.
+    tally: Counter[str] = Counter()
+    for number in range(first_seed(), first_seed() + MOST_SEARCHES):
+        tally += search(version, number)
+        if not missing(tally):
+            break
     run_notes.append(f"calls of transactions v{version}: {dict(sorted(tally.items()))}")
-    for wanted in ("commit returned", "block returned", "abort returned", "send returned"):
-        assert tally[wanted], f"{wanted}: never, so that nothing was shown of it"
+    assert not missing(tally), "never happened, so that nothing was shown of it"
+
+
+def missing(tally: Counter[str]) -> list[str]:
+    wanted = ("commit returned", "block returned", "abort returned", "send returned")
+    return [each for each in wanted if not tally[each]]
