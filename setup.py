@@ -9,6 +9,7 @@ the build.
 from __future__ import annotations
 
 import os
+from multiprocessing import get_start_method
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -107,7 +108,12 @@ def compiled(sources: dict[str, str], directives: dict[str, object]) -> list[Ext
     made = [Extension(name, [source], **options) for name, source in sources.items()]
     # What is made on the way does not belong into the package.
     return cythonize(  # type: ignore[no-any-return]
-        made, compiler_directives=directives, build_dir="build", quiet=True
+        made,
+        compiler_directives=directives,
+        build_dir="build",
+        quiet=True,
+        # Started in any other way, each process would run this file anew.
+        nthreads=(os.cpu_count() or 1) if get_start_method() == "fork" else 0,
     )
 
 

@@ -12,7 +12,10 @@ import pytest
 pytestmark = pytest.mark.integration
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
-LONG = {"spark_batch.py": "a session of Spark more; the other two programs of Spark have it all"}
+LONG = {
+    "spark_batch.py": "a session of Spark more; test_spark_batch.py has all that it shows",
+    "spark_data_source.py": "the same; test_spark_data_source.py has all that it shows",
+}
 PROGRAMS = [
     pytest.param(name, marks=[pytest.mark.long(LONG[name])] if name in LONG else [])
     for name in sorted(path.name for path in FOLDER.glob("[!_]*.py"))

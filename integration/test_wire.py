@@ -34,6 +34,9 @@ pytestmark = pytest.mark.integration
 
 LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SESSION_MS = 2500
+# A session is renewed at 95 % of its time at the latest. Where one call took most of what is left
+# then, the machine stood still, and the broker's clock went on.
+STANDSTILL_S = 0.08
 AT_ONCE_S = 3.0  # far below any time-out; a broker delays a failed login by 0.3 s
 
 
@@ -162,16 +165,39 @@ def test_right_credentials_carry_requests(
 def test_a_session_is_renewed_while_requests_go_on(
     kafka: EmbeddedKafka, drive: Drive, listener: str
 ) -> None:
-    driver = drive(
-        kafka.addresses(listener), **kafka.security_config("bob", "SCRAM-SHA-256", listener)
+    address, security = (
+        kafka.addresses(listener),
+        kafka.security_config("bob", "SCRAM-SHA-256", listener),
     )
+    for is_last in (False, False, True):
+        driver = drive(address, **security)
+        try:
+            count = call_through_two_renewals(driver)
+        except StoodStillError:
+            assert not is_last, "the machine stood still three times"
+            continue
+        assert count > 100
+        assert driver.ends() == []
+        return
+
+
+class StoodStillError(Exception):
+    """A connection was lost, in a call that took so long that it may well have been."""
+
+
+def call_through_two_renewals(driver: Driver) -> int:
+    """Make one call behind the other; return how many there were."""
     end = time.monotonic() + 2.5 * SESSION_MS / 1000
     count = 0
-    while time.monotonic() < end:
-        assert call(driver, m.MetadataRequest(())).brokers
+    while (begun := time.monotonic()) < end:
+        try:
+            assert call(driver, m.MetadataRequest(())).brokers
+        except AssertionError as error:
+            if time.monotonic() - begun > STANDSTILL_S:
+                raise StoodStillError from error
+            raise
         count += 1
-    assert count > 100
-    assert driver.ends() == []
+    return count
 
 
 # --- refusals -----------------------------------------------------------------------------------

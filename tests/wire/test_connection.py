@@ -40,12 +40,12 @@ LOGIN = SaslLogin(
 class Wire:
     """A connection, and the broker's end of it."""
 
-    def __init__(self, lifetime_ms: int = 0, max_in_flight: int = 5) -> None:
+    def __init__(self, lifetime_ms: int = 0, max_in_flight: int = 5, login_ms: int = 0) -> None:
         ours, self.broker = socket.socketpair()
         ours.setblocking(False)
         self.broker.settimeout(5)
         versions = BrokerVersions(NodeApiVersions(), FinalizedFeatures(), 2)
-        connected = Connected(ours, versions, itertools.count(10), LOGIN, lifetime_ms)
+        connected = Connected(ours, versions, itertools.count(10), LOGIN, lifetime_ms, login_ms)
         self.connection = Connection(
             HERE,
             connected,
@@ -297,9 +297,17 @@ def test_the_login_is_repeated_before_the_session_ends(open_wire: Callable[..., 
     assert b"u\0u\0p" in wire.read()
     assert not wire.connection.can_send(due)
     wire.answer(answers.sasl_authenticate(11, lifetime_ms=10_000))
-    wire.receive(due + 5)
-    assert wire.connection.can_send(due + 5)
-    assert due + 8_505 <= wire.connection.next_deadline_ms() <= due + 9_505
+    wire.receive(due + 700)
+    assert wire.connection.can_send(due + 700)
+    next_due = wire.connection.next_deadline_ms()
+    assert due + 8_500 <= next_due <= due + 9_500, "counted from the question, not the answer"
+
+
+def test_the_first_session_is_counted_from_the_login_and_not_from_when_the_loop_hears_of_it(
+    open_wire: Callable[..., Wire],
+) -> None:
+    wire = open_wire(lifetime_ms=10_000, login_ms=-2_000)
+    assert 6_500 <= wire.connection.next_deadline_ms() <= 7_500
 
 
 def test_the_second_login_waits_for_answers_and_lets_no_request_in(

@@ -100,7 +100,8 @@ class Connection:
         self._received = bytearray()
         self._login = connected.login
         self._reauthentication: Exchange[int] | None = None
-        self._reauthentication_due_ms = self._next_login_ms(connected.session_lifetime_ms, now_ms)
+        self._login_ms = connected.login_ms
+        self._reauthentication_due_ms = self._next_login_ms(connected.session_lifetime_ms)
         self._reauthentication_deadline_ms = NEVER_MS
 
     # --- sending --------------------------------------------------------------------------------
@@ -295,6 +296,7 @@ class Connection:
         ):
             self._reauthentication_deadline_ms = now_ms + _MAX_REAUTHENTICATION_MS
             self._reauthentication = exchange_login(self._login, self._correlation_ids)
+            self._login_ms = now_ms
             self._put([next(self._reauthentication)])
             self.flush()
 
@@ -306,16 +308,21 @@ class Connection:
         except StopIteration as end:
             self._reauthentication = None
             self._reauthentication_deadline_ms = NEVER_MS
-            self._reauthentication_due_ms = self._next_login_ms(end.value, now_ms)
+            self._reauthentication_due_ms = self._next_login_ms(end.value)
         else:
+            self._login_ms = now_ms
             self._put([request])
             self.flush()
 
-    def _next_login_ms(self, session_lifetime_ms: int, now_ms: int) -> int:
-        """Return when to log in again: early, and not when all other connections do."""
+    def _next_login_ms(self, session_lifetime_ms: int) -> int:
+        """Return when to log in again: early, and not when all other connections do.
+
+        The broker counts from when it took the login's last message. Whoever counts from its
+        answer (as the Java client does) is late by as long as that took to be seen.
+        """
         if session_lifetime_ms <= 0:
             return NEVER_MS
-        return now_ms + int(session_lifetime_ms * self._rng.uniform(0.85, 0.95))
+        return self._login_ms + int(session_lifetime_ms * self._rng.uniform(0.85, 0.95))
 
     # --- the end --------------------------------------------------------------------------------
 

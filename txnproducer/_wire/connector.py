@@ -93,13 +93,23 @@ class ConnectSettings:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A socket after its handshake, and all that was learned in it."""
+    """A socket after its handshake, and all that was learned in it.
+
+    Attributes:
+        sock: connected.
+        versions: what the broker offers.
+        correlation_ids: the connection's numbers, gone on from.
+        login: how it was logged in; None without SASL.
+        session_lifetime_ms: how long the login is good for; 0 if it does not end.
+        login_ms: when the login's last message was sent, on the connector's clock.
+    """
 
     sock: AnySocket
     versions: BrokerVersions
     correlation_ids: Iterator[int]
     login: SaslLogin | None = None
     session_lifetime_ms: int = 0
+    login_ms: int = 0
 
 
 class Connector:
@@ -134,6 +144,7 @@ class Connector:
         self._is_abandoned = False
         self._sock: AnySocket | None = None
         self._outcome: Connected | KafkaError | None = None
+        self._last_said_ms = 0
 
     def start(self) -> None:
         """Begin, on a thread of its own."""
@@ -196,7 +207,9 @@ class Connector:
             self._drive(exchange_sasl_question(settings.client_id, correlation_ids))
         sock = self._connected_sock
         sock.setblocking(False)
-        return Connected(sock, versions, correlation_ids, login, session_lifetime_ms)
+        return Connected(
+            sock, versions, correlation_ids, login, session_lifetime_ms, self._last_said_ms
+        )
 
     def _open(self) -> None:
         """Connect and speak TLS where it is asked for."""
@@ -258,6 +271,7 @@ class Connector:
             while True:
                 sock = self._connected_sock
                 sock.settimeout(self._remaining_s())
+                self._last_said_ms = self._clock_ms()
                 with suppress(ConnectionError, ssl.SSLEOFError):
                     sock.sendall(request)
                 # If that failed: what the broker said before it hung up tells more.
