@@ -46,6 +46,7 @@ from txnproducer.spark.open_part import OpenPart, PartWriter
 from txnproducer.spark.part_commits import PartCommits
 from txnproducer.spark.rights import check_topics
 from txnproducer.spark.schema import RowReader, check_schema
+from txnproducer.spark.worker_imports import forget_sparks_zips
 
 _BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 _QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
@@ -130,6 +131,7 @@ class _Writer:
         with naming_options():
             batch_id, query_id = self._batch_of(context)
             part = self._parts.write(context.partitionId(), batch_id, query_id, iterator)
+        forget_sparks_zips()
         return PartMessage(part)
 
     def _batch_of(self, context: TaskContext) -> tuple[int, str]:

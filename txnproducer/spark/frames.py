@@ -31,6 +31,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark.errors import SinkError
+from txnproducer.spark.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
 _PROPERTY: Final = "txnproducer.order"
@@ -179,6 +180,7 @@ class _Task:
         report = self.work(order.order, number, batches)
         columns = {"partition": pa.array([number], pa.int32()), "report": [pickle.dumps(report)]}
         yield pa.RecordBatch.from_pydict(columns)
+        forget_sparks_zips()
 
 
 def _as_function(task: _Task) -> Callable[[Iterable[Any]], Iterator[Any]]:

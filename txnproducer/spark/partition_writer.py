@@ -40,6 +40,7 @@ from txnproducer.spark.runs import check_run
 from txnproducer.spark.schema import RowReader
 from txnproducer.spark.session import attempt_number
 from txnproducer.spark.whole_input import check_input_is_whole
+from txnproducer.spark.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S = 30.0
@@ -289,3 +290,4 @@ class PartitionWriter:
         if context is None:
             raise RuntimeError("a partition writer works inside a Spark task only")
         self.plan.write(context.partitionId(), self.plan.rows(rows))
+        forget_sparks_zips()
