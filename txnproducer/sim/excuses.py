@@ -14,7 +14,8 @@ is given. So a failure needs an excuse:
   the first could overwrite the second
 * a call that its application gave up, or interrupted; the outcome is unknown only if an answer was
   lost besides, and the transaction not aborted (with transactions v1 what the abort ended may have
-  been begun by a late request)
+  been begun by a late request, and one that was leased by that of a participant, of whose lost
+  answers its producer does not know)
 * on a cluster that cannot raise epochs: a lost answer, also one that only said that the leader had
   moved, before the record failed for its own fault; and an idempotent producer's record in doubt,
   since brokers of that age call a producer unknown of which they were told to write nothing yet
@@ -83,10 +84,10 @@ def unexcused(
     for attempt in calm:
         if attempt.owner is not None:
             is_shaken = _who(attempt) in shaken
-            is_open = (
-                outcomes[attempt.name] is not False or options.cluster.transaction_version == 1
-            )
-            is_doubtful = is_shaken and is_open if can_bump else True
+            is_v1 = options.cluster.transaction_version == 1
+            is_open = outcomes[attempt.name] is not False or is_v1
+            may_be_late = is_shaken or (attempt.is_leased and is_v1)
+            is_doubtful = may_be_late and is_open if can_bump else True
             is_undone = is_shaken and bool(attempt.earlier_offsets)
             is_faulty = (
                 _has_own_fault(attempt)

@@ -208,6 +208,7 @@ class _SharedTransaction(UsualTransaction):
             ended = yield from call(process, lambda: self._begin_lease(claims))
             if not ended.is_timed_out:
                 self._identify()
+                self._attempt.is_leased = ended.error is None
                 return ended.error
         self._attempt.has_given_up = True
         patience.gave_up("lease")
@@ -334,6 +335,7 @@ class _HandedOverTransaction(UsualTransaction):
         yield from flush(process)
         ended = yield from call(process, lambda: process.core.begin_lease(0))
         if ended.error is None:
+            self._attempt.is_leased = True
             resume(process, self._attempt, process.core.lease, ())
         return (yield from super()._commit_it())
 
