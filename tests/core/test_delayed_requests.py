@@ -200,6 +200,7 @@ def test_with_transactions_v2_every_transaction_has_an_epoch_of_its_own_anyhow()
     assert driver.kinds()[-1] == "EndTxn"
 
 
+@pytest.mark.conformance("3.22")
 @pytest.mark.parametrize(
     "failure", [ResponseFailure.UNSUPPORTED_VERSION, ResponseFailure.UNENCODABLE]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import lz4.frame
 import pytest
@@ -183,17 +184,55 @@ def test_with_one_in_flight_an_expired_batch_keeps_its_partition_muted_until_the
 @pytest.mark.conformance("4.45")
 @pytest.mark.trap(35)
 @pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NOT_ENOUGH_REPLICAS])
-def test_an_error_answer_for_an_expired_batch_only_frees_its_memory(code):
-    harness = idempotent(delivery_timeout_ms=20_001, request_timeout_ms=20_000, linger_ms=1)
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_an_error_answer_for_an_expired_batch_only_frees_its_memory(code, is_transactional):
+    settings: dict[str, Any] = {
+        "delivery_timeout_ms": 20_001,
+        "request_timeout_ms": 20_000,
+        "linger_ms": 1,
+    }
+    if is_transactional:
+        harness = CoreHarness(**settings)
+        harness.start_transaction(2)
+        harness.know_topics()
+    else:
+        harness = idempotent(**settings)
     futures = [harness.send(), harness.send()]
     harness.run_until(lambda: harness.client.sent(PRODUCE))
     (request,) = harness.client.waiting(PRODUCE)
     harness.now_ms = 20_001
     harness.core.run_once(harness.now_ms)
+    before = (harness.manager.state, harness.manager.last_error)
     harness.client.answer_produce(request, code)
     harness.settle()
+    assert (harness.manager.state, harness.manager.last_error) == before
     assert all(isinstance(f.exception(), KafkaTimeoutError) for f in futures)
     assert len(harness.client.sent(PRODUCE)) == 1
+    assert memory_taken(harness) == 0
+
+
+@pytest.mark.conformance("4.52")
+def test_a_batch_that_is_too_large_behind_its_time_is_not_split():
+    # Without idempotence nothing else keeps its parts from being sent behind its error.
+    harness = CoreHarness(
+        transactional_id=None,
+        enable_idempotence=False,
+        delivery_timeout_ms=20_001,
+        request_timeout_ms=20_000,
+        linger_ms=1,
+        topics={"topic": 1},
+    )
+    harness.know_topics()
+    futures = [harness.send(), harness.send()]
+    harness.run_until(lambda: harness.client.sent(PRODUCE))
+    (request,) = harness.client.waiting(PRODUCE)
+    harness.now_ms = 20_001
+    harness.core.run_once(harness.now_ms)
+    harness.client.answer_produce(request, ErrorCode.MESSAGE_TOO_LARGE)
+    harness.run_for(1_000)
+    assert all(isinstance(f.exception(), KafkaTimeoutError) for f in futures)
+    assert len(harness.client.sent(PRODUCE)) == 1
+    assert harness.core.metrics()["batch-split-total"] == 0
     assert memory_taken(harness) == 0
 
 

@@ -119,12 +119,17 @@ def test_a_v2_transaction_adds_nothing_and_goes_on_under_the_epoch_of_its_end():
 
 
 @pytest.mark.conformance("3.41")
-def test_a_v2_end_can_hand_out_a_new_producer_id():
+@pytest.mark.parametrize("following", [NEXT, ProducerIdAndEpoch(78, 0)])
+def test_a_v2_end_hands_out_the_next_epoch_or_a_new_producer_id_and_numbers_begin_at_0(following):
     driver = with_partition(version=2)
+    sequences = driver.manager.sequences
+    sequences.maybe_update_producer_id_and_epoch(TP0)
+    sequences.increment_sequence_number(TP0, 9)
     commit = driver.manager.begin_commit()
-    driver.expect(EndTxnRequest, producer=ProducerIdAndEpoch(78, 0))
+    driver.expect(EndTxnRequest, producer=following)
     finish(commit)
-    assert driver.manager.producer_id_and_epoch == ProducerIdAndEpoch(78, 0)
+    assert driver.manager.producer_id_and_epoch == following
+    assert sequences.sequence_number(TP0) == 0
 
 
 @pytest.mark.conformance("3.44")

@@ -60,6 +60,22 @@ def test_an_abort_without_anything_added_raises_the_epoch_alone():
 
 
 @pytest.mark.conformance("3.30")
+@pytest.mark.parametrize("can_bump", [True, False])
+def test_a_producer_that_its_coordinator_does_not_know_is_cured_by_an_abort_and_an_epoch(can_bump):
+    driver = begun(version=1, can_bump=can_bump)
+    driver.manager.maybe_add_partition(TP0)
+    driver.expect(AddPartitionsToTxnRequest, ErrorCode.UNKNOWN_PRODUCER_ID)
+    if not can_bump:
+        assert driver.state is S.FATAL_ERROR
+        return
+    assert driver.state is S.ABORTABLE_ERROR
+    abort = driver.manager.begin_abort()
+    driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(abort)
+    assert driver.state.name == "READY"
+
+
+@pytest.mark.conformance("3.30")
 @pytest.mark.quirk("Q5")
 def test_a_bump_that_becomes_due_during_the_abort_is_made():
     driver = begun(version=1)

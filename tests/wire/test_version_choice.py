@@ -101,6 +101,7 @@ def test_transactions_v2_are_never_sent_in_a_version_of_v1(
         choose_version(body, offering(**newest))
 
 
+@pytest.mark.conformance("3.22")
 @pytest.mark.parametrize(
     "group", [{"generation_id": 3, "member_id": "m"}, {"group_instance_id": "i"}]
 )

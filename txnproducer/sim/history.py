@@ -114,7 +114,7 @@ class Attempt:
         late_by_end: how many when its end was told; None if it was not.
         commits_in_doubt_before: how many commits of its producer had no answer when it began.
         delivery_timeout_ms: of its producer.
-        is_leased: whether others were let into it; what they have lost is not known to its producer.
+        is_leased: whether others were let in, of whose lost answers its producer does not know.
         has_stragglers: whether participants of it were left behind, who may go on.
         label: what the values of a participant begin with: its holder's attempt, and who it is.
         kept_before: how many refused writes of its id to the transaction log had been kept when
