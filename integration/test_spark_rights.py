@@ -14,18 +14,21 @@ from kafka.admin import (
     ResourcePattern,
     ResourceType,
 )
+from pyspark.sql.types import StructType
 
 from integration.readers import end_offset
 from integration.waiting import wait_until
 from txnproducer import admin
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark import ExactlyOnceKafkaSink
+from txnproducer.spark.data_source import KafkaExactlyOnceDataSource
 from txnproducer.spark.errors import MissingRightError
 from txnproducer.spark.runs import Batch
 from txnproducer.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 _NUMBERS = itertools.count()
+VALUE = StructType().add("value", "string")
 PASSWORD = "secret"
 
 
@@ -87,22 +90,22 @@ def setting(cluster):
     return f"user{number}", topic, ledger, sink_id, needs
 
 
-def sink_of(cluster, user, topic, ledger, sink_id, **options):
+def options_of(cluster, user, topic, ledger, sink_id):
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    login = f'{module} required username="{user}" password="{PASSWORD}";'
-    return ExactlyOnceKafkaSink(
-        options={
-            "kafka.bootstrap.servers": cluster.kafka.bootstrap_servers,
-            "kafka.security.protocol": "SASL_PLAINTEXT",
-            "kafka.sasl.mechanism": "PLAIN",
-            "kafka.sasl.jaas.config": login,
-            "sinkId": sink_id,
-            "topic": topic,
-            "ledgerTopic": ledger,
-            "queryId": "query",
-            **options,
-        }
-    )
+    return {
+        "kafka.bootstrap.servers": cluster.kafka.bootstrap_servers,
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": f'{module} required username="{user}" password="{PASSWORD}";',
+        "sinkId": sink_id,
+        "topic": topic,
+        "ledgerTopic": ledger,
+    }
+
+
+def sink_of(cluster, user, topic, ledger, sink_id, **options):
+    given = options_of(cluster, user, topic, ledger, sink_id)
+    return ExactlyOnceKafkaSink(options={**given, "queryId": "query", **options})
 
 
 def begin(sink, writers=2):
@@ -146,6 +149,21 @@ def test_each_missing_right_is_named_before_a_task_starts(
     assert isinstance(caught.value, AuthorizationError)
     assert caught.value.recovery == "fix"
     assert [end_offset(cluster.root, topic, number) for number in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize("missing", ["topic", "ledger topic", "group", "id"])
+def test_the_data_source_names_them_too_and_for_ids_its_tasks_do(cluster, setting, missing):
+    user, topic, ledger, sink_id, needs = setting
+    cluster.grant(user, *(grant for name, grant in needs.items() if name != missing))
+    source = KafkaExactlyOnceDataSource(options_of(cluster, user, topic, ledger, sink_id))
+    kind = "transactional id" if missing == "id" else missing.removeprefix("ledger ")
+    if missing != "id":
+        with pytest.raises(MissingRightError, match=f"on the {kind} .*kafka-acls"):
+            source.streamWriter(VALUE, overwrite=False)
+        return
+    writer = source.streamWriter(VALUE, overwrite=False)
+    with pytest.raises(MissingRightError, match=f"on the {kind} .*kafka-acls"):
+        writer._parts.write(0, 0, "query", [])
 
 
 def test_describe_alone_is_not_enough_for_groups(cluster, setting):

@@ -44,7 +44,7 @@ from txnproducer.spark.data_source_options import (
 from txnproducer.spark.events import OnEvent
 from txnproducer.spark.open_part import OpenPart, PartWriter
 from txnproducer.spark.part_commits import PartCommits
-from txnproducer.spark.rights import check_topics
+from txnproducer.spark.rights import check_groups, check_topics
 from txnproducer.spark.schema import RowReader, check_schema
 from txnproducer.spark.worker_imports import forget_sparks_zips
 
@@ -104,6 +104,8 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_schema(columns, sink.topic)
         check_topics(ledger, sink.topic)
+        # Nobody knows here how many partitions there will be; a right is for all, or for none.
+        check_groups(ledger, [ledger.plan_group, ledger.group(0)])
         timeout_ms = driver_checks.choose_timeout_ms(ledger, sink.transaction_timeout_ms)
         producer = {"transaction.timeout.ms": str(timeout_ms), **sink.producer}
         return settings, producer, type(self).on_event

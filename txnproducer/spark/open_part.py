@@ -29,6 +29,7 @@ from txnproducer.spark.digest import Digest
 from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.rights import taking
 from txnproducer.spark.schema import RowReader
 from txnproducer.spark.whole_input import check_input_is_whole
 
@@ -107,7 +108,7 @@ class _Writing:
         config = ProducerConfig.from_properties({**writer.settings, "transactional.id": name})
         producer = TransactionalProducer.from_config(config)
         try:
-            with self._timed("init"):
+            with self._timed("init"), taking(writer.ledger, name):
                 producer.init_transactions()
             with self._timed("ledger"):
                 is_replay = self._is_committed()
