@@ -6,6 +6,7 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from integration.readers import read_with_confluent, values
@@ -35,6 +36,14 @@ class Row(tuple):
 
 def rows(count, first=0):
     return [Row((f"value {n}",)) for n in range(first, first + count)]
+
+
+def arrow(data):
+    """Return rows as the Arrow batches that Spark makes of them."""
+    column = pa.array([row["value"] for row in data])
+    half = len(data) // 2
+    batch = pa.RecordBatch.from_arrays([column], ["value"])
+    return [batch.slice(0, half), batch.slice(half)]
 
 
 def cut(count, writers, first=0):
@@ -132,6 +141,20 @@ def nothing_is_open(broker, topic):
 
 
 # --- batches that end well -----------------------------------------------------------------------
+
+
+def test_arrow_batches_add_up_to_what_rows_do_so_that_another_version_of_spark_can_go_on(
+    query, seen
+):
+    with_rows, with_arrow = query(), query()
+    with_arrow.writer = replace(with_arrow.writer, takes_arrow=True)
+    told = with_arrow.batch([arrow(part) for part in cut(30, 3)])
+    assert [part.rows for part in told] == [10, 10, 10]
+    seen(expected(30))
+    replayed = with_rows.batch(cut(30, 3))
+    assert [part.lease for part in replayed] == [None] * 3
+    assert [part.digest for part in replayed] == [part.digest for part in told]
+    seen(expected(30))
 
 
 def test_batches_are_committed_and_a_replay_writes_nothing(query, seen):

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from pyspark import TaskContext
+from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamWriter,
@@ -50,6 +51,9 @@ from txnproducer.spark.worker_imports import forget_sparks_zips
 
 _BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 _QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+# Whose tasks get Arrow batches; since Spark 4.0, and 4.1 for streams. Older ones hand out rows.
+_ArrowStreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
+_ArrowWriter: Any = getattr(datasource, "DataSourceArrowWriter", None)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,13 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
 
 
 class _Writer:
-    """What writers of streams and of batch jobs share."""
+    """What writers of streams and of batch jobs share.
+
+    Attributes:
+        takes_arrow: whether Spark hands out Arrow batches, and not rows.
+    """
+
+    takes_arrow: ClassVar[bool]
 
     def __init__(
         self, settings: DataSourceSettings, producer: Mapping[str, str], on_event: OnEvent | None
@@ -120,7 +130,9 @@ class _Writer:
         self._settings = settings
         sink = settings.sink
         reader = RowReader(sink.topic, sink.include_headers)
-        self._parts = PartWriter(settings.ledger, settings.rules, producer, reader, on_event)
+        self._parts = PartWriter(
+            settings.ledger, settings.rules, producer, reader, on_event, self.takes_arrow
+        )
         self._commits = PartCommits(
             settings.ledger, settings.rules, producer, settings.sink.on_replay_mismatch, on_event
         )
@@ -147,8 +159,10 @@ class _Writer:
         self._commits.abort(_parts_of(messages), self._settings.sink.query_id)
 
 
-class StreamWriter(_Writer, DataSourceStreamWriter):  # type: ignore[misc]
+class StreamWriter(_Writer, _ArrowStreamWriter or DataSourceStreamWriter):  # type: ignore[misc]
     """Writes the batches of a streaming query, as Spark calls it."""
+
+    takes_arrow = _ArrowStreamWriter is not None
 
     def _batch_of(self, context: TaskContext) -> tuple[int, str]:
         batch_id = context.getLocalProperty(_BATCH_ID_PROPERTY)
@@ -169,8 +183,10 @@ class StreamWriter(_Writer, DataSourceStreamWriter):  # type: ignore[misc]
         self._abort(messages)
 
 
-class BatchWriter(_Writer, DataSourceWriter):  # type: ignore[misc]
+class BatchWriter(_Writer, _ArrowWriter or DataSourceWriter):  # type: ignore[misc]
     """Writes a batch job, as Spark calls it."""
+
+    takes_arrow = _ArrowWriter is not None
 
     def _batch_of(self, context: TaskContext) -> tuple[int, str]:  # noqa: ARG002
         return self._batch_id(), str(self._settings.sink.query_id)

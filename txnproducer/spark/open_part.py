@@ -25,10 +25,11 @@ from typing import Any, Final
 from txnproducer.config import ProducerConfig
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.digest import Digest
+from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rights import taking
 from txnproducer.spark.schema import RowReader
 from txnproducer.spark.whole_input import check_input_is_whole
@@ -71,6 +72,7 @@ class PartWriter:
         settings: the producer's, by Java's names.
         reader: turns rows into records.
         on_event: told what happens, in the task's process.
+        takes_arrow: whether Spark hands out Arrow batches, and not rows.
     """
 
     ledger: Ledger
@@ -78,15 +80,28 @@ class PartWriter:
     settings: Mapping[str, str]
     reader: RowReader
     on_event: OnEvent | None = None
+    takes_arrow: bool = False
 
     def write(self, partition: int, batch_id: int, query_id: str, rows: Iterable[Any]) -> OpenPart:
         """Write a partition into a transaction of its own, and leave that open.
+
+        Args:
+            partition: Spark's number of it.
+            batch_id: the batch.
+            query_id: whose.
+            rows: as Spark hands them out, see `takes_arrow`.
 
         Raises:
             SinkError: refused; nothing was written by this call.
             KafkaError: failed; nothing of this call will be visible.
         """
-        return _Writing(self, partition, batch_id, query_id).run(iter(rows))
+        return _Writing(self, partition, batch_id, query_id, self._source_of(rows)).run()
+
+    def _source_of(self, rows: Iterable[Any]) -> RecordSource:
+        reader = self.reader
+        if self.takes_arrow:
+            return ArrowRows(rows, reader.topic, include_headers=reader.include_headers)
+        return RowRecords(rows, reader)
 
 
 @dataclass
@@ -97,10 +112,10 @@ class _Writing:
     partition: int
     batch_id: int
     query_id: str
-    digest: Digest = field(default_factory=Digest)
+    source: RecordSource
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self, rows: Iterator[Any]) -> OpenPart:
+    def run(self) -> OpenPart:
         writer = self.writer
         with self._timed("ledger"):
             self._refuse_before_harm()
@@ -113,13 +128,13 @@ class _Writing:
             with self._timed("ledger"):
                 is_replay = self._is_committed()
             with self._timed("write"):
-                lease = None if is_replay else self._write(producer, rows)
+                lease = None if is_replay else self._write(producer)
                 if is_replay:
-                    self._read(rows)
+                    self._read()
         finally:
             producer.close(_CLOSE_S)  # aborts what was not handed over
         self._tell("task_replayed" if is_replay else "task_after_lease")
-        digest = self.digest
+        digest = self.source.digest
         return OpenPart(
             self.partition,
             self.batch_id,
@@ -144,23 +159,20 @@ class _Writing:
         entry = fitting.get(self.partition)
         return entry is not None and entry.batch_id == self.batch_id
 
-    def _read(self, rows: Iterator[Any]) -> None:
-        for topic, partition, key, value, headers in self.writer.reader.records(rows):
-            self.digest.add(topic, partition, key, value, headers)
+    def _read(self) -> None:
+        self.source.read()
         check_input_is_whole()
 
-    def _write(self, producer: TransactionalProducer, rows: Iterator[Any]) -> TransactionLease:
+    def _write(self, producer: TransactionalProducer) -> TransactionLease:
         producer.begin_transaction()
-        for topic, partition, key, value, headers in self.writer.reader.records(rows):
-            self.digest.add(topic, partition, key, value, headers)
-            producer.send(topic, value, key, headers, partition)
+        self.source.send_to(producer)
         check_input_is_whole()
         producer.flush()
         self._tell("task_before_lease")
         return producer.lease(claims=0)
 
     def _tell(self, name: str) -> None:
-        tell(self.writer.on_event, name, self.batch_id, self.digest.count, self.partition)
+        tell(self.writer.on_event, name, self.batch_id, self.source.digest.count, self.partition)
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
