@@ -24,7 +24,7 @@ from integration.waiting import wait_until
 from txnproducer import InvalidConfigurationError
 from txnproducer._core.partitioner import partition_for_key
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, SinkError
-from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError
+from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, ReplayMismatchError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -64,8 +64,28 @@ def test_one_sink_writes_batch_after_batch(spark, kafka, topic, sink):
     writer = sink()
     for number in range(4):
         writer.write(keyless(spark, 10, first=10 * number), number)
-    assert writer.write(keyless(spark, 10), 3).transactions == 0
+    assert writer.write(keyless(spark, 10, first=30), 3).transactions == 0
     wait_for(kafka, topic, expected(40))
+
+
+@pytest.mark.parametrize("is_keyed", [False, True])
+def test_a_committed_batch_with_other_rows_is_refused_or_left_as_it_was(
+    spark, kafka, topic, sink, is_keyed
+):
+    # As where a checkpoint was set back by one batch, and Spark plans that one with more rows.
+    def frame(count):
+        rows = keyless(spark, count)
+        return rows.selectExpr("value AS key", "value") if is_keyed else rows
+
+    sink().write(frame(40), 0)
+    assert sink().write(frame(40).repartition(3), 0).transactions == 0, "the same, cut otherwise"
+    for other in (frame(60), frame(40).where("value <> 'value 7'"), frame(0), frame(40).limit(0)):
+        with pytest.raises(ReplayMismatchError, match=r"40 rows .* were committed, now there are"):
+            sink().write(other, 0)
+    kept = sink(on_replay_mismatch="keep").write(frame(60), 0)
+    assert (kept.rows, kept.transactions) == (40, 0)
+    sink().write(keyless(spark, 10, first=40), 1)
+    wait_for(kafka, topic, expected(50))
 
 
 def test_rows_with_keys_go_where_the_producer_would_put_them_in_their_order(

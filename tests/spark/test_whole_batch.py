@@ -24,9 +24,9 @@ from txnproducer.spark import LedgerError, lost_transactions
 from txnproducer.spark import whole_batch as module
 from txnproducer.spark.digest import Digest, total
 from txnproducer.spark.entries import LedgerEntry
-from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError
+from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, ReplayMismatchError
 from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.ledger_rules import LedgerRules, check_whole_replay
 from txnproducer.spark.lost_transactions import tells_of_loss
 from txnproducer.spark.options import check_batch_atomicity
 from txnproducer.spark.participant_task import Part, _is_users
@@ -49,6 +49,15 @@ def test_the_digest_of_parts_is_that_of_all_their_rows():
         together.add("t", None, None, b"%d" % n)
     assert total(part.hex() for part in parts) == together.hex()
     assert total([]) == Digest().hex()
+
+
+@pytest.mark.parametrize(("rows", "digest"), [(8, "0" * 32), (7, "0" * 31 + "1"), (0, "0" * 32)])
+def test_a_committed_batch_that_comes_with_other_rows_is_an_error_with_the_ways_out(rows, digest):
+    check_whole_replay(ENTRY, 7, "0" * 32)
+    with pytest.raises(ReplayMismatchError, match="checkpoint was set back") as caught:
+        check_whole_replay(ENTRY, rows, digest)
+    assert f"7 rows (digest {'0' * 32}) were committed, now there are {rows} " in str(caught.value)
+    assert 'on_replay_mismatch="keep"' in str(caught.value)
 
 
 def test_the_ledger_of_whole_batches_is_checked_as_the_others_are():

@@ -193,6 +193,30 @@ def check_replay(
         )
 
 
+def check_whole_replay(entry: LedgerEntry, rows: int, digest: str) -> None:
+    """Compare a whole batch that is committed with the rows that it has now.
+
+    Args:
+        entry: of this batch.
+        rows: of the frame.
+        digest: of all of them, whatever partitions they are in.
+
+    Raises:
+        ReplayMismatchError: they differ.
+    """
+    if (rows, digest) == (entry.rows, entry.digest):
+        return
+    raise ReplayMismatchError(
+        f"batch {entry.batch_id} comes again with other rows: {entry.rows} rows (digest "
+        f"{entry.digest}) were committed, now there are {rows} (digest {digest}). Nothing was "
+        "written, and what was committed stays. Either the frame does not give the same rows "
+        'again: then leave the batch as it was committed, by on_replay_mismatch="keep". Or the '
+        "checkpoint was set back or replaced, or the batch id was given twice, and there are rows "
+        "that were never written: then the way out is the checkpoint as it was, the next batch "
+        "id, or another sink id."
+    )
+
+
 def in_part(batch_id: int, done: Mapping[int, LedgerEntry]) -> str:
     """Say which partitions hold a batch."""
     rows = sum(entry.rows for entry in done.values())

@@ -79,12 +79,12 @@ class ParticipantOrder:
     """What a run of the batch tells its tasks.
 
     Attributes:
-        lease: of the transaction.
+        lease: of the transaction; None: only read the rows, for a batch that is committed.
         seeks_cause: whether a later attempt, which may not write, reads its rows all the same:
             what failed the first attempt in the frame itself fails this one too, and so is told.
     """
 
-    lease: TransactionLease
+    lease: TransactionLease | None
     seeks_cause: bool = False
 
 
@@ -109,11 +109,16 @@ class ParticipantTask:
     on_event: OnEvent | None = None
 
     def __call__(self, order: ParticipantOrder, partition: int, batches: Iterable[Any]) -> Part:
-        """Write a part into the leased transaction, and tell how that went."""
+        """Write a part into the leased transaction, or only read it, and tell how that went."""
         if self.places:
             batches = own_batches(partition, self.places, batches)
         rows = ArrowRows(batches, self.topic, include_headers=self.include_headers)
-        return _Writing(self, order, partition, rows).run()
+        if order.lease is None:
+            rows.read()
+            check_input_is_whole()
+            digest = rows.digest
+            return Part(None, digest.count, digest.size_bytes, digest.hex(), "", "resume", {})
+        return _Writing(self, order, order.lease, partition, rows).run()
 
     def tell(self, name: str, partition: int, rows: int) -> None:
         """Tell the hook of an event."""
@@ -124,11 +129,16 @@ class _Writing:
     """One task's work."""
 
     def __init__(
-        self, task: ParticipantTask, order: ParticipantOrder, partition: int, rows: RecordSource
+        self,
+        task: ParticipantTask,
+        order: ParticipantOrder,
+        lease: TransactionLease,
+        partition: int,
+        rows: RecordSource,
     ) -> None:
         self._task = task
         self._order = order
-        self._lease = order.lease
+        self._lease = lease
         self._partition = partition
         self._rows = rows
         self._digest = rows.digest

@@ -20,12 +20,13 @@ from typing import Any, Literal
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.lease import TransactionLease
 from txnproducer.spark import driver_checks, rights, session
+from txnproducer.spark.digest import total
 from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.errors import PartialReplayError
 from txnproducer.spark.events import OnEvent, tell
-from txnproducer.spark.frames import partitions_of
+from txnproducer.spark.frames import Partitions, partitions_of
 from txnproducer.spark.ledger import Ledger, close_connections
-from txnproducer.spark.ledger_rules import LedgerRules, in_part
+from txnproducer.spark.ledger_rules import LedgerRules, check_whole_replay, in_part
 from txnproducer.spark.options import read_settings
 from txnproducer.spark.participant_task import Part, ParticipantOrder, ParticipantTask
 from txnproducer.spark.partition_writer import (
@@ -210,8 +211,7 @@ class ExactlyOnceKafkaSink:
         batch = Batch(batch_id, query_id, partitions.count)
         entry = whole.enter(batch, settings)
         if entry is not None:
-            _LOG.info("batch %d is committed already; it is not written again", batch_id)
-            return self._tell_of(_found(batch_id, entry, began))
+            return self._tell_of(self._found_whole(partitions, batch_id, entry, began))
 
         def run_tasks(lease: TransactionLease, is_last: bool) -> list[Part]:
             parts: list[Part] = partitions.run(ParticipantOrder(lease, seeks_cause=is_last))
@@ -220,7 +220,7 @@ class ExactlyOnceKafkaSink:
         checked = time.monotonic()
         parts, entry = whole.write(batch, run_tasks)
         if entry is not None:
-            return self._tell_of(_found(batch_id, entry, began))
+            return self._tell_of(self._found_whole(partitions, batch_id, entry, began))
         reports = tuple(
             PartitionReport(number, part.rows, part.size_bytes, part.digest, False, part.seconds)
             for number, part in enumerate(parts)
@@ -228,6 +228,18 @@ class ExactlyOnceKafkaSink:
         phases = {**_phases(began, checked), "driver.transaction": whole.transaction_s}
         report = report_whole(batch_id, reports, phases, self._timeout(), whole.runs)
         return self._tell_of(report)
+
+    def _found_whole(
+        self, partitions: Partitions, batch_id: int, entry: LedgerEntry, began: float
+    ) -> BatchReport:
+        """Write nothing of a batch that is committed; its rows have to be those of then."""
+        _LOG.info("batch %d is committed already; it is not written again", batch_id)
+        if self._settings.on_replay_mismatch != "keep":
+            # Else a checkpoint that was set back, or a batch id given twice, would lose new rows.
+            parts = partitions.run(ParticipantOrder(None)) if partitions.count else []
+            rows = sum(part.rows for part in parts)
+            check_whole_replay(entry, rows, total(part.digest for part in parts))
+        return _found(batch_id, entry, began)
 
     def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:
         """Return what writes a partition, for `frame.foreachPartition`; made on the driver.
