@@ -70,6 +70,23 @@ def test_a_task_of_an_earlier_run_that_wakes_writes_nothing(kafka, topic, driver
     assert committed(kafka, topic) == 40
 
 
+def test_a_task_of_an_earlier_batch_that_wakes_writes_nothing_though_a_ledger_is_taken_over(
+    kafka, topic, driver
+):
+    # In one run nobody fences it: an attempt that Spark gave up, and that only slept.
+    write_all(enter(driver(query_id="old"), query_id="old"))
+    sink = driver(on_foreign_ledger="take_over")
+    asleep = enter(sink)
+    write_all(asleep)
+    sink._runs.batch_done()
+    write_all(enter(sink, 1))
+    sink._runs.batch_done()
+    with pytest.raises(LedgerError, match="has committed batch 1 already, this is batch 0"):
+        asleep.write(1, asleep.rows(ROWS))
+    write_all(enter(sink, 2))
+    assert committed(kafka, topic) == 80
+
+
 @pytest.mark.parametrize("partition", [1, 5])
 def test_a_task_of_an_earlier_run_that_is_about_to_commit_is_shut_out(
     kafka, topic, driver, partition

@@ -62,6 +62,13 @@ class LedgerRules:
                 )
         return dict(entries)
 
+    def taken_over(
+        self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str
+    ) -> dict[int, LedgerEntry]:
+        """Return the entries that count for nothing, since they are to be taken over."""
+        fitting = self.fitting(entries, batch_id, query_id)
+        return {p: entry for p, entry in entries.items() if p not in fitting}
+
     @property
     def takes_over(self) -> bool:
         """Whether another query's ledger is no reason to stop."""

@@ -8,6 +8,8 @@ Rules:
 * With the ledger the plan is read: a task of an earlier run of the sink writes nothing.
 * A batch that the ledger holds is not written again: its rows are read and compared, by count and
   digest, with what was committed. Other rows are an error, never silence.
+* What is taken over of another query is the driver's choice, and told entry by entry: a task that
+  is left over from an earlier batch finds a later one of its own query, and stops.
 * What is committed, or compared, is a whole partition: rows that broke off look like their end.
 * An attempt that loses its transaction (fenced, timed out) looks at the ledger before it fails: a
   twin may have committed the very same rows, and then all is well.
@@ -18,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txnproducer.config import ProducerConfig
@@ -62,6 +64,7 @@ class BatchPlan:
         on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
         on_event: told what happens, in the task's process.
         include_headers: whether the column `headers` is written.
+        taken_over: the entries that count for nothing, by partition.
     """
 
     ledger: Ledger
@@ -75,6 +78,7 @@ class BatchPlan:
     on_replay_mismatch: str = "stop"
     on_event: OnEvent | None = None
     include_headers: bool = True
+    taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
 
     def write(self, partition: int, source: RecordSource) -> PartitionReport:
         """Write a partition, exactly once.
@@ -157,7 +161,9 @@ class _PartitionWriter:
     def _look(self) -> tuple[PlanEntry | None, LedgerEntry | None]:
         plan = self._plan
         run, entries = plan.ledger.read([self._partition])
-        fitting = plan.rules.fitting(entries, plan.batch_id, plan.query_id)
+        counting = {p: each for p, each in entries.items() if plan.taken_over.get(p) != each}
+        rules = replace(plan.rules, on_foreign_ledger="stop")
+        fitting = rules.fitting(counting, plan.batch_id, plan.query_id)
         entry = fitting.get(self._partition)
         return run, entry if entry is not None and entry.batch_id == plan.batch_id else None
 
@@ -244,11 +250,13 @@ class PartitionOrder:
         run: of the sink.
         writers: how many partitions write.
         read_only: partitions that are to be read, and nothing written at all; None: write.
+        taken_over: as of `BatchPlan`.
     """
 
     run: int
     writers: int
     read_only: frozenset[int] | None = None
+    taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -265,7 +273,9 @@ class PartitionTask:
         self, order: PartitionOrder, partition: int, batches: Iterable[Any]
     ) -> PartitionReport | tuple[int, str] | None:
         """Write a partition, and return its report; or read it, and return rows and digest."""
-        plan = replace(self.plan, run=order.run, writers=order.writers)
+        plan = replace(
+            self.plan, run=order.run, writers=order.writers, taken_over=order.taken_over
+        )
         source = plan.arrow_rows(batches)
         if order.read_only is None:
             return plan.write(partition, source)

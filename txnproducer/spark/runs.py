@@ -62,6 +62,9 @@ class Runs:
     Args:
         ledger: where plan and entries are.
         rules: what to do about entries that do not fit.
+
+    Attributes:
+        taken_over: the entries that the batch entered last takes over, by partition.
     """
 
     def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
@@ -72,6 +75,7 @@ class Runs:
         self._is_last_reported = False
         self._checked_groups = 0
         self._planned_s = 0.0
+        self.taken_over: _Entries = {}
 
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
         """Make sure, before a batch, that nobody but this run's tasks can commit.
@@ -102,7 +106,9 @@ class Runs:
         found, entries = self._ledger.read(range(plan.most_writers))
         check_run(found, plan.run, plan.query_id)
         self._plan = plan
-        return plan.run, self._check(batch, entries)
+        done = self._check(batch, entries)
+        self.taken_over = self._rules.taken_over(entries, batch.batch_id, batch.query_id)
+        return plan.run, done
 
     def enter_commit(self, batch: Batch, settings: Mapping[str, str]) -> _Entries:
         """Make sure, before open parts of a batch are committed, that nobody commits others.

@@ -191,7 +191,8 @@ class ExactlyOnceKafkaSink:
             )
         checked = time.monotonic()
         if writers:
-            reports = partitions.run(PartitionOrder(plan.run, writers))
+            order = PartitionOrder(plan.run, writers, taken_over=plan.taken_over)
+            reports = partitions.run(order)
         else:  # a frame that is empty by its plan runs no task, but the batch must be recorded
             reports = [plan.write(0, plan.rows(()))]
         self._runs.batch_done()
@@ -345,6 +346,7 @@ class ExactlyOnceKafkaSink:
             self._settings.on_replay_mismatch,
             self._on_event,
             self._settings.include_headers,
+            self._runs.taken_over,
         )
 
     # --- reports --------------------------------------------------------------------------------
