@@ -218,6 +218,40 @@ def test_a_batch_slower_than_its_transaction_may_be_is_told_so(
     wait_for(kafka, topic, expected(10))
 
 
+def test_a_batch_whose_job_is_cancelled_is_aborted_and_not_run_again(
+    spark, kafka, topic, sink, tmp_path
+):
+    # As by `query.stop()`, which would wait for a second run, and see it committed.
+    note = Note(str(tmp_path / "acknowledged"))
+
+    def slowly(number, rows):
+        yield from rows
+        if number == 1:
+            time.sleep(20)
+
+    data = spark.sparkContext.parallelize([(f"value {n}",) for n in range(4)], 2)
+    slow = spark.createDataFrame(data.mapPartitionsWithIndex(slowly), "value string")
+    writer, errors = sink(on_event=note), []
+
+    def write():
+        try:
+            writer.write(slow, 0)
+        except Exception as error:  # noqa: BLE001 - looked at below
+            errors.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    wait_until(Path(note.marker).exists, "no part was written", 90)
+    spark.sparkContext.cancelAllJobs()
+    thread.join(15)
+    assert not thread.is_alive()
+    assert "SPARK_JOB_CANCELLED" in str(errors[0])
+    assert writer._whole.runs == 1
+    assert seen(kafka, topic) == []
+    assert writer.write(keyless(spark, 10), 0).transactions == 1
+    wait_for(kafka, topic, expected(10))
+
+
 def test_no_reader_sees_a_part_of_a_batch(spark, kafka, topic, sink):
     writer, is_over, counts = sink(), threading.Event(), set()
 

@@ -168,6 +168,12 @@ def test_a_partition_writer_writes_what_foreach_partition_gives_it(spark, kafka,
     assert seen(kafka, topic) == expected(40)
 
 
+def test_a_partition_writer_refuses_partitions_that_it_was_not_told_of(spark, kafka, topic, sink):
+    with pytest.raises(Exception, match=r"partition 2 is one too many: .* told writers=2"):
+        keyed(spark, 9, partitions=3).foreachPartition(sink().partition_writer(0, writers=2))
+    assert 2 not in sink()._ledger.read(range(3))[1]
+
+
 @pytest.mark.parametrize("event", ["task_before_commit", "task_after_commit"])
 def test_a_task_killed_around_its_commit_is_run_again_without_loss_or_double(
     spark, kafka, topic, sink, tmp_path, event

@@ -267,6 +267,8 @@ def test_what_spark_raises_is_raised_in_the_end(whole):
         ValueError("of the driver's own code"),
         SparkError("... txnproducer.spark.errors.SinkError: a row is for partition 9"),
         SparkError("... txnproducer.spark.errors.SchemaError: a row's topic is null"),
+        SparkError("[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group q"),
+        SparkError("Job 7 cancelled because SparkContext was shut down"),
     ],
 )
 def test_what_would_fail_alike_is_not_run_again(whole, error):

@@ -160,7 +160,8 @@ class LedgerRules:
         if lost:
             raise LedgerError(
                 f"batch {batch_id - 1} was written by {max(before)} partitions, but the ledgers "
-                f"of {lost} are missing: they have expired or were deleted. Way out: "
+                f"of {lost} are missing: they have expired or were deleted, or "
+                "partition_writer was told more writers than its frame had partitions. Way out: "
                 'on_missing_ledger="write", if the batch was not written there, or may be '
                 "written once more."
             )

@@ -33,6 +33,7 @@ from txnproducer.errors import (
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.errors import SinkError
 from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules, check_replay
@@ -299,5 +300,12 @@ class PartitionWriter:
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("a partition writer works inside a Spark task only")
-        self.plan.write(context.partitionId(), self.plan.rows(rows))
+        number = context.partitionId()
+        if number >= self.plan.writers:
+            raise SinkError(
+                f"partition {number} is one too many: partition_writer was told writers="
+                f"{self.plan.writers}. This task has written nothing. Way out: "
+                "frame.repartition(n).foreachPartition(sink.partition_writer(batch_id, writers=n))"
+            )
+        self.plan.write(number, self.plan.rows(rows))
         forget_sparks_zips()

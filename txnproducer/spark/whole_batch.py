@@ -49,6 +49,9 @@ from txnproducer.spark.session import is_of_spark
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
 _MOST_RUNS: Final = 3
+# What Spark says of a job that somebody has ended: by `query.stop()`, in its user interface, or
+# with its context.
+_CANCELLED: Final = ("SPARK_JOB_CANCELLED", "SparkContext was shut down", "stopped SparkContext")
 _REFUSALS: Final = tuple(
     f"{kind.__module__}.{kind.__qualname__}: "
     for kind in vars(errors).values()
@@ -315,9 +318,10 @@ def _warn_of_another_run(state: RetryCallState) -> None:
 
 
 def _is_worth_another_run(error: BaseException) -> bool:
-    """Tell whether another run may end otherwise: not behind a refusal, or a mistake of ours."""
+    """Tell whether another run may end otherwise: not behind a refusal, a mistake, or a stop."""
     if isinstance(error, KafkaError):
         return error.recovery != "fix"
     # Spark's: an executor was lost, or the frame itself fails. What a task of the shuffle refuses
     # comes as a text in it.
-    return is_of_spark(error) and not any(name in str(error) for name in _REFUSALS)
+    is_final = any(name in str(error) for name in (*_REFUSALS, *_CANCELLED))
+    return is_of_spark(error) and not is_final
