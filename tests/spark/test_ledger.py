@@ -122,5 +122,17 @@ def test_a_partition_of_the_batch_before_whose_ledger_is_gone_stops_it():
     assert check({0: entry(4, writers=2)}, 5, on_missing_ledger="write") == {}
 
 
+def test_an_entry_that_expired_among_those_of_the_batch_itself_is_not_taken_for_unwritten():
+    entries = {1: entry(5, writers=3), 2: entry(5, writers=3)}
+    with pytest.raises(LedgerError, match=r"batch 5 is committed in part.* of \[0\] are missing"):
+        check(entries, 5, writers=3)
+    assert check(entries, 5, writers=3, on_missing_ledger="write") == entries
+    # A first batch has nothing before it; behind a batch with fewer partitions some are new.
+    first = {1: entry(0, writers=3)}
+    assert check(first, 0, writers=3) == first
+    grown = {0: entry(4, writers=1), 1: entry(5, writers=3)}
+    assert check(grown, 5, writers=3) == {1: entry(5, writers=3)}
+
+
 def test_a_partition_that_was_never_used_is_no_error():
     assert check({0: entry(4, writers=1)}, 5, writers=3) == {}

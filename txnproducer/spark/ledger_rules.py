@@ -103,6 +103,8 @@ class LedgerRules:
         self._check_missing(fitting, entries, batch_id)
         done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
         if all(entry.writers == writers for entry in done.values()):
+            if done:
+                self._check_lost(entries, batch_id, writers)
             return done
         raise PartialReplayError(
             f"{in_part(batch_id, done)}, written by "
@@ -162,6 +164,25 @@ class LedgerRules:
                 f"batch {batch_id - 1} was written by {max(before)} partitions, but the ledgers "
                 f"of {lost} are missing: they have expired or were deleted, or "
                 "partition_writer was told more writers than its frame had partitions. Way out: "
+                'on_missing_ledger="write", if the batch was not written there, or may be '
+                "written once more."
+            )
+
+    def _check_lost(self, entries: Mapping[int, LedgerEntry], batch_id: int, writers: int) -> None:
+        """Raise if one of a batch's own entries may have expired, for it would be written again.
+
+        A partition that was added with this batch has none either. The batch before tells these
+        apart, as long as somebody has not gone on from it.
+        """
+        if self.on_missing_ledger == "write" or batch_id == 0:
+            return
+        is_before_known = any(entry.batch_id == batch_id - 1 for entry in entries.values())
+        lost = [p for p in range(writers) if p not in entries]
+        if lost and not is_before_known:
+            raise LedgerError(
+                f"batch {batch_id} is committed in part, and the ledgers of {lost} are missing: "
+                "either these partitions have not written it yet, or they have, and their entries "
+                "have expired or were deleted. Nothing was written. Way out: "
                 'on_missing_ledger="write", if the batch was not written there, or may be '
                 "written once more."
             )
