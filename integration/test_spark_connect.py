@@ -119,6 +119,24 @@ def test_foreach_batch_goes_on_from_its_checkpoint(spark, kafka, topic, wait_for
     wait_for(20)
 
 
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_a_frame_that_is_empty_by_its_plan_is_recorded(spark, kafka, topic, wait_for, atomicity):
+    sink = ExactlyOnceKafkaSink(
+        kafka.bootstrap_servers,
+        f"sink-{topic}",
+        topic=topic,
+        atomicity=atomicity,
+        query_id="query",
+        writers=None if atomicity == "batch" else 2,
+    )
+    empty = spark.createDataFrame([], "value string")
+    assert [report.rows for report in sink.write(empty, 0).partitions] == [0, 0]
+    assert sink.write(empty, 0).transactions == 0
+    sink.write(frame(spark, 10), 1)
+    wait_for(10)
+    sink.close()
+
+
 def test_foreach_batch_says_at_once_that_a_query_id_is_needed(spark, kafka, topic, tmp_path):
     sink = ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", topic=topic, writers=2)
     add_file(tmp_path / "in", 0)

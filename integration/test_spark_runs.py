@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -174,6 +175,24 @@ def test_a_run_goes_on_while_batches_are_whole_and_not_behind_a_failure(kafka, t
     with pytest.raises(StaleRunError):
         second.write(1, second.rows(ROWS))
     assert committed(kafka, topic) == 40
+
+
+def test_an_entry_that_a_task_left_undecided_is_not_waited_for(kafka, topic, driver):
+    seen: list[Any] = []
+
+    def enter_again(name, info):
+        if name == "task_before_commit" and not seen:
+            seen.append(enter(sink, 0))
+
+    sink = driver(on_event=enter_again, options={"transactionTimeout": 300_000})
+    plan = enter(sink, 0)
+    began = time.monotonic()
+    with pytest.raises(KafkaError):
+        plan.write(0, plan.rows(ROWS))
+    assert time.monotonic() - began < 40  # the transaction's own time-out is 300 s
+    assert (plan.run, seen[0].run) == (1, 2)
+    write_all(seen[0])
+    assert committed(kafka, topic) == 20
 
 
 def test_more_writers_than_ever_are_planned_before_they_write(kafka, topic, driver):

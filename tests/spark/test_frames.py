@@ -121,6 +121,16 @@ def test_where_partitions_cannot_be_counted_their_number_is_needed(cluster, monk
         partitions.run("order")
 
 
+def test_partitions_of_a_frame_that_runs_no_task_are_worked_on_without_rows(cluster, monkeypatch):
+    monkeypatch.setattr(frames, "is_connect", lambda frame: True)
+    cluster.numbers = []
+    partitions = frames.partitions_of(cluster, work, 2)
+    assert partitions.run("order") == [("order", 0, []), ("order", 1, [])]
+    cluster.numbers = [1]
+    with pytest.raises(SinkError, match="of 2 partitions these have reported"):
+        partitions.run("order")
+
+
 def test_an_order_is_small_and_comes_back_whole():
     order = frames._Order("token", 1000, tuple(range(1000)))
     text = frames._written(order)

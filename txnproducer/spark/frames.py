@@ -15,7 +15,8 @@ Rules:
 * An order holds no secret: a job's properties are in Spark's logs. What tasks must know of
   passwords goes in the closure.
 * Spark Connect has neither local properties nor a way to count. There the number is fixed by a
-  shuffle, and each pass is a plan of its own.
+  shuffle, and each pass is a plan of its own. A frame that is empty by its plan runs no task in
+  spite of the shuffle; its partitions are worked on here then, without rows.
 """
 
 from __future__ import annotations
@@ -126,6 +127,8 @@ class FixedPartitions:
         """Run all tasks with an order; return their reports, by partition."""
         task = _Task(self._work, "", _Order("", self.count, order))
         rows = self._frame.mapInArrow(_as_function(task), _REPORTS).collect()
+        if not rows:  # a task always reports, so there was none
+            return [self._work(order, number, ()) for number in range(self.count)]
         return _complete(rows, self.count)
 
 

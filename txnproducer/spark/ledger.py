@@ -100,7 +100,11 @@ class Ledger:
         return sorted(int(end) for end in ends if end.isdecimal())
 
     def read(
-        self, partitions: Iterable[int] = (), *, waits_for_undecided: bool = True
+        self,
+        partitions: Iterable[int] = (),
+        *,
+        waits_for_undecided: bool = True,
+        timeout_s: float = _TIMEOUT_S,
     ) -> tuple[PlanEntry | None, dict[int, LedgerEntry]]:
         """Return the plan, and the entries of partitions; one that has none is left out.
 
@@ -108,10 +112,17 @@ class Ledger:
             partitions: which.
             waits_for_undecided: False returns what was committed before, whatever an open
                 transaction may still commit.
+            timeout_s: for how long the cluster is asked.
+
+        Raises:
+            UnstableOffsetCommitError: an entry stayed undecided all that time.
+            KafkaError: the cluster refused, or did not answer.
         """
         groups = {self.group(partition): partition for partition in partitions}
         found = self._committed(
-            [self.plan_group, *groups], waits_for_undecided=waits_for_undecided
+            [self.plan_group, *groups],
+            waits_for_undecided=waits_for_undecided,
+            timeout_s=timeout_s,
         )
         plan = found.pop(self.plan_group, None)
         entries = {groups[group]: LedgerEntry.parse(group, one) for group, one in found.items()}
@@ -130,13 +141,17 @@ class Ledger:
         return None if stored is None else LedgerEntry.parse(group, stored)
 
     def _committed(
-        self, groups: Iterable[str], *, waits_for_undecided: bool
+        self,
+        groups: Iterable[str],
+        *,
+        waits_for_undecided: bool,
+        timeout_s: float = _TIMEOUT_S,
     ) -> dict[str, OffsetAndMetadata]:
         """Return what groups hold; one that holds nothing is left out."""
         found = committed_offsets(
             self.bootstrap_servers,
             groups,
-            _TIMEOUT_S,
+            timeout_s,
             partitions=[self.place],
             waits_for_undecided=waits_for_undecided,
             asker=_CLIENTS.ask,

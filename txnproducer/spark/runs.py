@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from txnproducer.config import ProducerConfig
+from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.errors import StaleRunError
@@ -36,6 +37,7 @@ from txnproducer.spark.rights import check_groups, taking
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
 MOST_AT_ONCE: Final = 8
+_DECIDED_WITHIN_S: Final = 5.0  # markers take milliseconds
 _PLAN_LASTS_S: Final = 6 * 3600.0  # much less than brokers keep offsets: seven days
 
 _Entries: TypeAlias = dict[int, LedgerEntry]
@@ -155,9 +157,17 @@ class Runs:
         if last is None or self._is_last_reported:
             return self._is_last_reported
         # Who calls `foreachPartition` does not tell us how it ended.
-        _, entries = self._ledger.read(
-            range(last.writers), waits_for_undecided=waits_for_undecided
-        )
+        try:
+            _, entries = self._ledger.read(
+                range(last.writers),
+                waits_for_undecided=waits_for_undecided,
+                timeout_s=_DECIDED_WITHIN_S,
+            )
+        except (UnstableOffsetCommitError, KafkaTimeoutError) as error:
+            # A task that died leaves its entry undecided until its transaction times out; taking
+            # its id, as a new run does, ends that at once.
+            _LOG.info("batch %d may not be whole: %s", last.batch_id, error)
+            return False
         holders = [
             partition
             for partition, entry in entries.items()
