@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from integration.spark_chaos.cluster import ROOT
+
 RESULTS = Path("results") / "chaos-spark.jsonl"
+_JUDGED = ("txnproducer", "integration/spark_chaos")
 
 Outcome = Literal["exact", "refused", "wrong", "failed"]
 
@@ -68,8 +71,7 @@ def load(path: Path = RESULTS) -> list[Result]:
 
 
 def present_commit() -> str:
-    """Return the commit that is checked out."""
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
+    """Return the last commit that changed what a run shows; one of the docs alone does not."""
+    last = ["git", "log", "-1", "--format=%h", "--", *_JUDGED]
+    done = subprocess.run(last, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
