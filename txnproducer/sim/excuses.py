@@ -16,6 +16,8 @@ is given. So a failure needs an excuse:
   lost besides, and the transaction not aborted (with transactions v1 what the abort ended may have
   been begun by a late request, and one that was leased by that of a participant, of whose lost
   answers its producer does not know)
+* with transactions v1 a leased transaction that was ended while a participant's request was on its
+  way: what that begins under the same epoch is aborted by a new one, which fences the producer
 * on a cluster that cannot raise epochs: a lost answer, also one that only said that the leader had
   moved, before the record failed for its own fault; and an idempotent producer's record in doubt,
   since brokers of that age call a producer unknown of which they were told to write nothing yet
@@ -38,6 +40,7 @@ from txnproducer.errors import (
     ErrorCode,
     KafkaError,
     OutOfOrderSequenceError,
+    ProducerFencedError,
     UnknownProducerIdError,
 )
 from txnproducer.sim.history import Attempt, History, SentRecord
@@ -76,6 +79,7 @@ def unexcused(
     """
     can_bump = options.cluster.init_producer_id_version >= CAN_BUMP
     shaken = history.shaken
+    raced: set[tuple[str, int]] = set()
     calm = [
         attempt
         for attempt in attempts
@@ -101,8 +105,13 @@ def unexcused(
                 _is_in_doubt(attempt, history) or _is_forgotten_in_doubt(attempt, history)
             )
             passing = (*_PASSING, "restart") if is_stuck else _PASSING
+            if is_v1 and attempt.is_leased and attempt.has_stragglers:
+                raced.add(_who(attempt))
             yield from _of_transaction(
-                attempt, passing if is_faulty else (), is_doubtful=is_doubtful
+                attempt,
+                passing if is_faulty else (),
+                is_doubtful=is_doubtful,
+                is_raced=_who(attempt) in raced,
             )
         elif not _has_own_fault(attempt):
             for record in attempt.records:
@@ -117,13 +126,15 @@ def _who(attempt: Attempt) -> tuple[str, int]:
 
 
 def _of_transaction(
-    attempt: Attempt, passing: Collection[str], *, is_doubtful: bool
+    attempt: Attempt, passing: Collection[str], *, is_doubtful: bool, is_raced: bool
 ) -> Iterator[str]:
     told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
     for error in told:
         if isinstance(error, CommitOutcomeUnknownError):
             # Given up, and its answer lost, or the cluster can't rule out that a copy comes late.
             is_excused = is_doubtful and attempt.has_timed_out
+        elif is_raced and isinstance(error, ProducerFencedError):
+            is_excused = True  # when it aborts, or begins the next one
         elif error is attempt.abort_error:
             is_excused = attempt.has_given_up
         elif passing:

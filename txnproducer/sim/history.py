@@ -115,7 +115,8 @@ class Attempt:
         commits_in_doubt_before: how many commits of its producer had no answer when it began.
         delivery_timeout_ms: of its producer.
         is_leased: whether others were let in, of whose lost answers its producer does not know.
-        has_stragglers: whether participants of it were left behind, who may go on.
+        has_stragglers: whether participants of it were left behind, who may go on, or of whom
+            a request was on its way by which a transaction begins.
         label: what the values of a participant begin with: its holder's attempt, and who it is.
         kept_before: how many refused writes of its id to the transaction log had been kept when
             its producer began its first under this identity.
@@ -180,12 +181,16 @@ class Fence:
         producer_id: its identity.
         producer_epoch: its identity.
         log_end_offsets: of every partition at that moment.
+        asked_by: the process that asked for it.
+        acts_of_time: how often its id had been timed out, or forgotten, by then.
     """
 
     owner: str
     producer_id: int
     producer_epoch: int
     log_end_offsets: dict[TopicPartition, int]
+    asked_by: str
+    acts_of_time: int
 
 
 class History:

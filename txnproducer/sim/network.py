@@ -57,6 +57,7 @@ _RECONNECT_MS = 20
 _LATE_MS = (10, 1000, LATEST_MS)
 _SOON_MS = (30, 200, 1000)
 _FIRST_WITH_GROUP_METADATA = 3
+_OPENING = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest)
 _HARMLESS_WHEN_LATE = (MetadataRequest, FindCoordinatorRequest, DescribeTransactionsRequest)
 
 
@@ -275,6 +276,15 @@ class SimNetwork:
         """Return the newest reading of the cluster's features."""
         return self._features
 
+    @property
+    def has_opening_on_its_way(self) -> bool:
+        """Whether a request has no answer yet by which a transaction begins (v1)."""
+        return any(
+            isinstance(request.body, _OPENING)
+            for link in self._links.values()
+            for request in link.in_flight.values()
+        )
+
     # --- connections ----------------------------------------------------------------------------
 
     def _connect(self, connection: ConnectionId, link: Link, now_ms: int) -> None:
@@ -391,7 +401,7 @@ class SimNetwork:
             self._die(connection, link, now_ms)
             self._maybe_deliver_late(request, link, now_ms)
             return
-        body = self._simulator.handle(node_id, request, now_ms)
+        body = self._simulator.handle(node_id, request, self._name, now_ms)
         if link.is_stalled:
             return
         delay_ms = 1 + self._dice.randrange(self._way_ms)
@@ -455,11 +465,11 @@ class SimNetwork:
             return
         if not isinstance(request.body, _HARMLESS_WHEN_LATE):
             simulator.faults.counts[FaultKind.REQUEST_LATE] += 1
-        if isinstance(request.body, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest):
+        if isinstance(request.body, _OPENING):
             simulator.history.late[request.body.transactional_id] += 1
         if simulator.trace.is_on:
             simulator.trace.add(now_ms, self._name, f"~> {_show(request)}  (late)")
-        simulator.handle(node_id, request, now_ms)
+        simulator.handle(node_id, request, self._name, now_ms)
 
 
 def _nothing() -> None:

@@ -17,7 +17,7 @@ from functools import partial
 
 from txnproducer._core.shared_transactions import Part
 from txnproducer._core.txn_result import TransactionalRequestResult
-from txnproducer._leases import TransactionLease, TransactionReceipt
+from txnproducer._leases import TransactionLease, TransactionReceipt, claim_id
 from txnproducer.errors import (
     ClaimRefusedError,
     IllegalStateError,
@@ -70,6 +70,8 @@ class _Run:
         attempt: what it has sent; it moves to the holder's if the receipt counts.
         receipt: what it gave in the end.
         error: why there is none.
+        has_left_opening: whether, when it had told its end, a request was still on its way by
+            which a transaction begins.
     """
 
     process: Process
@@ -84,6 +86,8 @@ class _Run:
         self._claim = claim
         self._places = places
         self._has_begun = False
+        self._is_claim_disturbed = False
+        self.has_left_opening = False
         self.receipt: TransactionReceipt | None = None
         self.error: KafkaError | None = None
         self.process = holder.simulator.start_participant(holder, self._script)
@@ -101,6 +105,7 @@ class _Run:
 
     def _end(self, error: KafkaError | None) -> None:
         self.error = error
+        self.has_left_opening = self.process.network.has_opening_on_its_way
         if self._holder.manager.part is Part.HOLDER:
             self._holder.poke()  # it waits for this
 
@@ -141,9 +146,27 @@ class _Run:
                 history = process.simulator.history
                 history.straggled_ms[process.transactional_id] = process.now_ms
             if not ended.is_timed_out:
+                if isinstance(ended.error, ClaimRefusedError):
+                    self._is_claim_disturbed = self._has_claim_changed_hands()
                 return ended.error
         patience.gave_up("join")
         return KafkaError("the participant has no more patience")
+
+    def _has_claim_changed_hands(self) -> bool:
+        """Tell whether the epoch was not this holder's to count on, since it had it last.
+
+        Others under its id may have taken the claim before this holder began, which knows it from
+        the one whose transaction it has ended; and a coordinator forgets an idle claim.
+        """
+        simulator, holder = self.process.simulator, self._holder.name
+        name = claim_id(self.process.transactional_id or "", self._claim)
+        taken = [fence for fence in simulator.history.fences if fence.owner == name]
+        own = [n for n, fence in enumerate(taken) if fence.asked_by == self.process.name]
+        if not own or not own[0]:
+            return False
+        before = taken[own[0] - 1]
+        is_anothers = before.asked_by != holder and not before.asked_by.startswith(f"{holder}.")
+        return is_anothers or taken[own[0]].acts_of_time != before.acts_of_time
 
     @property
     def has_own_fault(self) -> bool:
@@ -152,7 +175,7 @@ class _Run:
         # Asked twice, or by one that was left over: then an epoch is gone that nobody used.
         straggled_ms = process.simulator.history.straggled_ms.get(process.transactional_id)
         is_late = straggled_ms is not None and process.now_ms - straggled_ms < _LONGEST_SLEEP_MS
-        has_lost_epoch = process.network.claims_asked > 1 or is_late
+        has_lost_epoch = process.network.claims_asked > 1 or is_late or self._is_claim_disturbed
         is_unsure = isinstance(self.error, ClaimRefusedError) and has_lost_epoch
         waited = any(record.waited_in_vain for record in attempt.records)
         return attempt.is_mistaken or waited or is_unsure or self._is_forgotten
@@ -193,7 +216,8 @@ class _SharedTransaction(UsualTransaction):
             # under the same epoch, and what ends that fences the holder.
             limit_ms = self._simulator.longest_call_ms
             yield self._is_everybody_gone, self._process.now_ms + limit_ms
-        self._attempt.has_stragglers = not self._is_everybody_gone()
+        has_left = any(run.has_left_opening for run in self._all_runs)
+        self._attempt.has_stragglers = has_left or not self._is_everybody_gone()
         self._attempt.is_mistaken |= any(run.has_own_fault for run in self._all_runs)
         return error
 

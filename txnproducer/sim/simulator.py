@@ -254,11 +254,11 @@ class Simulator:
         wanted = MIN_REQUESTS if self.is_ending else self.options.requests
         return self._transactions >= MIN_TRANSACTIONS and self.request_count >= wanted
 
-    def handle(self, node_id: int, request: ClientRequest, now_ms: int) -> Response:
-        """Let a broker answer a request."""
+    def handle(self, node_id: int, request: ClientRequest, sender: str, now_ms: int) -> Response:
+        """Let a broker answer a request of a process."""
         body = self.cluster.handle(node_id, request.body, now_ms)
         if isinstance(body, InitProducerIdResponse) and not body.error_code:
-            self._note_fence(request.body, body)
+            self._note_fence(request.body, body, sender)
         elif isinstance(body, ProduceResponse):
             self._count_refusals(body)
         elif isinstance(body, TxnOffsetCommitResponse):
@@ -276,12 +276,14 @@ class Simulator:
             elif partition.error_code == ErrorCode.INVALID_RECORD:
                 self.faults.counts[FaultKind.RECORD_INVALID] += 1
 
-    def _note_fence(self, request: Request, body: InitProducerIdResponse) -> None:
+    def _note_fence(self, request: Request, body: InitProducerIdResponse, sender: str) -> None:
         if not isinstance(request, InitProducerIdRequest) or request.transactional_id is None:
             return
         ends = {place: log.log_end_offset for place, log in self.cluster.logs.items()}
+        name = request.transactional_id
+        acts = self.cluster.acts_of_time[name]
         self.history.fences.append(
-            Fence(request.transactional_id, body.producer_id, body.producer_epoch, ends)
+            Fence(name, body.producer_id, body.producer_epoch, ends, sender, acts)
         )
 
     # --- processes ------------------------------------------------------------------------------
