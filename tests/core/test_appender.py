@@ -356,6 +356,7 @@ def test_batches_that_are_full_may_be_compressed_before_the_step_that_sends_them
     assert sum(sent) == len(futures)
     assert len(sent) > 1
     assert not harness.core.take_full_batches()  # nor those that were sent without
+    assert not harness.core._accumulator._compressing
 
 
 def test_a_record_refused_while_it_waited_for_memory_leaves_its_place_in_the_queue():

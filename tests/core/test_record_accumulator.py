@@ -744,3 +744,42 @@ def test_records_go_on_behind_a_batch_that_is_compressed_ahead():
     first.compress()
     accumulator.close_batch(first)
     assert first.is_closed
+
+
+def test_a_batch_that_is_compressed_ahead_gives_back_what_that_saved_before_it_is_drained():
+    # However many wait, none is held twice: as it was, and as it will be sent.
+    accumulator = compressing(ratio=0.4)
+    fill(accumulator)
+    first, second = queued(accumulator)
+    before = accumulator.pool.available_bytes
+    assert first.memory_bytes > 1_000
+    for batch in accumulator.take_full_batches():
+        batch.compress()
+
+    accumulator.settle_compressed()
+
+    assert first.builder._sealed is None
+    assert first.memory_bytes == 1_000  # what a batch without a codec would have
+    saved_bytes = accumulator.pool.available_bytes - before
+    assert saved_bytes > 0
+    assert accumulator.pool.available_bytes == 10_000 - 1_000 - second.memory_bytes
+    accumulator.settle_compressed()
+    accumulator.close_batch(first)
+    assert accumulator.pool.available_bytes == before + saved_bytes
+
+
+def test_a_batch_whose_codec_failed_ahead_keeps_its_records_until_it_is_drained():
+    accumulator = compressing(ratio=0.4)
+    fill(accumulator)
+    first = head(accumulator)
+    accumulator.take_full_batches()  # and nothing is made of them
+    memory_bytes = first.memory_bytes
+
+    accumulator.settle_compressed()
+
+    assert first.memory_bytes == memory_bytes
+    assert len(list(first.builder.records())) == first.record_count
+    accumulator.close_batch(first)
+    accumulator.settle_compressed()
+    assert first.memory_bytes == 1_000
+    assert not accumulator._compressing

@@ -513,6 +513,29 @@ class RecordBatchBuilderTests:
         assert ahead.build() == usual.build()
         assert list(ahead.records()) == list(usual.records())
 
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_a_settled_batch_holds_what_it_was_compressed_to_alone(self, codec):
+        settled, usual = self.builder(LARGE, codec), self.builder(LARGE, codec)
+        for builder in (settled, usual):
+            for number in range(100):
+                builder.append(BASE_MS + number, b"key", b"value" * number, (("h", b"1"),))
+        settled.seal()
+        assert not settled.settle()  # nothing is made of them yet
+        settled.compress()
+        assert settled.settle() is (codec != "none")
+        assert (settled._sealed is None) is (codec != "none")
+        assert list(settled.records()) == list(usual.records())
+        if codec != "none":
+            settled.compress()  # once more does nothing
+            assert settled.is_full
+            assert settled.append(BASE_MS, None, b"value") is None
+            assert not settled.missing_memory_bytes(1_000, BASE_MS, None, b"value" * LARGE)
+        size_bytes = settled.estimated_size_bytes
+        assert settled.build() == usual.build()
+        assert settled.estimated_size_bytes == size_bytes
+        assert settled.settle()
+        assert list(settled.records()) == list(usual.records())
+
     def test_a_sealed_batch_takes_no_record_and_is_not_closed(self):
         builder = self.builder(LARGE, "gzip")
         builder.append(BASE_MS, None, b"value")

@@ -290,6 +290,7 @@ class ProducerCore(Appender):
     def run_once(self, now_ms: int) -> int:
         """Take one step of the sender; return after how many milliseconds the next is due."""
         self._now_ms = now_ms
+        self._accumulator.settle_compressed()
         with self._as_sender:
             self._requests.end_unsent(now_ms)
             delay_ms = self._sender.run_once(now_ms)

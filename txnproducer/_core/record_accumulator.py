@@ -84,6 +84,7 @@ class RecordAccumulator:
         self.active: dict[TopicPartition, PartitionQueue] = {}
         self.callbacks: list[CallbackBatch] = []
         self.full_batches: deque[ProducerBatch] = deque()
+        self._compressing: list[ProducerBatch] = []
         self.is_closed = False
         self._waiter = waiter
         self._dice = dice
@@ -215,7 +216,23 @@ class RecordAccumulator:
                 batch.builder.seal()
                 size_bytes += batch.estimated_size_bytes
                 taken.append(batch)
+        self._compressing += taken
         return taken
+
+    def settle_compressed(self) -> None:
+        """Let go of what batches held beside what they were compressed to meanwhile.
+
+        One whose codec failed stays as it is until it is drained, or ends otherwise.
+        """
+        left: list[ProducerBatch] = []
+        for batch in self._compressing:
+            if batch.is_closed or batch.is_done:
+                continue
+            if batch.builder.settle():
+                self._give_back_saved(batch)
+            else:
+                left.append(batch)
+        self._compressing = left
 
     def give_up(self, ticket: MemoryTicket | None) -> None:
         """Leave the queue for memory."""

@@ -150,9 +150,11 @@ class RecordBatchBuilder:
 
     @property
     def estimated_size_bytes(self) -> int:
-        """The finished batch's size: exact once closed or without a codec, else by the ratio."""
+        """The finished batch's size: exact without a codec, and once settled or closed."""
         if self._buffer is not None:
             return len(self._buffer)
+        if self._body is not None and self._sealed is None:
+            return BATCH_OVERHEAD_BYTES + len(self._body)
         return self.records_buffer.estimated_size_bytes
 
     @property
@@ -170,8 +172,8 @@ class RecordBatchBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the batch is closed, or holds a record and has reached its limit."""
-        if self._buffer is not None:
+        """Whether the batch is compressed or closed, or has a record and reached its limit."""
+        if self._buffer is not None or self._body is not None:
             return True
         return self.record_count > 0 and self._size_limit_bytes <= self.estimated_size_bytes
 
@@ -217,7 +219,8 @@ class RecordBatchBuilder:
         record_bytes = self._size_of(timestamp_ms, key, value, headers)
         missing_bytes = self.size_bytes + record_bytes - self._memory_bytes
         left_bytes = self._size_limit_bytes - self.estimated_size_bytes
-        if self._buffer is not None or missing_bytes <= 0 or record_bytes > left_bytes:
+        is_over = self._buffer is not None or self._body is not None
+        if is_over or missing_bytes <= 0 or record_bytes > left_bytes:
             return 0
         growth = max(_LEAST_GROWTH, self._compression_ratio * COMPRESSION_RATE_ESTIMATION_FACTOR)
         unused_bytes = self._memory_bytes - self.size_bytes
@@ -234,9 +237,9 @@ class RecordBatchBuilder:
         return size_in_bytes(self.record_count, delta_ms, key, value, headers)
 
     def seal(self) -> bytearray:
-        """Take no more records, so that they can be compressed; to be called before `close`.
+        """Take no more records, so that they can be compressed; to be called before `settle`.
 
-        Until it is closed, its size stays an estimate.
+        Until it is settled or closed, its size stays an estimate.
 
         Returns:
             Room for the header, and the records; not to be changed.
@@ -257,6 +260,13 @@ class RecordBatchBuilder:
         sealed = self._sealed
         if sealed is not None and self._codec.codec_id:
             self._body = self._codec.compress(memoryview(sealed)[BATCH_OVERHEAD_BYTES:])
+
+    def settle(self) -> bool:
+        """Keep only what `compress` has made of the records; return whether there is that."""
+        if self._body is None:
+            return self._buffer is not None
+        self._sealed = None
+        return True
 
     def close(self) -> None:
         """Take no more records; assemble and compress the body. Closing again does nothing."""
@@ -325,24 +335,27 @@ class RecordBatchBuilder:
         """
         if self._sealed is not None:
             data = bytes(memoryview(self._sealed)[BATCH_OVERHEAD_BYTES:])
-        elif self._buffer is None:
-            data = self.records_buffer.body()
-        else:
+        elif self._buffer is not None:
             body = memoryview(self._buffer)[BATCH_OVERHEAD_BYTES:]
             data = decompress(self._codec.codec_id, body)
+        elif self._body is not None:
+            data = decompress(self._codec.codec_id, memoryview(self._body))
+        else:
+            data = self.records_buffer.body()
         for record in decode_records(data, self.record_count, self.base_timestamp_ms):
             yield record.timestamp_ms, record.key, record.value, record.headers
 
     def _assemble(self) -> bytearray:
         """Return the buffer of the closed batch, its body written."""
         if self._buffer is None:
-            buffer = self.seal()
             if self._body is None:
+                self.seal()
                 self.compress()
             body = self._body
-            if body is not None:
-                buffer = bytearray().join((bytes(BATCH_OVERHEAD_BYTES), body))
-            self._buffer = buffer
+            if body is None:
+                self._buffer = self.seal()
+            else:
+                self._buffer = bytearray().join((bytes(BATCH_OVERHEAD_BYTES), body))
             self._sealed = self._body = None
         return self._buffer
 
