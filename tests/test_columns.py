@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from txnproducer._columns import arrow_blocks, column_blocks
+from txnproducer._columns import _binary_column, arrow_blocks, column_blocks
 from txnproducer.errors import RecordTooLargeError, SerializationError
 
 pa = pytest.importorskip("pyarrow", reason="columns can be Arrow's")
@@ -200,6 +200,15 @@ def test_a_list_beside_chunks_is_cut_like_them():
         (b"2", b"b"),
         (b"3", b"c"),
     ]
+
+
+def test_a_dictionary_of_few_items_may_stand_for_more_than_2_gib():
+    # Laid out, they need wider offsets than the dictionary has.
+    (block,) = blocks_of(pa.array(["a", None, "a"]).dictionary_encode())
+    assert values_of([block]) == [b"a", None, b"a"]
+    column = _binary_column(pa.array(["a", None, "a"]).dictionary_encode())
+    assert column is not None
+    assert column.offsets.format == "q"
 
 
 def test_chunks_of_dictionaries_may_differ():
@@ -685,6 +694,11 @@ def test_timestamps_that_there_cannot_be_are_refused(timestamps, error, message)
     [
         (pa.array([b"a"]), TypeError, "not BinaryArray; use send_batch for a single array"),
         (pa.schema([]), TypeError, "send_arrow takes a pyarrow Table or RecordBatch, not Schema"),
+        (
+            pa.table({"value": ["a"]}).to_reader(),
+            TypeError,
+            "send_arrow takes .*, not RecordBatchReader; send each of its batches",
+        ),
         ({"value": [b"a"]}, TypeError, "send_arrow takes .*, not dict"),
         (None, TypeError, "send_arrow takes .*, not NoneType"),
         (pa.table({"key": ["a"]}), ValueError, r"has \['key'\]: it needs a column 'value'"),

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from txnproducer._arguments import check_headers, to_bytes
+from txnproducer._arguments import to_bytes
+from txnproducer._header_columns import HeaderColumn, arrow_headers, listed_headers
 from txnproducer._number_columns import (
     is_arrow,
     known_partition,
     partition_column,
     timestamp_column,
 )
-from txnproducer._record.format import Header
 from txnproducer._record.implementation import Rows, first_not_bytes
 from txnproducer._record.rows import NO_PARTITION, BinaryColumn, Column
 from txnproducer.config import Serializer
@@ -118,10 +118,13 @@ def arrow_blocks(data: Any, now_ms: int, partition: int | None = None) -> list[B
         TypeError, ValueError: not such a table, or a column does not fit.
     """
     names = getattr(getattr(data, "schema", None), "names", None)
-    if not is_arrow(data) or names is None:
+    if not is_arrow(data) or names is None or not hasattr(data, "column"):
+        way_out = "use send_batch for a single array"
+        if names is not None:  # a reader, a dataset, a scanner
+            way_out = "send each of its batches"
         raise TypeError(
-            f"send_arrow takes a pyarrow Table or RecordBatch, not {type(data).__name__}; use"
-            " send_batch for a single array"
+            f"send_arrow takes a pyarrow Table or RecordBatch, not {type(data).__name__};"
+            f" {way_out}"
         )
     unknown = sorted(set(names) - set(_ARROW_COLUMNS))
     if unknown or "value" not in names or len(set(names)) != len(names):
@@ -261,13 +264,15 @@ def _check_kind(name: str, kind: Any) -> None:
 
 
 def _without_dictionary(column: Any) -> Any:
-    """Return a column with each item in its place; of views Arrow cannot look them up."""
+    """Return a column with each item in its place.
+
+    As large items, since few of them that are repeated can be more than 2 GiB; and in views Arrow
+    cannot look them up.
+    """
     import pyarrow as pa
 
-    if _is_view(column.type.value_type):
-        items = column.dictionary.cast(pa.large_binary())
-        column = pa.DictionaryArray.from_arrays(column.indices, items)
-    return column.dictionary_decode()
+    items = column.dictionary.cast(pa.large_binary())
+    return pa.DictionaryArray.from_arrays(column.indices, items).dictionary_decode()
 
 
 def _is_view(kind: Any) -> bool:
@@ -313,23 +318,5 @@ def _numpy_items(name: str, column: Any) -> tuple[Any, ...]:
     return tuple(column.tolist())
 
 
-# --- the other columns --------------------------------------------------------------------------
-
-
-def _headers(column: Any) -> tuple[tuple[Header, ...] | None, ...]:
-    if is_arrow(column):
-        column = [_arrow_headers(row) for row in column.to_pylist()]
-    checked: list[tuple[Header, ...] | None] = []
-    for index, row in enumerate(column):
-        try:
-            checked.append(check_headers(row) if row else None)
-        except TypeError as error:
-            raise TypeError(f"headers of row {index}: {error}") from None
-    return tuple(checked)
-
-
-def _arrow_headers(row: Any) -> Any:
-    """Return a list of structs as pairs; a map's items are pairs already."""
-    if row and isinstance(row[0], dict):
-        return [tuple(header.values()) if header else header for header in row]
-    return row
+def _headers(column: Any) -> HeaderColumn:
+    return arrow_headers(column) if is_arrow(column) else listed_headers(column)

@@ -217,7 +217,7 @@ class RecordWriter:
         partitions: Any = None,
         timestamps_ms: Any = None,
     ) -> FutureBatchMetadata:
-        """Write many records, given by column; several times as fast as `send` for each.
+        """Write many records, given by column; for a half of the CPU time of `send` for each.
 
         Records of one partition keep their order. Waits for buffer memory where there is none, up
         to `max_block_ms` for the next batch.
