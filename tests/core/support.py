@@ -98,6 +98,14 @@ def append(
     return accumulator.append(queues, queue, 100, None, value, (), on_delivery, now_ms, ticket)
 
 
+def answered(accumulator: RecordAccumulator, batch: ProducerBatch) -> None:
+    """End a batch well, as the sender does with a good answer."""
+    batch.is_in_flight = False
+    batch.complete(0, -1)
+    accumulator.deallocate(batch)
+    accumulator.complete_batch(batch)
+
+
 def head(accumulator: RecordAccumulator, place: TopicPartition = TP0) -> ProducerBatch:
     """Return the first batch of a partition's queue."""
     return accumulator.topic_queues(place.topic).queue(place.partition).batches[0]

@@ -7,6 +7,7 @@ import pytest
 from tests.core.support import (
     TP0,
     TP1,
+    answered,
     append,
     head,
     know,
@@ -119,6 +120,29 @@ def test_flush_completion_close_and_waiting_for_memory_end_linger():
     scene.accumulator.pool.waiting.clear()
     scene.accumulator.close()
     assert scene.ready() == {0}
+
+
+@pytest.mark.conformance("5.35")
+def test_a_flush_hurries_all_until_its_batches_ended_or_nobody_waits_for_it_any_more():
+    scene = Scene(linger_ms=1_000)
+    scene.append(TP0)
+    scene.append(TP1)
+    ticket = scene.accumulator.begin_flush()
+    assert scene.ready() == {0, 1}
+    batches = scene.drain(0) + scene.drain(1)
+    scene.append(TP2)  # after the flush's beginning: hurried by it, and not waited for
+    assert scene.ready() == {0}
+    for batch in batches:
+        assert not ticket.is_done()
+        answered(scene.accumulator, batch)
+    assert ticket.is_done()
+    assert scene.ready() == set()
+    interrupted = scene.accumulator.begin_flush()
+    assert scene.ready() == {0}
+    scene.accumulator.end_flush(interrupted)
+    scene.accumulator.end_flush(interrupted)  # an interrupt may come between this and its return
+    assert scene.ready() == set()
+    assert not interrupted.is_done()
 
 
 @pytest.mark.conformance("5.10")

@@ -13,6 +13,7 @@ from tests.core.support import (
     TP0,
     TP1,
     MiddleDice,
+    answered,
     append,
     head,
     make_accumulator,
@@ -45,14 +46,6 @@ def drain_one(accumulator, place=TP0, sequence=None):
     accumulator.close_batch(batch)
     batch.sent(0)
     return batch
-
-
-def answered(accumulator, batch):
-    """End a batch well, as the sender does with a good answer."""
-    batch.is_in_flight = False
-    batch.complete(0, -1)
-    accumulator.deallocate(batch)
-    accumulator.complete_batch(batch)
 
 
 # --- append --------------------------------------------------------------------------------
@@ -594,16 +587,6 @@ def test_a_flush_waits_for_the_batches_of_its_beginning_and_for_what_they_split_
     assert ticket.is_done()
     assert not accumulator.is_flush_in_progress
     assert accumulator.has_incomplete
-
-
-@pytest.mark.conformance("5.35")
-def test_a_flush_that_nobody_waits_for_any_more_hurries_nothing():
-    accumulator = make_accumulator()
-    append(accumulator)
-    ticket = accumulator.begin_flush()
-    accumulator.end_flush(ticket)
-    accumulator.end_flush(ticket)
-    assert not accumulator.is_flush_in_progress
 
 
 @pytest.mark.conformance("5.36")
