@@ -6,12 +6,11 @@ machine. A limit that a change breaks is either the change's mistake, or raised 
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
-from collections import Counter
 
 import pytest
 
+from tests.counting import counted
 from tests.harness import CoreHarness
 from tests.live_client import LiveClient
 from txnproducer import TransactionalProducer, _record_writer
@@ -33,31 +32,6 @@ def open_transaction(monkeypatch):
         one.send("topic", VALUE)  # the batch that takes the others
         yield one
         one.abort_transaction()
-
-
-def counted(call):
-    """Return how many calls of Python and of C functions, and how many bytecodes, a call takes."""
-    counts: Counter[str] = Counter()
-
-    def on_call(frame, event, argument):
-        counts[event] += 1
-
-    def on_line(frame, event, argument):
-        frame.f_trace_opcodes = True
-        counts[event] += 1
-        return on_line
-
-    sys.setprofile(on_call)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    sys.settrace(on_line)
-    try:
-        call()
-    finally:
-        sys.settrace(None)
-    return counts
 
 
 def per_record(counts, name):

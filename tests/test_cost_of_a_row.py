@@ -1,0 +1,62 @@
+"""What a row of columns costs, counted and not timed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.counting import counted
+from tests.live_client import LiveClient
+from txnproducer import TransactionalProducer, _record_writer
+from txnproducer._record import IMPL
+
+pa = pytest.importorskip("pyarrow", reason="columns can be Arrow's")
+np = pytest.importorskip("numpy", reason="columns can be NumPy's")
+
+MANY, FEW = 20_000, 2_000
+KEYS = [b"%d" % (row * 7919 % 100_003) for row in range(MANY)]
+VALUES = [b"v" * 100] * MANY
+HEADERS = [[("h", b"1")]] * MANY
+ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.fixture
+def producer(monkeypatch):
+    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: LiveClient())
+    with TransactionalProducer("boot:9092", "txn", linger_ms=10_000) as one:
+        one.init_transactions()
+        one.begin_transaction()
+        yield one
+        one.abort_transaction()
+
+
+@pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled rows leave to Python")
+@pytest.mark.parametrize(
+    ("values", "more", "limit"),
+    [
+        # What is left are the batches, of some 600 rows each.
+        pytest.param(VALUES, {}, 4, id="list"),
+        pytest.param(VALUES, {"keys": KEYS}, 4, id="list, keys"),
+        pytest.param(np.array(VALUES, "S"), {}, 4, id="NumPy S"),
+        pytest.param(np.array(VALUES, "V"), {}, 4, id="NumPy V"),
+        pytest.param(pa.array(VALUES), {}, 4, id="Arrow"),
+        pytest.param(pa.array(VALUES), {"keys": pa.array(KEYS)}, 4, id="Arrow, keys"),
+        pytest.param(pa.array(VALUES).cast(pa.binary_view()), {}, 4, id="Arrow view"),
+        pytest.param(pa.array(VALUES).dictionary_encode(), {}, 4, id="Arrow dictionary"),
+        pytest.param(pa.array(VALUES), {"timestamps_ms": np.arange(MANY)}, 4, id="timestamps"),
+        pytest.param(pa.array(VALUES), {"partitions": np.zeros(MANY, int)}, 4, id="partitions"),
+        # Python's objects are looked at one by one.
+        pytest.param(VALUES, {"partitions": [0] * MANY}, 44, id="list of partitions"),
+        pytest.param(VALUES, {"headers": HEADERS}, 80, id="lists of headers"),
+        pytest.param(
+            pa.array(VALUES), {"headers": pa.array(HEADERS, ARROW_HEADERS)}, 26, id="Arrow headers"
+        ),
+    ],
+)
+def test_what_a_row_of_columns_leaves_to_python(producer, values, more, limit):
+    def send(count):
+        columns = {name: column[:count] for name, column in more.items()}
+        return lambda: producer.send_batch("topic", values[:count], **columns)
+
+    send(100)()
+    few, many = counted(send(FEW))["opcode"], counted(send(MANY))["opcode"]
+    assert (many - few) / (MANY - FEW) <= limit
