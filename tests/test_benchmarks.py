@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
@@ -12,6 +14,7 @@ import lz4.frame
 import pytest
 
 from integration.benchmarks.arrived import check_arrived
+from integration.benchmarks.busy import BUSY, CALLER, OTHERS, QUEUED, BusyMeter
 from integration.benchmarks.confluent import Produce
 from integration.benchmarks.job import FailedRunError, LeftOutError, Told
 from integration.benchmarks.memory import MemoryMeter
@@ -263,6 +266,60 @@ def test_the_peak_of_memory_is_noticed_between_two_looks_at_it() -> None:
     assert peak - before > 45
     if next_peak < peak:  # a sandbox may refuse to forget a peak; it is then too high, not too low
         assert next_peak - after < 10
+
+
+def _spin(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_processors_are_shown_with_those_who_use_them() -> None:
+    meter = BusyMeter([])
+    _spin(0.2)
+    used = meter.seconds()
+    if not used:
+        pytest.skip("this system does not tell what its threads do")
+    assert 0.2 <= used[CALLER] < 0.4
+    assert used[OTHERS] < 0.1
+    assert used[BUSY] >= 0.15  # it is counted in hundredths, by a clock of its own
+
+
+def test_a_thread_of_its_own_is_not_the_one_that_calls() -> None:
+    done, ends, meter = threading.Event(), threading.Event(), BusyMeter([])
+
+    def work() -> None:
+        _spin(0.2)
+        done.set()
+        ends.wait(60)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert done.wait(60)
+    used = meter.seconds()
+    ends.set()
+    worker.join()
+    if used:
+        assert used[OTHERS] >= 0.2
+        assert used[CALLER] < 0.1
+        assert used[QUEUED] >= 0
+
+
+def test_who_was_busy_is_told_for_a_second_and_by_those_who_know() -> None:
+    ours, java = _result("txnproducer.send", 2.0), _result("java", 2.0)
+    ours.runs[0]["busy"] = dict.fromkeys((CALLER, OTHERS), 1.0)
+    assert (ours.busy(CALLER), java.busy(CALLER)) == (0.5, None)
+
+
+def test_columns_of_any_size_are_judged_against_equal_settings_too() -> None:
+    ours, theirs = _result("txnproducer.send_batch", 1.0), _result("java", 4.0)
+    ours.table = "best"
+    lines = [
+        line for line in target_lines(Results({}, [ours, theirs])) if "send_batch / java" in line
+    ]
+    (line,) = lines
+    assert line.startswith("| met | 100 B, 50,000 per txn, ours 'best', theirs 'equal', rate:")
+    assert line.endswith(" 4.00 (>= 4) |")
 
 
 def test_cpu_is_compared_with_the_call_of_the_same_kind() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 
+from integration.benchmarks.busy import BusyMeter
 from integration.benchmarks.job import Job, Told
 from integration.benchmarks.memory import MemoryMeter
 from integration.benchmarks.peers import OPEN
@@ -41,9 +42,11 @@ def main() -> None:
         meter = MemoryMeter() if job.watches_memory else None
         if meter is not None:
             meter.start()
+        busy = BusyMeter(job.brokers)
         began, used = time.perf_counter(), cpu_seconds()
         repeat(peer, job.least, job.most, job.seconds, course, meter)
         seconds, cpu = time.perf_counter() - began, cpu_seconds() - used
+        shares = busy.seconds()
     finally:
         peer.close()
     told = Told(
@@ -56,6 +59,7 @@ def main() -> None:
         commits=[round(each * 1e3, 3) for each in course.commits],
         rss=[] if meter is None else meter.rss,
         peaks=[] if meter is None else meter.peaks,
+        busy=shares,
     )
     print(json.dumps(told))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class FailedRunError(Exception):
@@ -37,6 +37,7 @@ class Job:
         seconds: after which no further one is begun, once there are enough.
         warm_seconds: of the same work before that, not measured; 0 for none.
         watches_memory: whether memory is asked for after each transaction.
+        brokers: their process ids.
         settings: in the peer's words.
     """
 
@@ -54,6 +55,7 @@ class Job:
     seconds: float
     warm_seconds: float
     watches_memory: bool
+    brokers: list[int]
     settings: dict[str, Any]
 
     def to_json(self) -> str:
@@ -69,7 +71,8 @@ class Told(TypedDict):
 
     `latencies` are of whole transactions, `commits` of their last call. `rss` is taken before the
     first one that is measured, and after each, `peaks` is the most there was in each; both only
-    where memory is watched, and never by Java's process.
+    where memory is watched, and never by Java's process. `busy` has that module's groups, and
+    is not told by Java's process either.
     """
 
     version: str
@@ -81,3 +84,4 @@ class Told(TypedDict):
     commits: list[float]
     rss: list[float]
     peaks: list[float]
+    busy: NotRequired[dict[str, float]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from integration.benchmarks.busy import GROUPS
 from integration.benchmarks.markdown import table
 from integration.benchmarks.results import Result, Results
 from integration.benchmarks.settings import ABOUT, in_words_of
@@ -54,6 +55,7 @@ def work_lines(results: list[Result]) -> Iterator[str]:
     if results and not work.is_quiet:
         yield ""
         yield from _latency_table(results)
+        yield from _busy_table(results)
     if failed:
         yield ""
         yield from failed
@@ -97,6 +99,16 @@ def _latency_table(results: list[Result]) -> Iterator[str]:
     yield from table(heads, rows)
 
 
+def _busy_table(results: list[Result]) -> Iterator[str]:
+    """Show who had the processors, of those that can tell."""
+    told = [each for each in results if each.busy(GROUPS[0]) is not None]
+    if not told:
+        return
+    yield ""
+    rows = [[each.peer, *(f"{each.busy(group):.2f}" for group in GROUPS)] for each in told]
+    yield from table(("CPU s per second", *GROUPS), rows)
+
+
 def _memory_table(results: list[Result]) -> Iterator[str]:
     for each in results:
         run = each.runs[0]
@@ -124,7 +136,8 @@ def tail(results: Results) -> Iterator[str]:
     yield (
         "The columns `send` and `send_batch` are our rates as multiples of the line's. CPU is that"
         " of the client's process, user and system. Transactions (txn) are timed from begin to the"
-        " commit's end, over all rounds."
+        " commit's end, over all rounds. CPU s per second are medians of the rounds; 'waiting' is"
+        " how long threads of client or broker were ready and had no processor."
     )
     yield ""
     versions = {each.peer: each.runs[0]["version"] for each in results.found if each.runs}

@@ -57,6 +57,12 @@ class Result:
     def cpu(self) -> float:
         return statistics.median(self.cpus)
 
+    def busy(self, group: str) -> float | None:
+        """CPU seconds of a group of threads for each second, or None if nobody told."""
+        told = [(run.get("busy", {}), run["seconds"]) for run in self.runs]
+        shares = [busy[group] / seconds for busy, seconds in told if busy]
+        return statistics.median(shares) if shares else None
+
     def latency(self, percent: float) -> float:
         """Milliseconds of a whole transaction, of all runs together."""
         return percentile((ms for run in self.runs for ms in run["latencies"]), percent)

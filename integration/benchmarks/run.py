@@ -19,6 +19,7 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from integration.benchmarks.arrived import check_arrived
+from integration.benchmarks.busy import broker_processes
 from integration.benchmarks.java import JavaPeer
 from integration.benchmarks.job import FailedRunError, Job, LeftOutError, Told
 from integration.benchmarks.results import Result
@@ -71,6 +72,7 @@ class Bench:
         self._folder = folder
         self._plan = plan
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        self._brokers = broker_processes()
         self._count = 0
 
     def measure(self, table: str, work: Work, peers: Sequence[str]) -> list[Result]:
@@ -116,6 +118,7 @@ class Bench:
             seconds=seconds,
             warm_seconds=0 if work.is_quiet else warm_s,
             watches_memory=work.is_quiet,
+            brokers=self._brokers,
             settings=in_words_of(peer, table, work.codec),
         )
 

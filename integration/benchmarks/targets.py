@@ -42,6 +42,8 @@ class Target:
         theirs: the peers.
         limit: of ours divided by theirs.
         of: "rate", at least; "cpu" or "p99", at most.
+        is_at_will: the size of our batches is free: ours with the best settings is judged against
+            theirs with equal ones, too.
     """
 
     work: str
@@ -49,6 +51,7 @@ class Target:
     theirs: tuple[str, ...]
     limit: float
     of: str = "rate"
+    is_at_will: bool = False
 
     def value(self, result: Result) -> float:
         if self.of == "rate":
@@ -61,10 +64,10 @@ class Target:
 
 TARGETS = (
     Target(LONG, (_SEND,), (_PRODUCE,), 1.2),
-    Target(LONG, (_BATCH,), (_PRODUCE_BATCH,), 4),
-    Target(LONG, (_BATCH,), ("java",), 4),
-    Target(LONG, (_ARROW,), (_PRODUCE_BATCH,), 4),
-    Target(LONG, (_ARROW,), ("java",), 4),
+    Target(LONG, (_BATCH,), (_PRODUCE_BATCH,), 4, is_at_will=True),
+    Target(LONG, (_BATCH,), ("java",), 4, is_at_will=True),
+    Target(LONG, (_ARROW,), (_PRODUCE_BATCH,), 4, is_at_will=True),
+    Target(LONG, (_ARROW,), ("java",), 4, is_at_will=True),
     Target(LONG, ("txnproducer.python",), ("kafka-python",), 2),
     Target(LONG, (_SEND,), (_PRODUCE,), 1.5, "cpu"),
     Target(LONG, (_BATCH,), (_PRODUCE_BATCH,), 1, "cpu"),
@@ -95,7 +98,10 @@ def target_lines(results: Results) -> Iterator[str]:
     yield "| | target | found |"
     yield "|---|---|--:|"
     for target in TARGETS:
-        judged = [line for table in TABLES for line in _judged(results, table, target)]
+        tables = [(table, table) for table in TABLES]
+        if target.is_at_will:
+            tables.append(("best", "equal"))
+        judged = [line for pair in tables for line in _judged(results, *pair, target)]
         yield from judged or [_unknown(_in_words(target), "nobody took part")]
     peers = [each.peer for each in results.of("partitions", MANY_PARTITIONS)]
     for peer in [peer for peer in _OURS if peer in peers] or [_BATCH]:
@@ -109,16 +115,16 @@ def _in_words(target: Target) -> str:
     return f"{target.work}, {_NAMES[target.of]}: {ours} / {theirs}"
 
 
-def _judged(results: Results, table: str, target: Target) -> Iterator[str]:
-    """Judge a target with the settings of a table, if both sides took part with them."""
-    found = results.of(table, target.work)
-    ours = [each for each in found if each.peer in target.ours]
-    theirs = [each for each in found if each.peer in target.theirs]
-    if not ours or not theirs:
+def _judged(results: Results, table: str, other: str, target: Target) -> Iterator[str]:
+    """Judge a target with the settings of a table, the others' maybe of another one."""
+    ours = [each for each in results.of(table, target.work) if each.peer in target.ours]
+    theirs = [each for each in results.of(other, target.work) if each.peer in target.theirs]
+    if not ours or not theirs:  # who took no part cannot be judged
         return
     best, peer = _quickest(ours), _quickest(theirs)
     missing = " and ".join(each.peer for each in theirs if not each.runs)
-    what = f"{target.work}, {table!r}, {_NAMES[target.of]}"
+    tables = repr(table) if table == other else f"ours {table!r}, theirs {other!r}"
+    what = f"{target.work}, {tables}, {_NAMES[target.of]}"
     if best is None or peer is None:
         yield _unknown(f"{what}: {target.ours[0]} / {theirs[0].peer}", "a side has no run")
         return
