@@ -13,7 +13,7 @@ import matplotlib as mpl
 
 from integration.benchmarks.results import Result, Results, percentile
 from integration.benchmarks.settings import ABOUT, PEERS
-from integration.benchmarks.works import HEADLINES, MEMORY, WORKS
+from integration.benchmarks.works import HEADLINES, HUNDRED, LONG, LZ4, MEMORY, WORKS, Work
 
 mpl.use("svg")
 mpl.rcParams["svg.hashsalt"] = "txnproducer"  # the same figures give the same file
@@ -75,27 +75,30 @@ def _grouped(axes: Axes, groups: dict[str, list[Result]]) -> None:
 
 
 def _codecs(axes: Axes, results: Results) -> bool:
-    names = [work.name for work in WORKS if work.name.startswith("codec ")]
-    groups = {name: results.of("best", name) for name in names}
-    groups = {name: found for name, found in groups.items() if found}
+    works = [work for work in WORKS if work.name.startswith("codec ") or work.name == LZ4]
+    groups = {work.codec: results.of("best", work.name) for work in works}
+    groups = {codec: found for codec, found in groups.items() if found}
     _grouped(axes, groups)
     axes.set_ylabel("records/s of 1 KB")
-    return bool(groups)
+    return len(groups) > 1
 
 
 def _lines(
-    start: str,
+    is_asked: Callable[[Work], bool],
     x: Callable[[Result], float],
     y: Callable[[Result], float],
     labels: tuple[str, str],
     *,
     is_y_log: bool = True,
 ) -> Draw:
-    """Return what draws a line for each peer, over the works whose names contain a word."""
+    """Return what draws a line for each peer over the works that are asked for."""
 
     def plot(axes: Axes, results: Results) -> bool:
-        found = [each for each in results.found if each.runs and start in each.work.name]
-        found = [each for each in found if each.work.name not in HEADLINES]
+        found = [each for each in results.found if each.runs and is_asked(each.work)]
+        if any(each.table != "equal" for each in found):
+            found = [each for each in found if each.table != "equal"]
+        if len({x(each) for each in found}) < 2:
+            return False
         for peer in PEERS:
             points = sorted((x(each), y(each)) for each in found if each.peer == peer)
             if points:
@@ -109,9 +112,8 @@ def _lines(
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
         axes.grid(visible=True, alpha=0.3)
-        if found:
-            axes.legend(fontsize=7)
-        return bool(found)
+        axes.legend(fontsize=7)
+        return True
 
     return plot
 
@@ -126,8 +128,7 @@ def _mb_per_s(result: Result) -> float:
 
 
 def _commits(axes: Axes, results: Results) -> bool:
-    found = [each for each in results.found if each.work.name.startswith("latency of a commit")]
-    found = [each for each in found if each.runs]
+    found = [each for each in results.of("short", HUNDRED) if each.runs]
     for each in found:
         commits = sorted(ms for run in each.runs for ms in run["commits"])
         shares = [percent / 10 for percent in range(1, 1_001)]
@@ -161,24 +162,27 @@ _PLOTS: dict[str, Draw] = {
     "long-best": _bars("best", are_long=True),
     "short": _bars("short", are_long=False),
     "sizes": _lines(
-        "size ", lambda each: each.work.value_bytes, _mb_per_s, ("bytes of a record", "MB/s")
+        lambda work: work.name.startswith("size ") or work.name == LONG,
+        lambda each: each.work.value_bytes,
+        _mb_per_s,
+        ("bytes of a record", "MB/s"),
     ),
     "codecs": _codecs,
     "transactions": _lines(
-        "per txn",
+        lambda work: work.name.endswith("per txn") and work.codec == "none",
         lambda each: each.work.records,
         _records_per_s,
         ("records of a transaction", "records/s"),
     ),
     "partitions": _lines(
-        " partitions",
+        lambda work: work.name.endswith(" partitions"),
         lambda each: each.work.partitions,
         lambda each: 1e6 / each.rate,
         ("partitions", "µs for a record"),
         is_y_log=False,
     ),
     "threads": _lines(
-        " sending threads",
+        lambda work: work.name.endswith(" sending threads"),
         lambda each: each.work.threads,
         _records_per_s,
         ("threads", "records/s"),
