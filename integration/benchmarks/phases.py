@@ -119,7 +119,7 @@ def _add(spans: Spans, timeline: Timeline, before: float, steps: tuple[float, fl
 
     Args:
         spans: where to.
-        timeline: what went to and fro since the one before.
+        timeline: what was sent and answered since the one before.
         before: when that one's EndTxn was answered.
         steps: when this one began, and when its record was handed over.
     """
