@@ -25,6 +25,8 @@ is given. So a failure needs an excuse:
   whether they are written: they cannot get other numbers
 * a lost answer to the request for the last epoch: a broker that is asked again gives
   UNKNOWN_SERVER_ERROR, and a producer that must not fence another one cannot do without
+* lost answers to the request behind the last epoch: a broker gives the new producer id once more,
+  and then takes whoever asks for a fenced producer (`integration/conformance/cases/last_epochs`)
 * a partition that has forgotten a producer which was idle for too long: the producer cannot tell
   that from lost records, and has no place any more for what is in doubt
 """
@@ -99,7 +101,7 @@ def unexcused(
                 or _is_forgotten_in_doubt(attempt, history)
                 or is_undone
             )
-            if is_shaken and _is_refused_the_last_epoch(attempt):
+            if is_shaken and _is_refused_an_epoch(attempt):
                 continue
             is_stuck = not can_bump and (
                 _is_in_doubt(attempt, history) or _is_forgotten_in_doubt(attempt, history)
@@ -146,7 +148,10 @@ def _of_transaction(
             yield f"{attempt.name}: {type(error).__name__} ({error.recovery}): {error}"
 
 
-def _is_refused_the_last_epoch(attempt: Attempt) -> bool:
+def _is_refused_an_epoch(attempt: Attempt) -> bool:
+    """Tell whether it lost answers where the epochs of a producer id end, and was then refused."""
+    if attempt.identity.producer_epoch == _LAST_EPOCH:
+        return any(isinstance(error, ProducerFencedError) for error in attempt.errors)
     is_next_to_last = attempt.identity.producer_epoch == _LAST_EPOCH - 1
     refusal = f"InitProducerId was answered {ErrorCode.UNKNOWN_SERVER_ERROR.name}"
     return is_next_to_last and any(refusal in str(error) for error in attempt.errors)

@@ -32,6 +32,15 @@ def after_the_last_epoch_a_bump_gets_a_new_producer_id(s: Stage) -> None:
 
 
 @case()
+def the_second_repetition_of_a_bump_behind_the_last_epoch_is_fenced(s: Stage) -> None:
+    who = s.init_until(LAST)
+    s.init(current=who)
+    s.init(current=who)
+    s.init(current=who)
+    s.describe("a")
+
+
+@case()
 def a_commit_under_the_last_epoch(s: Stage) -> None:
     t = s.partition()
     who = s.init_until(LAST)
