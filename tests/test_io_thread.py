@@ -59,6 +59,7 @@ class FakeCore:
         self.steps = 0
         self.callbacks = []
         self.full = []
+        self.newest = []
         self.finished = []
         self.forced = False
         self.on_step = lambda: None
@@ -82,6 +83,9 @@ class FakeCore:
     def take_full_batches(self):
         batches, self.full = self.full, []
         return batches
+
+    def take_newest_full_batch(self):
+        return self.newest.pop() if self.newest else None
 
     def take_callbacks(self):
         batches, self.callbacks = self.callbacks, []
@@ -182,6 +186,21 @@ def test_a_batch_that_can_not_be_compressed_ahead_keeps_nothing_from_its_step(io
     assert io.wait_until(lambda: core.steps > steps, PATIENCE_S)
     assert broken.seen
     assert next_one.seen
+
+
+def test_a_thread_that_waits_compresses_meanwhile_without_the_lock(io, core):
+    broken, batch = FullBatch(io, MemoryError()), FullBatch(io)
+    core.newest = [batch, broken]
+
+    assert io.wait_until(lambda: bool(batch.seen), PATIENCE_S)
+    assert batch.seen == broken.seen == [(False, False)]
+
+
+def test_a_thread_whose_time_is_up_compresses_no_more(io, core):
+    core.newest = [batch := FullBatch(io)]
+
+    assert not io.wait_until(lambda: False, 0)
+    assert not batch.seen
 
 
 def test_a_wait_that_is_over_at_once_does_not_wait(io):

@@ -89,6 +89,10 @@ class DrivenCore(Protocol):
         """Return batches to compress, without the lock."""
         ...
 
+    def take_newest_full_batch(self) -> FullBatch | None:
+        """Return one to compress likewise, for another thread than the loop's."""
+        ...
+
     def take_callbacks(self) -> Sequence[CallbackBatch]:
         """Return the batches of callbacks that became due, and forget them."""
         ...
@@ -251,7 +255,12 @@ class IoThread:
                 left = _WAIT_SLICE_S if deadline is None else deadline - time.monotonic()
                 if left <= 0 or self._has_stopped:
                     return False
-            wait.sleep(min(left, _WAIT_SLICE_S))
+                # The loop's thread begins with those that are sent first.
+                batch = self._driven.take_newest_full_batch()
+            if batch is None:
+                wait.sleep(min(left, _WAIT_SLICE_S))
+            else:
+                self._compress_one(batch)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -356,10 +365,13 @@ class IoThread:
         with self.lock:
             full = core.take_full_batches()
         for batch in full:
-            try:
-                batch.compress()
-            except Exception:  # noqa: BLE001 - the step that sends it fails likewise, and ends it
-                _LOG.debug("%s: could not compress", self._thread.name, exc_info=True)
+            self._compress_one(batch)
+
+    def _compress_one(self, batch: FullBatch) -> None:
+        try:
+            batch.compress()
+        except Exception:  # noqa: BLE001 - the step that sends it fails likewise, and ends it
+            _LOG.debug("%s: could not compress", self._thread.name, exc_info=True)
 
     def _handle(self, core: DrivenCore, event: ClientEvent, now_ms: int) -> None:
         try:

@@ -90,8 +90,22 @@ def _integers(name: str, column: Any, missing: int, what: str) -> array[int]:
         if min(numbers, default=0) < 0:
             raise ValueError(f"{name} must not be negative: {min(numbers)}")
         return numbers
+    plain = _plain_integers(column)
+    if plain is not None:
+        return plain
     check = _number(name, what)
     return array("q", [missing if n is None else check(i, n) for i, n in enumerate(column)])
+
+
+def _plain_integers(column: Any) -> array[int] | None:
+    """Return a list of nothing but good numbers, which need not be looked at one by one."""
+    if type(column) not in (list, tuple) or set(map(type, column)) != {int}:
+        return None
+    try:
+        numbers = array("q", column)
+    except OverflowError:
+        return None
+    return numbers if min(numbers) >= 0 else None
 
 
 def _number(name: str, what: str) -> Callable[[int, Any], int]:

@@ -348,8 +348,9 @@ def test_batches_that_are_full_may_be_compressed_before_the_step_that_sends_them
     futures = [harness.send(value=b"x" * 900, partition=0) for _ in range(5)]
     assert harness.core.has_full_batches
     if is_compressed_before:
-        for batch in harness.core.take_full_batches():
-            batch.compress()
+        while harness.core.has_full_batches:
+            for batch in harness.core.take_full_batches():
+                batch.compress()
         assert not harness.core.has_full_batches
     harness.run_for(1_500)
     sent = [len(batch.records) for batch in harness.sent_batches()]

@@ -697,11 +697,47 @@ def test_without_a_codec_there_is_nothing_to_compress_ahead():
 
 def test_no_more_is_compressed_ahead_than_a_request_holds():
     accumulator = compressing(ratio=1.0, max_request_size=1_500)
-    fill(accumulator, batches=4)
-    first, second, third, _ = queued(accumulator)
+    for partition in range(4):
+        fill(accumulator, TopicPartition("topic", partition))
+    heads = [head(accumulator, TopicPartition("topic", partition)) for partition in range(4)]
 
-    assert accumulator.take_full_batches() == [first, second]
-    assert accumulator.take_full_batches() == [third]
+    assert accumulator.take_full_batches() == heads[:2]
+    assert accumulator.take_full_batches() == heads[2:]
+
+
+def test_of_a_partition_one_batch_is_compressed_ahead_at_a_time_since_a_request_has_one():
+    accumulator = compressing(ratio=1.0)
+    fill(accumulator, batches=3)
+    first, second, _ = queued(accumulator)
+
+    assert accumulator.take_full_batches() == [first]
+    assert accumulator.take_full_batches() == [second]
+
+
+def test_a_thread_that_waits_for_all_batches_gets_the_one_that_is_sent_last():
+    accumulator = compressing(ratio=1.0)
+    fill(accumulator, batches=5)
+    first, second, failed, drained, _ = queued(accumulator)
+    accumulator.close_batch(drained)
+    failed.abort(KafkaError("gone"))
+
+    assert accumulator.take_newest_full_batch() is second
+    assert accumulator.take_full_batches() == [first]
+    assert accumulator.take_newest_full_batch() is None
+
+
+def test_a_batch_that_is_drained_while_another_thread_compresses_it_is_sent_as_it_was_drained():
+    accumulator = compressing(ratio=1.0)
+    fill(accumulator)
+    batch = accumulator.take_newest_full_batch()
+    accumulator.close_batch(batch)
+    drained = bytes(batch.builder._buffer)
+
+    batch.compress()
+    accumulator.settle_compressed()
+
+    assert batch.builder._buffer == drained
+    assert len(list(batch.builder.records())) == batch.record_count
 
 
 def test_a_batch_that_was_drained_or_has_failed_is_not_compressed_ahead():

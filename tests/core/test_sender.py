@@ -476,3 +476,53 @@ def test_nobody_is_woken_for_a_batch_that_has_to_wait_for_an_answer():
     assert not harness.core.needs_wakeup
     harness.send(partition=1)
     assert harness.core.needs_wakeup
+
+
+def make_busy(harness):
+    """Send to partitions 0 and 1 as much as one connection takes, and one batch more."""
+    for partition in (0, 1, 0):
+        harness.send(partition=partition)
+        harness.settle()
+    assert len(harness.client.waiting(PRODUCE)) == 2
+    harness.core.needs_wakeup = False
+
+
+def test_nobody_is_woken_for_a_broker_that_owes_answers_and_takes_no_more():
+    harness = idempotent(batch_size=0, max_in_flight_requests_per_connection=2)
+    make_busy(harness)
+    futures = [harness.send(partition=partition) for partition in (1, 0, 1)]
+    assert not harness.core.needs_wakeup
+    while harness.client.waiting(PRODUCE):
+        harness.client.answer_produce(harness.client.waiting(PRODUCE)[0])
+        harness.settle()
+    assert all(future.error is None for future in futures if future.done())
+    assert all(future.done() for future in futures)
+    harness.core.needs_wakeup = False
+    harness.send(partition=0)
+    assert harness.core.needs_wakeup
+
+
+def test_a_busy_broker_does_not_keep_another_one_waiting():
+    harness = idempotent(
+        batch_size=0,
+        max_in_flight_requests_per_connection=2,
+        node_count=2,
+        topics={"topic": 4},
+    )
+    for partition in (0, 2, 0):
+        harness.send(partition=partition)
+        harness.settle()
+    harness.core.needs_wakeup = False
+    harness.send(partition=2)
+    assert not harness.core.needs_wakeup
+    harness.send(partition=1)
+    assert harness.core.needs_wakeup
+
+
+def test_somebody_is_woken_to_compress_though_the_broker_takes_no_more():
+    harness = idempotent(
+        batch_size=0, max_in_flight_requests_per_connection=2, compression_type="gzip"
+    )
+    make_busy(harness)
+    harness.send(partition=1)
+    assert harness.core.needs_wakeup

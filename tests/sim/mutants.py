@@ -617,7 +617,7 @@ MUTANTS = (
     Mutant(
         "another-epoch-acknowledges",
         "txn_partition_map.py",
-        "if identity_of(batch) == self.producer_id_and_epoch and is_sequence_after(",
+        "if is_numbered_by(batch, self.producer_id_and_epoch) and is_sequence_after(",
         "if is_sequence_after(",
         "a success under an earlier identity counts for the present one",
     ),

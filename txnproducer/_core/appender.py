@@ -44,6 +44,7 @@ from txnproducer.errors import (
     RecordTooLargeError,
     TransactionAbortedError,
 )
+from txnproducer.records import TopicPartition
 
 NO_PARTITION: Final = -1
 
@@ -275,13 +276,22 @@ class Appender:
             number = self.transaction_number
             return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
         self._join_transaction(queue)
-        # Where five batches are on their way, an answer wakes the sender before it could do more.
-        transactions = self.transaction_manager
-        if transactions is None or not transactions.sequences.is_memory_of_broker_used_up(
-            queue.topic_partition
-        ):
+        if not self._is_answer_awaited(queue.topic_partition):
             self.needs_wakeup = True
         return outcome
+
+    def _is_answer_awaited(self, place: TopicPartition) -> bool:
+        """Tell whether an answer wakes the sender before it could do more for a partition."""
+        transactions = self.transaction_manager
+        if transactions is not None:
+            if transactions.sequences.is_memory_of_broker_used_up(place):
+                return True
+            if not transactions.is_send_to_partition_allowed(place):
+                return False  # perhaps it has to be added to the transaction
+        accumulator = self._accumulator
+        if not accumulator.busy_nodes or accumulator.is_compressing:
+            return False  # whoever is awake compresses ahead
+        return self._metadata.leader_of(place)[0] in accumulator.busy_nodes
 
     def _join_transaction(self, queue: PartitionQueue) -> None:
         if self.transaction_manager is not None:

@@ -164,9 +164,9 @@ def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
     place = head.topic_partition
     if not identity.is_send_to_partition_allowed(place):
         return True
-    if not identity.producer_id_and_epoch.is_valid:
-        return True
     sequences = identity.sequences
+    if not sequences.has_producer_id:
+        return True
     if head.has_sequence:
         if sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence):
             return True

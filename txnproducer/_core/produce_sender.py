@@ -167,6 +167,7 @@ class ProduceSender:
         if result.unknown_leader_topics:
             self._metadata.request_update()
         delay_ms = result.next_check_delay_ms
+        self._accumulator.busy_nodes.clear()
         for node_id, queues in result.ready_nodes.items():
             delay_ms = min(delay_ms, self._send_to_node(node_id, queues, now_ms))
         return delay_ms
@@ -175,6 +176,8 @@ class ProduceSender:
         connection = ConnectionId(node_id)
         if not self._client.is_ready(connection, now_ms):
             self._accumulator.update_node_latency(node_id, now_ms, can_drain=False)
+            if self._client.in_flight_count(connection):
+                self._accumulator.busy_nodes.add(node_id)
             return max(1, self._client.ready_delay_ms(connection, now_ms))
         self._accumulator.update_node_latency(node_id, now_ms, can_drain=True)
         drained = drain(

@@ -30,3 +30,7 @@ cdef class ProducerBatch:
     cdef public object result
     cdef public object topic_partition
     cdef public bint was_sent
+
+    cpdef bint has_reached_delivery_timeout(self, long long delivery_timeout_ms, long long now_ms)
+    cpdef object maybe_update_leader_epoch(self, long leader_epoch)
+    cpdef long long backoff_left_ms(self, long long now_ms)

@@ -326,6 +326,10 @@ class ProducerCore(Appender):
         """
         return self._accumulator.take_full_batches()
 
+    def take_newest_full_batch(self) -> ProducerBatch | None:
+        """Return one to compress likewise, for another thread than the one that sends."""
+        return self._accumulator.take_newest_full_batch()
+
     def take_callbacks(self) -> list[CallbackBatch]:
         """Return the delivery callbacks that became due; the shell runs them without its lock."""
         callbacks = self._accumulator.callbacks

@@ -75,6 +75,8 @@ class RecordAccumulator:
         active: the queues that are not empty, those that were served longest ago first.
         callbacks: batches of delivery callbacks that the shell has not taken yet.
         full_batches: those to be compressed that have no room for more, oldest first.
+        busy_nodes: brokers that had data ready and took none in the sender's last step, since
+            they owe answers; one of these wakes the sender.
     """
 
     def __init__(self, options: AccumulatorOptions, waiter: Waiter, dice: Dice) -> None:
@@ -84,11 +86,12 @@ class RecordAccumulator:
         self.active: dict[TopicPartition, PartitionQueue] = {}
         self.callbacks: list[CallbackBatch] = []
         self.full_batches: deque[ProducerBatch] = deque()
+        self.busy_nodes: set[int] = set()
         self._compressing: list[ProducerBatch] = []
         self.is_closed = False
         self._waiter = waiter
         self._dice = dice
-        self._is_compressing = options.compression_type != "none"
+        self.is_compressing = options.compression_type != "none"
         self._batch_size = max(1, options.batch_size)
         # What fits behind another record in such a batch is small enough by any limit.
         self._batch_limit = min(self._batch_size, options.max_request_size, options.buffer_memory)
@@ -198,7 +201,7 @@ class RecordAccumulator:
             batch.builder.set_memory(batch.memory_bytes)
             return batch.try_append(timestamp_ms, key, value, headers, on_delivery)
         queue.close_open_batch()
-        if self._is_compressing:
+        if self.is_compressing:
             self.full_batches.append(batch)
         return None
 
@@ -208,16 +211,36 @@ class RecordAccumulator:
         No records are appended to them any more, so that `compress` needs no lock.
         """
         taken: list[ProducerBatch] = []
+        places: set[TopicPartition] = set()
         size_bytes = 0
         full = self.full_batches
         while full and size_bytes < self.options.max_request_size:
+            if full[0].topic_partition in places:
+                break  # a request has one batch of a partition: that can go while others are made
             batch = full.popleft()
-            if not batch.is_closed and not batch.is_done:  # else it was drained, or has failed
-                batch.builder.seal()
+            if self._seal(batch):
+                places.add(batch.topic_partition)
                 size_bytes += batch.estimated_size_bytes
                 taken.append(batch)
-        self._compressing += taken
         return taken
+
+    def take_newest_full_batch(self) -> ProducerBatch | None:
+        """Return the batch to compress that is sent last, for a thread that waits for all of them.
+
+        Should it be drained meanwhile, both make its bytes, and the other's are sent.
+        """
+        while self.full_batches:
+            batch = self.full_batches.pop()
+            if self._seal(batch):
+                return batch
+        return None
+
+    def _seal(self, batch: ProducerBatch) -> bool:
+        if batch.is_closed or batch.is_done:  # it was drained, or has failed
+            return False
+        batch.builder.seal()
+        self._compressing.append(batch)
+        return True
 
     def settle_compressed(self) -> None:
         """Let go of what batches held beside what they were compressed to meanwhile.
@@ -254,7 +277,7 @@ class RecordAccumulator:
             options.compression_level,
             options.compression_lz4_block_bytes,
         )
-        if self._is_compressing:
+        if self.is_compressing:
             builder.compression_ratio = topic_queues.compression_ratio
         return builder
 
@@ -329,7 +352,7 @@ class RecordAccumulator:
         if batch.is_closed:
             return
         batch.builder.close()
-        if self._is_compressing:
+        if self.is_compressing:
             queues = self.topic_queues(batch.topic_partition.topic)
             queues.learn_compression_ratio(batch.builder.actual_compression_ratio)
             self._give_back_saved(batch)

@@ -88,6 +88,11 @@ class SequenceManager:
         # The next epoch is the first of another id, which has come.
         self._is_id_new = False
 
+    @property
+    def has_producer_id(self) -> bool:
+        """Whether there is an identity."""
+        return self.producer_id_and_epoch.producer_id >= 0
+
     # --- numbering ------------------------------------------------------------------------------
 
     def sequence_number(self, topic_partition: TopicPartition) -> int:
@@ -100,14 +105,15 @@ class SequenceManager:
 
     def has_stale_producer_id_and_epoch(self, topic_partition: TopicPartition) -> bool:
         """Tell whether a partition's numbers belong to an earlier identity."""
-        entry = self.partitions.get_or_create(topic_partition)
-        return entry.producer_id_and_epoch != self.producer_id_and_epoch
+        known = self.partitions.get_or_create(topic_partition).producer_id_and_epoch
+        # Nearly always the very same; what they hold is compared in Python.
+        return known is not self.producer_id_and_epoch and known != self.producer_id_and_epoch
 
     def maybe_update_producer_id_and_epoch(self, topic_partition: TopicPartition) -> None:
         """Begin anew under the present identity, if nothing of an earlier one is in flight."""
-        entry = self.partitions.get_or_create(topic_partition)
-        if entry.producer_id_and_epoch == self.producer_id_and_epoch:
+        if not self.has_stale_producer_id_and_epoch(topic_partition):
             return
+        entry = self.partitions.get(topic_partition)
         if not entry.has_in_flight_batches:
             entry.start_sequences_at_beginning(self.producer_id_and_epoch)
 

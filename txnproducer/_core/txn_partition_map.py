@@ -117,6 +117,14 @@ def identity_of(batch: NumberedBatch) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(batch.producer_id, batch.producer_epoch)
 
 
+def is_numbered_by(batch: NumberedBatch, producer: ProducerIdAndEpoch) -> bool:
+    """Tell whether a batch was numbered under an identity."""
+    return (
+        batch.producer_id == producer.producer_id
+        and batch.producer_epoch == producer.producer_epoch
+    )
+
+
 def _is_ahead(batch: NumberedBatch, other: NumberedBatch) -> bool:
     identity = (batch.producer_id, batch.producer_epoch)
     other_identity = (other.producer_id, other.producer_epoch)
@@ -175,7 +183,7 @@ class TxnPartitionEntry:
         """Tell whether a later batch was written: if this one was not, its place is taken."""
         return (
             self.last_acked_sequence != NO_LAST_ACKED_SEQUENCE
-            and identity_of(batch) == self.producer_id_and_epoch
+            and is_numbered_by(batch, self.producer_id_and_epoch)
             and is_sequence_after(self.last_acked_sequence, batch.last_sequence)
         )
 
@@ -198,7 +206,7 @@ class TxnPartitionEntry:
     def maybe_update_last_acked(self, batch: NumberedBatch, last_offset: int) -> None:
         """Note that a batch was acknowledged up to an offset (-1 if the offset is not known)."""
         self.last_acked_offset = max(self.last_acked_offset, last_offset)
-        if identity_of(batch) == self.producer_id_and_epoch and is_sequence_after(
+        if is_numbered_by(batch, self.producer_id_and_epoch) and is_sequence_after(
             batch.last_sequence, self.last_acked_sequence
         ):
             self.last_acked_sequence = batch.last_sequence
@@ -230,7 +238,7 @@ class TxnPartitionEntry:
         Raises:
             IllegalStateError: fewer numbers were given out than would be taken back.
         """
-        if identity_of(failed) != self.producer_id_and_epoch:
+        if not is_numbered_by(failed, self.producer_id_and_epoch):
             return
         if self.is_overtaken(failed):
             return  # the broker goes on from the later batch
@@ -239,7 +247,7 @@ class TxnPartitionEntry:
             batch
             for batch in self._in_flight
             if batch is not failed
-            and identity_of(batch) == self.producer_id_and_epoch
+            and is_numbered_by(batch, self.producer_id_and_epoch)
             and not is_sequence_after(base, batch.base_sequence)
         ]
         for sequence in (self.next_sequence, *(batch.base_sequence for batch in later)):

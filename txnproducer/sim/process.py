@@ -217,6 +217,9 @@ class Process:
         for full in self._full_batches:
             full.compress()
         self._full_batches = core.take_full_batches()
+        newest = core.take_newest_full_batch()  # by a thread that waits
+        if newest is not None:
+            self._full_batches.append(newest)
         events, network.inbox = network.inbox, []
         for event in events:
             core.handle(event, now_ms)
