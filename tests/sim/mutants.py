@@ -613,6 +613,24 @@ MUTANTS = (
         "self.offsets = tuple((p, OffsetAndMetadata(o.offset)) for p, o in offsets.items())",
         "of an offset the number matters",
     ),
+    Mutant(
+        "may-always-begin-again",
+        "txn_course.py",
+        "self._is_bump_required = self._has_stray_request = self.may_begin_again = False",
+        "self._is_bump_required = self._has_stray_request = False; self.may_begin_again = True",
+        "what a coordinator says of an abort may always be of another transaction",
+    ),
+    Mutant(
+        "fenced-at-the-last-epoch",
+        "txn_handler.py",
+        "        self._is_in_doubt |= failure.was_sent and self.may_begin_transaction\n",
+        "        self._is_in_doubt |= failure.was_sent and self.may_begin_transaction\n"
+        "        if failure.was_sent and self._actions.producer_id_and_epoch.producer_epoch == 32766:\n"
+        "            from txnproducer.errors import ProducerFencedError\n"
+        "            self.fatal_error(ProducerFencedError())\n"
+        "            return\n",
+        "at the last epoch a lost answer may be one that fenced",
+    ),
     # --- the guard against late requests, kind by kind ------------------------------------------
     Mutant(
         "another-epoch-acknowledges",

@@ -192,8 +192,6 @@ class Checkers:
         commit: SentCommit,
         described: ProducerIdAndEpoch,
         state: str,
-        *,
-        may_begin_again: bool,
     ) -> None:
         """Look at what was found out about a commit, where the coordinator tells it plainly.
 
@@ -203,7 +201,7 @@ class Checkers:
         producer_id, epoch = commit.producer.producer_id, commit.producer.producer_epoch
         end = ProducerIdAndEpoch(producer_id, epoch + int(commit.is_transaction_v2))
         is_plain = described == end and state in _ENDS
-        is_plain &= not (may_begin_again and "Abort" in state)
+        is_plain &= not (self._may_begin_again(attempt, commit) and "Abort" in state)
         if is_plain and attempt.claim != _ENDS[state]:
             self._history.violate(
                 "unknown", f"{attempt.name} is {attempt.claim}, but the coordinator says {state}"
@@ -212,6 +210,12 @@ class Checkers:
             self._history.violate(
                 "unknown", f"{attempt.name} is {attempt.claim}, and a commit can still arrive"
             )
+
+    def _may_begin_again(self, attempt: Attempt, commit: SentCommit) -> bool:
+        is_v1 = not commit.is_transaction_v2
+        return is_v1 and (
+            attempt.is_leased or commit.producer in self._history.openings_in_doubt
+        )
 
     def unknown(self, process: Process, attempt: Attempt) -> None:
         """Look whether a commit had no answer of which nobody is said to know what became."""

@@ -25,8 +25,9 @@ is given. So a failure needs an excuse:
   whether they are written: they cannot get other numbers
 * a lost answer to the request for the last epoch: a broker that is asked again gives
   UNKNOWN_SERVER_ERROR, and a producer that must not fence another one cannot do without
-* lost answers to the request behind the last epoch: a broker gives the new producer id once more,
-  and then takes whoever asks for a fenced producer (`integration/conformance/cases/last_epochs`)
+* two lost answers to the request behind the last epoch: a broker gives the new producer id once
+  more, and then takes whoever asks for a fenced producer
+  (`integration/conformance/cases/last_epochs.py`)
 * a partition that has forgotten a producer which was idle for too long: the producer cannot tell
   that from lost records, and has no place any more for what is in doubt
 """
@@ -62,6 +63,8 @@ TIME_ENOUGH: Final = MappingProxyType(
 CAN_BUMP = 3
 # The last one that a client may get.
 _LAST_EPOCH = 2**15 - 2
+# So often it may have been given a new producer id behind that one; whoever asks again is fenced.
+_FENCED_AFTER = 2
 _PASSING = ("abort", "resume", "fix")
 
 
@@ -101,8 +104,6 @@ def unexcused(
                 or _is_forgotten_in_doubt(attempt, history)
                 or is_undone
             )
-            if is_shaken and _is_refused_an_epoch(attempt):
-                continue
             is_stuck = not can_bump and (
                 _is_in_doubt(attempt, history) or _is_forgotten_in_doubt(attempt, history)
             )
@@ -114,6 +115,7 @@ def unexcused(
                 passing if is_faulty else (),
                 is_doubtful=is_doubtful,
                 is_raced=_who(attempt) in raced,
+                inits_in_doubt=history.inits_in_doubt[attempt.identity],
             )
         elif not _has_own_fault(attempt):
             for record in attempt.records:
@@ -128,7 +130,12 @@ def _who(attempt: Attempt) -> tuple[str, int]:
 
 
 def _of_transaction(
-    attempt: Attempt, passing: Collection[str], *, is_doubtful: bool, is_raced: bool
+    attempt: Attempt,
+    passing: Collection[str],
+    *,
+    is_doubtful: bool,
+    is_raced: bool,
+    inits_in_doubt: int,
 ) -> Iterator[str]:
     told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
     for error in told:
@@ -137,6 +144,8 @@ def _of_transaction(
             is_excused = is_doubtful and attempt.has_timed_out
         elif is_raced and isinstance(error, ProducerFencedError):
             is_excused = True  # when it aborts, or begins the next one
+        elif _is_refused_an_epoch(attempt, error, inits_in_doubt):
+            is_excused = True
         elif error is attempt.abort_error:
             is_excused = attempt.has_given_up
         elif passing:
@@ -148,13 +157,13 @@ def _of_transaction(
             yield f"{attempt.name}: {type(error).__name__} ({error.recovery}): {error}"
 
 
-def _is_refused_an_epoch(attempt: Attempt) -> bool:
-    """Tell whether it lost answers where the epochs of a producer id end, and was then refused."""
-    if attempt.identity.producer_epoch == _LAST_EPOCH:
-        return any(isinstance(error, ProducerFencedError) for error in attempt.errors)
-    is_next_to_last = attempt.identity.producer_epoch == _LAST_EPOCH - 1
+def _is_refused_an_epoch(attempt: Attempt, error: KafkaError, inits_in_doubt: int) -> bool:
+    """Tell whether it fails since answers were lost where the epochs of a producer id end."""
+    epoch = attempt.identity.producer_epoch
+    if epoch == _LAST_EPOCH:
+        return inits_in_doubt >= _FENCED_AFTER and isinstance(error, ProducerFencedError)
     refusal = f"InitProducerId was answered {ErrorCode.UNKNOWN_SERVER_ERROR.name}"
-    return is_next_to_last and any(refusal in str(error) for error in attempt.errors)
+    return epoch == _LAST_EPOCH - 1 and inits_in_doubt > 0 and refusal in str(error)
 
 
 def _is_forgotten(attempt: Attempt) -> bool:

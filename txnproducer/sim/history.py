@@ -209,6 +209,10 @@ class History:
         doubtful_at: the same, each with the partition.
         forgotten_at: the attempts of whose producer a partition said that it does not know it.
         straggled_ms: when a participant last asked for a claim of an old lease, by its id.
+        inits_in_doubt: how often a producer asked for another identity and was not told whether
+            it has got it, by the one that it had.
+        openings_in_doubt: the identities under which a request by which a transaction can begin
+            had no answer.
         told: the partition and first offset of each batch, as the answers came; by network, which
             is one for each life of a process.
     """
@@ -224,6 +228,8 @@ class History:
         self.doubtful: set[str] = set()
         self.doubtful_at: set[tuple[str, TopicPartition]] = set()
         self.forgotten_at: set[tuple[str, TopicPartition]] = set()
+        self.inits_in_doubt: Counter[ProducerIdAndEpoch] = Counter()
+        self.openings_in_doubt: set[ProducerIdAndEpoch] = set()
         self.told: dict[object, list[tuple[TopicPartition, int]]] = defaultdict(list)
         self.violations: list[tuple[str, str]] = []
 

@@ -370,7 +370,9 @@ class SimNetwork:
             link.life += 1
             link.is_ready = False
             failure = ResponseFailure.DISCONNECTED
-            ends += [ClientResponse(request, None, failure) for request in link.in_flight.values()]
+            for request in link.in_flight.values():
+                self._rules.lost(request.body)
+                ends.append(ClientResponse(request, None, failure))
             link.in_flight.clear()
         return ends
 

@@ -26,6 +26,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from txnproducer._protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
@@ -296,6 +298,10 @@ class WireRules:
 
     def lost(self, request: Request) -> None:
         """Look at a request that ended without an answer."""
+        if isinstance(request, InitProducerIdRequest):
+            self._history.inits_in_doubt[_present_identity(request)] += 1
+        elif isinstance(request, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest):
+            self._history.openings_in_doubt.add(_present_identity(request))
         for part in request.partitions if isinstance(request, ProduceRequest) else ():
             self._note_refusal(part, ErrorCode.NETWORK_EXCEPTION)
         for numbers, header in self._batches(request, None):
@@ -327,7 +333,7 @@ class WireRules:
             self._history.violate("offsets", f"{self._name}: sent as {told}, not as {member}")
 
     def _check_identity(self, body: InitProducerIdRequest) -> None:
-        told = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
+        told = _present_identity(body)
         is_own = body.transactional_id is not None and body.transactional_id == self._own_id
         self.claims_asked += not is_own
         if is_own and told != self._identity:
@@ -378,6 +384,8 @@ class WireRules:
         if isinstance(request, EndTxnRequest) and request.is_commit:
             self.commits_in_doubt -= response.error_code not in _MAYBE_ENDED
         is_claim = getattr(request, "transactional_id", self._own_id) != self._own_id
+        if isinstance(request, InitProducerIdRequest) and response.error_code in _MAYBE_ENDED:
+            self._history.inits_in_doubt[_present_identity(request)] += 1
         if not response.error_code and response.producer_id >= 0 and not is_claim:
             self._identity = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
@@ -432,3 +440,9 @@ class WireRules:
             and not isinstance(error_for_code(code), _NOT_REFUSED)
         ):
             numbers.refused.add(base)
+
+
+def _present_identity(
+    body: InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest,
+) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(body.producer_id, body.producer_epoch)

@@ -323,7 +323,7 @@ class UsualTransaction:
                 commit, known.state.value, described, may_begin_again=again
             )
             self._simulator.checkers.resolved(
-                self._attempt, commit, described, known.state.value, may_begin_again=again
+                self._attempt, commit, described, known.state.value
             )
 
     def _note_end(self, error: KafkaError) -> None:
