@@ -6,6 +6,7 @@ import _thread
 import signal
 import threading
 import time
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from txnproducer import _turnstile
 from txnproducer._record.implementation import IMPL
+from txnproducer.errors import IllegalStateError
 
 PATIENCE_S = 10.0
 compiled: Any
@@ -25,7 +27,7 @@ needs_compiled = pytest.mark.skipif(
     compiled is None or IMPL != "cython", reason="this run is of the pure Python parts"
 )
 LOCKS = [
-    pytest.param(threading.Lock, id="python"),
+    pytest.param(_turnstile.Lock, id="python"),
     pytest.param(lambda: compiled.Lock(), id="cython", marks=needs_compiled),
 ]
 each_lock = pytest.mark.parametrize("new_lock", LOCKS)
@@ -37,6 +39,23 @@ def run(target, *arguments):
     return thread
 
 
+@contextmanager
+def held_elsewhere(lock, seconds=PATIENCE_S):
+    """Have another thread hold a lock, until the end of the block or so many seconds."""
+    is_taken, is_over = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            is_taken.set()
+            is_over.wait(seconds)
+
+    holder = run(hold)
+    assert is_taken.wait(PATIENCE_S)
+    yield
+    is_over.set()
+    holder.join(PATIENCE_S)
+
+
 @each_lock
 def test_a_lock_is_taken_once(new_lock):
     lock = new_lock()
@@ -44,9 +63,14 @@ def test_a_lock_is_taken_once(new_lock):
     assert not lock.locked()
     assert lock.acquire()
     assert lock.locked()
-    assert not lock.acquire(blocking=False)
+    assert lock.is_mine()
     lock.release()
     assert not lock.locked()
+    assert not lock.is_mine()
+    with held_elsewhere(lock):
+        assert lock.locked()
+        assert not lock.is_mine()
+        assert not lock.acquire(blocking=False)
     with lock:
         assert lock.locked()
     assert not lock.locked()
@@ -74,25 +98,30 @@ def test_what_nobody_has_cannot_be_released(new_lock):
 @each_lock
 def test_a_wait_with_a_time_out_ends(new_lock):
     lock = new_lock()
-    lock.acquire()
-    began = time.monotonic()
+    with held_elsewhere(lock):
+        began = time.monotonic()
 
-    assert not lock.acquire(timeout=0.05)
+        assert not lock.acquire(timeout=0.05)
 
-    assert 0.04 <= time.monotonic() - began < PATIENCE_S
-    lock.release()
+        assert 0.04 <= time.monotonic() - began < PATIENCE_S
     assert lock.acquire(timeout=0.05)
 
 
 @each_lock
-def test_another_thread_may_release(new_lock):
+def test_a_wait_ends_when_the_other_thread_lets_go(new_lock):
     lock = new_lock()
-    lock.acquire()
-    timer = threading.Timer(0.05, lock.release)
-    timer.start()
+    with held_elsewhere(lock, seconds=0.05):
+        assert lock.acquire(timeout=PATIENCE_S)
+        assert lock.is_mine()
+        lock.release()
 
-    assert lock.acquire(timeout=PATIENCE_S)
-    timer.join()
+
+@needs_compiled
+def test_the_compiled_lock_waits_for_nobody_in_its_own_thread():
+    lock = compiled.Lock()
+    with lock, pytest.raises(IllegalStateError, match="interrupts another call"):
+        lock.acquire()
+    assert not lock.locked()
 
 
 @each_lock
@@ -119,17 +148,16 @@ def test_no_two_threads_are_inside(new_lock):
 @each_lock
 def test_ctrl_c_ends_a_wait(new_lock):
     lock = new_lock()
-    lock.acquire()
     timer = threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-    timer.start()
+    with held_elsewhere(lock):
+        timer.start()
 
-    with pytest.raises(KeyboardInterrupt):
-        with lock:
-            pytest.fail("somebody else has the lock")
+        with pytest.raises(KeyboardInterrupt):
+            with lock:
+                pytest.fail("somebody else has the lock")
 
-    timer.join()
-    assert lock.locked()  # by who had it; the wait has left nothing behind
-    lock.release()
+        timer.join()
+        assert lock.locked()  # by who had it; the wait has left nothing behind
     assert not lock.locked()
 
 

@@ -5,10 +5,12 @@ from cpython.pythread cimport PyThread_type_lock
 cdef class Lock:
     cdef PyThread_type_lock _lock
     cdef bint _is_taken
+    cdef unsigned long _owner
 
     cdef bint try_take(self) noexcept
     cdef int take(self) except -1
     cdef int give(self) except -1
+    cdef void _have(self) noexcept
     cdef bint _wait(self, double timeout_s) except -1
 
 cdef class Turnstile:

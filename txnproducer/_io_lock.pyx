@@ -20,10 +20,13 @@ from cpython.pythread cimport (
     PyLockStatus,
     PyThread_allocate_lock,
     PyThread_free_lock,
+    PyThread_get_thread_ident,
     PyThread_release_lock,
 )
 
 from time import monotonic
+
+from txnproducer._turnstile import reentered
 
 cdef extern from *:
     """
@@ -56,15 +59,19 @@ cdef class Lock:
         """Take the lock if nobody has it; tell whether that came about."""
         if PyThread_acquire_lock_timed(self._lock, 0, 0) != PY_LOCK_ACQUIRED:
             return False
-        self._is_taken = True
+        self._have()
         return True
 
     cdef int take(self) except -1:
         """Take the lock, and wait for it as long as that takes."""
         if not self.try_take():
             self._wait(-1.0)
-            self._is_taken = True
+            self._have()
         return 0
+
+    cdef void _have(self) noexcept:
+        self._is_taken = True
+        self._owner = PyThread_get_thread_ident()
 
     cdef int give(self) except -1:
         """Release the lock."""
@@ -79,6 +86,8 @@ cdef class Lock:
         cdef PyLockStatus status
         cdef long long left_us = -1
         cdef double deadline = monotonic() + timeout_s
+        if timeout_s < 0 and self.is_mine():
+            raise reentered("call it")
         while True:
             if timeout_s >= 0:
                 left_us = max(0, <long long>((deadline - <double>monotonic()) * 1e6))
@@ -94,11 +103,15 @@ cdef class Lock:
             return True
         if not blocking or not self._wait(timeout):
             return False
-        self._is_taken = True
+        self._have()
         return True
 
+    def is_mine(self):
+        """Return whether the calling thread has it."""
+        return self._is_taken and self._owner == PyThread_get_thread_ident()
+
     def release(self):
-        """Release the lock; another thread may."""
+        """Release the lock."""
         self.give()
 
     def locked(self):

@@ -27,7 +27,7 @@ from typing import Protocol
 
 from txnproducer._core.results import CallbackBatch
 from txnproducer._protocol.events import ClientEvent
-from txnproducer._turnstile import PassedBy, new_lock, new_turnstile
+from txnproducer._turnstile import PassedBy, new_lock, new_turnstile, refuse_reentry
 from txnproducer.errors import IllegalStateError
 
 _LOG = logging.getLogger(__name__)
@@ -228,6 +228,7 @@ class IoThread:
         Raises:
             IllegalStateError: called in a delivery callback, which would wait for itself.
         """
+        refuse_reentry(self.lock, "result")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         wait = _Wait(is_done)
         with self.lock:

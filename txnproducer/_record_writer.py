@@ -34,7 +34,7 @@ from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
 from txnproducer._record.implementation import IMPL
 from txnproducer._row_sending import RowSender
-from txnproducer._turnstile import new_turnstile
+from txnproducer._turnstile import new_turnstile, refuse_reentry
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import ClaimRefusedError, KafkaError
@@ -93,6 +93,7 @@ class RecordWriter:
         self._rows = RowSender(self._core, self._io, config)
         self._io.start(self._core)
         self._refusal = None
+        self._is_end_awaited = False
         _live_producers.remember(self)
 
     def _be_quick(self) -> None:
@@ -168,8 +169,7 @@ class RecordWriter:
         on_delivery: OnDelivery | None,
     ) -> FutureRecordMetadata:
         """Write a record, with every check."""
-        if self._refusal is not None:
-            raise self._refusal("send")
+        self._check_usable("send")
         if type(value) is not bytes or self._value_serializer is not None:
             value = to_bytes("value", value, self._value_serializer)
         if key is not None and (type(key) is not bytes or self._key_serializer is not None):
@@ -336,6 +336,7 @@ class RecordWriter:
 
     def metrics(self) -> dict[str, float]:
         """Return the counters and rates, under the Java client's names."""
+        refuse_reentry(self._lock, "metrics")
         with self._lock:
             return self._core.metrics()
 
@@ -344,7 +345,9 @@ class RecordWriter:
     def close(self, timeout: float | None = None) -> None:
         """Deliver what was sent, abort an open transaction, finish a commit under way, and end.
 
-        Closing again does nothing. In a delivery callback it acts as with a time-out of 0.
+        Closing again does nothing. In a delivery callback it acts as with a time-out of 0. In a
+        signal handler or a finalizer that has interrupted another call of this producer, it waits
+        for nothing: the producer ends behind it, in good order, and that call with it.
 
         Args:
             timeout: seconds after which what is left is failed by force; None for
@@ -354,10 +357,14 @@ class RecordWriter:
             ValueError: the time-out is negative.
         """
         limit_s = self._delivery_s if timeout is None else _seconds(timeout)
-        if self._refusal is not None:
+        if self._refusal is not None and not self._is_end_awaited:
             return
         self._refusal = _advice.closed
         self._be_slow()
+        self._is_end_awaited = self._lock.is_mine()
+        if self._is_end_awaited:  # by the next who closes it, at the latest where the process ends
+            self._io.orphan()
+            return
         _live_producers.forget(self)
         try:
             self._io.close(limit_s)
@@ -402,6 +409,7 @@ class RecordWriter:
     def _check_usable(self, call: str) -> None:
         if self._refusal is not None:
             raise self._refusal(call)
+        refuse_reentry(self._lock, call)
 
     def _await(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
         """Begin an operation and wait for its end; raise what it ended with."""

@@ -283,7 +283,8 @@ class TransactionalProducer(RecordWriter):
         It can add offsets, adopt receipts, commit or abort, and then make transactions of its
         own. It writes no records into this one. Only the cluster's id is asked for: where the
         transaction is over, or a newer producer has the id, the commit says so; and so it does
-        where participants and holder have written nothing at all (abort then).
+        where participants and holder have written nothing at all. Such a commit ends the
+        producer: if all receipts are empty, and the holder added no offsets, abort instead.
 
         Args:
             lease: what `lease()` returned in the other process.

@@ -213,9 +213,7 @@ class Checkers:
 
     def _may_begin_again(self, attempt: Attempt, commit: SentCommit) -> bool:
         is_v1 = not commit.is_transaction_v2
-        return is_v1 and (
-            attempt.is_leased or commit.producer in self._history.openings_in_doubt
-        )
+        return is_v1 and (attempt.is_leased or commit.producer in self._history.openings_in_doubt)
 
     def unknown(self, process: Process, attempt: Attempt) -> None:
         """Look whether a commit had no answer of which nobody is said to know what became."""

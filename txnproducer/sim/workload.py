@@ -322,9 +322,7 @@ class UsualTransaction:
             self._attempt.claim = resolve(
                 commit, known.state.value, described, may_begin_again=again
             )
-            self._simulator.checkers.resolved(
-                self._attempt, commit, described, known.state.value
-            )
+            self._simulator.checkers.resolved(self._attempt, commit, described, known.state.value)
 
     def _note_end(self, error: KafkaError) -> None:
         """Note what a producer that has ended says about the transaction."""
