@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from integration.readers import read_with_confluent
-from integration.spark_frames import PARTITIONS, Strike, expected, keyed, seen
+from integration.spark_frames import PARTITIONS, Strike, expected, keyed, seen, wait_for
 from txnproducer.spark import (
     ExactlyOnceKafkaSink,
     LedgerError,
@@ -111,6 +111,32 @@ def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic,
     assert seen(kafka, topic) == expected(20)
     sink(query_id="new", on_foreign_ledger="take_over").write(keyed(spark, 5, first=20), 0)
     assert seen(kafka, topic) == expected(25)
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_a_query_goes_on_in_another_topic_if_the_ledger_stays_in_the_old_one(
+    spark, kafka, topic, sink, atomicity
+):
+    other = f"{topic}-other"
+    kafka.create_topic(other, partitions=PARTITIONS)
+
+    def write(count, batch_id, **arguments):
+        writer = sink(atomicity=atomicity, **arguments)
+        try:
+            writer.write(keyed(spark, count, first=10 * batch_id), batch_id)
+        finally:
+            writer.close()
+
+    write(10, 0)
+    write(10, 1)
+    with pytest.raises(LedgerError, match="no ledger"):
+        write(10, 2, topic=other)
+    with pytest.raises(Exception, match="comes again with other rows"):
+        write(10, 1, topic=other, ledger_topic=topic)
+    write(10, 1, topic=other, ledger_topic=topic, on_replay_mismatch="keep")
+    write(10, 2, topic=other, ledger_topic=topic)
+    wait_for(kafka, topic, expected(20))
+    wait_for(kafka, other, expected(10, first=20))
 
 
 def test_a_later_batch_without_any_ledger_is_refused(spark, kafka, topic, sink):
