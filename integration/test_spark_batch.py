@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from integration.readers import read_with_confluent
+from integration.spark_chaos.gates import Gate, Gatekeeper
 from integration.spark_frames import (
     PARTITIONS,
     Strike,
@@ -252,32 +254,65 @@ def test_a_batch_whose_job_is_cancelled_is_aborted_and_not_run_again(
     wait_for(kafka, topic, expected(10))
 
 
+@dataclass(frozen=True)
+class Pause:
+    """Lets readers look at what a task has had acknowledged, by either atomicity's name of it."""
+
+    def __call__(self, name, info):
+        if name in ("task_after_receipt", "task_after_commit"):
+            time.sleep(0.5)
+
+
 def test_no_reader_sees_a_part_of_a_batch(spark, kafka, topic, sink):
-    writer, is_over, counts = sink(), threading.Event(), set()
+    writer, is_over, passes = sink(on_event=Pause()), threading.Event(), []
+    rows, batches, size = 900, 3, 1000  # several of the producer's batches for each partition
+
+    def places():
+        reads = read_with_confluent(kafka.bootstrap_servers, topic)
+        return Counter((read.partition, number_of(read) // rows) for read in reads)
 
     def read():
         while not is_over.is_set():
-            counts.add(len(seen(kafka, topic)))
+            passes.append(places())
 
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        for number in range(3):
-            writer.write(keyless(spark, 900, partitions=3, first=900 * number), number)
-        wait_for(kafka, topic, expected(2700))
+        for number in range(batches):
+            data = keyless(spark, rows, partitions=6, first=rows * number)
+            writer.write(data.selectExpr(f"rpad(value, {size}, ' ') AS value"), number)
+        wait_until(lambda: places().total() == batches * rows, "readers do not see all rows")
     finally:
         is_over.set()
         reader.join()
-    # A reader takes the partitions one after the other; each of them holds a third of a batch.
-    assert {count % 300 for count in counts} == {0}
+    # A reader takes the partitions one after the other, each at a moment of its own.
+    whole = places()
+    assert [
+        (place, seen, whole[place])
+        for each in passes
+        for place, seen in each.items()
+        if seen != whole[place]
+    ] == []
+    assert any(0 < each.total() < batches * rows for each in passes), "nobody looked meanwhile"
 
 
-def test_a_newer_driver_fences_the_older(spark, kafka, topic, sink):
-    older = sink()
+def test_a_newer_driver_fences_the_older_before_its_commit(spark, kafka, topic, sink, tmp_path):
+    keeper = Gatekeeper(tmp_path)
+    older = sink(on_event=keeper.hook(Gate("older", "batch_before_commit", 1)))
     older.write(keyless(spark, 10), 0)
-    sink().write(keyless(spark, 10, first=10), 1)
-    report = older.write(keyless(spark, 10, first=10), 1)
-    assert report.transactions == 0
+    reports = []
+    thread = threading.Thread(
+        target=lambda: reports.append(older.write(keyless(spark, 10, first=10), 1))
+    )
+    thread.start()
+    try:
+        keeper.await_arrival("older", 90)  # all of its rows are acknowledged
+        assert sink().write(keyless(spark, 10, first=10), 1).transactions == 1
+    finally:
+        keeper.give_leave("older")
+        thread.join(60)
+    # It was told that its commit failed, and has found the batch in the ledger.
+    assert [(report.batch_id, report.rows) for report in reports] == [(1, 10)]
     wait_for(kafka, topic, expected(20))
 
 

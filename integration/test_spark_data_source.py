@@ -280,6 +280,19 @@ def test_a_batch_job_is_written_once_and_its_replay_not_at_all(streams):
     streams.wait_for(streams.expected())
 
 
+def test_a_partition_that_the_topic_has_not_is_refused_at_once(streams):
+    def save(number, batch_id):
+        frame = streams.spark.sql(f"SELECT 'value {batch_id}' AS value, {number} AS partition")
+        given = streams.options(queryId="nightly", batchId=batch_id)
+        frame.write.format(FORMAT).mode("append").options(**given).save()
+
+    save(1, 0)
+    # Without the check the producer waits for the partition in each attempt (max.block.ms).
+    with pytest.raises(Exception, match=r"SchemaError.* partition 2 .*partitions 0 to 1\."):
+        save(2, 1)
+    assert streams.seen() == [b"value 0"]
+
+
 def test_what_does_not_fit_is_refused_before_a_task_starts(streams):
     frame = streams.spark.range(3).selectExpr("cast(id as string) AS value")
 

@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from integration.readers import read_with_confluent
-from integration.spark_frames import Strike, expected, keyed, seen
+from integration.spark_frames import PARTITIONS, Strike, expected, keyed, seen, wait_for
 from txnproducer.spark import (
     ExactlyOnceKafkaSink,
     LedgerError,
@@ -112,6 +113,32 @@ def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic,
     assert seen(kafka, topic) == expected(25)
 
 
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_a_query_goes_on_in_another_topic_if_the_ledger_stays_in_the_old_one(
+    spark, kafka, topic, sink, atomicity
+):
+    other = f"{topic}-other"
+    kafka.create_topic(other, partitions=PARTITIONS)
+
+    def write(count, batch_id, **arguments):
+        writer = sink(atomicity=atomicity, **arguments)
+        try:
+            writer.write(keyed(spark, count, first=10 * batch_id), batch_id)
+        finally:
+            writer.close()
+
+    write(10, 0)
+    write(10, 1)
+    with pytest.raises(LedgerError, match="no ledger"):
+        write(10, 2, topic=other)
+    with pytest.raises(Exception, match="comes again with other rows"):
+        write(10, 1, topic=other, ledger_topic=topic)
+    write(10, 1, topic=other, ledger_topic=topic, on_replay_mismatch="keep")
+    write(10, 2, topic=other, ledger_topic=topic)
+    wait_for(kafka, topic, expected(20))
+    wait_for(kafka, other, expected(10, first=20))
+
+
 def test_a_later_batch_without_any_ledger_is_refused(spark, kafka, topic, sink):
     with pytest.raises(LedgerError, match="no ledger"):
         sink().write(keyed(spark, 10), 5)
@@ -157,6 +184,33 @@ def test_what_does_not_fit_is_refused_on_the_driver(spark, topic, sink):
         sink(options={"transactionTimeout": 10**8}).write(keyed(spark, 1), 0)
     with pytest.raises(Exception, match="query_id"):
         sink(query_id=None).write(keyed(spark, 1), 0)
+
+
+@pytest.mark.parametrize("is_arrow", [True, False])
+def test_a_partition_that_the_topic_has_not_is_refused_at_once(
+    spark, kafka, topic, sink, is_arrow
+):
+    def write(writer, number, batch_id):
+        rows = spark.createDataFrame(
+            [(number, f"value {batch_id}")], "partition int, value string"
+        )
+        if is_arrow:
+            writer.write(rows, batch_id)
+        else:
+            rows.repartition(1).foreachPartition(writer.partition_writer(batch_id, writers=1))
+
+    writer = sink()
+    write(writer, PARTITIONS - 1, 0)
+    # Without the check the producer waits for the partition in each attempt (max.block.ms).
+    with pytest.raises(
+        Exception, match=rf"SchemaError.* partition {PARTITIONS} .*0 to {PARTITIONS - 1}"
+    ):
+        write(writer, PARTITIONS, 1)
+    assert seen(kafka, topic) == expected(1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result()
+    write(writer, PARTITIONS, 1)  # the same sink, which has seen the topic before
+    assert seen(kafka, topic) == expected(2)
 
 
 def test_a_partition_writer_writes_what_foreach_partition_gives_it(spark, kafka, topic, sink):

@@ -21,7 +21,9 @@ from integration.spark_chaos.stage import Stage
 WRITERS: tuple[Writer, ...] = ("partition", "batch", "source", "plain")
 SHORT: tuple[tuple[str, Writer], ...] = (
     ("executor-after-commit", "partition"),
-    ("driver-before-end", "batch"),
+    ("deleted-checkpoint", "partition"),
+    ("zombie", "batch"),
+    ("driver-after-end", "batch"),
 )
 _FEW = 3
 
@@ -32,7 +34,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--faults", nargs="+", choices=sorted(BY_NAME), default=sorted(BY_NAME))
     parser.add_argument("--writers", nargs="+", choices=WRITERS, default=list(WRITERS))
-    parser.add_argument("--short", action="store_true", help="two faults, one run each")
+    parser.add_argument("--short", action="store_true", help="four faults, one run each")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from integration.readers import values
+from integration.readers import Read, values
 from integration.spark_chaos.checks import Count
 from integration.spark_chaos.scene import BATCHES, Scene
 from integration.spark_chaos.writers import HALF_WAY
@@ -110,14 +110,16 @@ def _failed(scene: Scene, *told: str) -> None:
         raise WrongEndError(f"no error that says {missing}: {gist(error)}")
 
 
-def _refused(scene: Scene, error_class: type[SinkError], *told: str) -> str:
-    """Let the query run into its refusal; return what it was told."""
-    before = values(scene.reads())
+def _refused(scene: Scene, before: list[Read], error_class: type[SinkError], *told: str) -> str:
+    """Let the query run into its refusal; return what it was told.
+
+    Nothing may have come to what there was before it was submitted: it does not wait for us.
+    """
     error = scene.finish()
     missing = [text for text in (error_class.__name__, *told) if text not in error]
     if missing:
         raise WrongEndError(f"no refusal that says {missing}: {gist(error)}")
-    if values(scene.reads()) != before:
+    if values(scene.reads()) != values(before):
         raise WrongEndError("rows were written before the refusal")
     return error_class.__name__
 
@@ -246,9 +248,11 @@ def speculation(scene: Scene) -> End:
     """A second attempt of a slow task overtakes the first, which then goes on."""
     event = _WRITTEN[scene.writer]
     slow = scene.gate(_STRUCK, event)
+    before = scene.reads()
     scene.submit(slow, scene.gate(_TWIN, event, action="note"), settings=_MAY_SPECULATE)
     if scene.writer == "batch":
-        refusal = _refused(scene, SinkError, "spark.speculation=true", 'atomicity="partition"')
+        way_out = 'atomicity="partition"'
+        refusal = _refused(scene, before, SinkError, "spark.speculation=true", way_out)
         return End(Count(0, 0, 0, len(scene.reads())), refusal=refusal)
     scene.keeper.await_arrival(_STRUCK)
     scene.keeper.await_arrival(_TWIN)
@@ -278,12 +282,14 @@ def other_partitions(scene: Scene) -> End:
     scene.submit(scene.gate(_STRUCK, _BEFORE_END[scene.writer]))
     scene.keeper.await_arrival(_STRUCK)
     scene.kill_driver()
-    scene.submit(partitions=5)
     if scene.writer != "partition":  # nothing is committed yet, or nobody knows what is
+        scene.submit(partitions=5)
         return _exact(scene)
-    refusal = _refused(
-        scene, PartialReplayError, f"batch {scene.batch} is committed in part", "Ways out"
-    )
+    scene.await_no_executors()  # what they were about is committed by now, or never
+    before = scene.reads()
+    scene.submit(partitions=5)
+    in_part = f"batch {scene.batch} is committed in part"
+    refusal = _refused(scene, before, PartialReplayError, in_part, "Ways out")
     # And the way out that it names.
     scene.submit()
     end = _exact(scene)
@@ -295,14 +301,15 @@ def deleted_checkpoint(scene: Scene) -> End:
     scene.submit()
     end = _exact(scene)
     scene.delete_checkpoint()
+    before = scene.reads()
     scene.submit()
     if scene.writer == "plain":
         return _exact(scene)
     told = ["belongs to another query", "another sink id"]
     if scene.writer == "batch":
         told.append(f"holds batch {BATCHES - 1}")
-    refusal = _refused(scene, LedgerError, *told)
-    return End(end.count, end.torn, refusal)
+    refusal = _refused(scene, before, LedgerError, *told)
+    return End(scene.count(), end.torn, refusal)
 
 
 # --- all of them ---------------------------------------------------------------------------------
@@ -390,5 +397,4 @@ FAULTS: Final = (
     Fault("deleted-checkpoint", "the checkpoint is deleted", deleted_checkpoint, kills=False),
 )
 BY_NAME: Final = {fault.name: fault for fault in FAULTS}
-
 __all__ = ["BY_NAME", "FAULTS", "End", "Fault", "Play", "WrongEndError"]

@@ -151,6 +151,10 @@ class Scene:
             raise RuntimeError("nothing was submitted")
         self._driver.kill()
 
+    def await_no_executors(self) -> None:
+        """Wait until those of a killed driver have ended as well."""
+        wait_until(lambda: not self.stage.spark.executors(), "executors live on", 60.0)
+
     def freeze_workers_of(self, who: Arrival) -> list[int]:
         """Stop (SIGSTOP) all Python workers of a task's executor; return them."""
         daemons = children_of(executor_of(who))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
@@ -166,6 +167,38 @@ def test_idempotence_may_be_asked_for_and_not_be_switched_off():
     assert settings(kafka__enable__idempotence="true")
     with pytest.raises(InvalidConfigurationError, match="always idempotent"):
         settings(kafka__enable__idempotence="false")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("kafka.acks", "1"),
+        ("kafka.acks", 0),
+        ("kafka.Retries", "0"),
+        ("kafka.retries", "00"),
+        ("KAFKA.enable.idempotence", False),
+        ("kafka.max.in.flight.requests.per.connection", "10"),
+        ("kafka.linger.ms", "soon"),
+        ("kafka.compression.type", "best"),
+        ("kafka.lingr.ms", "1"),
+    ],
+)
+def test_what_no_transactional_producer_takes_is_refused_by_its_name(option, value):
+    with pytest.raises(InvalidConfigurationError, match=rf"(^|\W){re.escape(option)}\W"):
+        settings(**{option: value})
+
+
+def test_a_setting_is_named_as_it_was_written_and_no_other_is():
+    with pytest.raises(InvalidConfigurationError) as caught:
+        settings(**{"kafka.Delivery.Timeout.ms": "10", "kafka.linger.ms": "7"})
+    told = str(caught.value)
+    assert told.startswith("kafka.Delivery.Timeout.ms=10 is not valid: it must be at least")
+    assert " kafka.linger.ms + request_timeout_ms = 30007;" in told
+
+
+def test_all_acks_may_be_asked_for():
+    assert settings(kafka__acks="all", kafka__retries="5").producer["acks"] == "all"
+    assert settings(kafka__acks="-1")
 
 
 def test_options_of_spark_itself_are_left_alone():

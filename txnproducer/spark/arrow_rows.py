@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from txnproducer._columns import Block, arrow_blocks
 from txnproducer.spark.digest import Digest
 from txnproducer.spark.errors import SchemaError
+from txnproducer.spark.topic_partitions import TopicPartitions
 
 _Part: TypeAlias = tuple[str, Any]
 _WRITTEN: Final = ("value", "key", "headers", "partition")
@@ -41,17 +42,24 @@ class ArrowRows:
             `partition`, `topic`; others are not written.
         topic: for all rows; None to take each row's.
         include_headers: whether the column `headers` is written.
+        partitions: of the topic, for rows that name theirs; None to let the producer find out.
 
     Attributes:
         digest: of all rows that were taken: their number, bytes, and what they add up to.
     """
 
     def __init__(
-        self, batches: Iterable[Any], topic: str | None = None, *, include_headers: bool = True
+        self,
+        batches: Iterable[Any],
+        topic: str | None = None,
+        *,
+        include_headers: bool = True,
+        partitions: TopicPartitions | None = None,
     ) -> None:
         self.digest = Digest()
         self._batches = iter(batches)
         self._topic = topic
+        self._partitions = partitions
         self._names = _WRITTEN if include_headers else tuple(n for n in _WRITTEN if n != "headers")
 
     def send_to(self, writer: ArrowWriter, partition: int | None = None) -> None:
@@ -66,7 +74,10 @@ class ArrowRows:
             KafkaError: what the writer raises.
         """
         for batch in self._batches:
-            for topic, part in self._digested(batch):
+            parts = self._digested(batch)
+            if partition is None:
+                self._check_partitions(batch)
+            for topic, part in parts:
                 if partition is not None and "partition" in part.schema.names:
                     part = part.drop_columns(["partition"])
                 writer.send_arrow(topic, part, partition)
@@ -79,6 +90,13 @@ class ArrowRows:
         """
         for batch in self._batches:
             self._digested(batch)
+
+    def _check_partitions(self, batch: Any) -> None:
+        if self._partitions is not None and "partition" in batch.schema.names:
+            import pyarrow.compute as pc
+
+            bounds = pc.min_max(batch.column("partition")).as_py()
+            self._partitions.check(bounds["min"], bounds["max"])
 
     def _digested(self, batch: Any) -> list[_Part]:
         """Add a batch to the digest; return it by topic."""

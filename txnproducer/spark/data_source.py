@@ -47,6 +47,7 @@ from txnproducer.spark.open_part import OpenPart, PartWriter
 from txnproducer.spark.part_commits import PartCommits
 from txnproducer.spark.rights import check_groups, check_topics
 from txnproducer.spark.schema import RowReader, check_schema
+from txnproducer.spark.topic_partitions import partitions_of_topic
 from txnproducer.spark.worker_imports import forget_sparks_zips
 
 _BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
@@ -102,17 +103,17 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
 
     def _checked(
         self, schema: Any, *, is_streaming: bool
-    ) -> tuple[DataSourceSettings, dict[str, str], OnEvent | None]:
+    ) -> tuple[DataSourceSettings, dict[str, str], int, OnEvent | None]:
         settings = read_data_source_options(self.options, is_streaming=is_streaming)
         sink, ledger = settings.sink, settings.ledger
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_schema(columns, sink.topic)
-        check_topics(ledger, sink.topic)
+        count = check_topics(ledger, sink.topic)
         # Nobody knows here how many partitions there will be; a right is for all, or for none.
         check_groups(ledger, [ledger.plan_group, ledger.group(0)])
         timeout_ms = driver_checks.choose_timeout_ms(ledger, sink.transaction_timeout_ms)
         producer = {"transaction.timeout.ms": str(timeout_ms), **sink.producer}
-        return settings, producer, type(self).on_event
+        return settings, producer, count, type(self).on_event
 
 
 class _Writer:
@@ -125,11 +126,16 @@ class _Writer:
     takes_arrow: ClassVar[bool]
 
     def __init__(
-        self, settings: DataSourceSettings, producer: Mapping[str, str], on_event: OnEvent | None
+        self,
+        settings: DataSourceSettings,
+        producer: Mapping[str, str],
+        count: int,
+        on_event: OnEvent | None,
     ) -> None:
         self._settings = settings
         sink = settings.sink
-        reader = RowReader(sink.topic, sink.include_headers)
+        partitions = partitions_of_topic(settings.ledger, sink.topic, count)
+        reader = RowReader(sink.topic, sink.include_headers, partitions)
         self._parts = PartWriter(
             settings.ledger, settings.rules, producer, reader, on_event, self.takes_arrow
         )

@@ -100,7 +100,12 @@ class PartWriter:
     def _source_of(self, rows: Iterable[Any]) -> RecordSource:
         reader = self.reader
         if self.takes_arrow:
-            return ArrowRows(rows, reader.topic, include_headers=reader.include_headers)
+            return ArrowRows(
+                rows,
+                reader.topic,
+                include_headers=reader.include_headers,
+                partitions=reader.partitions,
+            )
         return RowRecords(rows, reader)
 
 

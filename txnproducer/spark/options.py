@@ -27,6 +27,10 @@ DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 15 * 60 * 1000
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
+# Of a transactional producer, as all of the sink's are; checked without knowing its partitions.
+_PLACEHOLDER: Final = {"transactional.id": "of-each-partition"}
+# What such a producer can't do without.
+_NOT_IDEMPOTENT: Final = {"acks": ("0", "1"), "retries": ("0",), "enable.idempotence": ("false",)}
 # Options that Spark hands to a sink along with the sink's own.
 _OF_SPARK: Final = ("checkpointlocation", "path", "queryname", "outputmode", "trigger")
 _REFUSED: Final = {
@@ -175,7 +179,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
         UnknownConfigError: there is no such option, or no such setting of the producer.
         InvalidConfigurationError: a value does not fit, is missing, or is given twice.
     """
-    own, producer = _sorted(options or {})
+    own, producer, written = _sorted(options or {})
     values: dict[str, Any] = {
         option.argument: _value(option, own.get(option.name), arguments.get(option.argument))
         for option in _OPTIONS
@@ -193,9 +197,8 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
             "topic that lives as long as the query"
         )
     producer[_SERVERS] = servers
-    return SinkSettings(
-        bootstrap_servers=servers, producer=producer, security=_security(producer), **values
-    )
+    security = _security(producer, written)
+    return SinkSettings(bootstrap_servers=servers, producer=producer, security=security, **values)
 
 
 def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
@@ -216,21 +219,27 @@ def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
         )
 
 
-def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Tell the sink's own options from the producer's settings; both without their case."""
+def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    """Tell the sink's own options from the producer's settings; both without their case.
+
+    Returns:
+        The sink's, the producer's, and how the names of the latter were written.
+    """
     own: dict[str, Any] = {}
     producer: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     for written, value in options.items():
         name = written.lower()
         if name.startswith(_KAFKA):
             setting = name.removeprefix(_KAFKA)
             _refuse_setting(written, setting, value)
             _put(producer, setting, str(value), written)
+            spelled[setting] = written
         elif name in _BY_LOWER_NAME:
             _put(own, _BY_LOWER_NAME[name].name, value, written)
         elif name not in _OF_SPARK:
             raise UnknownConfigError(f"{written} is not an option of the sink{_near(written)}")
-    return own, producer
+    return own, producer, spelled
 
 
 def _put(found: dict[str, Any], name: str, value: Any, written: str) -> None:
@@ -244,9 +253,10 @@ def _put(found: dict[str, Any], name: str, value: Any, written: str) -> None:
 def _refuse_setting(written: str, setting: str, value: Any) -> None:
     if setting in _REFUSED:
         raise InvalidConfigurationError(f"{written} can't be set: {_REFUSED[setting]}")
-    if setting == "enable.idempotence" and str(value).lower() != "true":
+    if str(value).lower() in _NOT_IDEMPOTENT.get(setting, ()):
         raise InvalidConfigurationError(
-            f"{written}={value} can't be set: a transactional producer is always idempotent"
+            f"{written}={value} can't be set: a transactional producer is always idempotent, with"
+            " acks=all and retries above 0; leave it out"
         )
 
 
@@ -270,14 +280,35 @@ def _check_given(argument: str, value: Any, option: str) -> None:
         raise InvalidConfigurationError(f"{argument} is missing: give it, or the option {option}")
 
 
-def _security(producer: Mapping[str, str]) -> dict[str, Any]:
-    """Check the producer's settings here, on the driver; return those for logging in."""
+def _security(producer: Mapping[str, str], written: Mapping[str, str]) -> dict[str, Any]:
+    """Check the producer's settings here, on the driver; return those for logging in.
+
+    Args:
+        producer: the settings.
+        written: their names as options, where the user wrote them.
+    """
     try:
-        security = ProducerConfig.from_properties(producer).security
+        config = ProducerConfig.from_properties({**producer, **_PLACEHOLDER})
     except InvalidConfigurationError as error:
-        error.args = (f"{error} (a setting NAME is given to the sink as the option kafka.NAME)",)
+        text = _as_written(str(error), written)
+        error.args = (f"{text} (a setting NAME is given to the sink as the option kafka.NAME)",)
         raise
-    return {name: value for name, value in security.items() if value is not None}
+    return {name: value for name, value in config.security.items() if value is not None}
+
+
+def _as_written(text: str, written: Mapping[str, str]) -> str:
+    """Return a text of the producer's that names its settings as the options they were given by.
+
+    Args:
+        text: has Java's names, or those with underscores.
+        written: the options, by Java's names.
+    """
+    snake_case = {name.replace(".", "_"): option for name, option in written.items()}
+    options = {**written, **snake_case}
+    if not options:
+        return text
+    names = "|".join(re.escape(name) for name in sorted(options, key=len, reverse=True))
+    return re.sub(rf"(?<![\w.])({names})(?!\w|\.\w)", lambda found: options[found[1]], text)
 
 
 def _near(name: str) -> str:

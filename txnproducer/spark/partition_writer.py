@@ -42,6 +42,7 @@ from txnproducer.spark.reports import PartitionReport
 from txnproducer.spark.runs import check_run
 from txnproducer.spark.schema import RowReader
 from txnproducer.spark.session import attempt_number
+from txnproducer.spark.topic_partitions import TopicPartitions
 from txnproducer.spark.whole_input import check_input_is_whole
 from txnproducer.spark.worker_imports import forget_sparks_zips
 
@@ -66,6 +67,7 @@ class BatchPlan:
         on_event: told what happens, in the task's process.
         include_headers: whether the column `headers` is written.
         taken_over: the entries that count for nothing, by partition.
+        partitions: of the topic, for rows that name theirs; None where rows choose their topic.
     """
 
     ledger: Ledger
@@ -80,6 +82,7 @@ class BatchPlan:
     on_event: OnEvent | None = None
     include_headers: bool = True
     taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
+    partitions: TopicPartitions | None = None
 
     def write(self, partition: int, source: RecordSource) -> PartitionReport:
         """Write a partition, exactly once.
@@ -92,11 +95,16 @@ class BatchPlan:
 
     def rows(self, rows: Iterable[Any]) -> RowRecords:
         """Return the records of Spark's rows."""
-        return RowRecords(rows, RowReader(self.topic, self.include_headers))
+        return RowRecords(rows, RowReader(self.topic, self.include_headers, self.partitions))
 
     def arrow_rows(self, batches: Iterable[Any]) -> ArrowRows:
         """Return the records of Arrow's batches."""
-        return ArrowRows(batches, self.topic, include_headers=self.include_headers)
+        return ArrowRows(
+            batches,
+            self.topic,
+            include_headers=self.include_headers,
+            partitions=self.partitions,
+        )
 
     def compare(
         self, entries: Mapping[int, LedgerEntry], found: Mapping[int, tuple[int, str]]

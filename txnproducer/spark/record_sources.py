@@ -39,12 +39,15 @@ class RowRecords:
     def __init__(self, rows: Iterable[Any], reader: RowReader) -> None:
         self.digest = Digest()
         self._records = reader.records(iter(rows))
+        self._partitions = reader.partitions
 
     def send_to(self, writer: RecordWriter, partition: int | None = None) -> None:
         """Send what is left; to one partition, if it is named."""
         for record in self._records:
             topic, place, key, value, headers = record
             self.digest.add(*record)
+            if self._partitions is not None and partition is None:
+                self._partitions.check(place)
             writer.send(topic, value, key, headers, place if partition is None else partition)
 
     def read(self) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from txnproducer.spark.errors import SchemaError
+from txnproducer.spark.topic_partitions import TopicPartitions
 
 _TEXT: Final = ("string", "binary")
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
@@ -96,10 +97,12 @@ class RowReader:
     Attributes:
         topic: for all rows, or None to take each row's.
         include_headers: whether the column `headers` is written.
+        partitions: of the topic, for rows that name theirs; None to let the producer find out.
     """
 
     topic: str | None
     include_headers: bool = True
+    partitions: TopicPartitions | None = None
 
     def records(self, rows: Iterable[Any]) -> Iterator[Record]:
         """Turn rows of one frame into records."""

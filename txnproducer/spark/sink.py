@@ -47,6 +47,7 @@ from txnproducer.spark.reports import (
 from txnproducer.spark.runs import Batch, Runs
 from txnproducer.spark.schema import check_schema, written_columns
 from txnproducer.spark.status import SinkStatus, read_status
+from txnproducer.spark.topic_partitions import partitions_of_topic
 from txnproducer.spark.turn import Turn
 from txnproducer.spark.whole_batch import WholeBatches
 
@@ -347,6 +348,7 @@ class ExactlyOnceKafkaSink:
             self._on_event,
             self._settings.include_headers,
             self._runs.taken_over,
+            partitions_of_topic(self._ledger, self._settings.topic, self._partitions),
         )
 
     # --- reports --------------------------------------------------------------------------------
