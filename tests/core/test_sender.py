@@ -166,6 +166,18 @@ def test_what_was_acknowledged_never_goes_back():
     assert harness.manager.sequences.last_acked_offset(TP0) == 1_000
 
 
+@pytest.mark.conformance("4.10")
+def test_a_duplicate_is_a_success_with_an_unknown_offset():
+    harness = idempotent()
+    futures, requests = send_each(harness, 2)
+    harness.client.answer_produce(requests[0], base_offset=7)
+    harness.client.answer_produce(requests[1], ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    harness.settle()
+    assert [future.result(0).offset for future in futures] == [7, -1]
+    sequences = harness.manager.sequences
+    assert (sequences.last_acked_sequence(TP0), sequences.last_acked_offset(TP0)) == (1, 7)
+
+
 @pytest.mark.conformance("6.13")
 @pytest.mark.parametrize(
     "failure", [ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT], ids=lambda f: f.name
@@ -178,6 +190,26 @@ def test_a_lost_request_is_sent_again_under_the_same_sequence(failure):
     harness.run_until(future.done)
     assert future.result().offset == 3
     assert harness.sequences_sent() == [0, 0]
+
+
+@pytest.mark.conformance("6.13")
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ResponseFailure.DISCONNECTED, ErrorCode.NETWORK_EXCEPTION),
+        (ResponseFailure.TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT),
+        (ResponseFailure.UNSUPPORTED_VERSION, ErrorCode.UNSUPPORTED_VERSION),
+    ],
+    ids=lambda value: value.name,
+)
+def test_every_record_of_a_lost_request_fails_with_the_error_that_it_counts_as(failure, code):
+    harness = idempotent(retries=1)
+    futures = [harness.send(partition=partition) for partition in (0, 1)]
+    while not all(future.done() for future in futures):
+        harness.run_until(lambda: harness.client.waiting(PRODUCE))
+        harness.client.fail(harness.client.waiting(PRODUCE)[0], failure)
+        harness.settle()
+    assert [future.exception(0).code for future in futures] == [code, code]
 
 
 @pytest.mark.conformance("4.59")

@@ -12,6 +12,7 @@ from txnproducer.errors import (
     AuthenticationError,
     ErrorCode,
     IllegalStateError,
+    InvalidRecordError,
     KafkaError,
     KafkaTimeoutError,
     SaslAuthenticationError,
@@ -538,14 +539,16 @@ def test_a_local_failure_is_told_by_the_next_call_too():
 @pytest.mark.conformance("1.05")
 def test_an_illegal_step_while_a_batch_fails_still_ends_the_batch():
     harness = in_transaction()
-    future = harness.send()
+    future = harness.send(is_watched=True)
     harness.settle()
     (request,) = harness.client.waiting(PRODUCE)
     # What no scripted answer can bring about: the failure of a batch outside a transaction.
     harness.manager.state = TransactionState.READY
     harness.client.answer_produce(request, ErrorCode.INVALID_RECORD)
     harness.settle()
-    assert future.done()
+    assert isinstance(future.exception(0), InvalidRecordError)
+    ((_, told),) = harness.deliveries
+    assert told is future.exception(0)
     assert harness.manager.has_fatal_error
     metrics = harness.core.metrics()
     assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]

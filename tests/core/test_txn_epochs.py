@@ -6,15 +6,19 @@ import pytest
 
 from tests.core.txn_driver import (
     TP0,
+    TP1,
     begun,
     finish,
     with_partition,
 )
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.messages import (
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
+    FindCoordinatorRequest,
     InitProducerIdRequest,
+    TxnOffsetCommitRequest,
 )
 from txnproducer.errors import (
     ErrorCode,
@@ -201,6 +205,28 @@ def test_a_downgrade_is_seen_at_the_end_and_adopts_the_last_v2_epoch():
     assert not driver.manager.is_transaction_v2_enabled
     assert driver.manager.producer_id_and_epoch == NEXT
     assert driver.take() is None
+
+
+@pytest.mark.conformance("3.48")
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_change_of_the_version_in_mid_transaction_waits_for_its_end(before, after):
+    driver = with_partition(version=before)
+    driver.client.set_transaction_version(after)
+    driver.add_partition(TP1)  # v1 asks the coordinator, v2 does not
+    driver.send_offsets()
+    is_v2 = before == 2
+    driver.expect(FindCoordinatorRequest if is_v2 else AddOffsetsToTxnRequest)
+    if not is_v2:
+        driver.expect(FindCoordinatorRequest)
+    assert driver.expect(TxnOffsetCommitRequest).is_transaction_v2_enabled is is_v2
+    assert driver.kinds().count("AddPartitionsToTxn") == (0 if is_v2 else 2)
+    assert driver.manager.is_transaction_v2_enabled is is_v2
+    commit = driver.manager.begin_commit()
+    assert driver.expect(EndTxnRequest, producer=NEXT).is_transaction_v2_enabled is is_v2
+    if not is_v2:
+        driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(commit)
+    assert driver.manager.is_transaction_v2_enabled is not is_v2
 
 
 @pytest.mark.conformance("3.48")
