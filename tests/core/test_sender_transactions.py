@@ -8,6 +8,7 @@ from tests.harness import TP0, TP1, CoreHarness
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import ApiKey, BrokerNode, CoordinatorType
+from txnproducer._protocol.versions import ApiVersionRange
 from txnproducer.errors import (
     AuthenticationError,
     ErrorCode,
@@ -50,6 +51,22 @@ def test_no_data_go_while_a_coordinator_request_is_under_way_but_answers_are_tak
     harness.settle()
     assert first.done()
     assert len(harness.client.sent(PRODUCE)) == 1
+
+
+@pytest.mark.conformance("3.03")
+def test_data_go_on_while_the_end_of_the_transaction_waits_for_them():
+    harness = in_transaction(linger_ms=60_000)
+    future = harness.send()
+    commit = harness.core.begin_commit()
+    harness.settle()
+    (request,) = harness.client.waiting(PRODUCE)  # begun, and sent, with EndTxn in the queue
+    harness.client.answer_produce(request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    harness.client.prepare_produce()
+    harness.client.prepare_end_txn()
+    harness.complete(commit)
+    assert future.exception(0) is None
+    kinds = [kind for kind in harness.client.sent_kinds() if kind in (PRODUCE, END_TXN)]
+    assert kinds == [PRODUCE, PRODUCE, END_TXN]
 
 
 @pytest.mark.conformance("6.02")
@@ -176,6 +193,23 @@ def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again():
     assert len(harness.client.sent(ApiKey.FIND_COORDINATOR)) == 2
 
 
+@pytest.mark.conformance("3.35")
+@pytest.mark.trap(16)
+@pytest.mark.parametrize(("newest", "can_bump"), [(2, False), (3, True)])
+def test_whether_the_coordinator_can_raise_epochs_is_learnt_when_it_is_connected(newest, can_bump):
+    harness = CoreHarness(transaction_version=1)
+    harness.client.api_versions_of[0] = {
+        **harness.client.default_versions,
+        ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, newest),
+    }
+    harness.start_transaction()
+    assert harness.manager.coordinator_can_bump is can_bump
+    harness.client.disconnect(COORDINATOR)
+    harness.settle()
+    assert harness.manager.coordinator(CoordinatorType.TRANSACTION) is None
+    assert harness.manager.coordinator_can_bump is can_bump
+
+
 @pytest.mark.conformance("3.05")
 @pytest.mark.parametrize("kind", list(CoordinatorType))
 def test_a_coordinator_connection_that_is_lost_while_idle_leads_to_a_new_look_up(kind):
@@ -252,6 +286,27 @@ def test_every_further_attempt_waits_the_same_backoff():
             -1, -1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         )
         harness.client.answer(request, loading)
+
+
+@pytest.mark.conformance("1.15")
+@pytest.mark.trap(15)
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED],
+)
+def test_the_sender_goes_back_to_the_start_after_an_init_that_was_refused(code):
+    harness = CoreHarness()
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_init_producer_id(error_code=code)
+    with pytest.raises(KafkaError) as refused:
+        harness.complete(harness.core.init_transactions())
+    assert refused.value.code == code
+    harness.settle()
+    assert harness.state is TransactionState.UNINITIALIZED
+    assert harness.manager.last_error is None
+    harness.client.prepare_init_producer_id()
+    harness.complete(harness.core.init_transactions())
+    assert harness.state.name == "READY"
 
 
 @pytest.mark.conformance("3.37")

@@ -143,6 +143,18 @@ def test_an_answer_with_anything_but_one_coordinator_is_fatal(count):
     assert isinstance(result.error, IllegalStateError)
 
 
+@pytest.mark.conformance("3.36")
+def test_a_refused_login_fails_every_request_that_is_queued_and_the_call_that_waits():
+    driver = with_partition(version=1)
+    offsets = [driver.send_offsets(), driver.send_offsets(TP1)]
+    commit = driver.manager.begin_commit()
+    error = SaslAuthenticationError()
+    driver.as_sender(driver.manager.authentication_failed, error)
+    assert [result.error for result in (*offsets, commit)] == [error] * 3
+    assert not driver.manager.has_pending_requests
+    assert driver.state is S.FATAL_ERROR
+
+
 @pytest.mark.conformance("3.37")
 def test_a_refused_login_fails_the_request_in_hand_too():
     driver = TxnDriver()

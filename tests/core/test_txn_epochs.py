@@ -113,13 +113,28 @@ def test_an_error_during_the_commit_raises_the_epoch_behind_the_abort():
 
 
 @pytest.mark.conformance("3.45")
-def test_v2_leaves_the_epoch_to_the_coordinator():
-    driver = with_partition(version=2)
+@pytest.mark.parametrize("can_bump", [True, False])
+def test_v2_leaves_the_epoch_to_the_coordinator_whatever_that_can_do(can_bump):
+    driver = with_partition(version=2, can_bump=can_bump)
     driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    assert driver.manager.can_handle_abortable_error
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest, producer=NEXT)
     finish(abort)
     assert driver.take() is None
+
+
+@pytest.mark.conformance("3.45")
+def test_in_v2_an_answer_that_was_lost_makes_the_client_raise_no_epoch():
+    driver = with_partition(version=2)
+    commit = driver.manager.begin_commit()
+    driver.take()
+    driver.fail()
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(EndTxnRequest, producer=NEXT)
+    finish(commit)
+    assert driver.take() is None
+    driver.manager.begin_transaction()
 
 
 @pytest.mark.conformance("3.33")
