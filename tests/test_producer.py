@@ -356,6 +356,13 @@ def test_a_wrong_argument_raises_and_leaves_the_transaction_as_it_was(make, clie
     assert txn.outcome == "committed"
 
 
+@pytest.mark.conformance("5.43")
+def test_a_negative_partition_is_refused_by_send(ready, client):
+    with pytest.raises(ValueError, match="partition must not be negative: -1"):
+        ready.send("topic", b"value", partition=-1)
+    assert client.sent(ApiKey.PRODUCE) == []
+
+
 @pytest.mark.conformance("2.21")
 def test_a_record_too_large_fails_its_future_and_its_callback(make):
     one = make(None, max_request_size=1000)
