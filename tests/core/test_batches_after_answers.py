@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.sending import PRODUCE, idempotent, send_each
+from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, CoreHarness
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.messages import ApiKey
@@ -180,3 +180,43 @@ def test_a_success_after_its_batch_expired_is_noted_and_the_user_keeps_the_time_
     assert lost.exception(0) is told
     sequences = harness.manager.sequences
     assert (sequences.last_acked_sequence(TP0), sequences.last_acked_offset(TP0)) == (0, 40)
+
+
+@pytest.mark.conformance("5.33")
+@pytest.mark.trap(35)
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.INVALID_RECORD])
+def test_the_memory_of_a_batch_comes_back_with_the_answer_that_ends_it(code):
+    harness = idempotent()
+    _, (request,) = send_each(harness, 1)
+    assert memory_taken(harness) > 0
+    harness.client.answer_produce(request, code)
+    harness.settle()
+    assert memory_taken(harness) == 0
+
+
+@pytest.mark.conformance("5.33")
+@pytest.mark.trap(35)
+def test_the_memory_of_a_batch_that_expired_on_the_wire_comes_back_with_its_answer():
+    harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
+    (lost,), (request,) = send_each(harness, 1)
+    taken = memory_taken(harness)
+    harness.now_ms = 20_000
+    harness.core.run_once(harness.now_ms)
+    assert lost.done()
+    assert memory_taken(harness) == taken
+    harness.client.answer_produce(request)
+    harness.settle()
+    assert memory_taken(harness) == 0
+
+
+@pytest.mark.conformance("5.34")
+def test_the_memory_of_a_batch_comes_back_when_its_answer_splits_it():
+    harness = idempotent(linger_ms=10)
+    futures = [harness.send(value=b"x" * 100) for _ in range(2)]
+    harness.run_until(lambda: harness.client.waiting(PRODUCE))
+    (request,) = harness.client.waiting(PRODUCE)
+    harness.client.answer_produce(request, ErrorCode.MESSAGE_TOO_LARGE)
+    harness.settle()
+    assert harness.client.waiting(PRODUCE)  # the parts, or the first of them
+    assert memory_taken(harness) == 0
+    assert not any(future.done() for future in futures)

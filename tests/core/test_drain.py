@@ -108,6 +108,18 @@ def test_the_next_look_is_due_when_the_first_wait_ends():
     assert Scene().check().next_check_delay_ms == NEVER_MS
 
 
+@pytest.mark.conformance("5.08")
+def test_the_next_look_is_due_when_a_backoff_ends_before_a_linger():
+    scene = Scene(identity=Identity(), linger_ms=200)
+    scene.append(TP0, now_ms=0)
+    (batch,) = scene.drain(now_ms=200)
+    scene.accumulator.reenqueue(batch, now_ms=200)
+    scene.append(TP1, now_ms=200)
+    backoff_ms = batch.backoff_ms
+    assert 0 < backoff_ms < 200
+    assert scene.check(200).next_check_delay_ms == backoff_ms
+
+
 @pytest.mark.conformance("5.11")
 def test_a_topic_without_a_leader_is_reported_and_its_records_stay():
     scene = Scene(leaders=[0, -1])

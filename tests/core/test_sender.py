@@ -67,6 +67,19 @@ def test_with_a_record_on_the_wire_the_step_asks_for_its_expiry():
     assert harness.step() == 25_000
 
 
+@pytest.mark.conformance("5.25")
+def test_with_a_record_that_waits_the_step_asks_for_its_expiry():
+    harness = idempotent(
+        delivery_timeout_ms=40_000, retry_backoff_ms=90_000, retry_backoff_max_ms=90_000
+    )
+    _, (request,) = send_each(harness, 1)
+    harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.settle()
+    assert harness.step() == 40_000
+    harness.now_ms += 15_000
+    assert harness.step() == 25_000
+
+
 @pytest.mark.conformance("6.12")
 def test_one_request_per_broker_with_one_batch_per_partition():
     harness = idempotent(node_count=2, topics={"topic": 4})
@@ -79,6 +92,18 @@ def test_one_request_per_broker_with_one_batch_per_partition():
         for r in requests
     }
     assert by_node == {0: [0, 2], 1: [1, 3]}
+    assert len(requests) == 2
+
+
+@pytest.mark.conformance("6.12")
+def test_a_partitions_second_batch_goes_in_a_request_of_its_own():
+    harness = idempotent(batch_size=0)
+    for _ in range(3):
+        harness.send(partition=0)
+    harness.settle()
+    requests = harness.client.sent(PRODUCE)
+    assert [len(request.partitions) for request in requests] == [1, 1, 1]
+    assert harness.sequences_sent() == [0, 1, 2]
 
 
 @pytest.mark.conformance("6.11")
@@ -418,8 +443,10 @@ def test_records_wait_for_a_leader_and_go_when_there_is_one():
     assert harness.client.sent(PRODUCE) == []
     harness.client.leaders[TP0] = 0
     harness.client.prepare_produce()
+    since_ms = harness.now_ms
     harness.run_until(future.done)
     assert future.exception() is None
+    assert harness.now_ms - since_ms <= harness.config.retry_backoff_max_ms
 
 
 def test_when_every_known_broker_is_gone_the_bootstrap_addresses_are_tried_again():

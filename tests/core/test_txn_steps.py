@@ -267,6 +267,10 @@ def test_init_reads_the_transaction_version_and_raises_no_epoch_for_it():
     driver.manager.begin_transaction()
     assert driver.take() is None
     assert driver.manager.producer_id_and_epoch == PRODUCER
+    commit = driver.manager.begin_commit()
+    assert driver.take() is None
+    assert commit.is_successful
+    assert driver.manager.producer_id_and_epoch == PRODUCER
 
 
 # --- requests ---------------------------------------------------------------------------------
