@@ -168,16 +168,17 @@ def test_a_denied_cluster_told_by_produce_is_fatal_in_a_transaction_too():
 @pytest.mark.trap(35)
 def test_a_success_after_its_batch_expired_is_noted_and_the_user_keeps_the_time_out():
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
-    (lost,), (request,) = send_each(harness, 1)
+    (lost,), (request,) = send_each(harness, 1, is_watched=True)
     harness.now_ms = 10_000
     send_each(harness, 1)
     harness.now_ms = 20_000
     harness.core.run_once(harness.now_ms)
-    told = lost.exception(0)
-    assert isinstance(told, KafkaTimeoutError)
+    harness.run_callbacks()
+    assert lost.done()
     harness.client.answer_produce(request, base_offset=40)
     harness.settle()
-    assert lost.exception(0) is told
+    assert isinstance(lost.exception(0), KafkaTimeoutError)  # asked only now
+    assert [error for _, error in harness.deliveries] == [lost.exception(0)]
     sequences = harness.manager.sequences
     assert (sequences.last_acked_sequence(TP0), sequences.last_acked_offset(TP0)) == (0, 40)
 

@@ -107,6 +107,16 @@ def test_a_partitions_second_batch_goes_in_a_request_of_its_own():
 
 
 @pytest.mark.conformance("6.11")
+def test_with_a_record_that_lingers_the_step_asks_for_the_end_of_its_linger():
+    harness = idempotent(linger_ms=500)
+    harness.send()
+    harness.settle()
+    assert harness.step() == 500
+    harness.now_ms += 200
+    assert harness.step() == 300
+
+
+@pytest.mark.conformance("6.11")
 def test_a_broker_that_cannot_be_reached_does_not_hold_up_another():
     harness = idempotent(node_count=2)
     harness.client.stop_node(0)

@@ -136,6 +136,20 @@ def test_after_an_abortable_error_what_was_not_sent_fails_with_that_error():
     assert harness.state is TransactionState.ABORTABLE_ERROR
 
 
+@pytest.mark.conformance("6.04")
+@pytest.mark.trap(36)
+@pytest.mark.parametrize("is_after_an_error", [False, True])
+def test_after_an_abort_began_what_was_not_sent_fails_with_that_of_an_abort(is_after_an_error):
+    harness = in_transaction(linger_ms=1_000)
+    waiting = harness.send(partition=0)
+    if is_after_an_error:
+        assert harness.send(partition=1, value=b"x" * 2_000_000).done()
+    harness.core.begin_abort()  # before the sender has taken its next step
+    harness.settle()
+    assert type(waiting.exception(0)) is TransactionAbortedError
+    assert harness.client.sent(PRODUCE) == []
+
+
 @pytest.mark.conformance("6.06")
 def test_a_fatal_error_fails_what_is_on_the_wire_and_its_answer_frees_the_memory():
     harness = in_transaction()
@@ -208,6 +222,19 @@ def test_whether_the_coordinator_can_raise_epochs_is_learnt_when_it_is_connected
     harness.settle()
     assert harness.manager.coordinator(CoordinatorType.TRANSACTION) is None
     assert harness.manager.coordinator_can_bump is can_bump
+
+
+@pytest.mark.conformance("6.08")
+def test_a_coordinator_whose_connection_takes_too_long_is_looked_up_again():
+    harness = CoreHarness(node_count=2, request_timeout_ms=20_000)
+    harness.client._connecting.add(ConnectionId(1, Channel.COORDINATOR))  # never ready
+    harness.client.prepare_find_coordinator(node_id=1)
+    harness.client.prepare_find_coordinator(node_id=0)
+    harness.client.prepare_init_producer_id()
+    harness.complete(harness.core.init_transactions())
+    assert harness.now_ms == 20_000
+    assert len(harness.client.sent(ApiKey.FIND_COORDINATOR)) == 2
+    assert len(harness.client.sent(ApiKey.INIT_PRODUCER_ID)) == 1
 
 
 @pytest.mark.conformance("3.05")
