@@ -221,3 +221,27 @@ def test_the_memory_of_a_batch_comes_back_when_its_answer_splits_it():
     assert harness.client.waiting(PRODUCE)  # the parts, or the first of them
     assert memory_taken(harness) == 0
     assert not any(future.done() for future in futures)
+
+
+@pytest.mark.conformance("4.54")
+@pytest.mark.trap(34)
+def test_parts_that_are_too_large_are_halved_until_single_records_are_left_and_none_is_lost():
+    harness = idempotent(linger_ms=10)
+    values = [b"%d" % number * 500 for number in range(6)]
+    futures = [harness.send(value=value) for value in values]
+    written = []
+    while not all(future.done() for future in futures):
+        harness.run_until(lambda: harness.client.waiting(PRODUCE))
+        batch = harness.sent_batches()[-1]
+        (request,) = harness.client.waiting(PRODUCE)
+        if batch.header.record_count > 1:
+            harness.client.answer_produce(request, ErrorCode.MESSAGE_TOO_LARGE)
+        else:
+            harness.client.answer_produce(request, base_offset=len(written))
+            written += batch.values
+        harness.settle()
+    assert written == values
+    assert [future.result(0).offset for future in futures] == list(range(6))
+    assert harness.now_ms < 1_000
+    sizes = {batch.header.record_count for batch in harness.sent_batches()}
+    assert sizes > {1, 6}

@@ -380,15 +380,17 @@ def test_a_close_aborts_an_open_transaction():
 
 
 @pytest.mark.conformance("6.20")
-def test_a_close_finishes_a_commit_that_is_under_way():
+@pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
+def test_a_close_finishes_an_end_that_is_under_way(call):
     harness = in_transaction()
-    harness.client.prepare_produce()
     harness.send()
-    result = harness.core.begin_commit()
+    harness.settle()
+    result = getattr(harness.core, call)()
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0])
     harness.client.prepare_end_txn()
     close(harness)
     assert result.is_successful
-    assert [r.is_commit for r in harness.client.sent(END_TXN)] == [True]
+    assert [r.is_commit for r in harness.client.sent(END_TXN)] == [call == "begin_commit"]
 
 
 @pytest.mark.conformance("6.21")
@@ -400,6 +402,19 @@ def test_a_close_that_cannot_abort_ends_all_the_same():
     harness.client.disconnect(ConnectionId(0))
     close(harness)
     assert harness.core.is_closed
+
+
+@pytest.mark.conformance("6.21")
+def test_a_close_whose_abort_is_refused_ends_by_force(monkeypatch):
+    def refuse():
+        raise KafkaError("cannot be aborted")
+
+    harness = in_transaction()
+    harness.client.prepare_produce()
+    assert harness.send().exception() is None
+    monkeypatch.setattr(harness.manager, "begin_abort", refuse)
+    close(harness)
+    assert harness.client.sent(END_TXN) == []
 
 
 @pytest.mark.conformance("6.22")
