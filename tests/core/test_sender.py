@@ -442,9 +442,10 @@ def test_metadata_for_what_waits_are_asked_for_at_once():
 
 
 @pytest.mark.conformance("5.11")
-def test_records_wait_for_a_leader_and_go_when_there_is_one():
+@pytest.mark.parametrize("leader_id", [-1, 9], ids=["none", "of no known broker"])
+def test_records_wait_for_a_leader_and_go_when_there_is_one(leader_id):
     harness = idempotent()
-    harness.client.leaders[TP0] = -1
+    harness.client.leaders[TP0] = leader_id
     harness.client.leader_epochs[TP0] = 1
     harness.core._metadata.request_update()
     harness.run_for(500)
