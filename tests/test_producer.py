@@ -237,6 +237,33 @@ def test_a_commit_that_timed_out_is_waited_for_again_and_its_outcome_kept(ready,
     assert commits_sent(client) == [True]
 
 
+@pytest.mark.conformance("2.08")
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_wait_that_ended_too_early_has_not_seen_the_end(
+    ready, client, monkeypatch, is_interrupted
+):
+    def interrupt(is_done, timeout_s):
+        raise KeyboardInterrupt
+
+    ready.begin_transaction()
+    ready.send("topic", b"value").result(PATIENCE_S)
+    client.held.add(ApiKey.END_TXN)
+    with monkeypatch.context() as patch:
+        if is_interrupted:
+            patch.setattr(ready._io, "wait_until", interrupt)
+        else:
+            patch.setattr(ready, "_max_block_s", 0.01)
+        with pytest.raises(KeyboardInterrupt if is_interrupted else KafkaTimeoutError):
+            ready.commit_transaction()
+    client.release(ApiKey.END_TXN)
+    assert ready._io.wait_until(lambda: ready.transaction_state == "READY", PATIENCE_S)
+    with pytest.raises(IllegalStateError, match=r"call commit_transaction\(\)"):
+        ready.begin_transaction()
+    ready.commit_transaction()
+    ready.begin_transaction()
+    assert commits_sent(client) == [True]
+
+
 def test_a_commit_that_timed_out_before_it_was_sent_can_be_aborted(ready, client):
     client.held.add(ApiKey.PRODUCE)
     impatient(ready)
@@ -354,6 +381,13 @@ def test_a_wrong_argument_raises_and_leaves_the_transaction_as_it_was(make, clie
             one.send("topic", b"bad")
         one.send("topic", b"good")
     assert txn.outcome == "committed"
+
+
+@pytest.mark.conformance("5.43")
+def test_a_negative_partition_is_refused_by_send(ready, client):
+    with pytest.raises(ValueError, match="partition must not be negative: -1"):
+        ready.send("topic", b"value", partition=-1)
+    assert client.sent(ApiKey.PRODUCE) == []
 
 
 @pytest.mark.conformance("2.21")

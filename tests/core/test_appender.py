@@ -67,6 +67,16 @@ def test_a_key_follows_a_growing_topic():
         assert partition_of(future) == partition_for_key(key, 50)
 
 
+@pytest.mark.conformance("5.39")
+def test_without_a_key_the_partitioner_chooses_and_a_given_partition_is_taken():
+    harness = in_transaction(linger_ms=1_000, batch_size=200)
+    chosen = {partition_of(harness.send(value=b"x" * 100, partition=None)) for _ in range(60)}
+    assert chosen == {0, 1, 2}
+    for partition in range(3):
+        future = harness.send(key=b"key", partition=partition)
+        assert partition_of(future) == partition
+
+
 @pytest.mark.conformance("5.40")
 def test_records_without_key_fill_a_batch_and_move_on():
     harness = in_transaction(linger_ms=1_000, batch_size=1_000, topics={"topic": 4})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.txn_driver import PRODUCER, TxnDriver
+from tests.core.txn_driver import PRODUCER, TxnDriver, with_partition
 from tests.core.txn_points import POINTS
 from tests.harness import CoreHarness
 from txnproducer._core.transaction_state import TransactionState
@@ -53,7 +53,7 @@ def answered(point, code, version=1):
 @pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize(
     "point",
-    ["FindCoordinator(txn)", "InitProducerId(init)", "AddPartitionsToTxn", "EndTxn(commit)"],
+    [point for point in POINTS if point != "InitProducerId(idempotent)"],
 )
 def test_what_passes_by_itself_is_asked_again_whatever_was_asked(point, code):
     scene = POINTS[point](TxnDriver(version=1))
@@ -61,7 +61,9 @@ def test_what_passes_by_itself_is_asked_again_whatever_was_asked(point, code):
     asked = scene.driver.sent[-1]
     scene.driver.reply(code)
     assert scene.driver.state is before
-    assert scene.result is None or not scene.result.is_completed
+    assert scene.result is None or not scene.result.is_completed or "bump" in point
+    if (point, code) == ("TxnOffsetCommit", ErrorCode.REQUEST_TIMED_OUT):
+        scene.driver.expect(FindCoordinatorRequest)  # it may be about to move
     assert scene.driver.take() == asked
 
 
@@ -113,6 +115,7 @@ def test_an_impossible_transaction_state_is_abortable_from_produce():
         (ErrorCode.UNKNOWN_MEMBER_ID, S.ABORTABLE_ERROR, CommitFailedError),
         (ErrorCode.ILLEGAL_GENERATION, S.ABORTABLE_ERROR, CommitFailedError),
         (ErrorCode.PRODUCER_FENCED, S.FATAL_ERROR, ProducerFencedError),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, S.FATAL_ERROR, ProducerFencedError),
         (
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             S.FATAL_ERROR,
@@ -173,6 +176,27 @@ def test_only_offsets_look_for_another_coordinator_after_a_time_out_told(point, 
     assert driver.kinds()[-1] == next_request
 
 
+@pytest.mark.conformance("3.25")
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_request_to_abort_is_heard_from_produce(version):
+    driver = with_partition(version=version)
+    error = TransactionAbortableError()
+    driver.manager.maybe_transition_to_error_state(error)
+    assert driver.state is S.ABORTABLE_ERROR
+    assert driver.manager.last_error is error
+
+
+@pytest.mark.conformance("3.25")
+@pytest.mark.quirk("Q8", "O1")
+@pytest.mark.parametrize("point", ["FindCoordinator(txn)", "InitProducerId(init)"])
+def test_a_request_to_abort_while_initializing_leads_back_to_the_start(point):
+    driver = answered(point, ErrorCode.TRANSACTION_ABORTABLE).driver
+    assert driver.state is S.ABORTABLE_ERROR
+    assert driver.manager.must_begin_anew  # what the sender asks in its next step
+    driver.as_sender(driver.manager.transition_to_uninitialized, driver.manager.last_error)
+    assert driver.state is S.UNINITIALIZED
+
+
 @pytest.mark.conformance("3.27")
 @pytest.mark.trap(15)
 @pytest.mark.parametrize(
@@ -184,6 +208,7 @@ def test_only_offsets_look_for_another_coordinator_after_a_time_out_told(point, 
         ("AddOffsetsToTxn", S.FATAL_ERROR),
         ("TxnOffsetCommit", S.FATAL_ERROR),
         ("EndTxn(commit)", S.FATAL_ERROR),
+        ("EndTxn(abort)", S.FATAL_ERROR),
     ],
 )
 def test_a_denied_transactional_id_can_be_mended_while_initializing_alone(point, state):

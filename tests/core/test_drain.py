@@ -4,74 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.support import (
-    TP0,
-    TP1,
-    answered,
-    append,
-    head,
-    know,
-    make_accumulator,
-    make_metadata,
-    queued,
-    topic_metadata,
-)
-from txnproducer._core.drain import check_ready, drain
+from tests.core.draining import PRODUCER, TP2, Identity, Scene
+from tests.core.support import TP0, TP1, answered, head, know, queued, topic_metadata
 from txnproducer._core.metadata import NEVER_MS
-from txnproducer._core.sequence_manager import SequenceManager
-from txnproducer._protocol.messages import LeaderIdAndEpoch, ProducePartitionResponse
-from txnproducer.records import ProducerIdAndEpoch, TopicPartition
-
-PRODUCER = ProducerIdAndEpoch(5, 1)
-TP2 = TopicPartition("topic", 2)
-
-
-class Identity:
-    """A producer's identity with a switch for everything that draining asks."""
-
-    def __init__(self, is_transactional=False):
-        self.is_transactional = is_transactional
-        self.is_completing = False
-        self.sequences = SequenceManager(is_transactional=is_transactional)
-        self.sequences.producer_id_and_epoch = PRODUCER
-        self.sequences._known_as = dict.fromkeys((TP0, TP1, TP2), PRODUCER.producer_id)
-        self.forbidden = set()
-
-    @property
-    def producer_id_and_epoch(self):
-        return self.sequences.producer_id_and_epoch
-
-    def is_send_to_partition_allowed(self, place):
-        return place not in self.forbidden
-
-
-class Scene:
-    """An accumulator, a cluster of two brokers, and the two looks."""
-
-    def __init__(self, leaders=(0, 1, 0), identity=None, **options):
-        options.setdefault("is_idempotent", identity is not None)
-        self.accumulator = make_accumulator(**options)
-        self.metadata = make_metadata()
-        self.identity = identity
-        know(self.metadata, topic_metadata("topic", list(leaders)))
-
-    def append(self, place=TP0, value=b"value", now_ms=0):
-        return append(self.accumulator, place, value, now_ms=now_ms)
-
-    def check(self, now_ms=0):
-        return check_ready(self.accumulator, self.metadata, self.identity, now_ms)
-
-    def ready(self, now_ms=0):
-        return set(self.check(now_ms).ready_nodes)
-
-    def drain(self, node_id=0, max_size=1_000_000, now_ms=0):
-        queues = self.check(now_ms).ready_nodes.get(node_id, [])
-        drained = drain(self.accumulator, queues, self.identity, max_size)
-        self.has_more = drained.has_more
-        for batch in drained.batches:
-            batch.sent(now_ms)
-        return drained.batches
-
+from txnproducer._protocol.messages import LeaderIdAndEpoch
+from txnproducer.records import ProducerIdAndEpoch
 
 # --- ready ---------------------------------------------------------------------------------
 
@@ -171,6 +108,18 @@ def test_the_next_look_is_due_when_the_first_wait_ends():
     assert Scene().check().next_check_delay_ms == NEVER_MS
 
 
+@pytest.mark.conformance("5.08")
+def test_the_next_look_is_due_when_a_backoff_ends_before_a_linger():
+    scene = Scene(identity=Identity(), linger_ms=200)
+    scene.append(TP0, now_ms=0)
+    (batch,) = scene.drain(now_ms=200)
+    scene.accumulator.reenqueue(batch, now_ms=200)
+    scene.append(TP1, now_ms=200)
+    backoff_ms = batch.backoff_ms
+    assert 0 < backoff_ms < 200
+    assert scene.check(200).next_check_delay_ms == backoff_ms
+
+
 @pytest.mark.conformance("5.11")
 def test_a_topic_without_a_leader_is_reported_and_its_records_stay():
     scene = Scene(leaders=[0, -1])
@@ -258,6 +207,30 @@ def test_the_first_batch_is_taken_even_if_it_is_larger_than_a_request():
 
 
 @pytest.mark.conformance("5.17")
+def test_a_partition_that_backs_off_is_passed_over():
+    scene = Scene(leaders=[0, 0], identity=Identity(), batch_size=0)
+    scene.append(TP0)
+    (refused,) = scene.drain()
+    scene.accumulator.reenqueue(refused, now_ms=0)
+    scene.append(TP1)
+    assert [b.topic_partition for b in scene.drain(now_ms=1)] == [TP1]
+    assert scene.drain(now_ms=1) == []
+    assert scene.drain(now_ms=200) == [refused]
+
+
+@pytest.mark.conformance("5.17")
+def test_a_partition_with_nothing_queued_is_passed_over():
+    scene = Scene(leaders=[0, 0, 1], batch_size=0)
+    scene.append(TP0)
+    scene.append(TP1)
+    assert len(scene.drain()) == 2
+    scene.append(TP1)
+    assert [b.topic_partition for b in scene.drain()] == [TP1]
+    assert scene.ready() == set()
+    assert scene.drain(node_id=1) == []  # a broker that leads nothing but an empty queue
+
+
+@pytest.mark.conformance("5.17")
 def test_a_muted_partition_is_skipped_until_it_is_unmuted():
     scene = Scene(leaders=[0, 0], batch_size=0)
     scene.append(TP0)
@@ -284,37 +257,6 @@ def test_a_batch_is_numbered_when_it_is_drained_and_the_next_follows_it():
     assert (first.base_sequence, first.record_count) == (0, 2)
     assert (second.base_sequence, second.record_count) == (2, 1)
     assert ProducerIdAndEpoch(first.producer_id, first.producer_epoch) == PRODUCER
-
-
-@pytest.mark.conformance("4.12")
-def test_a_partitions_first_batch_is_alone_until_it_is_written():
-    """Java's sends the next one: a leader that refuses the first may write that, and no other."""
-    scene = Scene(identity=Identity(), batch_size=0)
-    scene.identity.sequences._known_as.clear()
-    scene.append(value=b"first")
-    scene.append(value=b"second")
-    scene.append(TP2, value=b"another partition's")
-    first, other = scene.drain()
-    assert scene.drain(now_ms=10) == []
-    answer = ProducePartitionResponse(TP0, 0, base_offset=0)
-    scene.identity.sequences.handle_completed_batch(first, answer)
-    (second,) = scene.drain(now_ms=20)
-    assert (second.base_sequence, other.topic_partition) == (1, TP2)
-    scene.append(value=b"third")
-    assert [batch.base_sequence for batch in scene.drain(now_ms=30)] == [2]
-
-
-@pytest.mark.conformance("4.12")
-def test_no_more_batches_are_in_flight_than_a_partition_can_tell_apart():
-    """Java counts those of a connection: when the leader moves there can be more."""
-    scene = Scene(identity=Identity(), batch_size=0)
-    for number in range(6):
-        scene.append(value=b"%d" % number)
-    sent = [batch for _ in range(6) for batch in scene.drain()]
-    assert [batch.base_sequence for batch in sent] == [0, 1, 2, 3, 4]
-    answer = ProducePartitionResponse(TP0, 0, base_offset=0)
-    scene.identity.sequences.handle_completed_batch(sent[0], answer)
-    assert [batch.base_sequence for batch in scene.drain()] == [5]
 
 
 def test_who_is_not_known_any_more_begins_with_one_batch_again():
@@ -367,15 +309,6 @@ def test_one_gated_partition_does_not_starve_the_others_of_its_broker():
             scene.append(place)
     for _ in range(5):
         assert [b.topic_partition for b in scene.drain()] == [TP1, TP2]
-
-
-@pytest.mark.conformance("4.12")
-def test_without_a_producer_id_nothing_goes():
-    identity = Identity()
-    identity.sequences.producer_id_and_epoch = ProducerIdAndEpoch.NONE
-    scene = Scene(identity=identity, batch_size=0)
-    scene.append()
-    assert scene.ready() == set()
 
 
 @pytest.mark.conformance("4.07")

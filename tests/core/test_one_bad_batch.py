@@ -66,6 +66,8 @@ def test_a_batch_whose_bytes_cannot_be_made_sends_no_empty_request(monkeypatch):
     assert harness.sequences_sent() == [0]
 
 
+@pytest.mark.conformance("6.17")
+@pytest.mark.quirk("Q4")
 def test_a_mistake_in_one_partitions_answer_does_not_strand_the_others(monkeypatch, caplog):
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=10_000)
     futures = [harness.send(partition=partition) for partition in (0, 1)]

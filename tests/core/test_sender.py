@@ -67,6 +67,19 @@ def test_with_a_record_on_the_wire_the_step_asks_for_its_expiry():
     assert harness.step() == 25_000
 
 
+@pytest.mark.conformance("5.25")
+def test_with_a_record_that_waits_the_step_asks_for_its_expiry():
+    harness = idempotent(
+        delivery_timeout_ms=40_000, retry_backoff_ms=90_000, retry_backoff_max_ms=90_000
+    )
+    _, (request,) = send_each(harness, 1)
+    harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.settle()
+    assert harness.step() == 40_000
+    harness.now_ms += 15_000
+    assert harness.step() == 25_000
+
+
 @pytest.mark.conformance("6.12")
 def test_one_request_per_broker_with_one_batch_per_partition():
     harness = idempotent(node_count=2, topics={"topic": 4})
@@ -79,6 +92,28 @@ def test_one_request_per_broker_with_one_batch_per_partition():
         for r in requests
     }
     assert by_node == {0: [0, 2], 1: [1, 3]}
+    assert len(requests) == 2
+
+
+@pytest.mark.conformance("6.12")
+def test_a_partitions_second_batch_goes_in_a_request_of_its_own():
+    harness = idempotent(batch_size=0)
+    for _ in range(3):
+        harness.send(partition=0)
+    harness.settle()
+    requests = harness.client.sent(PRODUCE)
+    assert [len(request.partitions) for request in requests] == [1, 1, 1]
+    assert harness.sequences_sent() == [0, 1, 2]
+
+
+@pytest.mark.conformance("6.11")
+def test_with_a_record_that_lingers_the_step_asks_for_the_end_of_its_linger():
+    harness = idempotent(linger_ms=500)
+    harness.send()
+    harness.settle()
+    assert harness.step() == 500
+    harness.now_ms += 200
+    assert harness.step() == 300
 
 
 @pytest.mark.conformance("6.11")
@@ -166,6 +201,18 @@ def test_what_was_acknowledged_never_goes_back():
     assert harness.manager.sequences.last_acked_offset(TP0) == 1_000
 
 
+@pytest.mark.conformance("4.10")
+def test_a_duplicate_is_a_success_with_an_unknown_offset():
+    harness = idempotent()
+    futures, requests = send_each(harness, 2)
+    harness.client.answer_produce(requests[0], base_offset=7)
+    harness.client.answer_produce(requests[1], ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    harness.settle()
+    assert [future.result(0).offset for future in futures] == [7, -1]
+    sequences = harness.manager.sequences
+    assert (sequences.last_acked_sequence(TP0), sequences.last_acked_offset(TP0)) == (1, 7)
+
+
 @pytest.mark.conformance("6.13")
 @pytest.mark.parametrize(
     "failure", [ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT], ids=lambda f: f.name
@@ -178,6 +225,26 @@ def test_a_lost_request_is_sent_again_under_the_same_sequence(failure):
     harness.run_until(future.done)
     assert future.result().offset == 3
     assert harness.sequences_sent() == [0, 0]
+
+
+@pytest.mark.conformance("6.13")
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ResponseFailure.DISCONNECTED, ErrorCode.NETWORK_EXCEPTION),
+        (ResponseFailure.TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT),
+        (ResponseFailure.UNSUPPORTED_VERSION, ErrorCode.UNSUPPORTED_VERSION),
+    ],
+    ids=lambda value: value.name,
+)
+def test_every_record_of_a_lost_request_fails_with_the_error_that_it_counts_as(failure, code):
+    harness = idempotent(retries=1)
+    futures = [harness.send(partition=partition) for partition in (0, 1)]
+    while not all(future.done() for future in futures):
+        harness.run_until(lambda: harness.client.waiting(PRODUCE))
+        harness.client.fail(harness.client.waiting(PRODUCE)[0], failure)
+        harness.settle()
+    assert [future.exception(0).code for future in futures] == [code, code]
 
 
 @pytest.mark.conformance("4.59")
@@ -375,9 +442,10 @@ def test_metadata_for_what_waits_are_asked_for_at_once():
 
 
 @pytest.mark.conformance("5.11")
-def test_records_wait_for_a_leader_and_go_when_there_is_one():
+@pytest.mark.parametrize("leader_id", [-1, 9], ids=["none", "of no known broker"])
+def test_records_wait_for_a_leader_and_go_when_there_is_one(leader_id):
     harness = idempotent()
-    harness.client.leaders[TP0] = -1
+    harness.client.leaders[TP0] = leader_id
     harness.client.leader_epochs[TP0] = 1
     harness.core._metadata.request_update()
     harness.run_for(500)
@@ -386,8 +454,10 @@ def test_records_wait_for_a_leader_and_go_when_there_is_one():
     assert harness.client.sent(PRODUCE) == []
     harness.client.leaders[TP0] = 0
     harness.client.prepare_produce()
+    since_ms = harness.now_ms
     harness.run_until(future.done)
     assert future.exception() is None
+    assert harness.now_ms - since_ms <= harness.config.retry_backoff_max_ms
 
 
 def test_when_every_known_broker_is_gone_the_bootstrap_addresses_are_tried_again():

@@ -8,10 +8,12 @@ from tests.harness import TP0, TP1, CoreHarness
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import ApiKey, BrokerNode, CoordinatorType
+from txnproducer._protocol.versions import ApiVersionRange
 from txnproducer.errors import (
     AuthenticationError,
     ErrorCode,
     IllegalStateError,
+    InvalidRecordError,
     KafkaError,
     KafkaTimeoutError,
     SaslAuthenticationError,
@@ -49,6 +51,22 @@ def test_no_data_go_while_a_coordinator_request_is_under_way_but_answers_are_tak
     harness.settle()
     assert first.done()
     assert len(harness.client.sent(PRODUCE)) == 1
+
+
+@pytest.mark.conformance("3.03")
+def test_data_go_on_while_the_end_of_the_transaction_waits_for_them():
+    harness = in_transaction(linger_ms=60_000)
+    future = harness.send()
+    commit = harness.core.begin_commit()
+    harness.settle()
+    (request,) = harness.client.waiting(PRODUCE)  # begun, and sent, with EndTxn in the queue
+    harness.client.answer_produce(request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    harness.client.prepare_produce()
+    harness.client.prepare_end_txn()
+    harness.complete(commit)
+    assert future.exception(0) is None
+    kinds = [kind for kind in harness.client.sent_kinds() if kind in (PRODUCE, END_TXN)]
+    assert kinds == [PRODUCE, PRODUCE, END_TXN]
 
 
 @pytest.mark.conformance("6.02")
@@ -118,6 +136,20 @@ def test_after_an_abortable_error_what_was_not_sent_fails_with_that_error():
     assert harness.state is TransactionState.ABORTABLE_ERROR
 
 
+@pytest.mark.conformance("6.04")
+@pytest.mark.trap(36)
+@pytest.mark.parametrize("is_after_an_error", [False, True])
+def test_after_an_abort_began_what_was_not_sent_fails_with_that_of_an_abort(is_after_an_error):
+    harness = in_transaction(linger_ms=1_000)
+    waiting = harness.send(partition=0)
+    if is_after_an_error:
+        assert harness.send(partition=1, value=b"x" * 2_000_000).done()
+    harness.core.begin_abort()  # before the sender has taken its next step
+    harness.settle()
+    assert type(waiting.exception(0)) is TransactionAbortedError
+    assert harness.client.sent(PRODUCE) == []
+
+
 @pytest.mark.conformance("6.06")
 def test_a_fatal_error_fails_what_is_on_the_wire_and_its_answer_frees_the_memory():
     harness = in_transaction()
@@ -173,6 +205,36 @@ def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again():
     harness.client.prepare_init_producer_id()
     harness.complete(harness.core.init_transactions())
     assert len(harness.client.sent(ApiKey.FIND_COORDINATOR)) == 2
+
+
+@pytest.mark.conformance("3.35")
+@pytest.mark.trap(16)
+@pytest.mark.parametrize(("newest", "can_bump"), [(2, False), (3, True)])
+def test_whether_the_coordinator_can_raise_epochs_is_learnt_when_it_is_connected(newest, can_bump):
+    harness = CoreHarness(transaction_version=1)
+    harness.client.api_versions_of[0] = {
+        **harness.client.default_versions,
+        ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, newest),
+    }
+    harness.start_transaction()
+    assert harness.manager.coordinator_can_bump is can_bump
+    harness.client.disconnect(COORDINATOR)
+    harness.settle()
+    assert harness.manager.coordinator(CoordinatorType.TRANSACTION) is None
+    assert harness.manager.coordinator_can_bump is can_bump
+
+
+@pytest.mark.conformance("6.08")
+def test_a_coordinator_whose_connection_takes_too_long_is_looked_up_again():
+    harness = CoreHarness(node_count=2, request_timeout_ms=20_000)
+    harness.client._connecting.add(ConnectionId(1, Channel.COORDINATOR))  # never ready
+    harness.client.prepare_find_coordinator(node_id=1)
+    harness.client.prepare_find_coordinator(node_id=0)
+    harness.client.prepare_init_producer_id()
+    harness.complete(harness.core.init_transactions())
+    assert harness.now_ms == 20_000
+    assert len(harness.client.sent(ApiKey.FIND_COORDINATOR)) == 2
+    assert len(harness.client.sent(ApiKey.INIT_PRODUCER_ID)) == 1
 
 
 @pytest.mark.conformance("3.05")
@@ -253,6 +315,27 @@ def test_every_further_attempt_waits_the_same_backoff():
         harness.client.answer(request, loading)
 
 
+@pytest.mark.conformance("1.15")
+@pytest.mark.trap(15)
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED],
+)
+def test_the_sender_goes_back_to_the_start_after_an_init_that_was_refused(code):
+    harness = CoreHarness()
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_init_producer_id(error_code=code)
+    with pytest.raises(KafkaError) as refused:
+        harness.complete(harness.core.init_transactions())
+    assert refused.value.code == code
+    harness.settle()
+    assert harness.state is TransactionState.UNINITIALIZED
+    assert harness.manager.last_error is None
+    harness.client.prepare_init_producer_id()
+    harness.complete(harness.core.init_transactions())
+    assert harness.state.name == "READY"
+
+
 @pytest.mark.conformance("3.37")
 @pytest.mark.quirk("Q9")
 def test_a_refused_login_fails_the_request_in_hand_and_names_the_reason():
@@ -297,15 +380,17 @@ def test_a_close_aborts_an_open_transaction():
 
 
 @pytest.mark.conformance("6.20")
-def test_a_close_finishes_a_commit_that_is_under_way():
+@pytest.mark.parametrize("call", ["begin_commit", "begin_abort"])
+def test_a_close_finishes_an_end_that_is_under_way(call):
     harness = in_transaction()
-    harness.client.prepare_produce()
     harness.send()
-    result = harness.core.begin_commit()
+    harness.settle()
+    result = getattr(harness.core, call)()
+    harness.client.answer_produce(harness.client.waiting(PRODUCE)[0])
     harness.client.prepare_end_txn()
     close(harness)
     assert result.is_successful
-    assert [r.is_commit for r in harness.client.sent(END_TXN)] == [True]
+    assert [r.is_commit for r in harness.client.sent(END_TXN)] == [call == "begin_commit"]
 
 
 @pytest.mark.conformance("6.21")
@@ -317,6 +402,19 @@ def test_a_close_that_cannot_abort_ends_all_the_same():
     harness.client.disconnect(ConnectionId(0))
     close(harness)
     assert harness.core.is_closed
+
+
+@pytest.mark.conformance("6.21")
+def test_a_close_whose_abort_is_refused_ends_by_force(monkeypatch):
+    def refuse():
+        raise KafkaError("cannot be aborted")
+
+    harness = in_transaction()
+    harness.client.prepare_produce()
+    assert harness.send().exception() is None
+    monkeypatch.setattr(harness.manager, "begin_abort", refuse)
+    close(harness)
+    assert harness.client.sent(END_TXN) == []
 
 
 @pytest.mark.conformance("6.22")
@@ -538,14 +636,16 @@ def test_a_local_failure_is_told_by_the_next_call_too():
 @pytest.mark.conformance("1.05")
 def test_an_illegal_step_while_a_batch_fails_still_ends_the_batch():
     harness = in_transaction()
-    future = harness.send()
+    future = harness.send(is_watched=True)
     harness.settle()
     (request,) = harness.client.waiting(PRODUCE)
     # What no scripted answer can bring about: the failure of a batch outside a transaction.
     harness.manager.state = TransactionState.READY
     harness.client.answer_produce(request, ErrorCode.INVALID_RECORD)
     harness.settle()
-    assert future.done()
+    assert isinstance(future.exception(0), InvalidRecordError)
+    ((_, told),) = harness.deliveries
+    assert told is future.exception(0)
     assert harness.manager.has_fatal_error
     metrics = harness.core.metrics()
     assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]

@@ -104,7 +104,6 @@ def test_numbers_begin_at_zero_and_grow_by_the_record_count(either):
     assert drain(either, place=TP1).base_sequence == 0
 
 
-@pytest.mark.conformance("4.12")
 def test_a_batch_without_a_number_cannot_be_tracked(either):
     with pytest.raises(IllegalStateError, match="no sequence"):
         either.add_in_flight_batch(FakeBatch())

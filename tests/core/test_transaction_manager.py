@@ -143,6 +143,31 @@ def test_only_v2_counts_a_call_as_the_start_of_the_transaction(version, requests
     assert driver.kinds().count("EndTxn") == requests
 
 
+@pytest.mark.conformance("3.44")
+@pytest.mark.trap(19)
+@pytest.mark.parametrize(("version", "requests"), [(1, 0), (2, 1)])
+def test_only_v2_counts_a_call_to_send_offsets_as_the_start_of_the_transaction(version, requests):
+    driver = begun(version=version)
+    driver.send_offsets()
+    driver.manager.begin_abort()
+    driver.take()
+    assert driver.kinds().count("EndTxn") == requests
+
+
+@pytest.mark.conformance("3.44")
+@pytest.mark.trap(19)
+@pytest.mark.parametrize("is_of_offsets", [False, True])
+def test_the_coordinators_answer_begins_a_v1_transaction(is_of_offsets):
+    driver = begun(version=1)
+    if is_of_offsets:
+        driver.send_offsets()
+        driver.expect(AddOffsetsToTxnRequest)
+    else:
+        driver.add_partition()
+    driver.manager.begin_abort()
+    assert isinstance(driver.take(), EndTxnRequest)
+
+
 @pytest.mark.conformance("3.03")
 def test_the_end_waits_for_incomplete_batches():
     driver = with_partition()
@@ -233,6 +258,12 @@ def test_initializing_twice_is_refused():
     with pytest.raises(IllegalStateError):
         driver.manager.initialize_transactions()
     assert driver.state is S.READY
+    assert not driver.manager.has_pending_requests
+    driver.manager.begin_transaction()
+    driver.add_partition()
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest, producer=NEXT)
+    finish(commit)
 
 
 @pytest.mark.conformance("2.04")
@@ -245,11 +276,15 @@ def test_after_a_timed_out_init_only_init_is_possible_and_waits_for_the_same():
     driver.expect(FindCoordinatorRequest)
     driver.expect(InitProducerIdRequest, producer=PRODUCER)
     assert driver.state is S.READY
-    for call in (manager.begin_transaction, manager.begin_commit, manager.begin_abort):
-        with pytest.raises(IllegalStateError, match="init_transactions"):
+    for call in (
+        manager.begin_transaction,
+        manager.begin_commit,
+        manager.begin_abort,
+        manager.check_can_append,
+        driver.send_offsets,
+    ):
+        with pytest.raises(IllegalStateError, match=r"init_transactions\(\) has timed out"):
             call()
-    with pytest.raises(IllegalStateError, match="init_transactions"):
-        manager.check_can_append()
     assert manager.initialize_transactions() is result
     result.acknowledge()
     manager.begin_transaction()
@@ -330,6 +365,14 @@ def test_a_record_is_refused_for_the_first_of_all_that_stands_in_its_way():
 
 
 @pytest.mark.conformance("1.23")
+def test_a_record_is_refused_for_the_call_to_repeat_before_it_is_for_the_missing_id():
+    driver = TxnDriver()
+    driver.manager.initialize_transactions()
+    with pytest.raises(IllegalStateError, match=r"init_transactions\(\) has timed out"):
+        driver.manager.check_can_append()
+
+
+@pytest.mark.conformance("1.23")
 def test_an_idempotent_producer_refuses_records_only_after_a_fatal_error():
     manager = TxnDriver(None).manager
     manager.maybe_add_partition(TP0)
@@ -375,6 +418,34 @@ def test_an_old_epoch_from_produce_is_abortable_and_keeps_its_name():
     with pytest.raises(InvalidProducerEpochError) as caught:
         driver.manager.begin_commit()
     assert caught.value.recovery == "abort"
+
+
+@pytest.mark.conformance("2.10")
+@pytest.mark.trap(10)
+@pytest.mark.parametrize("kind", [ProducerFencedError, InvalidProducerEpochError])
+def test_each_later_call_raises_a_fresh_error_where_the_last_was_fencing_or_an_old_epoch(kind):
+    driver = with_partition()
+    error = kind("the first")
+    driver.manager.maybe_transition_to_error_state(error)
+    raised = [error]
+    for call in (driver.manager.begin_commit, driver.manager.check_can_append) * 2:
+        with pytest.raises(kind) as caught:
+            call()
+        assert type(caught.value) is kind
+        assert all(caught.value is not earlier for earlier in raised)
+        raised.append(caught.value)
+
+
+@pytest.mark.conformance("2.10")
+def test_any_other_error_is_the_cause_of_what_later_calls_raise():
+    driver = with_partition()
+    error = TopicAuthorizationError()
+    driver.manager.maybe_transition_to_error_state(error)
+    for call in (driver.manager.begin_commit, driver.manager.check_can_append):
+        with pytest.raises(KafkaError) as caught:
+            call()
+        assert type(caught.value) is KafkaError
+        assert caught.value.__cause__ is error
 
 
 @pytest.mark.conformance("2.10")
@@ -443,7 +514,7 @@ def test_a_fatal_error_wakes_whoever_waits_even_for_a_request_not_sent():
 
 @pytest.mark.conformance("2.11")
 @pytest.mark.quirk("D6")
-def test_an_unseen_failure_is_told_wrapped_by_init_and_raw_by_commit():
+def test_an_unseen_failure_is_told_wrapped_by_init_and_raw_by_commit_and_abort():
     driver = TxnDriver()
     driver.manager.initialize_transactions()
     driver.expect(FindCoordinatorRequest)
@@ -453,11 +524,12 @@ def test_an_unseen_failure_is_told_wrapped_by_init_and_raw_by_commit():
     assert caught.value.__cause__ is driver.manager.last_error
     assert caught.value.recovery == "fix"
 
-    driver = with_partition()
-    commit = driver.manager.begin_commit()
-    driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
-    assert driver.manager.begin_commit() is commit
-    assert type(commit.error) is ProducerFencedError
+    for call in ("begin_commit", "begin_abort"):
+        driver = with_partition()
+        end = getattr(driver.manager, call)()
+        driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
+        assert getattr(driver.manager, call)() is end
+        assert type(end.error) is ProducerFencedError
 
 
 @pytest.mark.conformance("2.13")

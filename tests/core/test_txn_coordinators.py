@@ -6,6 +6,7 @@ import pytest
 
 from tests.core.txn_driver import (
     GROUP,
+    NODE,
     PRODUCER,
     TP0,
     TP1,
@@ -18,6 +19,7 @@ from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,
+    Coordinator,
     CoordinatorType,
     EndTxnRequest,
     FindCoordinatorRequest,
@@ -131,13 +133,26 @@ def test_a_request_to_any_broker_has_no_coordinator_to_look_up():
 
 
 @pytest.mark.conformance("3.38")
-def test_an_answer_with_two_coordinators_is_fatal():
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_answer_with_anything_but_one_coordinator_is_fatal(count):
     driver = TxnDriver()
     result = driver.manager.initialize_transactions()
     driver.take()
-    driver.answer(FindCoordinatorResponse(()))
+    driver.answer(FindCoordinatorResponse((Coordinator("t", NODE, 0),) * count))
     assert driver.state is S.FATAL_ERROR
     assert isinstance(result.error, IllegalStateError)
+
+
+@pytest.mark.conformance("3.36")
+def test_a_refused_login_fails_every_request_that_is_queued_and_the_call_that_waits():
+    driver = with_partition(version=1)
+    offsets = [driver.send_offsets(), driver.send_offsets(TP1)]
+    commit = driver.manager.begin_commit()
+    error = SaslAuthenticationError()
+    driver.as_sender(driver.manager.authentication_failed, error)
+    assert [result.error for result in (*offsets, commit)] == [error] * 3
+    assert not driver.manager.has_pending_requests
+    assert driver.state is S.FATAL_ERROR
 
 
 @pytest.mark.conformance("3.37")

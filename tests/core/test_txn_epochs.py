@@ -6,15 +6,19 @@ import pytest
 
 from tests.core.txn_driver import (
     TP0,
+    TP1,
     begun,
     finish,
     with_partition,
 )
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.messages import (
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
+    FindCoordinatorRequest,
     InitProducerIdRequest,
+    TxnOffsetCommitRequest,
 )
 from txnproducer.errors import (
     ErrorCode,
@@ -109,13 +113,28 @@ def test_an_error_during_the_commit_raises_the_epoch_behind_the_abort():
 
 
 @pytest.mark.conformance("3.45")
-def test_v2_leaves_the_epoch_to_the_coordinator():
-    driver = with_partition(version=2)
+@pytest.mark.parametrize("can_bump", [True, False])
+def test_v2_leaves_the_epoch_to_the_coordinator_whatever_that_can_do(can_bump):
+    driver = with_partition(version=2, can_bump=can_bump)
     driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    assert driver.manager.can_handle_abortable_error
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest, producer=NEXT)
     finish(abort)
     assert driver.take() is None
+
+
+@pytest.mark.conformance("3.45")
+def test_in_v2_an_answer_that_was_lost_makes_the_client_raise_no_epoch():
+    driver = with_partition(version=2)
+    commit = driver.manager.begin_commit()
+    driver.take()
+    driver.fail()
+    driver.expect(FindCoordinatorRequest)
+    driver.expect(EndTxnRequest, producer=NEXT)
+    finish(commit)
+    assert driver.take() is None
+    driver.manager.begin_transaction()
 
 
 @pytest.mark.conformance("3.33")
@@ -201,6 +220,28 @@ def test_a_downgrade_is_seen_at_the_end_and_adopts_the_last_v2_epoch():
     assert not driver.manager.is_transaction_v2_enabled
     assert driver.manager.producer_id_and_epoch == NEXT
     assert driver.take() is None
+
+
+@pytest.mark.conformance("3.48")
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_change_of_the_version_in_mid_transaction_waits_for_its_end(before, after):
+    driver = with_partition(version=before)
+    driver.client.set_transaction_version(after)
+    driver.add_partition(TP1)  # v1 asks the coordinator, v2 does not
+    driver.send_offsets()
+    is_v2 = before == 2
+    driver.expect(FindCoordinatorRequest if is_v2 else AddOffsetsToTxnRequest)
+    if not is_v2:
+        driver.expect(FindCoordinatorRequest)
+    assert driver.expect(TxnOffsetCommitRequest).is_transaction_v2_enabled is is_v2
+    assert driver.kinds().count("AddPartitionsToTxn") == (0 if is_v2 else 2)
+    assert driver.manager.is_transaction_v2_enabled is is_v2
+    commit = driver.manager.begin_commit()
+    assert driver.expect(EndTxnRequest, producer=NEXT).is_transaction_v2_enabled is is_v2
+    if not is_v2:
+        driver.expect(InitProducerIdRequest, producer=NEXT)
+    finish(commit)
+    assert driver.manager.is_transaction_v2_enabled is not is_v2
 
 
 @pytest.mark.conformance("3.48")

@@ -153,6 +153,30 @@ def test_a_batch_that_fails_outside_a_transaction_poisons():
     assert driver.state is S.FATAL_ERROR
 
 
+@pytest.mark.conformance("1.03")
+@pytest.mark.trap(6)
+def test_after_an_illegal_step_of_the_sender_every_call_says_that_the_producer_has_failed():
+    driver = TxnDriver()
+    driver.initialize()
+    manager = driver.manager
+    with pytest.raises(IllegalStateError) as poison:
+        driver.as_sender(
+            manager.handle_failed_batch, FakeBatch(0), TopicAuthorizationError(), True
+        )
+    for call in (
+        manager.initialize_transactions,
+        manager.begin_transaction,
+        manager.begin_commit,
+        manager.begin_abort,
+        manager.check_can_append,
+        driver.send_offsets,
+    ):
+        with pytest.raises(IllegalStateError) as caught:
+            call()
+        assert caught.value.__cause__ is poison.value
+        assert driver.state is S.FATAL_ERROR
+
+
 @pytest.mark.conformance("4.48")
 def test_after_a_fatal_error_a_failed_batch_moves_no_numbers():
     driver = with_partition()

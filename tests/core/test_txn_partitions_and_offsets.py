@@ -166,6 +166,19 @@ def test_an_abort_forgets_partitions_that_are_not_added_yet():
 
 
 @pytest.mark.conformance("1.26")
+@pytest.mark.parametrize("is_refused_once", [False, True])
+def test_an_abort_gives_up_offsets_that_wait(is_refused_once):
+    driver = with_partition(version=1)
+    offsets = driver.send_offsets()
+    if is_refused_once:
+        driver.expect(AddOffsetsToTxnRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    abort = driver.manager.begin_abort()
+    assert isinstance(offsets.error, TransactionAbortedError)
+    driver.expect(EndTxnRequest)
+    finish(abort)
+
+
+@pytest.mark.conformance("1.26")
 def test_partitions_that_are_being_added_as_the_abort_begins_are_not_asked_for_again():
     driver = with_partition(version=1)
     driver.manager.maybe_add_partition(TP1)

@@ -12,7 +12,9 @@ from txnproducer._protocol.messages import (
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    PartitionErrorCode,
     TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from txnproducer.errors import (
     ErrorCode,
@@ -159,6 +161,33 @@ def test_a_partition_may_be_sent_to_from_its_addition_until_a_fatal_error():
     assert not is_allowed(TP0)
 
 
+@pytest.mark.conformance("1.22")
+def test_a_partition_of_the_transaction_may_be_sent_to_while_it_is_committed():
+    driver = with_partition(version=1)
+    driver.manager.begin_commit()
+    assert driver.manager.is_send_to_partition_allowed(TP0)
+    assert not driver.manager.is_send_to_partition_allowed(TP1)
+
+
+@pytest.mark.conformance("1.22")
+def test_without_transactions_every_partition_may_be_sent_to_until_a_fatal_error():
+    manager = TxnDriver(None).manager
+    assert manager.is_send_to_partition_allowed(TP0)
+    manager.transition_to_fatal_error(ProducerFencedError())
+    assert not manager.is_send_to_partition_allowed(TP0)
+
+
+@pytest.mark.conformance("1.25")
+@pytest.mark.trap(19)
+def test_naming_a_partition_in_transactions_v2_is_enough_to_have_the_transaction_ended():
+    driver = begun(version=2)
+    driver.manager.maybe_add_partition(TP0)
+    assert driver.manager.is_send_to_partition_allowed(TP0)
+    assert not driver.manager.has_partitions_to_add
+    driver.manager.begin_abort()
+    assert isinstance(driver.take(), EndTxnRequest)
+
+
 # --- calls ------------------------------------------------------------------------------------
 
 
@@ -181,8 +210,13 @@ def test_until_an_end_was_seen_no_other_call_is_heard(call):
     driver = with_partition()
     manager = driver.manager
     result = getattr(manager, call)()
-    for other in (manager.begin_transaction, manager.check_can_append, driver.send_offsets):
-        with pytest.raises(IllegalStateError, match="first"):
+    for other in (
+        manager.initialize_transactions,
+        manager.begin_transaction,
+        manager.check_can_append,
+        driver.send_offsets,
+    ):
+        with pytest.raises(IllegalStateError, match=r"has timed out.* first"):
             other()
     assert getattr(manager, call)() is result
 
@@ -207,6 +241,16 @@ def test_offsets_are_sent_when_every_partition_was_committed():
     driver.expect(FindCoordinatorRequest)
     driver.take()
     assert not result.is_completed
+    driver.answer(
+        TxnOffsetCommitResponse(
+            (
+                PartitionErrorCode(TP0, 0),
+                PartitionErrorCode(TP1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+            )
+        )
+    )
+    assert not result.is_completed
+    driver.take()
     driver.reply()
     assert result.is_successful
 
@@ -222,6 +266,10 @@ def test_init_reads_the_transaction_version_and_raises_no_epoch_for_it():
     assert driver.manager.is_transaction_v2_enabled
     driver.manager.begin_transaction()
     assert driver.take() is None
+    assert driver.manager.producer_id_and_epoch == PRODUCER
+    commit = driver.manager.begin_commit()
+    assert driver.take() is None
+    assert commit.is_successful
     assert driver.manager.producer_id_and_epoch == PRODUCER
 
 

@@ -1,0 +1,68 @@
+"""In which order the requests to coordinators leave their queue."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from tests.core.txn_driver import GROUP, PRODUCER, TP0, TxnDriver
+from txnproducer._core.end_txn import EndTxnHandler
+from txnproducer._core.txn_request_queue import TxnRequestQueue
+from txnproducer._core.txn_requests import (
+    AddOffsetsToTxnHandler,
+    AddPartitionsToTxnHandler,
+    FindCoordinatorHandler,
+    InitProducerIdHandler,
+    TxnOffsetCommitHandler,
+)
+from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._protocol.messages import CoordinatorType
+from txnproducer.records import OffsetAndMetadata
+
+RESULT = TransactionalRequestResult("operation")
+
+
+def of_each_kind():
+    """Return a request of each kind, in the order in which they have to go."""
+    manager = TxnDriver().manager
+    commit = TxnOffsetCommitHandler(
+        manager, RESULT, {TP0: OffsetAndMetadata(1)}, GROUP, is_transaction_v2_enabled=False
+    )
+    return {
+        "look-up": FindCoordinatorHandler(manager, "t", CoordinatorType.TRANSACTION),
+        "first id": InitProducerIdHandler(manager, RESULT),
+        "partitions": AddPartitionsToTxnHandler(manager, frozenset({TP0})),
+        "offsets": AddOffsetsToTxnHandler(manager, commit),
+        "offsets' commit": commit,
+        "end": EndTxnHandler(manager, RESULT, is_commit=True, is_transaction_v2_enabled=False),
+        "bump": InitProducerIdHandler(manager, RESULT, current=PRODUCER, on_bump_end=lambda: None),
+    }
+
+
+def leave(queue):
+    return [queue.pop() for _ in range(len(queue))]
+
+
+@pytest.mark.conformance("3.02")
+@pytest.mark.parametrize("middle", ["partitions", "offsets", "offsets' commit"])
+def test_requests_leave_the_queue_by_their_priority_whatever_order_they_came_in(middle):
+    names = ["look-up", "first id", middle, "end", "bump"]
+    for order in permutations(names):
+        handlers = of_each_kind()
+        queue = TxnRequestQueue()
+        for name in order:
+            queue.push(handlers[name])
+        assert queue.peek() is handlers["look-up"]
+        assert leave(queue) == [handlers[name] for name in names]
+
+
+@pytest.mark.conformance("3.02")
+def test_partitions_and_offsets_go_in_the_order_in_which_they_were_first_queued():
+    for order in permutations(["partitions", "offsets", "offsets' commit"]):
+        handlers = of_each_kind()
+        queue = TxnRequestQueue()
+        for name in order:
+            queue.push(handlers[name])
+        queue.push(queue.pop())  # one that is repeated keeps its place
+        assert leave(queue) == [handlers[name] for name in order]
