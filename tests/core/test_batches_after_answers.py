@@ -229,8 +229,10 @@ def test_parts_that_are_too_large_are_halved_until_single_records_are_left_and_n
     harness = idempotent(linger_ms=10)
     values = [b"%d" % number * 500 for number in range(6)]
     futures = [harness.send(value=value) for value in values]
-    written = []
-    while not all(future.done() for future in futures):
+    written: list[bytes | None] = []
+    for _ in range(3 * len(values)):  # more than there are parts of parts
+        if all(future.done() for future in futures):
+            break
         harness.run_until(lambda: harness.client.waiting(PRODUCE))
         batch = harness.sent_batches()[-1]
         (request,) = harness.client.waiting(PRODUCE)

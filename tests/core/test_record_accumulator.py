@@ -531,6 +531,17 @@ def test_parts_of_a_split_take_the_parents_place_in_sequence_order():
 
 
 @pytest.mark.conformance("5.22")
+def test_a_batch_behind_one_that_is_live_does_not_expire_before_it():
+    accumulator = make_accumulator(batch_size=0, delivery_timeout_ms=100)
+    append(accumulator, TP0, now_ms=60)
+    append(accumulator, TP0, now_ms=0)  # as a clock that went back begins it
+    assert accumulator.expired_batches(100) == ([], 160)
+    assert len(queued(accumulator, TP0)) == 2
+    expired, _ = accumulator.expired_batches(160)
+    assert [batch.created_ms for batch in expired] == [60, 0]
+
+
+@pytest.mark.conformance("5.22")
 def test_expiry_takes_each_queue_from_its_head_and_stops_at_the_first_live_batch():
     accumulator = make_accumulator(batch_size=0, delivery_timeout_ms=100)
     append(accumulator, TP0, now_ms=0)

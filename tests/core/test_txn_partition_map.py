@@ -93,6 +93,13 @@ def test_batches_of_an_older_epoch_come_first():
     assert entry.first_in_flight is old
 
 
+@pytest.mark.conformance("4.06")
+def test_batches_of_an_older_id_come_first_whatever_their_epoch():
+    old = FakeBatch(9, producer=ProducerIdAndEpoch(77, 5))
+    entry = entry_with(old, FakeBatch(0, producer=ProducerIdAndEpoch(78, 0)))
+    assert entry.first_in_flight is old
+
+
 def test_a_batch_that_is_not_tracked_can_be_removed():
     tracked = FakeBatch(0)
     entry = entry_with(tracked)
