@@ -25,6 +25,8 @@ _PARTITION: Final = "partition"
 _TIMESTAMP: Final = "timestamp"
 # Units of NumPy's times of which there are more than one in a millisecond.
 _FINE_UNITS: Final = ("us", "ns", "ps", "fs", "as")
+# How many of a unit of Arrow's are a second.
+_IN_A_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def partition_column(column: Any) -> tuple[array[int], int]:
@@ -152,6 +154,9 @@ def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
         column = column.cast(column.type.value_type)
     try:
         if what == _TIMESTAMP and kinds.is_timestamp(column.type):
+            # Here, since what is cut off would make a moment before the epoch the epoch itself.
+            in_a_second = _IN_A_SECOND[column.type.unit]
+            _refuse_negative(name, column.cast(pa.int64()), in_a_second)
             # Of a fine unit a part is cut off; of a coarse one there may be too many milliseconds.
             is_exact = column.type.unit == "s"
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=is_exact)
@@ -162,10 +167,18 @@ def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
         column = column.cast(pa.int64())
     except pa.ArrowInvalid as error:
         raise ValueError(f"{name} has a number that is too large: {error}") from None
+    _refuse_negative(name, column)
+    return pc.fill_null(column, missing)
+
+
+def _refuse_negative(name: str, column: Any, in_a_second: int = 1_000) -> None:
+    """Refuse an Arrow column with a number below zero; times are told in milliseconds."""
+    import pyarrow.compute as pc
+
     lowest = pc.min(column).as_py()
     if lowest is not None and lowest < 0:
+        lowest = lowest * 1_000 // in_a_second
         raise ValueError(f"{name} must not be negative: {lowest} (null lets us choose)")
-    return pc.fill_null(column, missing)
 
 
 # --- NumPy, and what can be made NumPy's --------------------------------------------------------
