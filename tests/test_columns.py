@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from txnproducer._arrow_columns import pieces
 from txnproducer._columns import _binary_column, arrow_blocks, column_blocks
 from txnproducer.errors import RecordTooLargeError, SerializationError
 
@@ -438,6 +439,73 @@ def test_the_last_timestamp_that_a_record_can_have_is_taken():
     last = 2**63 - 2
     assert timestamps_of(blocks_of([b"v"], timestamps_ms=[last])) == [last]
     assert timestamps_of(blocks_of([b"v"], timestamps_ms=last)) == [last]
+
+
+# --- chunks
+
+
+def test_many_small_chunks_are_few_blocks():
+    chunk = pa.array([b"a", None, b"", b"b", b"c"])
+    values = pa.chunked_array([chunk] * 4_000)
+    keys = pa.chunked_array([chunk.slice(0, 2), chunk.slice(1, 3)] * 4_000)
+    blocks = blocks_of(values, keys)
+    assert len(blocks) <= 6
+    assert [record[2] for record in records_of(blocks)] == values.to_pylist()
+    assert [record[1] for record in records_of(blocks)] == keys.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_binary(), pa.binary(1), pa.binary_view(), pa.null()]
+)
+def test_small_chunks_of_every_kind_are_joined(kind):
+    chunk = pa.array([None] if pa.types.is_null(kind) else ["a", None], kind)
+    values = pa.chunked_array([chunk] * 100)
+    [block] = blocks_of(values)
+    expected = [None] * 100 if pa.types.is_null(kind) else [b"a", None] * 100
+    assert values_of([block]) == expected
+
+
+def test_small_chunks_with_dictionaries_are_joined_where_that_is_possible():
+    words = [f"word {number}" for number in range(300)]
+    alike, apart = (
+        [
+            pa.DictionaryArray.from_arrays(
+                pa.array([number % 100, None], pa.int8()), words[first : first + 100]
+            )
+            for number, first in enumerate(starts)
+        ]
+        for starts in ([0] * 50, [0, 100, 200] * 7)
+    )
+    for chunks, count in ((alike, 1), (apart, 21)):
+        blocks = blocks_of(pa.chunked_array(chunks))
+        assert len(blocks) == count
+        items = [word for chunk in chunks for word in chunk.to_pylist()]
+        assert values_of(blocks) == [word and word.encode() for word in items]
+
+
+def test_large_chunks_lie_as_they_are():
+    large, small = pa.array([b"v" * 100_000]), pa.array([b"s"])
+    values = pa.chunked_array(
+        [large, small, small, large, large, small, large.slice(1), large] * 2
+    )
+    blocks = blocks_of(values)
+    assert [block.rows.count for block in blocks] == [1, 2, 1, 1, 1, 1] * 2
+    assert values_of(blocks) == values.to_pylist()
+
+
+def test_chunks_are_walked_once():
+    class Chunks:
+        """A chunked column that has no other way to its items."""
+
+        def __init__(self, chunks):
+            self.chunks = chunks
+
+    chunks = [pa.array([b"%d" % number] * 3) for number in range(4)]
+    spans = [(0, 1), (1, 3), (3, 6), (9, 10), (10, 12)]
+    found = list(pieces(Chunks([*chunks, chunks[0].slice(3)]), spans))
+    assert [piece.to_pylist() for piece in found] == [
+        [b"%d" % (start // 3)] * (stop - start) for start, stop in spans
+    ]
 
 
 # --- tables

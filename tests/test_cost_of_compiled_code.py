@@ -67,7 +67,7 @@ CEILINGS = {
     },
 }
 # All others, by why they need no ceiling.
-EXEMPT = {
+EXEMPT: dict[str, dict[str, tuple[str, ...]]] = {
     "txnproducer/_usual_send.pyx": {"once for each producer": ("_be_quick", "_be_slow")},
     "txnproducer/_io_lock.pyx": {
         "once for each producer": ("__cinit__", "__dealloc__"),

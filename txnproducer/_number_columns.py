@@ -11,15 +11,15 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
+from txnproducer._arrow_columns import is_arrow
 from txnproducer._record.format import MAX_INT64
 from txnproducer._record.rows import MAX_PARTITIONS, NO_PARTITION
 
-__all__ = ["is_arrow", "known_partition", "partition_column", "timestamp_column"]
+__all__ = ["known_partition", "partition_column", "timestamp_column"]
 
 _PARTITION: Final = "partition"
 _TIMESTAMP: Final = "timestamp"
@@ -66,11 +66,6 @@ def timestamp_column(column: Any, now_ms: int) -> array[int] | int:
     numbers = _integers("timestamps_ms", column, now_ms, _TIMESTAMP)
     _known_timestamp(max(numbers, default=0))
     return numbers
-
-
-def is_arrow(column: Any) -> bool:
-    """Return whether a column is pyarrow's."""
-    return "pyarrow" in sys.modules and type(column).__module__.startswith("pyarrow")
 
 
 def _known_timestamp(timestamp_ms: int) -> int:
