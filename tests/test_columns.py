@@ -441,6 +441,76 @@ def test_the_last_timestamp_that_a_record_can_have_is_taken():
     assert timestamps_of(blocks_of([b"v"], timestamps_ms=last)) == [last]
 
 
+# --- what is Arrow's in another library
+
+
+class ExportsArray:
+    """A column, or a batch, of another library."""
+
+    def __init__(self, whole):
+        self._whole = whole
+
+    def __arrow_c_array__(self, requested_schema=None):
+        return self._whole.__arrow_c_array__(requested_schema)
+
+
+class ExportsStream:
+    """A chunked column, or a table, of another library."""
+
+    def __init__(self, whole):
+        self._whole = whole
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._whole.__arrow_c_stream__(requested_schema)
+
+
+def test_columns_that_can_be_exported_to_arrow_are_taken_as_arrows():
+    values, stamps = pa.array(["a", None]), pa.array([5, None], pa.timestamp("s"))
+    headers, partitions = pa.array([HEADERS[0], None], MAP), pa.array([3, None])
+    for export, wrapped in ((ExportsArray, pa.array), (ExportsStream, pa.chunked_array)):
+        columns = [
+            export(column if wrapped is pa.array else wrapped([column]))
+            for column in (values, values, headers, partitions, stamps)
+        ]
+        blocks = blocks_of(*columns)
+        assert records_of(blocks) == [
+            (5_000, b"a", b"a", tuple(HEADERS[0])),
+            (NOW_MS, None, None, ()),
+        ]
+        assert partitions_of(blocks) == [3, -1]
+    with pytest.raises(TypeError, match="values must be binary or string in Arrow, not int64"):
+        blocks_of(ExportsArray(pa.array([1])))
+
+
+def test_tables_that_can_be_exported_to_arrow_are_taken_as_arrows():
+    assert_is_whole(arrow_blocks(ExportsStream(whole_table()), NOW_MS))
+    [batch] = whole_table().to_batches()
+    assert_is_whole(arrow_blocks(ExportsArray(batch), NOW_MS))
+    with pytest.raises(TypeError, match="send each of its batches"):
+        arrow_blocks(whole_table().to_reader(), NOW_MS)
+
+
+def test_a_series_of_pandas_that_is_arrows_may_have_nulls():
+    series = pd.Series([b"a", None, b"c"], dtype=pd.ArrowDtype(pa.binary()))
+    assert values_of(blocks_of(series)) == [b"a", None, b"c"]
+    assert values_of(blocks_of(series, value_serializer=lambda item: item + b"!")) == [
+        b"a!",
+        None,
+        b"c!",
+    ]
+    numbers = pd.Series([1, None], dtype="int64[pyarrow]")
+    assert partitions_of(blocks_of([b"v"] * 2, partitions=numbers)) == [1, -1]
+
+
+def test_numpys_numbers_may_stand_in_a_list():
+    partitions, stamps = [np.int32(1), None], [np.int64(5), 6]
+    blocks = blocks_of([b"v"] * 2, partitions=partitions, timestamps_ms=stamps)
+    assert (partitions_of(blocks), timestamps_of(blocks)) == ([1, -1], [5, 6])
+    for refused in (True, np.bool_(1), np.float64(1)):
+        with pytest.raises(TypeError, match=r"partitions\[1\] must be an int or None, not "):
+            blocks_of([b"v"] * 2, partitions=[1, refused])
+
+
 # --- chunks
 
 

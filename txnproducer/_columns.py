@@ -20,6 +20,8 @@ from typing import Any, Final
 
 from txnproducer._arguments import to_bytes
 from txnproducer._arrow_columns import (
+    as_arrow,
+    as_table,
     chunk_ends,
     is_arrow,
     join_small_chunks,
@@ -94,8 +96,15 @@ def column_blocks(
         TypeError, ValueError: a column does not fit.
         SerializationError: a serializer failed.
     """
-    given = _Columns(values, keys, headers, partitions, timestamps_ms)
-    count = _length("values", values)
+    columns = {
+        "values": values,
+        "keys": keys,
+        "headers": headers,
+        "partitions": partitions,
+        "timestamps_ms": timestamps_ms,
+    }
+    given = _Columns(**{name: as_arrow(name, column) for name, column in columns.items()})
+    count = _length("values", given.values)
     for name in ("keys", "headers", "partitions", "timestamps_ms"):
         column = getattr(given, name)
         if column is None or (name in _ONE_FOR_ALL and type(column) is int):
@@ -119,6 +128,7 @@ def arrow_blocks(data: Any, now_ms: int, partition: int | None = None) -> list[B
     Raises:
         TypeError, ValueError: not such a table, or a column does not fit.
     """
+    data = as_table(data)
     names = getattr(getattr(data, "schema", None), "names", None)
     if not is_arrow(data) or names is None or not hasattr(data, "column"):
         way_out = "use send_batch for a single array"

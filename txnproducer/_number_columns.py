@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from operator import index as as_int
 from typing import Any, Final
 
 from txnproducer._arrow_columns import is_arrow
@@ -107,11 +108,17 @@ def _plain_integers(column: Any) -> array[int] | None:
 
 def _number(name: str, what: str) -> Callable[[int, Any], int]:
     def check(index: int, number: Any) -> int:
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise TypeError(f"{name}[{index}] must be an int or None, not {type(number).__name__}")
+        try:
+            if isinstance(number, bool):
+                raise TypeError
+            number = as_int(number)  # NumPy's whole numbers, say, which are no int
+        except TypeError:
+            raise TypeError(
+                f"{name}[{index}] must be an int or None, not {type(number).__name__}"
+            ) from None
         if not 0 <= number < 1 << 63:
             raise ValueError(f"{name}[{index}] is no {what}: {number} (None lets us choose)")
-        return number
+        return int(number)
 
     return check
 
