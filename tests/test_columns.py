@@ -474,7 +474,7 @@ def test_columns_that_can_be_exported_to_arrow_are_taken_as_arrows():
         ]
         blocks = blocks_of(*columns)
         assert records_of(blocks) == [
-            (5_000, b"a", b"a", tuple(HEADERS[0])),
+            (5_000, b"a", b"a", (("a", b"1"), ("b", None))),
             (NOW_MS, None, None, ()),
         ]
         assert partitions_of(blocks) == [3, -1]

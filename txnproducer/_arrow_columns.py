@@ -119,9 +119,10 @@ def pieces(column: Any, spans: Iterable[tuple[int, int]]) -> Iterator[Any]:
         spans: where each part starts and stops.
     """
     chunks = iter(getattr(column, "chunks", (column,)))
-    chunk, begin, end = None, 0, 0
+    chunk: Any = None
+    begin = end = 0
     for start, stop in spans:
         while start >= end:
             chunk = next(chunks)
             begin, end = end, end + len(chunk)
-        yield chunk.slice(start - begin, stop - start)  # type: ignore[attr-defined]
+        yield chunk.slice(start - begin, stop - start)
