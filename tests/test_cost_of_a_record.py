@@ -92,6 +92,30 @@ def test_a_record_leaves_its_bytes_and_a_light_future(open_transaction):
     assert size / len(kept) <= (120 if IMPL == "cython" else 420)
 
 
+@pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled send leaves to Python")
+def test_a_batch_that_is_full_costs_by_the_batch_and_not_by_the_record(monkeypatch):
+    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: LiveClient())
+    batch_size = 1 << 14
+    with TransactionalProducer("boot:9092", "txn", linger_ms=10_000, batch_size=batch_size) as one:
+        one.init_transactions()
+        one.begin_transaction()
+        one.send("topic", VALUE)
+
+        def send(count):
+            def send_all():
+                for _ in range(count):
+                    one.send("topic", VALUE)
+
+            return send_all
+
+        few, many = (counted(send(count)) for count in (1_000, 5_000))
+        one.abort_transaction()
+    batches = 4_000 * 107 / batch_size
+    assert batches > 20
+    # The loop itself takes 16 bytecodes; what the batches add is the long way of one record.
+    assert (many["opcode"] - few["opcode"] - 16 * 4_000) / batches <= 700
+
+
 def send_rows(count):
     """Return what appends rows to a core of its own, batch after batch."""
     harness = CoreHarness(linger_ms=10_000, batch_size=1 << 16, topics={"topic": 1})

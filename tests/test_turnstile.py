@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import ctypes
 import signal
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -248,6 +250,40 @@ def test_all_who_give_way_go_on():
         thread.join(PATIENCE_S)
 
     assert len(gone_on) == 8
+
+
+def method_in_c(turnstile, number, kind):
+    """Return one of its methods that Python does not see, called with the interpreter held."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    table = pointer(type(turnstile).__pyx_vtable__, None)
+    methods = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))
+    call = kind(None, ctypes.py_object)(methods[number])
+    return lambda: call(turnstile)
+
+
+@needs_compiled
+def test_a_bell_that_rang_behind_the_end_of_a_sleep_ends_no_other_one():
+    turnstile = compiled.Turnstile()
+    want = method_in_c(turnstile, 0, ctypes.PYFUNCTYPE)
+    have = method_in_c(turnstile, 1, ctypes.PYFUNCTYPE)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(PATIENCE_S)
+    try:
+        want()
+        thread = run(turnstile.give_way)  # which is asleep when this goes on
+        woken_at = time.monotonic() + 0.05
+        while time.monotonic() < woken_at:
+            pass  # it wants to go on, and cannot
+        have()
+    finally:
+        sys.setswitchinterval(interval_s)
+    thread.join(PATIENCE_S)
+
+    want()
+    began = time.monotonic()
+    turnstile.give_way()
+    assert time.monotonic() - began > 0.002
 
 
 @needs_compiled

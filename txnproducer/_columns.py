@@ -5,7 +5,8 @@ columns into blocks. Must not know: producers or transactions. Nothing here chan
 refusal costs the caller nothing but the call.
 Rules:
 * Every refusal names the column, the row where it can, and the way out.
-* Arrow's buffers are used as they lie; only dictionaries, views and fixed sizes are copied.
+* Arrow's buffers are used as they lie; only dictionaries, views, fixed sizes and chunks of few
+  rows are copied.
 * Neither NumPy nor pyarrow is imported for a caller who has not.
 """
 
@@ -14,17 +15,20 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Final
 
 from txnproducer._arguments import to_bytes
-from txnproducer._header_columns import HeaderColumn, arrow_headers, listed_headers
-from txnproducer._number_columns import (
+from txnproducer._arrow_columns import (
+    as_arrow,
+    as_table,
+    chunk_ends,
     is_arrow,
-    known_partition,
-    partition_column,
-    timestamp_column,
+    join_small_chunks,
+    pieces,
 )
+from txnproducer._header_columns import HeaderColumn, arrow_headers, listed_headers
+from txnproducer._number_columns import known_partition, partition_column, timestamp_column
 from txnproducer._record.implementation import Rows, first_not_bytes
 from txnproducer._record.rows import NO_PARTITION, BinaryColumn, Column
 from txnproducer.config import Serializer
@@ -92,8 +96,15 @@ def column_blocks(
         TypeError, ValueError: a column does not fit.
         SerializationError: a serializer failed.
     """
-    given = _Columns(values, keys, headers, partitions, timestamps_ms)
-    count = _length("values", values)
+    columns = {
+        "values": values,
+        "keys": keys,
+        "headers": headers,
+        "partitions": partitions,
+        "timestamps_ms": timestamps_ms,
+    }
+    given = _Columns(**{name: as_arrow(name, column) for name, column in columns.items()})
+    count = _length("values", given.values)
     for name in ("keys", "headers", "partitions", "timestamps_ms"):
         column = getattr(given, name)
         if column is None or (name in _ONE_FOR_ALL and type(column) is int):
@@ -117,6 +128,7 @@ def arrow_blocks(data: Any, now_ms: int, partition: int | None = None) -> list[B
     Raises:
         TypeError, ValueError: not such a table, or a column does not fit.
     """
+    data = as_table(data)
     names = getattr(getattr(data, "schema", None), "names", None)
     if not is_arrow(data) or names is None or not hasattr(data, "column"):
         way_out = "use send_batch for a single array"
@@ -166,11 +178,14 @@ def _blocks(
     if given.timestamps_ms is not None:
         stamps = timestamp_column(given.timestamps_ms, now_ms)
     blocks = []
-    for start, stop in _spans(count, (values, keys)):
+    spans = _spans(count, (values, keys))
+    value_parts = _parts(values, spans)
+    key_parts = repeat(None) if keys is None else _parts(keys, spans)
+    for (start, stop), some_values, some_keys in zip(spans, value_parts, key_parts, strict=False):
         rows = Rows(
             stop - start,
-            _cut(values, start, stop, count),
-            None if keys is None else _cut(keys, start, stop, count),
+            some_values,
+            some_keys,
             None if headers is None else headers[start:stop],
             stamps if isinstance(stamps, int) else stamps[start:stop],
         )
@@ -179,25 +194,21 @@ def _blocks(
     return blocks
 
 
-def _spans(count: int, columns: Sequence[Any]) -> Iterator[tuple[int, int]]:
+def _spans(count: int, columns: Sequence[Any]) -> list[tuple[int, int]]:
     """Return where blocks start and stop, so that no column has the border of chunks in one."""
     borders = {0, count}
     for column in columns:
-        end = 0
-        for chunk in getattr(column, "chunks", ()):
-            end += len(chunk)
-            borders.add(end)
-    places = sorted(borders)
-    return pairwise(places)
+        borders.update(chunk_ends(column))
+    return list(pairwise(sorted(borders)))
 
 
-def _cut(column: Any, start: int, stop: int, count: int) -> Column | None:
-    if isinstance(column, tuple):
-        return column if stop - start == count else column[start:stop]
-    piece = column.slice(start, stop - start)
-    if hasattr(piece, "chunks"):
-        piece = next(chunk for chunk in piece.chunks if len(chunk))
-    return _binary_column(piece)
+def _parts(column: Any, spans: Sequence[tuple[int, int]]) -> Iterator[Column | None]:
+    """Return a column's part of each block."""
+    if not isinstance(column, tuple):
+        return map(_binary_column, pieces(column, spans))
+    if len(spans) == 1:
+        return iter((column,))
+    return (column[start:stop] for start, stop in spans)
 
 
 def _prepared(name: str, column: Any, serializer: Serializer | None) -> Any:
@@ -209,7 +220,7 @@ def _prepared(name: str, column: Any, serializer: Serializer | None) -> Any:
             )
         if serializer is None:
             _check_kind(name, column.type)
-            return column
+            return join_small_chunks(column)
         items = tuple(column.to_pylist())
     elif hasattr(column, "dtype"):
         items = _numpy_items(name, column)

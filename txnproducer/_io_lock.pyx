@@ -156,12 +156,17 @@ cdef class Turnstile:
 
     cdef int sleep(self) except -1:
         """Wait until the loop's thread has what it wants."""
+        cdef PyLockStatus status
         self._sleepers += 1
         with nogil:
-            PyThread_acquire_lock_timed(self._bell, SLEEP_US, 0)
+            status = PyThread_acquire_lock_timed(self._bell, SLEEP_US, 0)
         self._sleepers -= 1
-        self._is_rung = False
-        self._ring()
+        if status != PY_LOCK_ACQUIRED:
+            # It may have been rung since: left so, it would end the next sleep at once.
+            status = PyThread_acquire_lock_timed(self._bell, 0, 0)
+        if status == PY_LOCK_ACQUIRED:
+            self._is_rung = False
+            self._ring()
         return 0
 
     def give_way(self):

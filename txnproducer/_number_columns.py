@@ -11,20 +11,23 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Callable
+from operator import index as as_int
 from typing import Any, Final
 
+from txnproducer._arrow_columns import is_arrow
 from txnproducer._record.format import MAX_INT64
 from txnproducer._record.rows import MAX_PARTITIONS, NO_PARTITION
 
-__all__ = ["is_arrow", "known_partition", "partition_column", "timestamp_column"]
+__all__ = ["known_partition", "partition_column", "timestamp_column"]
 
 _PARTITION: Final = "partition"
 _TIMESTAMP: Final = "timestamp"
 # Units of NumPy's times of which there are more than one in a millisecond.
 _FINE_UNITS: Final = ("us", "ns", "ps", "fs", "as")
+# How many of a unit of Arrow's are a second.
+_IN_A_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def partition_column(column: Any) -> tuple[array[int], int]:
@@ -66,11 +69,6 @@ def timestamp_column(column: Any, now_ms: int) -> array[int] | int:
     return numbers
 
 
-def is_arrow(column: Any) -> bool:
-    """Return whether a column is pyarrow's."""
-    return "pyarrow" in sys.modules and type(column).__module__.startswith("pyarrow")
-
-
 def _known_timestamp(timestamp_ms: int) -> int:
     if timestamp_ms < 0:
         raise ValueError(f"timestamps_ms must not be negative: {timestamp_ms}")
@@ -110,11 +108,17 @@ def _plain_integers(column: Any) -> array[int] | None:
 
 def _number(name: str, what: str) -> Callable[[int, Any], int]:
     def check(index: int, number: Any) -> int:
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise TypeError(f"{name}[{index}] must be an int or None, not {type(number).__name__}")
+        try:
+            if isinstance(number, bool):
+                raise TypeError
+            number = as_int(number)  # NumPy's whole numbers, say, which are no int
+        except TypeError:
+            raise TypeError(
+                f"{name}[{index}] must be an int or None, not {type(number).__name__}"
+            ) from None
         if not 0 <= number < 1 << 63:
             raise ValueError(f"{name}[{index}] is no {what}: {number} (None lets us choose)")
-        return number
+        return int(number)
 
     return check
 
@@ -152,6 +156,9 @@ def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
         column = column.cast(column.type.value_type)
     try:
         if what == _TIMESTAMP and kinds.is_timestamp(column.type):
+            # Here, since what is cut off would make a moment before the epoch the epoch itself.
+            in_a_second = _IN_A_SECOND[column.type.unit]
+            _refuse_negative(name, column.cast(pa.int64()), in_a_second)
             # Of a fine unit a part is cut off; of a coarse one there may be too many milliseconds.
             is_exact = column.type.unit == "s"
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=is_exact)
@@ -162,10 +169,18 @@ def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
         column = column.cast(pa.int64())
     except pa.ArrowInvalid as error:
         raise ValueError(f"{name} has a number that is too large: {error}") from None
+    _refuse_negative(name, column)
+    return pc.fill_null(column, missing)
+
+
+def _refuse_negative(name: str, column: Any, in_a_second: int = 1_000) -> None:
+    """Refuse an Arrow column with a number below zero; times are told in milliseconds."""
+    import pyarrow.compute as pc
+
     lowest = pc.min(column).as_py()
     if lowest is not None and lowest < 0:
+        lowest = lowest * 1_000 // in_a_second
         raise ValueError(f"{name} must not be negative: {lowest} (null lets us choose)")
-    return pc.fill_null(column, missing)
 
 
 # --- NumPy, and what can be made NumPy's --------------------------------------------------------

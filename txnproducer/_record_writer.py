@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import random
 import warnings
-import weakref
 from collections.abc import Callable
+from functools import update_wrapper
 from importlib import import_module
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 from txnproducer import _advice, _live_producers
 from txnproducer._arguments import Headers, check_headers, check_place, to_bytes
@@ -58,7 +58,21 @@ _CLOSE_AFTER_ERROR_S = 30.0
 _MOMENT_S = 2.0
 
 
-class RecordWriter:
+if TYPE_CHECKING or IMPL != "cython":
+
+    class _UsualSender:
+        """What takes the usual records, if it is compiled; this one takes none."""
+
+        def _be_quick(self, *_: object) -> None: ...
+
+        def _be_slow(self) -> None: ...
+
+else:
+    _usual_send = import_module("txnproducer._usual_send")
+    _UsualSender = _usual_send.UsualSender
+
+
+class RecordWriter(_UsualSender):
     """Write records; the part of a producer that a participant has as well.
 
     Args:
@@ -89,32 +103,13 @@ class RecordWriter:
         )
         self._lock = self._io.lock
         self._append = self._core.append
-        self._be_quick()
+        if IMPL == "cython" and (self._value_serializer, self._key_serializer) == (None, None):
+            self._be_quick(self._core.usual_records, self._lock, self._io.turnstile)
         self._rows = RowSender(self._core, self._io, config)
         self._io.start(self._core)
         self._refusal = None
         self._is_end_awaited = False
         _live_producers.remember(self)
-
-    def _be_quick(self) -> None:
-        """Let the compiled `send` stand before the other one, which takes what is not usual."""
-        serializers = (self._value_serializer, self._key_serializer)
-        is_overridden = type(self).send is not _SEND
-        if IMPL != "cython" or is_overridden or serializers != (None, None):
-            return
-        compiled = import_module("txnproducer._usual_send")
-        # Not to keep this producer alive: it has to be noticed when nobody can close it any more.
-        send_any = _WeakMethod(self._send_any)
-        usual = compiled.UsualSend(
-            self._core.usual_records, self._lock, self._io.turnstile, send_any
-        )
-        self.__dict__["send"] = usual.send
-
-    def _be_slow(self) -> None:
-        """Check every record from now on, also of who has kept the compiled `send`."""
-        usual_send = self.__dict__.pop("send", None)
-        if usual_send is not None:
-            usual_send.__self__.close()
 
     @property
     def transaction_state(self) -> str:
@@ -481,24 +476,9 @@ class RecordWriter:
         return self._io.wait_until(lambda: self._core.append_can_proceed(blocked), timeout_s)
 
 
-# As it was written: somebody may put another one in its place, on the class or on a subclass.
-_SEND = RecordWriter.send
-
-
-class _WeakMethod:
-    """Call a method of an object, as long as somebody holds that."""
-
-    __slots__ = ("_method",)
-
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = weakref.WeakMethod(method)
-
-    def __call__(self, *arguments: Any) -> Any:
-        method = self._method()
-        if method is None:
-            raise _advice.closed("send")
-        return method(*arguments)
-
+if IMPL == "cython":
+    # The compiled one takes the place of the other in the class, under its name and signature.
+    RecordWriter.send = update_wrapper(_usual_send.send, RecordWriter.send)  # type: ignore
 
 _Record: TypeAlias = tuple[
     str, bytes | None, bytes | None, tuple[Header, ...], int | None, int, DeliveryCallback | None

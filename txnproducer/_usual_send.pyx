@@ -1,8 +1,13 @@
 """The usual `send`, compiled: the record is bytes, and its batch is open and has room.
 
-It has no twin in Python: `TransactionalProducer.send` does the same with every check, and is asked
-for whatever is not usual here. Owns: the checks of types, the clock, the lock around one append.
+It has no twin in Python: `RecordWriter._send_any` does the same with every check, and is asked for
+whatever is not usual here. Owns: the checks of types, the clock, the lock around one append.
+Rules:
+* `send` becomes a method of the producer's own class, and no object of its own: `producer.send` that was
+  kept keeps the producer, and one that is put in its place on the class is the one that is called.
 """
+
+cimport cython
 
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
@@ -33,53 +38,40 @@ cdef bint is_count(object number) noexcept:
     return type(number) is int and number >= 0
 
 
-cdef class UsualSend:
-    """Send usual records, and hand on all others.
+# Without a step of the collector's that would take the lock from who still sends by it.
+@cython.no_gc_clear
+cdef class UsualSender:
+    """What a writer of records is made from, for the sake of `send`.
 
-    Args:
-        records: of the producer's core.
-        lock: guards the core.
-        turnstile: where the loop's thread is given way.
-        send_any: takes what is not usual here; called with the arguments of `send`, by position.
+    All that is not usual goes to the writer's `_send_any`, by position.
     """
 
     cdef UsualRecords _records
     cdef Lock _lock
     cdef Turnstile _turnstile
-    cdef object _send_any
-    cdef bint _is_closed
+    cdef bint _is_quick
 
-    def __init__(
+    def _be_quick(
         self,
         UsualRecords records not None,
         Lock lock not None,
         Turnstile turnstile not None,
-        send_any,
     ):
+        """Take usual records from now on.
+
+        Args:
+            records: of the producer's core.
+            lock: guards the core.
+            turnstile: where the loop's thread is given way.
+        """
         self._records = records
         self._lock = lock
         self._turnstile = turnstile
-        self._send_any = send_any
+        self._is_quick = True
 
-    def send(
-        self,
-        topic,
-        value=None,
-        key=None,
-        headers=None,
-        partition=None,
-        timestamp_ms=None,
-        on_delivery=None,
-    ):
-        """Write a record: see `TransactionalProducer.send`."""
-        future = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-        if future is not None:
-            return future
-        return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-
-    def close(self):
-        """Hand on every record from now on, also for who has kept `send`."""
-        self._is_closed = True
+    def _be_slow(self):
+        """Hand on every record from now on."""
+        self._is_quick = False
 
     cdef object _try_send(
         self, topic, value, key, headers, partition, timestamp_ms, on_delivery
@@ -88,7 +80,7 @@ cdef class UsualSend:
         cdef timespec now
         cdef long long stamp_ms
         cdef tuple checked = () if headers is None else to_headers(headers)
-        if self._is_closed or type(topic) is not str or checked is None:
+        if not self._is_quick or type(topic) is not str or checked is None:
             return None
         if not is_bytes_or_none(value) or not is_bytes_or_none(key):
             return None
@@ -110,3 +102,21 @@ cdef class UsualSend:
             )
         finally:
             self._lock.give()
+
+
+# Not a method in the class above: of those Cython does not check what they are called with.
+def send(
+    UsualSender self not None,
+    topic,
+    value=None,
+    key=None,
+    headers=None,
+    partition=None,
+    timestamp_ms=None,
+    on_delivery=None,
+):
+    """Write a record: see `RecordWriter.send`, whose place this takes."""
+    future = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+    if future is not None:
+        return future
+    return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)
