@@ -18,8 +18,9 @@ from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
 from txnproducer.spark.open_part import PartWriter
 from txnproducer.spark.part_commits import PartCommits
-from txnproducer.spark.runs import Runs
+from txnproducer.spark.runs import Batch, Runs
 from txnproducer.spark.schema import RowReader
+from txnproducer.spark.whole_batch import WholeBatches
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -374,6 +375,21 @@ def test_a_query_that_meets_another_one_in_its_commit_ends_nothing(query, seen):
     with pytest.raises(LedgerError, match="another query"):
         query().commits.commit(told, 0)
     seen(expected(10))
+
+
+def test_a_sink_id_of_whole_batches_is_refused_by_tasks_and_by_the_commit(query):
+    before = query().tasks(cut(10, 2))
+    whole = WholeBatches(query().ledger, LedgerRules(), lambda *_: None)
+    whole.enter(Batch(0, "query", 0), query().commits.settings)
+    whole.write(Batch(0, "query", 0), lambda *_: [])
+    whole.close()
+    with pytest.raises(LedgerError, match=r'used with atomicity="batch".* batch 0 of query'):
+        query().commits.commit(before, 0)
+    rules = LedgerRules("write", "take_over")
+    with pytest.raises(LedgerError, match=r'used with atomicity="batch".* batch 0 of query'):
+        query(rules=rules).task(0, rows(5))
+    query().commits.abort(before)
+    assert query().ledger.read(range(2)) == (None, {})
 
 
 def test_a_rewound_checkpoint_and_an_absent_ledger_are_refused(query, seen, nothing_is_open):

@@ -25,7 +25,7 @@ from txnproducer.spark import whole_batch as module
 from txnproducer.spark.digest import Digest, total
 from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, ReplayMismatchError
-from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger import Ledger, LedgerView
 from txnproducer.spark.ledger_rules import LedgerRules, check_whole_replay
 from txnproducer.spark.lost_transactions import tells_of_loss
 from txnproducer.spark.options import check_batch_atomicity
@@ -124,18 +124,19 @@ class FakeLedger(Ledger):
     """Holds the entries that are found, one after the other."""
 
     log: list[str]
-    found: list[LedgerEntry | BaseException | None]
+    found: list[LedgerEntry | LedgerView | BaseException | None]
 
     def __init__(self, log, found):
         super().__init__("nowhere:9092", "sink", "topic", {})
         self.__dict__.update(log=log, found=found)
 
-    def read_whole(self, *, waits_for_undecided=True):
+    def look(self, partitions=(), *, asks_for_plan=True, waits_for_undecided=True):
+        assert list(partitions) == [0]
         self.log.append("look" if waits_for_undecided else "glance")
         found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
         if isinstance(found, BaseException):
             raise found
-        return found
+        return found if isinstance(found, LedgerView) else LedgerView(None, {}, found)
 
     def write_whole(self, producer, entry):
         self.log.append(f"entry of {entry.rows} rows")

@@ -30,8 +30,9 @@ from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.errors import StaleRunError
-from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger import Ledger, LedgerView
 from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.rights import check_groups, taking
 
 _LOG = logging.getLogger(__name__)
@@ -105,9 +106,9 @@ class Runs:
             # Nobody has the new ids yet; but whether they may be used is found out here, and not
             # in a task.
             self._fence(range(self._most_writers(), most), settings)
-        found, entries = self._ledger.read(range(plan.most_writers))
-        check_run(found, plan.run, plan.query_id)
-        self._plan = plan
+        view = self._look(range(plan.most_writers))
+        check_run(view.plan, plan.run, plan.query_id)
+        self._plan, entries = plan, view.entries
         done = self._check(batch, entries)
         self.taken_over = self._rules.taken_over(entries, batch.batch_id, batch.query_id)
         return plan.run, done
@@ -130,16 +131,17 @@ class Runs:
             KafkaError: the cluster did.
         """
         self._check_groups(batch.writers)
-        plan, entries = self._ledger.read(range(batch.writers), waits_for_undecided=False)
-        self._rules.check_plan(plan, batch.query_id)
-        self._rules.fitting(entries, batch.batch_id, batch.query_id)
+        view = self._look(range(batch.writers), waits_for_undecided=False)
+        self._rules.check_plan(view.plan, batch.query_id)
+        self._rules.fitting(view.entries, batch.batch_id, batch.query_id)
         with self._planning(settings) as producer:
-            before, _ = self._ledger.read()
+            before = self._look().plan
             known = self._count_known() if before is None else 0
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
         self._fence(range(batch.writers, plan.most_writers), settings)
-        return self._check(batch, self._ledger.read_entries(range(plan.most_writers)))
+        view = self._look(range(plan.most_writers), asks_for_plan=False)
+        return self._check(batch, view.entries)
 
     def batch_done(self) -> None:
         """Note that every partition has committed the batch: the run can go on."""
@@ -148,7 +150,7 @@ class Runs:
     def _check_groups(self, writers: int) -> None:
         if writers > self._checked_groups:
             more = map(self._ledger.group, range(self._checked_groups, writers))
-            check_groups(self._ledger, [self._ledger.plan_group, *more])
+            check_groups(self._ledger, [self._ledger.plan_group, self._ledger.whole_group, *more])
             self._checked_groups = writers
 
     def _is_last_done(self, *, waits_for_undecided: bool = True) -> bool:
@@ -181,18 +183,22 @@ class Runs:
 
     def _check_before_harm(self, batch: Batch, partitions: int) -> None:
         """Raise if this query has to stop; what an old task left open is not decided yet."""
-        plan, entries = self._ledger.read(
-            range(max(partitions, batch.writers)), waits_for_undecided=False
-        )
-        self._rules.check_plan(plan, batch.query_id)
-        self._check(batch, entries)
+        view = self._look(range(max(partitions, batch.writers)), waits_for_undecided=False)
+        self._rules.check_plan(view.plan, batch.query_id)
+        self._check(batch, view.entries)
+
+    def _look(self, partitions: Iterable[int] = (), **how: bool) -> LedgerView:
+        """Look at the ledger; raise if the sink id is one of atomicity "batch"."""
+        view = self._ledger.look(partitions, **how)
+        check_one_atomicity(self._ledger, view, is_whole=False)
+        return view
 
     def _begin_run(self, batch: Batch, settings: Mapping[str, str]) -> PlanEntry:
         known = self._count_known()
         self._check_before_harm(batch, known)
         with self._planning(settings) as producer:
             # Nobody else can commit a plan from here on; one may just have done so.
-            before, _ = self._ledger.read()
+            before = self._look().plan
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
         self._fence(range(plan.most_writers), settings)

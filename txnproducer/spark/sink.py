@@ -321,7 +321,9 @@ class ExactlyOnceKafkaSink:
         if self._timeout_ms is None:
             self._partitions = rights.check_topics(self._ledger, self._settings.topic)
             if self._whole is not None:
-                rights.check_groups(self._ledger, [self._ledger.whole_group])
+                ledger = self._ledger
+                groups = [ledger.whole_group, ledger.plan_group, ledger.group(0)]
+                rights.check_groups(ledger, groups)
             wanted = self._settings.transaction_timeout_ms
             self._timeout_ms = driver_checks.choose_timeout_ms(self._ledger, wanted)
         return {"transaction.timeout.ms": str(self._timeout_ms), **self._settings.producer}

@@ -41,6 +41,7 @@ from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
 from txnproducer.spark.lost_transactions import is_another_driver_seen, tells_of_loss, timed_out
+from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.participant_task import Part
 from txnproducer.spark.rights import taking
 from txnproducer.spark.runs import Batch
@@ -275,8 +276,10 @@ class WholeBatches:
         return producer
 
     def _look(self, batch: Batch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
-        entry = self._ledger.read_whole(waits_for_undecided=waits_for_undecided)
-        return self._rules.check_whole(entry, batch.batch_id, batch.query_id)
+        # Of the other atomicity: the plan, and the entry of partition 0, which every batch has.
+        view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
+        check_one_atomicity(self._ledger, view, is_whole=True)
+        return self._rules.check_whole(view.whole, batch.batch_id, batch.query_id)
 
 
 def _refuse_failed(batch: Batch, parts: list[Part]) -> None:
