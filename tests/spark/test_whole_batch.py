@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -61,20 +62,21 @@ def test_a_committed_batch_that_comes_with_other_rows_is_an_error_with_the_ways_
 
 
 def test_the_ledger_of_whole_batches_is_checked_as_the_others_are():
-    rules = LedgerRules()
-    assert rules.check_whole(ENTRY, 3, "query") == ENTRY
-    assert rules.check_whole(ENTRY, 4, "query") is None
-    assert rules.check_whole(None, 0, "query") is None
+    def check_whole(*which, missing="stop", taken=False):
+        return LedgerRules(missing).check_whole(*which, is_taken_over=taken)
+
+    assert check_whole(ENTRY, 3, "query") == ENTRY
+    assert check_whole(ENTRY, 4, "query") is None
+    assert check_whole(None, 0, "query") is None
     for entry, batch_id, query_id, why in (
         (ENTRY, 3, "other", "another query"),
         (ENTRY, 2, "query", "rewound"),
         (None, 1, "query", "no ledger"),
     ):
         with pytest.raises(LedgerError, match=why):
-            rules.check_whole(entry, batch_id, query_id)
-    taking = LedgerRules("write", "take_over")
+            check_whole(entry, batch_id, query_id)
     for entry, batch_id, query_id in ((ENTRY, 3, "other"), (ENTRY, 2, "query"), (None, 1, "q")):
-        assert taking.check_whole(entry, batch_id, query_id) is None
+        assert check_whole(entry, batch_id, query_id, missing="write", taken=True) is None
 
 
 def test_what_does_not_go_with_whole_batches():
@@ -148,11 +150,11 @@ def whole(monkeypatch):
     log: list[str] = []
     monkeypatch.setattr(module, "wait_exponential", lambda **_: lambda _: 0)
 
-    def make(found=(None,), commits=(), aborts=(), begins=(), tell=None):
+    def make(found=(None,), commits=(), aborts=(), begins=(), tell=None, foreign="stop"):
         commits, aborts, begins = list(commits), list(aborts), list(begins)
         batches = WholeBatches(
             FakeLedger(log, list(found)),
-            LedgerRules("write"),
+            LedgerRules("write", foreign),
             tell or (lambda *_: log.append("tell")),
         )
 
@@ -431,6 +433,30 @@ def test_a_failed_abort_asks_for_a_new_producer_which_looks_before_it_writes(who
     assert log[-4:] == ["abort", "close", "take", "look"]
     batches.close()
     assert log[-1] == "close"
+
+
+def test_a_driver_that_took_over_and_wakes_late_does_not_take_its_own_query_over(whole):
+    make, log = whole
+    foreign, own = replace(ENTRY, query_id="old"), replace(ENTRY, batch_id=4)
+    # It takes over, is paused, and fenced by a driver of its query that commits 3 and 4.
+    batches = make(
+        found=[foreign, foreign, own], aborts=[ProducerFencedError()], foreign="take_over"
+    )
+    assert batches.enter(BATCH, SETTINGS) is None
+    with pytest.raises(LedgerError, match=r"batch 4 is committed already, .* another driver"):
+        batches.write(BATCH, lambda *_: [part("fenced")])
+    assert "commit" not in log
+
+
+@pytest.mark.parametrize("query_id", ["old", "query"])
+def test_what_came_behind_the_first_look_is_not_taken_over(whole, query_id):
+    make, log = whole
+    foreign = replace(ENTRY, query_id="old", at_ms=1)
+    later = replace(foreign, query_id=query_id, batch_id=4, at_ms=2)
+    batches = make(found=[foreign, later], foreign="take_over")
+    with pytest.raises(LedgerError, match="batch 4 "):
+        batches.enter(BATCH, SETTINGS)
+    assert log == ["glance", "take", "look", "close"]
 
 
 def test_a_ledger_that_could_not_be_read_behind_a_commit_is_read_before_another_run(whole):

@@ -22,7 +22,8 @@ _TWO_QUERIES = (
     "gone and its rows may be written once more."
 )
 _REWOUND = (
-    "the checkpoint was rewound. Ways out: the newer checkpoint; another sink id; or "
+    "another driver of this query has gone on, and this one has to stop, or the checkpoint was "
+    "rewound. Ways out of that: the newer checkpoint; another sink id; or "
     'on_foreign_ledger="take_over", if the rows since then may be written once more.'
 )
 
@@ -62,13 +63,6 @@ class LedgerRules:
                 )
         return dict(entries)
 
-    def taken_over(
-        self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str
-    ) -> dict[int, LedgerEntry]:
-        """Return the entries that count for nothing, since they are to be taken over."""
-        fitting = self.fitting(entries, batch_id, query_id)
-        return {p: entry for p, entry in entries.items() if p not in fitting}
-
     @property
     def takes_over(self) -> bool:
         """Whether another query's ledger is no reason to stop."""
@@ -87,9 +81,21 @@ class LedgerRules:
             )
 
     def check(
-        self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str, writers: int
+        self,
+        entries: Mapping[int, LedgerEntry],
+        batch_id: int,
+        query_id: str,
+        writers: int,
+        taken_over: Mapping[int, LedgerEntry] | None = None,
     ) -> dict[int, LedgerEntry]:
         """Check, on the driver, the ledgers against a batch before any row is written.
+
+        Args:
+            entries: of all partitions that have one.
+            batch_id: of the batch.
+            query_id: whose.
+            writers: how many partitions write it.
+            taken_over: those of the entries that count for nothing.
 
         Returns:
             The entries of partitions that hold the batch already: none for a new batch, all of
@@ -99,7 +105,8 @@ class LedgerRules:
             LedgerError: the ledger is missing, another query's, or ahead.
             PartialReplayError: it was broken off, and was cut into another number of partitions.
         """
-        fitting = self.fitting(entries, batch_id, query_id)
+        counting = {p: entry for p, entry in entries.items() if p not in (taken_over or {})}
+        fitting = self.fitting(counting, batch_id, query_id)
         self._check_missing(fitting, entries, batch_id)
         done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
         if all(entry.writers == writers for entry in done.values()):
@@ -116,9 +123,15 @@ class LedgerRules:
         )
 
     def check_whole(
-        self, entry: LedgerEntry | None, batch_id: int, query_id: str
+        self, entry: LedgerEntry | None, batch_id: int, query_id: str, *, is_taken_over: bool
     ) -> LedgerEntry | None:
         """Check the ledger of a sink that writes whole batches; return this batch's entry, if any.
+
+        Args:
+            entry: the last one.
+            batch_id: of the batch.
+            query_id: whose.
+            is_taken_over: whether the entry counts for nothing.
 
         Raises:
             LedgerError: the ledger is missing, another query's, or ahead.
@@ -126,20 +139,20 @@ class LedgerRules:
         if entry is None:
             self._check_missing({}, {}, batch_id)
             return None
-        if not self.takes_over:
-            if entry.query_id != query_id:
-                raise LedgerError(
-                    f"this sink belongs to another query: its ledger holds batch {entry.batch_id} "
-                    f"of query {entry.query_id}, this is batch {batch_id} of query {query_id}. "
-                    f"{_TWO_QUERIES}"
-                )
-            if entry.batch_id > batch_id:
-                raise LedgerError(
-                    f"batch {entry.batch_id} is committed already, this is batch {batch_id}: "
-                    f"{_REWOUND}"
-                )
-        is_this = (entry.batch_id, entry.query_id) == (batch_id, query_id)
-        return entry if is_this else None
+        if is_taken_over:
+            return None
+        if entry.query_id != query_id:
+            raise LedgerError(
+                f"this sink belongs to another query: its ledger holds batch {entry.batch_id} "
+                f"of query {entry.query_id}, this is batch {batch_id} of query {query_id}. "
+                f"{_TWO_QUERIES}"
+            )
+        if entry.batch_id > batch_id:
+            raise LedgerError(
+                f"batch {entry.batch_id} is committed already, this is batch {batch_id}: "
+                f"{_REWOUND}"
+            )
+        return entry if entry.batch_id == batch_id else None
 
     def _check_missing(
         self,

@@ -11,6 +11,7 @@ Rules:
 * The plan is committed before ids are taken: an old task that takes one of them back reads, after
   that, a run that is not its own, and refuses.
 * A batch with more writers than ever is not begun before the plan says so.
+* What is taken over of another query is what the first look has found; see `take_over.py`.
 * What belongs to another query stops a run before anybody is fenced.
 * The plan is committed again before it could expire, also by a driver that runs for months.
 """
@@ -34,6 +35,7 @@ from txnproducer.spark.ledger import Ledger, LedgerView
 from txnproducer.spark.ledger_rules import LedgerRules
 from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.rights import check_groups, taking
+from txnproducer.spark.take_over import TakeOver
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
@@ -73,6 +75,7 @@ class Runs:
     def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
         self._ledger = ledger
         self._rules = rules
+        self._taking = TakeOver(rules)
         self._plan: PlanEntry | None = None
         self._last: Batch | None = None
         self._is_last_reported = False
@@ -109,9 +112,8 @@ class Runs:
         view = self._look(range(plan.most_writers))
         check_run(view.plan, plan.run, plan.query_id)
         self._plan, entries = plan, view.entries
-        done = self._check(batch, entries)
-        self.taken_over = self._rules.taken_over(entries, batch.batch_id, batch.query_id)
-        return plan.run, done
+        self.taken_over = self._taking.of(entries, batch.batch_id, batch.query_id)
+        return plan.run, self._check(batch, entries)
 
     def enter_commit(self, batch: Batch, settings: Mapping[str, str]) -> _Entries:
         """Make sure, before open parts of a batch are committed, that nobody commits others.
@@ -136,12 +138,13 @@ class Runs:
         self._rules.fitting(view.entries, batch.batch_id, batch.query_id)
         with self._planning(settings) as producer:
             before = self._look().plan
+            self._rules.check_plan(before, batch.query_id)
             known = self._count_known() if before is None else 0
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
         self._fence(range(batch.writers, plan.most_writers), settings)
-        view = self._look(range(plan.most_writers), asks_for_plan=False)
-        return self._check(batch, view.entries)
+        entries = self._look(range(plan.most_writers), asks_for_plan=False).entries
+        return self._rules.check(entries, batch.batch_id, batch.query_id, batch.writers)
 
     def batch_done(self) -> None:
         """Note that every partition has committed the batch: the run can go on."""
@@ -179,12 +182,15 @@ class Runs:
 
     def _check(self, batch: Batch, entries: _Entries) -> _Entries:
         """Return the entries that hold the batch; raise if one does not fit."""
-        return self._rules.check(entries, batch.batch_id, batch.query_id, batch.writers)
+        batch_id, query_id = batch.batch_id, batch.query_id
+        taken_over = self._taking.of(entries, batch_id, query_id)
+        return self._taking.rules.check(entries, batch_id, query_id, batch.writers, taken_over)
 
     def _check_before_harm(self, batch: Batch, partitions: int) -> None:
         """Raise if this query has to stop; what an old task left open is not decided yet."""
         view = self._look(range(max(partitions, batch.writers)), waits_for_undecided=False)
-        self._rules.check_plan(view.plan, batch.query_id)
+        self._taking.look_at(view.plan, view.entries, batch.query_id)
+        self._taking.check_plan(view.plan, batch.query_id)
         self._check(batch, view.entries)
 
     def _look(self, partitions: Iterable[int] = (), **how: bool) -> LedgerView:
@@ -199,6 +205,7 @@ class Runs:
         with self._planning(settings) as producer:
             # Nobody else can commit a plan from here on; one may just have done so.
             before = self._look().plan
+            self._taking.check_plan(before, batch.query_id)
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
         self._fence(range(plan.most_writers), settings)
@@ -209,7 +216,6 @@ class Runs:
         return max(self._ledger.known_partitions(), default=-1) + 1
 
     def _next_plan(self, before: PlanEntry | None, batch: Batch, known: int) -> PlanEntry:
-        self._rules.check_plan(before, batch.query_id)
         run, most = (0, 0) if before is None else (before.run, before.most_writers)
         return PlanEntry(run + 1, batch.query_id, max(most, known, batch.writers))
 

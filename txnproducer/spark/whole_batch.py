@@ -11,6 +11,8 @@ Rules:
   left open), and then reads the ledger: until then an earlier commit could still be on its way.
 * After any failure: abort, lease anew, run again; a few times, and not if the user has to do
   something first.
+* What is taken over of another query is what the first look has found. A driver that is fenced,
+  and takes its id again, finds what its own query has committed meanwhile, and stops.
 * A commit without a clear success is decided by the id and the ledger: a new producer takes the
   id, and then the ledger has the batch, or never will.
 """
@@ -46,6 +48,7 @@ from txnproducer.spark.participant_task import Part
 from txnproducer.spark.rights import taking
 from txnproducer.spark.runs import Batch
 from txnproducer.spark.session import is_of_spark
+from txnproducer.spark.take_over import TakeOver
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
@@ -80,7 +83,7 @@ class WholeBatches:
         self, ledger: Ledger, rules: LedgerRules, tell: Callable[[str, int, int], None]
     ) -> None:
         self._ledger = ledger
-        self._rules = rules
+        self._taking = TakeOver(rules)
         self._tell = tell
         self.runs = 0
         self.transaction_s = 0.0
@@ -279,7 +282,12 @@ class WholeBatches:
         # Of the other atomicity: the plan, and the entry of partition 0, which every batch has.
         view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
         check_one_atomicity(self._ledger, view, is_whole=True)
-        return self._rules.check_whole(view.whole, batch.batch_id, batch.query_id)
+        entries = {} if view.whole is None else {0: view.whole}
+        self._taking.look_at(None, entries, batch.query_id)
+        is_taken_over = bool(self._taking.of(entries, batch.batch_id, batch.query_id))
+        return self._taking.rules.check_whole(
+            view.whole, batch.batch_id, batch.query_id, is_taken_over=is_taken_over
+        )
 
 
 def _refuse_failed(batch: Batch, parts: list[Part]) -> None:
