@@ -257,11 +257,15 @@ def test_a_commit_that_is_killed_is_completed_by_the_next_attempt(query, seen, e
 
 
 def test_a_batch_that_was_broken_off_is_completed_only_as_it_was_cut(query, seen, nothing_is_open):
-    told = query().tasks(cut(60, 6))
-    with pytest.raises(Killed):
-        query(on_event=die_at("partition_committed", 1)).commits.commit(told, 0)
+    told, commits = query().tasks(cut(60, 6)), query().commits
+    lose = run_meanwhile(
+        "batch_before_commit",
+        lambda: Runs(commits.ledger, commits.rules).take(4, commits.settings),
+    )
+    with pytest.raises(CommitIncompleteError):
+        query(on_event=lose).commits.commit(told, 0)
     done = sum(entry.rows for entry in query().entries(6).values())
-    assert done > 0
+    assert done == 50
     for parts, refusal in (
         (cut(60, 2), PartialReplayError),
         (cut(60, 8), PartialReplayError),
@@ -273,6 +277,20 @@ def test_a_batch_that_was_broken_off_is_completed_only_as_it_was_cut(query, seen
     nothing_is_open()
     query().batch(cut(60, 6))
     seen(sorted([*expected(60), b"behind", b"behind"]))
+
+
+@pytest.mark.parametrize("writers", [1, 3])
+def test_a_whole_batch_that_comes_again_and_is_cut_otherwise_is_left_as_it_was(
+    query, seen, nothing_is_open, writers
+):
+    query().batch(cut(20, 2))
+    query().batch(cut(20, writers))
+    with pytest.raises(ReplayMismatchError, match=r"20 rows .* were committed, now there are 21"):
+        query().batch(cut(21, writers))
+    query(keep=True).batch(cut(21, writers))
+    nothing_is_open()
+    query().batch(cut(10, writers, first=20), batch_id=1)
+    seen(sorted([*expected(30), b"behind", b"behind"]))
 
 
 def test_other_rows_are_kept_out_where_that_is_allowed(query, seen):

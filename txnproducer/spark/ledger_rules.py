@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from txnproducer.spark.digest import Digest
+from txnproducer.spark.digest import Digest, total
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
 
@@ -99,7 +99,8 @@ class LedgerRules:
 
         Returns:
             The entries of partitions that hold the batch already: none for a new batch, all of
-            them for a replay, some if it was broken off.
+            them for a replay (as many as there were then, see `is_cut_otherwise`), some if it was
+            broken off.
 
         Raises:
             LedgerError: the ledger is missing, another query's, or ahead.
@@ -109,17 +110,17 @@ class LedgerRules:
         fitting = self.fitting(counting, batch_id, query_id)
         self._check_missing(fitting, entries, batch_id)
         done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
-        if all(entry.writers == writers for entry in done.values()):
-            if done:
+        if _is_whole(done) or all(entry.writers == writers for entry in done.values()):
+            if done and not _is_whole(done):
                 self._check_lost(entries, batch_id, writers)
             return done
         raise PartialReplayError(
             f"{in_part(batch_id, done)}, written by "
             f"{sorted({entry.writers for entry in done.values()})} writers; now there are "
             f"{writers}. Nothing was written: the rest would be cut in another way, and rows be "
-            "lost or doubled. Ways out: as many partitions as then; another sink id with a new "
-            "topic; or another sink id on the same topic, when the rows of the partitions named "
-            "above may be written once more."
+            'lost or doubled; on_replay_mismatch="keep" does not help here. Ways out: as many '
+            "partitions as then; another sink id with a new topic; or another sink id on the same "
+            "topic, when the rows of the partitions named above may be written once more."
         )
 
     def check_whole(
@@ -232,6 +233,50 @@ def check_replay(
             "can't be written exactly once. What was committed stays. Ways out: a source "
             'that can be read again; on_replay_mismatch="keep" to go on with what was '
             "committed; another sink id."
+        )
+
+
+def _is_whole(done: Mapping[int, LedgerEntry]) -> bool:
+    """Tell whether partitions hold all of a batch, by their own word."""
+    writers = {entry.writers for entry in done.values()}
+    return writers == {len(done)} and set(done) == set(range(len(done)))
+
+
+def is_cut_otherwise(done: Mapping[int, LedgerEntry], writers: int) -> bool:
+    """Tell whether a batch is wholly committed, by another number of partitions than now.
+
+    Its partitions can't be compared one by one then, but all of its rows can.
+    """
+    return _is_whole(done) and len(done) != writers
+
+
+def added_up(done: Mapping[int, LedgerEntry]) -> LedgerEntry:
+    """Return what partitions have committed of a batch as one entry."""
+    one = next(iter(done.values()))
+    rows = sum(entry.rows for entry in done.values())
+    digest = total(entry.digest for entry in done.values())
+    return LedgerEntry(one.batch_id, one.query_id, len(done), rows, digest)
+
+
+def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers: int) -> None:
+    """Stop a batch that was committed before and can't be compared, since there is no frame here.
+
+    Raises:
+        ReplayMismatchError: it is wholly committed, and was cut into another number of partitions.
+        PartialReplayError: it was broken off.
+    """
+    if is_cut_otherwise(done, writers):
+        raise ReplayMismatchError(
+            f"batch {batch_id} is wholly committed, by {len(done)} partitions, and now there are "
+            f"{writers}. Nothing was written: whether the rows are the same again can't be looked "
+            f"at here, without the frame. Ways out: writers={len(done)}, as then; `write`, which "
+            'can; on_replay_mismatch="keep", to leave the batch as it was committed'
+        )
+    if 0 < len(done) < writers:
+        raise PartialReplayError(
+            f"{in_part(batch_id, done)}. Nothing was written: whether the rows are the same "
+            "again can't be looked at here, without the frame. Ways out: `write`, which can; "
+            'on_replay_mismatch="keep", if they are; another sink id'
         )
 
 
