@@ -80,6 +80,23 @@ class LedgerRules:
                 f"{plan.query_id}, this is query {query_id}. {_TWO_QUERIES}"
             )
 
+    def check_any_cut(
+        self,
+        entries: Mapping[int, LedgerEntry],
+        batch_id: int,
+        query_id: str,
+        taken_over: Mapping[int, LedgerEntry] | None = None,
+    ) -> dict[int, LedgerEntry]:
+        """Return the entries that count, if nothing stops the batch however it is cut.
+
+        Raises:
+            LedgerError: the ledger is missing, another query's, or ahead.
+        """
+        counting = {p: entry for p, entry in entries.items() if p not in (taken_over or {})}
+        fitting = self.fitting(counting, batch_id, query_id)
+        self._check_missing(fitting, entries, batch_id)
+        return fitting
+
     def check(
         self,
         entries: Mapping[int, LedgerEntry],
@@ -106,9 +123,7 @@ class LedgerRules:
             LedgerError: the ledger is missing, another query's, or ahead.
             PartialReplayError: it was broken off, and was cut into another number of partitions.
         """
-        counting = {p: entry for p, entry in entries.items() if p not in (taken_over or {})}
-        fitting = self.fitting(counting, batch_id, query_id)
-        self._check_missing(fitting, entries, batch_id)
+        fitting = self.check_any_cut(entries, batch_id, query_id, taken_over)
         done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
         if _is_whole(done) or all(entry.writers == writers for entry in done.values()):
             if done and not _is_whole(done):

@@ -83,6 +83,23 @@ class Runs:
         self._planned_s = 0.0
         self.taken_over: _Entries = {}
 
+    def check(self, batch_id: int, query_id: str) -> None:
+        """Find out, before a run begins, whether the batch has to stop, however it will be cut.
+
+        Nobody is harmed. A run that goes on asks nothing here.
+
+        Args:
+            batch_id: of the batch.
+            query_id: whose.
+
+        Raises:
+            SinkError: what the ledger holds stops the batch.
+            KafkaError: the cluster did.
+        """
+        if self._plan is None or not self._is_last_reported or self._plan.query_id != query_id:
+            self._check_groups(1)
+            self._look_before_harm(self._count_known(), batch_id, query_id)
+
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
         """Make sure, before a batch, that nobody but this run's tasks can commit.
 
@@ -188,10 +205,18 @@ class Runs:
 
     def _check_before_harm(self, batch: Batch, partitions: int) -> None:
         """Raise if this query has to stop; what an old task left open is not decided yet."""
-        view = self._look(range(max(partitions, batch.writers)), waits_for_undecided=False)
-        self._taking.look_at(view.plan, view.entries, batch.query_id)
-        self._taking.check_plan(view.plan, batch.query_id)
-        self._check(batch, view.entries)
+        most = max(partitions, batch.writers)
+        self._check(batch, self._look_before_harm(most, batch.batch_id, batch.query_id))
+
+    def _look_before_harm(self, partitions: int, batch_id: int, query_id: str) -> _Entries:
+        """Return the entries that partitions have; raise if they stop any cut of the batch."""
+        view = self._look(range(partitions), waits_for_undecided=False)
+        entries = view.entries
+        self._taking.look_at(view.plan, entries, query_id)
+        self._taking.check_plan(view.plan, query_id)
+        taken_over = self._taking.of(entries, batch_id, query_id)
+        self._taking.rules.check_any_cut(entries, batch_id, query_id, taken_over)
+        return entries
 
     def _look(self, partitions: Iterable[int] = (), **how: bool) -> LedgerView:
         """Look at the ledger; raise if the sink id is one of atomicity "batch"."""

@@ -4,7 +4,8 @@ Owns: the public class, the driver's side of the protocol, the reports. Must not
 writes (`partition_writer.py`), what an entry of the ledger means (`ledger.py`).
 
 Rules:
-* Everything that can be refused is refused on the driver, before a task starts.
+* Everything that can be refused is refused on the driver, before a task starts: also before the
+  tasks of the frame's own shuffles, but for what depends on the number of partitions.
 * The number of writers is fixed by the driver and sent along: a task can't learn it.
 * The partitions that were counted are those that are run (`frames.py`).
 """
@@ -173,6 +174,9 @@ class ExactlyOnceKafkaSink:
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"
         with self._turn, session.described(df, text):
+            # Before partitions are counted, which runs the frame's shuffles.
+            self._producer_settings()
+            (self._whole or self._runs).check(batch_id, query_id)
             if self._whole is not None:
                 return self._write_whole(self._whole, df, batch_id, query_id, began)
             return self._write_partitions(df, batch_id, query_id, began)

@@ -92,6 +92,18 @@ class WholeBatches:
         self._lease: TransactionLease | None = None
         self._began_s = 0.0
 
+    def check(self, batch_id: int, query_id: str) -> None:
+        """Find out whether the batch has to stop, before anybody is harmed.
+
+        What an old driver left open is not decided yet. Who holds the sink asks nothing here.
+
+        Raises:
+            SinkError: what the ledger holds stops the batch.
+            KafkaError: the cluster did.
+        """
+        if self._producer is None:
+            self._look(Batch(batch_id, query_id, 0), waits_for_undecided=False)
+
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> LedgerEntry | None:
         """Take hold of the sink, and return the batch's entry if it is committed already.
 
@@ -101,8 +113,7 @@ class WholeBatches:
         """
         self._settings = settings
         if self._producer is None:
-            # Before anybody is harmed; what an old driver left open is not decided yet.
-            self._look(batch, waits_for_undecided=False)
+            self.check(batch.batch_id, batch.query_id)
             return self._open(batch)
         return self._look(batch)
 
