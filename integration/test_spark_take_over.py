@@ -7,7 +7,7 @@ import pytest
 
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
-from txnproducer.spark import LedgerError
+from txnproducer.spark import LedgerError, StaleRunError
 from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
@@ -93,6 +93,22 @@ def test_a_driver_that_took_over_and_wakes_behind_another_writes_nothing_again(s
     assert found.batch_id == 3
     wait_until(lambda: len(scene.seen()) >= len(rows_of(4)), "not all rows are there")
     assert scene.seen() == rows_of(4)
+
+
+def test_a_driver_that_was_fenced_stops_and_leaves_the_newer_one_alone(scene):
+    older, newer = scene.driver(), scene.driver()
+    older.enter(batch(0), scene.settings)
+    # Here the newer one comes, in the middle of the older one's batch.
+    newer.enter(batch(0), scene.settings)
+    with pytest.raises(StaleRunError, match="another driver"):
+        scene.write(older, 0)
+    assert older.runs == 1
+    for batch_id in range(2):
+        newer.enter(batch(batch_id), scene.settings)
+        scene.write(newer, batch_id)
+        assert newer.runs == 1
+    wait_until(lambda: len(scene.seen()) >= len(rows_of(2)), "not all rows are there")
+    assert scene.seen() == rows_of(2)
 
 
 def test_a_driver_of_partitions_that_took_over_begins_no_run_behind_its_own_query(scene):

@@ -25,7 +25,12 @@ from txnproducer.spark import LedgerError, lost_transactions
 from txnproducer.spark import whole_batch as module
 from txnproducer.spark.digest import Digest, total
 from txnproducer.spark.entries import LedgerEntry
-from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, ReplayMismatchError
+from txnproducer.spark.errors import (
+    BatchFailedError,
+    BatchTimedOutError,
+    ReplayMismatchError,
+    StaleRunError,
+)
 from txnproducer.spark.ledger import Ledger, LedgerView
 from txnproducer.spark.ledger_rules import LedgerRules, check_whole_replay
 from txnproducer.spark.lost_transactions import tells_of_loss
@@ -149,6 +154,7 @@ def whole(monkeypatch):
     """Return a maker of `WholeBatches` with fakes, and the log of all that happens."""
     log: list[str] = []
     monkeypatch.setattr(module, "wait_exponential", lambda **_: lambda _: 0)
+    monkeypatch.setattr(lost_transactions, "describe_transaction", lambda *_, **__: None)
 
     def make(found=(None,), commits=(), aborts=(), begins=(), tell=None, foreign="stop"):
         commits, aborts, begins = list(commits), list(aborts), list(begins)
@@ -349,12 +355,7 @@ def test_a_commit_behind_the_time_out_is_told_so_unless_the_ledger_has_it(whole,
     [
         (59, True, ("CompleteAbort", 1, 6)),  # too early for a time-out
         (61, False, ("CompleteAbort", 1, 6)),  # not lost, but failed
-        (61, True, ("CompleteAbort", 1, 7)),  # another driver came, and aborted its own
-        (61, True, ("CompleteAbort", 2, 6)),
-        (61, True, ("Empty", 1, 7)),
-        (61, True, ("Empty", 1, 6)),  # nothing of ours had reached the coordinator yet
-        (61, True, ("Ongoing", 1, 7)),
-        (61, True, ("CompleteCommit", 1, 7)),
+        (59, True, ("Ongoing", 1, 5)),  # still ours
     ],
 )
 def test_other_losses_are_run_again(whole, clock, seconds, is_lost, found):
@@ -363,14 +364,49 @@ def test_other_losses_are_run_again(whole, clock, seconds, is_lost, found):
     batches = make()
     batches.enter(BATCH, SETTINGS)
     tries = [[part("x", is_lost=is_lost), part()], [part(), part()]]
-
-    def run(*_):
-        clock.now += seconds
-        return tries.pop(0)
-
-    batches.write(BATCH, run)
+    batches.write(BATCH, lambda *told: run_for(clock, seconds, tries.pop(0))(*told))
     assert log.count("abort") == 1
-    assert clock.questions == (1 if seconds > 60 and is_lost else 0)
+    assert clock.questions == (1 if is_lost else 0)
+
+
+ANOTHER_DRIVER = [
+    ("CompleteAbort", 1, 7),  # it aborted its own
+    ("CompleteAbort", 2, 6),
+    ("Empty", 1, 7),
+    ("Empty", 1, 6),  # nothing of ours had reached the coordinator yet
+    ("Ongoing", 1, 7),
+    ("CompleteCommit", 1, 7),
+]
+
+
+@pytest.mark.parametrize("seconds", [1, 61])
+@pytest.mark.parametrize("found", ANOTHER_DRIVER)
+def test_a_driver_that_another_one_has_fenced_stops_and_does_not_fence_it(
+    whole, clock, seconds, found
+):
+    make, log = whole
+    clock.found = found
+    batches = make(aborts=[ProducerFencedError()])
+    batches.enter(BATCH, SETTINGS)
+    with pytest.raises(StaleRunError, match=r"another driver .* 'sink.batch' .* batch 3"):
+        batches.write(BATCH, run_for(clock, seconds, [part("x", is_lost=True), part()]))
+    assert log.count("take") == 1
+    assert log[-3:] == ["abort", "close", "glance"]
+
+
+def test_a_commit_that_another_driver_came_before_is_looked_up_and_not_taken_back(whole, clock):
+    make, log = whole
+    clock.found = ("Ongoing", 1, 7)
+    for there, outcome in ((ENTRY, None), (None, StaleRunError)):
+        batches = make(found=[None, None, there], commits=[ProducerFencedError()])
+        batches.enter(BATCH, SETTINGS)
+        if outcome is None:
+            assert batches.write(BATCH, lambda *_: [part(), part()]) == ([], ENTRY)
+        else:
+            with pytest.raises(outcome):
+                batches.write(BATCH, lambda *_: [part(), part()])
+        assert log[-3:] == ["commit", "close", "glance"]
+    assert log.count("take") == 2
 
 
 @pytest.mark.parametrize("found", [None, KafkaTimeoutError("?")])
