@@ -18,8 +18,9 @@ from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
 from txnproducer.spark.open_part import PartWriter
 from txnproducer.spark.part_commits import PartCommits
-from txnproducer.spark.runs import Runs
+from txnproducer.spark.runs import Batch, Runs
 from txnproducer.spark.schema import RowReader
+from txnproducer.spark.whole_batch import WholeBatches
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -256,11 +257,15 @@ def test_a_commit_that_is_killed_is_completed_by_the_next_attempt(query, seen, e
 
 
 def test_a_batch_that_was_broken_off_is_completed_only_as_it_was_cut(query, seen, nothing_is_open):
-    told = query().tasks(cut(60, 6))
-    with pytest.raises(Killed):
-        query(on_event=die_at("partition_committed", 1)).commits.commit(told, 0)
+    told, commits = query().tasks(cut(60, 6)), query().commits
+    lose = run_meanwhile(
+        "batch_before_commit",
+        lambda: Runs(commits.ledger, commits.rules).take(4, commits.settings),
+    )
+    with pytest.raises(CommitIncompleteError):
+        query(on_event=lose).commits.commit(told, 0)
     done = sum(entry.rows for entry in query().entries(6).values())
-    assert done > 0
+    assert done == 50
     for parts, refusal in (
         (cut(60, 2), PartialReplayError),
         (cut(60, 8), PartialReplayError),
@@ -272,6 +277,20 @@ def test_a_batch_that_was_broken_off_is_completed_only_as_it_was_cut(query, seen
     nothing_is_open()
     query().batch(cut(60, 6))
     seen(sorted([*expected(60), b"behind", b"behind"]))
+
+
+@pytest.mark.parametrize("writers", [1, 3])
+def test_a_whole_batch_that_comes_again_and_is_cut_otherwise_is_left_as_it_was(
+    query, seen, nothing_is_open, writers
+):
+    query().batch(cut(20, 2))
+    query().batch(cut(20, writers))
+    with pytest.raises(ReplayMismatchError, match=r"20 rows .* were committed, now there are 21"):
+        query().batch(cut(21, writers))
+    query(keep=True).batch(cut(21, writers))
+    nothing_is_open()
+    query().batch(cut(10, writers, first=20), batch_id=1)
+    seen(sorted([*expected(30), b"behind", b"behind"]))
 
 
 def test_other_rows_are_kept_out_where_that_is_allowed(query, seen):
@@ -374,6 +393,21 @@ def test_a_query_that_meets_another_one_in_its_commit_ends_nothing(query, seen):
     with pytest.raises(LedgerError, match="another query"):
         query().commits.commit(told, 0)
     seen(expected(10))
+
+
+def test_a_sink_id_of_whole_batches_is_refused_by_tasks_and_by_the_commit(query):
+    before = query().tasks(cut(10, 2))
+    whole = WholeBatches(query().ledger, LedgerRules(), lambda *_: None)
+    whole.enter(Batch(0, "query", 0), query().commits.settings)
+    whole.write(Batch(0, "query", 0), lambda *_: [])
+    whole.close()
+    with pytest.raises(LedgerError, match=r'used with atomicity="batch".* batch 0 of query'):
+        query().commits.commit(before, 0)
+    rules = LedgerRules("write", "take_over")
+    with pytest.raises(LedgerError, match=r'used with atomicity="batch".* batch 0 of query'):
+        query(rules=rules).task(0, rows(5))
+    query().commits.abort(before)
+    assert query().ledger.read(range(2)) == (None, {})
 
 
 def test_a_rewound_checkpoint_and_an_absent_ledger_are_refused(query, seen, nothing_is_open):

@@ -14,7 +14,7 @@ import pytest
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
 from txnproducer import admin
-from txnproducer.spark import ExactlyOnceKafkaSink
+from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 _NUMBERS = itertools.count()
@@ -33,12 +33,9 @@ def make_sink(request, kafka, topic):
     """Return what makes a sink as a driver of its own has it, always of one sink id."""
     made = []
 
-    def make():
-        made.append(
-            ExactlyOnceKafkaSink(
-                kafka.bootstrap_servers, f"sink-{topic}", topic=topic, atomicity=request.param
-            )
-        )
+    def make(**arguments):
+        given = {"topic": topic, "atomicity": request.param, **arguments}
+        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
         return made[-1]
 
     yield make
@@ -120,3 +117,21 @@ def test_a_ledger_that_is_gone_stops_the_next_batch(kafka, topic, query, tmp_pat
     with pytest.raises(Exception, match=told):
         query().awaitTermination()
     assert committed(kafka, topic) == expected(1)
+
+
+def test_no_row_of_a_frame_is_computed_for_a_batch_that_is_refused(spark, kafka, topic, make_sink):
+    computed = spark.sparkContext.accumulator(0)
+
+    def counted(batches):
+        for each in batches:
+            computed.add(each.num_rows)
+            yield each
+
+    frame = spark.range(1000).selectExpr("CAST(id AS STRING) AS value")
+    shuffled = frame.mapInArrow(counted, "value string").repartition(3)
+    make_sink(query_id="old").write(frame.limit(10), 0)
+    with pytest.raises(LedgerError, match="belongs to another query"):
+        make_sink(query_id="new").write(shuffled, 0)
+    assert computed.value == 0
+    make_sink(query_id="new", on_foreign_ledger="take_over").write(shuffled, 0)
+    assert computed.value >= 1000

@@ -223,3 +223,38 @@ def test_a_sink_that_has_no_plan_yet_counts_the_partitions_that_have_a_ledger(ka
     new = enter(driver(), 1, writers=2)
     planned, _ = new.ledger.read()
     assert (planned.run, planned.most_writers) == (1, 5)
+
+
+def write_whole(sink, batch_id):
+    """Commit a whole batch as the driver does, without tasks."""
+    batch = Batch(batch_id, "query", 0)
+    sink._whole.enter(batch, sink._producer_settings())
+    sink._whole.write(batch, lambda *_: [])
+
+
+def test_a_sink_id_does_not_change_its_atomicity(kafka, topic, driver):
+    # As after a driver that died behind its commit, and a user who then takes the other one.
+    anything = {"on_missing_ledger": "write", "on_foreign_ledger": "take_over"}
+    first = driver()
+    write_all(enter(first, 0))
+    other = driver(atomicity="batch", **anything)
+    for batch_id in (0, 1):
+        with pytest.raises(LedgerError, match=f"'sink-{topic}' was used with .*batch 0 of query"):
+            write_whole(other, batch_id)
+    first._runs.batch_done()
+    write_all(enter(first, 1))  # it was not fenced
+    assert first.status().batch is None
+    assert committed(kafka, topic) == 40
+
+
+def test_a_sink_id_of_whole_batches_does_not_become_one_of_partitions(driver):
+    anything = {"on_missing_ledger": "write", "on_foreign_ledger": "take_over"}
+    first = driver(atomicity="batch")
+    write_whole(first, 0)
+    for batch_id in (0, 1):
+        with pytest.raises(LedgerError, match=r'used with atomicity="batch".* batch 0 of query'):
+            driver(**anything).partition_writer(batch_id, writers=2)
+    write_whole(first, 1)
+    found = first.status()
+    assert (found.atomicity, found.batch.batch_id) == ("batch", 1)
+    first.close()

@@ -53,12 +53,25 @@ def test_a_replay_with_other_rows_is_an_error_and_changes_nothing(spark, kafka, 
     assert seen(kafka, topic) == expected(30)
 
 
-def test_another_number_of_partitions_on_a_replay_stops_on_the_driver(spark, kafka, topic, sink):
+@pytest.mark.parametrize("partitions", [2, 4])
+def test_a_whole_batch_that_comes_again_is_compared_as_a_whole_if_it_is_cut_otherwise(
+    spark, kafka, topic, sink, partitions
+):
     sink().write(keyed(spark, 30, partitions=3), 0)
-    for partitions in (2, 4):
-        with pytest.raises(PartialReplayError, match="written by"):
-            sink().write(keyed(spark, 30, partitions=partitions), 0)
+    again = sink().write(keyed(spark, 30, partitions=partitions), 0)
+    assert (again.rows, again.transactions, again.replayed) == (30, 0, 3)
+    other = keyed(spark, 31, partitions=partitions)
+    for frame in (other, other.limit(0)):
+        with pytest.raises(ReplayMismatchError, match=r"30 rows .* were committed, now there are"):
+            sink().write(frame, 0)
+    with pytest.raises(ReplayMismatchError, match=f"by 3 .* are {partitions}"):
+        sink().partition_writer(0, writers=partitions)
+    writer = sink(on_replay_mismatch="keep")
+    assert writer.write(other, 0).rows == 30
+    other.foreachPartition(writer.partition_writer(0, writers=partitions))
     assert seen(kafka, topic) == expected(30)
+    writer.write(keyed(spark, 10, first=30, partitions=partitions), 1)
+    assert seen(kafka, topic) == expected(40)
 
 
 @pytest.mark.parametrize(

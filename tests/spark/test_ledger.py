@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from txnproducer.records import OffsetAndMetadata
+from txnproducer.spark.digest import total
 from txnproducer.spark.entries import MOST_METADATA_BYTES, LedgerEntry, PlanEntry
-from txnproducer.spark.errors import LedgerError, PartialReplayError
+from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
 from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.ledger_rules import (
+    LedgerRules,
+    added_up,
+    check_without_frame,
+    is_cut_otherwise,
+)
 
 LEDGER = Ledger("127.0.0.1:9092", "orders", "topic", {})
 
@@ -74,17 +80,41 @@ def test_a_batch_that_was_broken_off_is_told_by_the_partitions_that_hold_it():
     assert check({0: entry(5), 1: entry(4)}, 5) == {0: entry(5)}
 
 
-@pytest.mark.parametrize(
-    ("entries", "writers"),
-    [
-        ({0: entry(5, writers=3), 1: entry(5, writers=3), 2: entry(5, writers=3)}, 2),
-        ({0: entry(5), 1: entry(5)}, 3),
-    ],
-    ids=["fewer writers now", "more writers now"],
-)
-def test_a_batch_that_was_cut_in_another_way_stops_and_says_what_is_there(entries, writers):
-    with pytest.raises(PartialReplayError, match=r"batch 5 .* rows of it"):
+@pytest.mark.parametrize("writers", [1, 2, 4])
+def test_a_batch_that_was_broken_off_and_cut_in_another_way_stops_and_says_what_is_there(writers):
+    entries = {0: entry(5, writers=3), 2: entry(5, writers=3)}
+    told = (
+        r"batch 5 is committed in part: 2 .* 20 rows of it.*written by \[3\].*keep. does not help"
+    )
+    with pytest.raises(PartialReplayError, match=told):
         check(entries, 5, writers)
+
+
+@pytest.mark.parametrize("writers", [1, 2, 4])
+def test_a_batch_that_is_wholly_committed_is_a_replay_however_it_is_cut_now(writers):
+    entries = {p: entry(5, writers=3) for p in range(3)}
+    done = check(entries, 5, writers)
+    assert done == entries
+    assert is_cut_otherwise(done, writers)
+    assert not is_cut_otherwise(done, 3)
+    assert added_up(done) == LedgerEntry(5, "q", 3, 30, total(["d" * 32] * 3))
+
+
+def test_a_batch_that_is_not_whole_is_not_taken_for_it():
+    for partitions in ((0,), (0, 2), (1, 2), (1, 2, 3)):
+        assert not is_cut_otherwise({p: entry(5, writers=3) for p in partitions}, 2)
+    assert not is_cut_otherwise({}, 2)
+    assert not is_cut_otherwise({0: entry(5, writers=2), 1: entry(5, writers=3)}, 3)
+
+
+def test_without_a_frame_a_batch_that_can_not_be_compared_stops():
+    whole = {p: entry(5, writers=3) for p in range(3)}
+    check_without_frame(5, {}, 3)
+    check_without_frame(5, whole, 3)
+    with pytest.raises(ReplayMismatchError, match=r"wholly committed, by 3 .* are 2.*writers=3"):
+        check_without_frame(5, whole, 2)
+    with pytest.raises(PartialReplayError, match=r"in part: 1 .*without the frame"):
+        check_without_frame(5, {0: entry(5, writers=3)}, 3)
 
 
 def test_another_querys_ledger_stops_the_batch():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -24,8 +25,13 @@ from txnproducer.spark import LedgerError, lost_transactions
 from txnproducer.spark import whole_batch as module
 from txnproducer.spark.digest import Digest, total
 from txnproducer.spark.entries import LedgerEntry
-from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, ReplayMismatchError
-from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.errors import (
+    BatchFailedError,
+    BatchTimedOutError,
+    ReplayMismatchError,
+    StaleRunError,
+)
+from txnproducer.spark.ledger import Ledger, LedgerView
 from txnproducer.spark.ledger_rules import LedgerRules, check_whole_replay
 from txnproducer.spark.lost_transactions import tells_of_loss
 from txnproducer.spark.options import check_batch_atomicity
@@ -61,20 +67,21 @@ def test_a_committed_batch_that_comes_with_other_rows_is_an_error_with_the_ways_
 
 
 def test_the_ledger_of_whole_batches_is_checked_as_the_others_are():
-    rules = LedgerRules()
-    assert rules.check_whole(ENTRY, 3, "query") == ENTRY
-    assert rules.check_whole(ENTRY, 4, "query") is None
-    assert rules.check_whole(None, 0, "query") is None
+    def check_whole(*which, missing="stop", taken=False):
+        return LedgerRules(missing).check_whole(*which, is_taken_over=taken)
+
+    assert check_whole(ENTRY, 3, "query") == ENTRY
+    assert check_whole(ENTRY, 4, "query") is None
+    assert check_whole(None, 0, "query") is None
     for entry, batch_id, query_id, why in (
         (ENTRY, 3, "other", "another query"),
         (ENTRY, 2, "query", "rewound"),
         (None, 1, "query", "no ledger"),
     ):
         with pytest.raises(LedgerError, match=why):
-            rules.check_whole(entry, batch_id, query_id)
-    taking = LedgerRules("write", "take_over")
+            check_whole(entry, batch_id, query_id)
     for entry, batch_id, query_id in ((ENTRY, 3, "other"), (ENTRY, 2, "query"), (None, 1, "q")):
-        assert taking.check_whole(entry, batch_id, query_id) is None
+        assert check_whole(entry, batch_id, query_id, missing="write", taken=True) is None
 
 
 def test_what_does_not_go_with_whole_batches():
@@ -124,18 +131,19 @@ class FakeLedger(Ledger):
     """Holds the entries that are found, one after the other."""
 
     log: list[str]
-    found: list[LedgerEntry | BaseException | None]
+    found: list[LedgerEntry | LedgerView | BaseException | None]
 
     def __init__(self, log, found):
         super().__init__("nowhere:9092", "sink", "topic", {})
         self.__dict__.update(log=log, found=found)
 
-    def read_whole(self, *, waits_for_undecided=True):
+    def look(self, partitions=(), *, asks_for_plan=True, waits_for_undecided=True):
+        assert list(partitions) == [0]
         self.log.append("look" if waits_for_undecided else "glance")
         found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
         if isinstance(found, BaseException):
             raise found
-        return found
+        return found if isinstance(found, LedgerView) else LedgerView(None, {}, found)
 
     def write_whole(self, producer, entry):
         self.log.append(f"entry of {entry.rows} rows")
@@ -146,12 +154,13 @@ def whole(monkeypatch):
     """Return a maker of `WholeBatches` with fakes, and the log of all that happens."""
     log: list[str] = []
     monkeypatch.setattr(module, "wait_exponential", lambda **_: lambda _: 0)
+    monkeypatch.setattr(lost_transactions, "describe_transaction", lambda *_, **__: None)
 
-    def make(found=(None,), commits=(), aborts=(), begins=(), tell=None):
+    def make(found=(None,), commits=(), aborts=(), begins=(), tell=None, foreign="stop"):
         commits, aborts, begins = list(commits), list(aborts), list(begins)
         batches = WholeBatches(
             FakeLedger(log, list(found)),
-            LedgerRules("write"),
+            LedgerRules("write", foreign),
             tell or (lambda *_: log.append("tell")),
         )
 
@@ -346,12 +355,7 @@ def test_a_commit_behind_the_time_out_is_told_so_unless_the_ledger_has_it(whole,
     [
         (59, True, ("CompleteAbort", 1, 6)),  # too early for a time-out
         (61, False, ("CompleteAbort", 1, 6)),  # not lost, but failed
-        (61, True, ("CompleteAbort", 1, 7)),  # another driver came, and aborted its own
-        (61, True, ("CompleteAbort", 2, 6)),
-        (61, True, ("Empty", 1, 7)),
-        (61, True, ("Empty", 1, 6)),  # nothing of ours had reached the coordinator yet
-        (61, True, ("Ongoing", 1, 7)),
-        (61, True, ("CompleteCommit", 1, 7)),
+        (59, True, ("Ongoing", 1, 5)),  # still ours
     ],
 )
 def test_other_losses_are_run_again(whole, clock, seconds, is_lost, found):
@@ -360,14 +364,49 @@ def test_other_losses_are_run_again(whole, clock, seconds, is_lost, found):
     batches = make()
     batches.enter(BATCH, SETTINGS)
     tries = [[part("x", is_lost=is_lost), part()], [part(), part()]]
-
-    def run(*_):
-        clock.now += seconds
-        return tries.pop(0)
-
-    batches.write(BATCH, run)
+    batches.write(BATCH, lambda *told: run_for(clock, seconds, tries.pop(0))(*told))
     assert log.count("abort") == 1
-    assert clock.questions == (1 if seconds > 60 and is_lost else 0)
+    assert clock.questions == (1 if is_lost else 0)
+
+
+ANOTHER_DRIVER = [
+    ("CompleteAbort", 1, 7),  # it aborted its own
+    ("CompleteAbort", 2, 6),
+    ("Empty", 1, 7),
+    ("Empty", 1, 6),  # nothing of ours had reached the coordinator yet
+    ("Ongoing", 1, 7),
+    ("CompleteCommit", 1, 7),
+]
+
+
+@pytest.mark.parametrize("seconds", [1, 61])
+@pytest.mark.parametrize("found", ANOTHER_DRIVER)
+def test_a_driver_that_another_one_has_fenced_stops_and_does_not_fence_it(
+    whole, clock, seconds, found
+):
+    make, log = whole
+    clock.found = found
+    batches = make(aborts=[ProducerFencedError()])
+    batches.enter(BATCH, SETTINGS)
+    with pytest.raises(StaleRunError, match=r"another driver .* 'sink.batch' .* batch 3"):
+        batches.write(BATCH, run_for(clock, seconds, [part("x", is_lost=True), part()]))
+    assert log.count("take") == 1
+    assert log[-3:] == ["abort", "close", "glance"]
+
+
+def test_a_commit_that_another_driver_came_before_is_looked_up_and_not_taken_back(whole, clock):
+    make, log = whole
+    clock.found = ("Ongoing", 1, 7)
+    for there, outcome in ((ENTRY, None), (None, StaleRunError)):
+        batches = make(found=[None, None, there], commits=[ProducerFencedError()])
+        batches.enter(BATCH, SETTINGS)
+        if outcome is None:
+            assert batches.write(BATCH, lambda *_: [part(), part()]) == ([], ENTRY)
+        else:
+            with pytest.raises(outcome):
+                batches.write(BATCH, lambda *_: [part(), part()])
+        assert log[-3:] == ["commit", "close", "glance"]
+    assert log.count("take") == 2
 
 
 @pytest.mark.parametrize("found", [None, KafkaTimeoutError("?")])
@@ -430,6 +469,30 @@ def test_a_failed_abort_asks_for_a_new_producer_which_looks_before_it_writes(who
     assert log[-4:] == ["abort", "close", "take", "look"]
     batches.close()
     assert log[-1] == "close"
+
+
+def test_a_driver_that_took_over_and_wakes_late_does_not_take_its_own_query_over(whole):
+    make, log = whole
+    foreign, own = replace(ENTRY, query_id="old"), replace(ENTRY, batch_id=4)
+    # It takes over, is paused, and fenced by a driver of its query that commits 3 and 4.
+    batches = make(
+        found=[foreign, foreign, own], aborts=[ProducerFencedError()], foreign="take_over"
+    )
+    assert batches.enter(BATCH, SETTINGS) is None
+    with pytest.raises(LedgerError, match=r"batch 4 is committed already, .* another driver"):
+        batches.write(BATCH, lambda *_: [part("fenced")])
+    assert "commit" not in log
+
+
+@pytest.mark.parametrize("query_id", ["old", "query"])
+def test_what_came_behind_the_first_look_is_not_taken_over(whole, query_id):
+    make, log = whole
+    foreign = replace(ENTRY, query_id="old", at_ms=1)
+    later = replace(foreign, query_id=query_id, batch_id=4, at_ms=2)
+    batches = make(found=[foreign, later], foreign="take_over")
+    with pytest.raises(LedgerError, match="batch 4 "):
+        batches.enter(BATCH, SETTINGS)
+    assert log == ["glance", "take", "look", "close"]
 
 
 def test_a_ledger_that_could_not_be_read_behind_a_commit_is_read_before_another_run(whole):

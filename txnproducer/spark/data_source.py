@@ -110,7 +110,7 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
         check_schema(columns, sink.topic)
         count = check_topics(ledger, sink.topic)
         # Nobody knows here how many partitions there will be; a right is for all, or for none.
-        check_groups(ledger, [ledger.plan_group, ledger.group(0)])
+        check_groups(ledger, [ledger.plan_group, ledger.whole_group, ledger.group(0)])
         timeout_ms = driver_checks.choose_timeout_ms(ledger, sink.transaction_timeout_ms)
         producer = {"transaction.timeout.ms": str(timeout_ms), **sink.producer}
         return settings, producer, count, type(self).on_event

@@ -34,6 +34,21 @@ atexit.register(_CLIENTS.close)
 
 
 @dataclass(frozen=True)
+class LedgerView:
+    """What a look at the ledgers of a sink has found, those of both atomicities.
+
+    Attributes:
+        plan: of the runs, or None.
+        entries: of the partitions that were asked for; one that has none is left out.
+        whole: of the last whole batch, or None.
+    """
+
+    plan: PlanEntry | None
+    entries: dict[int, LedgerEntry]
+    whole: LedgerEntry | None
+
+
+@dataclass(frozen=True)
 class Ledger:
     """The ledgers of one sink.
 
@@ -127,6 +142,37 @@ class Ledger:
         plan = found.pop(self.plan_group, None)
         entries = {groups[group]: LedgerEntry.parse(group, one) for group, one in found.items()}
         return None if plan is None else PlanEntry.parse(self.plan_group, plan), entries
+
+    def look(
+        self,
+        partitions: Iterable[int] = (),
+        *,
+        asks_for_plan: bool = True,
+        waits_for_undecided: bool = True,
+    ) -> LedgerView:
+        """Return what a driver has to know before it writes, all of it by one question.
+
+        Args:
+            partitions: whose entries; that of whole batches is always asked for.
+            asks_for_plan: False where another driver's plan, that may be undecided, is not to be
+                waited for.
+            waits_for_undecided: as of `read`.
+
+        Raises:
+            UnstableOffsetCommitError, KafkaError: as of `read`.
+        """
+        groups = {self.group(partition): partition for partition in partitions}
+        plans = [self.plan_group] if asks_for_plan else []
+        found = self._committed(
+            [*plans, self.whole_group, *groups], waits_for_undecided=waits_for_undecided
+        )
+        plan = found.pop(self.plan_group, None)
+        whole = found.pop(self.whole_group, None)
+        return LedgerView(
+            None if plan is None else PlanEntry.parse(self.plan_group, plan),
+            {groups[group]: LedgerEntry.parse(group, one) for group, one in found.items()},
+            None if whole is None else LedgerEntry.parse(self.whole_group, whole),
+        )
 
     def read_entries(self, partitions: Iterable[int]) -> dict[int, LedgerEntry]:
         """Return the entries of partitions, without waiting for a plan that may be undecided."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from txnproducer.spark.digest import Digest
+from txnproducer.spark.digest import Digest, total
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
 
@@ -22,7 +22,8 @@ _TWO_QUERIES = (
     "gone and its rows may be written once more."
 )
 _REWOUND = (
-    "the checkpoint was rewound. Ways out: the newer checkpoint; another sink id; or "
+    "another driver of this query has gone on, and this one has to stop, or the checkpoint was "
+    "rewound. Ways out of that: the newer checkpoint; another sink id; or "
     'on_foreign_ledger="take_over", if the rows since then may be written once more.'
 )
 
@@ -62,13 +63,6 @@ class LedgerRules:
                 )
         return dict(entries)
 
-    def taken_over(
-        self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str
-    ) -> dict[int, LedgerEntry]:
-        """Return the entries that count for nothing, since they are to be taken over."""
-        fitting = self.fitting(entries, batch_id, query_id)
-        return {p: entry for p, entry in entries.items() if p not in fitting}
-
     @property
     def takes_over(self) -> bool:
         """Whether another query's ledger is no reason to stop."""
@@ -86,39 +80,74 @@ class LedgerRules:
                 f"{plan.query_id}, this is query {query_id}. {_TWO_QUERIES}"
             )
 
+    def check_any_cut(
+        self,
+        entries: Mapping[int, LedgerEntry],
+        batch_id: int,
+        query_id: str,
+        taken_over: Mapping[int, LedgerEntry] | None = None,
+    ) -> dict[int, LedgerEntry]:
+        """Return the entries that count, if nothing stops the batch however it is cut.
+
+        Raises:
+            LedgerError: the ledger is missing, another query's, or ahead.
+        """
+        counting = {p: entry for p, entry in entries.items() if p not in (taken_over or {})}
+        fitting = self.fitting(counting, batch_id, query_id)
+        self._check_missing(fitting, entries, batch_id)
+        return fitting
+
     def check(
-        self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str, writers: int
+        self,
+        entries: Mapping[int, LedgerEntry],
+        batch_id: int,
+        query_id: str,
+        writers: int,
+        taken_over: Mapping[int, LedgerEntry] | None = None,
     ) -> dict[int, LedgerEntry]:
         """Check, on the driver, the ledgers against a batch before any row is written.
 
+        Args:
+            entries: of all partitions that have one.
+            batch_id: of the batch.
+            query_id: whose.
+            writers: how many partitions write it.
+            taken_over: those of the entries that count for nothing.
+
         Returns:
             The entries of partitions that hold the batch already: none for a new batch, all of
-            them for a replay, some if it was broken off.
+            them for a replay (as many as there were then, see `is_cut_otherwise`), some if it was
+            broken off.
 
         Raises:
             LedgerError: the ledger is missing, another query's, or ahead.
             PartialReplayError: it was broken off, and was cut into another number of partitions.
         """
-        fitting = self.fitting(entries, batch_id, query_id)
-        self._check_missing(fitting, entries, batch_id)
+        fitting = self.check_any_cut(entries, batch_id, query_id, taken_over)
         done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
-        if all(entry.writers == writers for entry in done.values()):
-            if done:
+        if _is_whole(done) or all(entry.writers == writers for entry in done.values()):
+            if done and not _is_whole(done):
                 self._check_lost(entries, batch_id, writers)
             return done
         raise PartialReplayError(
             f"{in_part(batch_id, done)}, written by "
             f"{sorted({entry.writers for entry in done.values()})} writers; now there are "
             f"{writers}. Nothing was written: the rest would be cut in another way, and rows be "
-            "lost or doubled. Ways out: as many partitions as then; another sink id with a new "
-            "topic; or another sink id on the same topic, when the rows of the partitions named "
-            "above may be written once more."
+            'lost or doubled; on_replay_mismatch="keep" does not help here. Ways out: as many '
+            "partitions as then; another sink id with a new topic; or another sink id on the same "
+            "topic, when the rows of the partitions named above may be written once more."
         )
 
     def check_whole(
-        self, entry: LedgerEntry | None, batch_id: int, query_id: str
+        self, entry: LedgerEntry | None, batch_id: int, query_id: str, *, is_taken_over: bool
     ) -> LedgerEntry | None:
         """Check the ledger of a sink that writes whole batches; return this batch's entry, if any.
+
+        Args:
+            entry: the last one.
+            batch_id: of the batch.
+            query_id: whose.
+            is_taken_over: whether the entry counts for nothing.
 
         Raises:
             LedgerError: the ledger is missing, another query's, or ahead.
@@ -126,20 +155,20 @@ class LedgerRules:
         if entry is None:
             self._check_missing({}, {}, batch_id)
             return None
-        if not self.takes_over:
-            if entry.query_id != query_id:
-                raise LedgerError(
-                    f"this sink belongs to another query: its ledger holds batch {entry.batch_id} "
-                    f"of query {entry.query_id}, this is batch {batch_id} of query {query_id}. "
-                    f"{_TWO_QUERIES}"
-                )
-            if entry.batch_id > batch_id:
-                raise LedgerError(
-                    f"batch {entry.batch_id} is committed already, this is batch {batch_id}: "
-                    f"{_REWOUND}"
-                )
-        is_this = (entry.batch_id, entry.query_id) == (batch_id, query_id)
-        return entry if is_this else None
+        if is_taken_over:
+            return None
+        if entry.query_id != query_id:
+            raise LedgerError(
+                f"this sink belongs to another query: its ledger holds batch {entry.batch_id} "
+                f"of query {entry.query_id}, this is batch {batch_id} of query {query_id}. "
+                f"{_TWO_QUERIES}"
+            )
+        if entry.batch_id > batch_id:
+            raise LedgerError(
+                f"batch {entry.batch_id} is committed already, this is batch {batch_id}: "
+                f"{_REWOUND}"
+            )
+        return entry if entry.batch_id == batch_id else None
 
     def _check_missing(
         self,
@@ -219,6 +248,50 @@ def check_replay(
             "can't be written exactly once. What was committed stays. Ways out: a source "
             'that can be read again; on_replay_mismatch="keep" to go on with what was '
             "committed; another sink id."
+        )
+
+
+def _is_whole(done: Mapping[int, LedgerEntry]) -> bool:
+    """Tell whether partitions hold all of a batch, by their own word."""
+    writers = {entry.writers for entry in done.values()}
+    return writers == {len(done)} and set(done) == set(range(len(done)))
+
+
+def is_cut_otherwise(done: Mapping[int, LedgerEntry], writers: int) -> bool:
+    """Tell whether a batch is wholly committed, by another number of partitions than now.
+
+    Its partitions can't be compared one by one then, but all of its rows can.
+    """
+    return _is_whole(done) and len(done) != writers
+
+
+def added_up(done: Mapping[int, LedgerEntry]) -> LedgerEntry:
+    """Return what partitions have committed of a batch as one entry."""
+    one = next(iter(done.values()))
+    rows = sum(entry.rows for entry in done.values())
+    digest = total(entry.digest for entry in done.values())
+    return LedgerEntry(one.batch_id, one.query_id, len(done), rows, digest)
+
+
+def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers: int) -> None:
+    """Stop a batch that was committed before and can't be compared, since there is no frame here.
+
+    Raises:
+        ReplayMismatchError: it is wholly committed, and was cut into another number of partitions.
+        PartialReplayError: it was broken off.
+    """
+    if is_cut_otherwise(done, writers):
+        raise ReplayMismatchError(
+            f"batch {batch_id} is wholly committed, by {len(done)} partitions, and now there are "
+            f"{writers}. Nothing was written: whether the rows are the same again can't be looked "
+            f"at here, without the frame. Ways out: writers={len(done)}, as then; `write`, which "
+            'can; on_replay_mismatch="keep", to leave the batch as it was committed'
+        )
+    if 0 < len(done) < writers:
+        raise PartialReplayError(
+            f"{in_part(batch_id, done)}. Nothing was written: whether the rows are the same "
+            "again can't be looked at here, without the frame. Ways out: `write`, which can; "
+            'on_replay_mismatch="keep", if they are; another sink id'
         )
 
 

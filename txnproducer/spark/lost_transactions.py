@@ -5,7 +5,7 @@ Owns: telling the two apart, and the time-out's text. Must not know: Spark, how 
 A broker answers both alike (47 to those who write, 48 or 90 to those who end), and says of both
 that a newer producer fenced us. What it knows about the id tells them apart: a transaction that
 timed out is aborted under the next epoch, and nothing has happened since; whoever takes the id
-moves the epoch on by two, or leaves another state.
+moves the epoch on by two, or leaves another state. Where that can't be told, nobody was seen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txnproducer.spark.ledger import Ledger
 
 _LOG = logging.getLogger(__name__)
 _LOST: Final = (InvalidProducerEpochError, InvalidTxnStateError, ProducerFencedError)
-_ABORTED: Final = ("PrepareAbort", "CompleteAbort")
+_ENDED: Final = ("PrepareAbort", "CompleteAbort", "PrepareCommit", "CompleteCommit")
 _TIMEOUT_S: Final = 10.0
 
 
@@ -40,7 +40,7 @@ def tells_of_loss(error: BaseException | None) -> bool:
 
 
 def is_another_driver_seen(ledger: Ledger, producer: ProducerIdAndEpoch) -> bool:
-    """Tell whether somebody has taken the id of whole batches since.
+    """Tell whether somebody has certainly taken the id of whole batches since.
 
     Args:
         ledger: of the sink.
@@ -55,11 +55,11 @@ def is_another_driver_seen(ledger: Ledger, producer: ProducerIdAndEpoch) -> bool
         return False
     if found is None:
         return False
-    is_next_epoch = (found.producer_id, found.producer_epoch) == (
-        producer.producer_id,
-        producer.producer_epoch + 1,
-    )
-    return not (found.state in _ABORTED and is_next_epoch)
+    if found.producer_id != producer.producer_id:
+        return True
+    # Under the next epoch what has ended may be ours: a time-out's abort, or our own commit.
+    epochs = found.producer_epoch - producer.producer_epoch
+    return epochs > 1 or (epochs == 1 and found.state not in _ENDED)
 
 
 def timed_out(batch_id: int, timeout_ms: int, seconds: float, slowest: str) -> BatchTimedOutError:

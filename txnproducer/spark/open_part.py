@@ -29,6 +29,7 @@ from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rights import taking
 from txnproducer.spark.schema import RowReader
@@ -153,9 +154,10 @@ class _Writing:
 
     def _refuse_before_harm(self) -> None:
         writer = self.writer
-        plan, entries = writer.ledger.read([self.partition], waits_for_undecided=False)
-        writer.rules.check_plan(plan, self.query_id)
-        writer.rules.fitting(entries, self.batch_id, self.query_id)
+        view = writer.ledger.look([self.partition], waits_for_undecided=False)
+        check_one_atomicity(writer.ledger, view, is_whole=False)
+        writer.rules.check_plan(view.plan, self.query_id)
+        writer.rules.fitting(view.entries, self.batch_id, self.query_id)
 
     def _is_committed(self) -> bool:
         writer = self.writer

@@ -9,8 +9,9 @@ remembered is in the ledger.
 Rules:
 * Before the first transaction is ended, the plan says how many partitions there are, and the ids
   above them are taken: a commit of an earlier attempt, which had more, may still be under way.
-* A batch that partitions hold already must be the same again: as many partitions, and the rows
-  and digests that were committed. Else nothing is ended.
+* A batch that some partitions hold already must be the same again: as many partitions, and the
+  rows and digests that were committed. Else nothing is ended.
+* A batch that is wholly committed, and cut otherwise, must have the same rows in all.
 * Every part gets its ledger entry before the first one is ended. Who has all of them had all of
   the ids, at one time behind its look at the ledger; so an earlier attempt, that ends its parts
   meanwhile, and this one do not both end some of a batch that they have cut differently.
@@ -32,11 +33,18 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.digest import total
 from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import LedgerRules, check_replay
+from txnproducer.spark.ledger_rules import (
+    LedgerRules,
+    added_up,
+    check_replay,
+    check_whole_replay,
+    is_cut_otherwise,
+)
 from txnproducer.spark.open_part import OpenPart
 from txnproducer.spark.runs import MOST_AT_ONCE, Batch, Runs
 
@@ -88,6 +96,9 @@ class PartCommits:
         ours = _checked(parts, batch_id)
         batch = Batch(batch_id, ours[0].query_id, len(ours))
         done = Runs(self.ledger, self.rules).enter_commit(batch, self.settings)
+        if is_cut_otherwise(done, batch.writers):
+            self._leave(ours, done)
+            return
         found = {part.partition: (part.rows, part.digest) for part in ours}
         check_replay(batch_id, done, found, self.on_replay_mismatch)
         left = [part for part in ours if part.partition not in done]
@@ -103,6 +114,14 @@ class PartCommits:
             len(left),
             len(done),
         )
+
+    def _leave(self, parts: Sequence[OpenPart], done: Mapping[int, LedgerEntry]) -> None:
+        """Leave a batch as it was committed, by another number of partitions than now."""
+        if self.on_replay_mismatch != "keep":
+            rows = sum(part.rows for part in parts)
+            check_whole_replay(added_up(done), rows, total(part.digest for part in parts))
+        _at_once(self._abort, parts)  # those beyond the partitions of then hold rows once more
+        _LOG.info("batch %d is committed already, by %d tasks", parts[0].batch_id, len(done))
 
     def _prepare(self, part: OpenPart, batch: Batch) -> _Prepared:
         """Put the ledger's entry into a part, which also shows that the part is still alive."""

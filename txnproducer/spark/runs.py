@@ -11,6 +11,7 @@ Rules:
 * The plan is committed before ids are taken: an old task that takes one of them back reads, after
   that, a run that is not its own, and refuses.
 * A batch with more writers than ever is not begun before the plan says so.
+* What is taken over of another query is what the first look has found; see `take_over.py`.
 * What belongs to another query stops a run before anybody is fenced.
 * The plan is committed again before it could expire, also by a driver that runs for months.
 """
@@ -30,9 +31,11 @@ from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.errors import StaleRunError
-from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger import Ledger, LedgerView
 from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.rights import check_groups, taking
+from txnproducer.spark.take_over import TakeOver
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
@@ -72,12 +75,30 @@ class Runs:
     def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
         self._ledger = ledger
         self._rules = rules
+        self._taking = TakeOver(rules)
         self._plan: PlanEntry | None = None
         self._last: Batch | None = None
         self._is_last_reported = False
         self._checked_groups = 0
         self._planned_s = 0.0
         self.taken_over: _Entries = {}
+
+    def check(self, batch_id: int, query_id: str) -> None:
+        """Find out, before a run begins, whether the batch has to stop, however it will be cut.
+
+        Nobody is harmed. A run that goes on asks nothing here.
+
+        Args:
+            batch_id: of the batch.
+            query_id: whose.
+
+        Raises:
+            SinkError: what the ledger holds stops the batch.
+            KafkaError: the cluster did.
+        """
+        if self._plan is None or not self._is_last_reported or self._plan.query_id != query_id:
+            self._check_groups(1)
+            self._look_before_harm(self._count_known(), batch_id, query_id)
 
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
         """Make sure, before a batch, that nobody but this run's tasks can commit.
@@ -105,12 +126,11 @@ class Runs:
             # Nobody has the new ids yet; but whether they may be used is found out here, and not
             # in a task.
             self._fence(range(self._most_writers(), most), settings)
-        found, entries = self._ledger.read(range(plan.most_writers))
-        check_run(found, plan.run, plan.query_id)
-        self._plan = plan
-        done = self._check(batch, entries)
-        self.taken_over = self._rules.taken_over(entries, batch.batch_id, batch.query_id)
-        return plan.run, done
+        view = self._look(range(plan.most_writers))
+        check_run(view.plan, plan.run, plan.query_id)
+        self._plan, entries = plan, view.entries
+        self.taken_over = self._taking.of(entries, batch.batch_id, batch.query_id)
+        return plan.run, self._check(batch, entries)
 
     def enter_commit(self, batch: Batch, settings: Mapping[str, str]) -> _Entries:
         """Make sure, before open parts of a batch are committed, that nobody commits others.
@@ -130,16 +150,18 @@ class Runs:
             KafkaError: the cluster did.
         """
         self._check_groups(batch.writers)
-        plan, entries = self._ledger.read(range(batch.writers), waits_for_undecided=False)
-        self._rules.check_plan(plan, batch.query_id)
-        self._rules.fitting(entries, batch.batch_id, batch.query_id)
+        view = self._look(range(batch.writers), waits_for_undecided=False)
+        self._rules.check_plan(view.plan, batch.query_id)
+        self._rules.fitting(view.entries, batch.batch_id, batch.query_id)
         with self._planning(settings) as producer:
-            before, _ = self._ledger.read()
+            before = self._look().plan
+            self._rules.check_plan(before, batch.query_id)
             known = self._count_known() if before is None else 0
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
         self._fence(range(batch.writers, plan.most_writers), settings)
-        return self._check(batch, self._ledger.read_entries(range(plan.most_writers)))
+        entries = self._look(range(plan.most_writers), asks_for_plan=False).entries
+        return self._rules.check(entries, batch.batch_id, batch.query_id, batch.writers)
 
     def batch_done(self) -> None:
         """Note that every partition has committed the batch: the run can go on."""
@@ -148,7 +170,7 @@ class Runs:
     def _check_groups(self, writers: int) -> None:
         if writers > self._checked_groups:
             more = map(self._ledger.group, range(self._checked_groups, writers))
-            check_groups(self._ledger, [self._ledger.plan_group, *more])
+            check_groups(self._ledger, [self._ledger.plan_group, self._ledger.whole_group, *more])
             self._checked_groups = writers
 
     def _is_last_done(self, *, waits_for_undecided: bool = True) -> bool:
@@ -177,22 +199,38 @@ class Runs:
 
     def _check(self, batch: Batch, entries: _Entries) -> _Entries:
         """Return the entries that hold the batch; raise if one does not fit."""
-        return self._rules.check(entries, batch.batch_id, batch.query_id, batch.writers)
+        batch_id, query_id = batch.batch_id, batch.query_id
+        taken_over = self._taking.of(entries, batch_id, query_id)
+        return self._taking.rules.check(entries, batch_id, query_id, batch.writers, taken_over)
 
     def _check_before_harm(self, batch: Batch, partitions: int) -> None:
         """Raise if this query has to stop; what an old task left open is not decided yet."""
-        plan, entries = self._ledger.read(
-            range(max(partitions, batch.writers)), waits_for_undecided=False
-        )
-        self._rules.check_plan(plan, batch.query_id)
-        self._check(batch, entries)
+        most = max(partitions, batch.writers)
+        self._check(batch, self._look_before_harm(most, batch.batch_id, batch.query_id))
+
+    def _look_before_harm(self, partitions: int, batch_id: int, query_id: str) -> _Entries:
+        """Return the entries that partitions have; raise if they stop any cut of the batch."""
+        view = self._look(range(partitions), waits_for_undecided=False)
+        entries = view.entries
+        self._taking.look_at(view.plan, entries, query_id)
+        self._taking.check_plan(view.plan, query_id)
+        taken_over = self._taking.of(entries, batch_id, query_id)
+        self._taking.rules.check_any_cut(entries, batch_id, query_id, taken_over)
+        return entries
+
+    def _look(self, partitions: Iterable[int] = (), **how: bool) -> LedgerView:
+        """Look at the ledger; raise if the sink id is one of atomicity "batch"."""
+        view = self._ledger.look(partitions, **how)
+        check_one_atomicity(self._ledger, view, is_whole=False)
+        return view
 
     def _begin_run(self, batch: Batch, settings: Mapping[str, str]) -> PlanEntry:
         known = self._count_known()
         self._check_before_harm(batch, known)
         with self._planning(settings) as producer:
             # Nobody else can commit a plan from here on; one may just have done so.
-            before, _ = self._ledger.read()
+            before = self._look().plan
+            self._taking.check_plan(before, batch.query_id)
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
         self._fence(range(plan.most_writers), settings)
@@ -203,7 +241,6 @@ class Runs:
         return max(self._ledger.known_partitions(), default=-1) + 1
 
     def _next_plan(self, before: PlanEntry | None, batch: Batch, known: int) -> PlanEntry:
-        self._rules.check_plan(before, batch.query_id)
         run, most = (0, 0) if before is None else (before.run, before.most_writers)
         return PlanEntry(run + 1, batch.query_id, max(most, known, batch.writers))
 

@@ -4,7 +4,8 @@ Owns: the public class, the driver's side of the protocol, the reports. Must not
 writes (`partition_writer.py`), what an entry of the ledger means (`ledger.py`).
 
 Rules:
-* Everything that can be refused is refused on the driver, before a task starts.
+* Everything that can be refused is refused on the driver, before a task starts: also before the
+  tasks of the frame's own shuffles, but for what depends on the number of partitions.
 * The number of writers is fixed by the driver and sent along: a task can't learn it.
 * The partitions that were counted are those that are run (`frames.py`).
 """
@@ -22,11 +23,16 @@ from txnproducer.lease import TransactionLease
 from txnproducer.spark import driver_checks, rights, session
 from txnproducer.spark.digest import total
 from txnproducer.spark.entries import LedgerEntry
-from txnproducer.spark.errors import PartialReplayError
 from txnproducer.spark.events import OnEvent, tell
-from txnproducer.spark.frames import Partitions, partitions_of
+from txnproducer.spark.frames import partitions_of
 from txnproducer.spark.ledger import Ledger, close_connections
-from txnproducer.spark.ledger_rules import LedgerRules, check_whole_replay, in_part
+from txnproducer.spark.ledger_rules import (
+    LedgerRules,
+    added_up,
+    check_whole_replay,
+    check_without_frame,
+    is_cut_otherwise,
+)
 from txnproducer.spark.options import read_settings
 from txnproducer.spark.participant_task import Part, ParticipantOrder, ParticipantTask
 from txnproducer.spark.partition_writer import (
@@ -34,6 +40,7 @@ from txnproducer.spark.partition_writer import (
     PartitionOrder,
     PartitionTask,
     PartitionWriter,
+    skip_rows,
 )
 from txnproducer.spark.placing import placed
 from txnproducer.spark.reports import (
@@ -168,6 +175,9 @@ class ExactlyOnceKafkaSink:
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"
         with self._turn, session.described(df, text):
+            # Before partitions are counted, which runs the frame's shuffles.
+            self._producer_settings()
+            (self._whole or self._runs).check(batch_id, query_id)
             if self._whole is not None:
                 return self._write_whole(self._whole, df, batch_id, query_id, began)
             return self._write_partitions(df, batch_id, query_id, began)
@@ -183,6 +193,11 @@ class ExactlyOnceKafkaSink:
         partitions = partitions_of(frame, task, wanted)
         writers = partitions.count
         plan, done = self._plan(Batch(batch_id, query_id, max(1, writers)))
+        if is_cut_otherwise(done, max(1, writers)):
+            order = PartitionOrder(plan.run, writers, read_only=frozenset(range(writers)))
+            report = self._found(batch_id, added_up(done), began, lambda: partitions.run(order))
+            self._runs.batch_done()
+            return self._tell_of(report)
         if 0 < len(done) < writers:
             # The others may be written only if the rows are cut as they were then; a task would
             # find out too late, when its neighbour has written already.
@@ -211,9 +226,14 @@ class ExactlyOnceKafkaSink:
         )
         partitions = partitions_of(cut.frame, task, cut.count)
         batch = Batch(batch_id, query_id, partitions.count)
+
+        def read() -> list[tuple[int, str]]:
+            parts = partitions.run(ParticipantOrder(None)) if partitions.count else []
+            return [(part.rows, part.digest) for part in parts]
+
         entry = whole.enter(batch, settings)
         if entry is not None:
-            return self._tell_of(self._found_whole(partitions, batch_id, entry, began))
+            return self._tell_of(self._found(batch_id, entry, began, read))
 
         def run_tasks(lease: TransactionLease, is_last: bool) -> list[Part]:
             parts: list[Part] = partitions.run(ParticipantOrder(lease, seeks_cause=is_last))
@@ -222,7 +242,7 @@ class ExactlyOnceKafkaSink:
         checked = time.monotonic()
         parts, entry = whole.write(batch, run_tasks)
         if entry is not None:
-            return self._tell_of(self._found_whole(partitions, batch_id, entry, began))
+            return self._tell_of(self._found(batch_id, entry, began, read))
         reports = tuple(
             PartitionReport(number, part.rows, part.size_bytes, part.digest, False, part.seconds)
             for number, part in enumerate(parts)
@@ -231,17 +251,21 @@ class ExactlyOnceKafkaSink:
         report = report_whole(batch_id, reports, phases, self._timeout(), whole.runs)
         return self._tell_of(report)
 
-    def _found_whole(
-        self, partitions: Partitions, batch_id: int, entry: LedgerEntry, began: float
+    def _found(
+        self,
+        batch_id: int,
+        entry: LedgerEntry,
+        began: float,
+        read: Callable[[], list[tuple[int, str]]],
     ) -> BatchReport:
         """Write nothing of a batch that is committed; its rows have to be those of then."""
         _LOG.info("batch %d is committed already; it is not written again", batch_id)
         if self._settings.on_replay_mismatch != "keep":
             # Else a checkpoint that was set back, or a batch id given twice, would lose new rows.
-            parts = partitions.run(ParticipantOrder(None)) if partitions.count else []
-            rows = sum(part.rows for part in parts)
-            check_whole_replay(entry, rows, total(part.digest for part in parts))
-        return _found(batch_id, entry, began)
+            found = read()
+            rows, digest = sum(rows for rows, _ in found), total(digest for _, digest in found)
+            check_whole_replay(entry, rows, digest)
+        return report_found(batch_id, entry.rows, entry.writers, time.monotonic() - began)
 
     def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:
         """Return what writes a partition, for `frame.foreachPartition`; made on the driver.
@@ -263,12 +287,11 @@ class ExactlyOnceKafkaSink:
         query_id = self._settings.query_id or session.query_of(None)
         with self._turn:
             plan, done = self._plan(Batch(batch_id, query_id, writers))
-        if 0 < len(done) < writers and self._settings.on_replay_mismatch != "keep":
-            raise PartialReplayError(
-                f"{in_part(batch_id, done)}. Nothing was written: whether the rows are the same "
-                "again can't be looked at here, without the frame. Ways out: `write`, which can; "
-                'on_replay_mismatch="keep", if they are; another sink id'
-            )
+        if self._settings.on_replay_mismatch != "keep":
+            check_without_frame(batch_id, done, writers)
+        if is_cut_otherwise(done, writers):
+            self._runs.batch_done()
+            return skip_rows
         return PartitionWriter(plan)
 
     def close(self) -> None:
@@ -322,7 +345,9 @@ class ExactlyOnceKafkaSink:
         if self._timeout_ms is None:
             self._partitions = rights.check_topics(self._ledger, self._settings.topic)
             if self._whole is not None:
-                rights.check_groups(self._ledger, [self._ledger.whole_group])
+                ledger = self._ledger
+                groups = [ledger.whole_group, ledger.plan_group, ledger.group(0)]
+                rights.check_groups(ledger, groups)
             wanted = self._settings.transaction_timeout_ms
             self._timeout_ms = driver_checks.choose_timeout_ms(self._ledger, wanted)
         return {"transaction.timeout.ms": str(self._timeout_ms), **self._settings.producer}
@@ -370,10 +395,6 @@ class ExactlyOnceKafkaSink:
 
 def _phases(began: float, checked: float) -> dict[str, float]:
     return {"driver.check": checked - began, "driver.tasks": time.monotonic() - checked}
-
-
-def _found(batch_id: int, entry: LedgerEntry, began: float) -> BatchReport:
-    return report_found(batch_id, entry.rows, entry.writers, time.monotonic() - began)
 
 
 __all__ = ["ExactlyOnceKafkaSink"]

@@ -47,8 +47,8 @@ class SinkStatus:
 
     Attributes:
         sink_id: whose.
-        atomicity: "partition" or "batch"; both where one id was used for both (the ledgers do not
-            know of each other); None if nothing was ever written, or it has expired.
+        atomicity: "partition" or "batch"; both where one id was used for both, which is refused
+            now; None if nothing was ever written, or it has expired.
         query_id: whose batch ids these are; None as before.
         run: how many drivers, and new beginnings behind a failure, there were; 0 without a plan.
         most_writers: how many partitions have ever written, or were about to; 0 without a plan.

@@ -11,6 +11,10 @@ Rules:
   left open), and then reads the ledger: until then an earlier commit could still be on its way.
 * After any failure: abort, lease anew, run again; a few times, and not if the user has to do
   something first.
+* What is taken over of another query is what the first look has found. A driver that is fenced,
+  and takes its id again, finds what its own query has committed meanwhile, and stops.
+* A driver that sees another one does not take the id back: each would have the other lose its
+  run. It looks whether the batch is committed, and stops if not.
 * A commit without a clear success is decided by the id and the ledger: a new producer takes the
   id, and then the ledger has the batch, or never will.
 """
@@ -37,14 +41,16 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.spark import errors
 from txnproducer.spark.digest import total
 from txnproducer.spark.entries import LedgerEntry
-from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError
+from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
 from txnproducer.spark.lost_transactions import is_another_driver_seen, tells_of_loss, timed_out
+from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.participant_task import Part
 from txnproducer.spark.rights import taking
 from txnproducer.spark.runs import Batch
 from txnproducer.spark.session import is_of_spark
+from txnproducer.spark.take_over import TakeOver
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
@@ -79,7 +85,7 @@ class WholeBatches:
         self, ledger: Ledger, rules: LedgerRules, tell: Callable[[str, int, int], None]
     ) -> None:
         self._ledger = ledger
-        self._rules = rules
+        self._taking = TakeOver(rules)
         self._tell = tell
         self.runs = 0
         self.transaction_s = 0.0
@@ -87,6 +93,18 @@ class WholeBatches:
         self._settings: Mapping[str, str] = {}
         self._lease: TransactionLease | None = None
         self._began_s = 0.0
+
+    def check(self, batch_id: int, query_id: str) -> None:
+        """Find out whether the batch has to stop, before anybody is harmed.
+
+        What an old driver left open is not decided yet. Who holds the sink asks nothing here.
+
+        Raises:
+            SinkError: what the ledger holds stops the batch.
+            KafkaError: the cluster did.
+        """
+        if self._producer is None:
+            self._look(Batch(batch_id, query_id, 0), waits_for_undecided=False)
 
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> LedgerEntry | None:
         """Take hold of the sink, and return the batch's entry if it is committed already.
@@ -97,8 +115,7 @@ class WholeBatches:
         """
         self._settings = settings
         if self._producer is None:
-            # Before anybody is harmed; what an old driver left open is not decided yet.
-            self._look(batch, waits_for_undecided=False)
+            self.check(batch.batch_id, batch.query_id)
             return self._open(batch)
         return self._look(batch)
 
@@ -158,8 +175,11 @@ class WholeBatches:
             self._fill(producer, batch, run_tasks, parts)
             self._tell("batch_before_commit", batch.batch_id, sum(part.rows for part in parts))
         except BaseException as error:
-            timeout = self._timed_out(batch, parts, error)
+            is_replaced = self._is_replaced(parts, error)
+            timeout = None if is_replaced else self._timed_out(batch, parts, error)
             self._abort(producer)
+            if is_replaced:
+                return [], self._left_to_another(batch, error)
             if timeout is not None:
                 raise timeout from error
             raise
@@ -189,8 +209,11 @@ class WholeBatches:
         try:
             producer.commit_transaction()
         except KafkaError as error:
-            timeout = self._timed_out(batch, parts, error)  # before the id is taken anew
+            is_replaced = self._is_replaced(parts, error)  # before the id is taken anew
+            timeout = None if is_replaced else self._timed_out(batch, parts, error)
             self._give_up()
+            if is_replaced:
+                return [], self._left_to_another(batch, error)
             if self._open(batch) is None:
                 raise timeout or _as_failed(batch, error) from error
             _LOG.warning(
@@ -209,12 +232,32 @@ class WholeBatches:
         """Return what to raise if the transaction was lost by its own slowness."""
         timeout_ms = int(self._settings["transaction.timeout.ms"])
         seconds = time.monotonic() - self._began_s
-        is_lost = tells_of_loss(error) or any(part.is_lost for part in parts)
-        if self._lease is None or not is_lost or seconds * 1000 < timeout_ms:
-            return None
-        if is_another_driver_seen(self._ledger, self._lease.producer):
+        if self._lease is None or not _is_lost(parts, error) or seconds * 1000 < timeout_ms:
             return None
         return timed_out(batch.batch_id, timeout_ms, seconds, _slowest(parts))
+
+    def _is_replaced(self, parts: list[Part], error: BaseException) -> bool:
+        """Tell whether the transaction is lost because another driver has taken the id."""
+        if self._lease is None or not _is_lost(parts, error):
+            return False
+        return is_another_driver_seen(self._ledger, self._lease.producer)
+
+    def _left_to_another(self, batch: Batch, error: BaseException) -> LedgerEntry:
+        """Return the batch's entry if it is there; the id is not taken back, and nobody fenced.
+
+        Raises:
+            StaleRunError: it is not.
+        """
+        self._give_up()
+        entry = self._look(batch, waits_for_undecided=False)
+        if entry is None:
+            raise StaleRunError(
+                f"another driver writes with this sink id: it has taken {self._ledger.whole_id!r} "
+                f"while this one wrote batch {batch.batch_id}. Nothing of that was committed by "
+                "this driver, which stops and leaves the batch to the other one. If two queries "
+                "run, end one of them, or give it a sink id of its own"
+            ) from error
+        return entry
 
     def _abort(self, producer: TransactionalProducer) -> None:
         try:
@@ -275,8 +318,19 @@ class WholeBatches:
         return producer
 
     def _look(self, batch: Batch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
-        entry = self._ledger.read_whole(waits_for_undecided=waits_for_undecided)
-        return self._rules.check_whole(entry, batch.batch_id, batch.query_id)
+        # Of the other atomicity: the plan, and the entry of partition 0, which every batch has.
+        view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
+        check_one_atomicity(self._ledger, view, is_whole=True)
+        entries = {} if view.whole is None else {0: view.whole}
+        self._taking.look_at(None, entries, batch.query_id)
+        is_taken_over = bool(self._taking.of(entries, batch.batch_id, batch.query_id))
+        return self._taking.rules.check_whole(
+            view.whole, batch.batch_id, batch.query_id, is_taken_over=is_taken_over
+        )
+
+
+def _is_lost(parts: list[Part], error: BaseException) -> bool:
+    return tells_of_loss(error) or any(part.is_lost for part in parts)
 
 
 def _refuse_failed(batch: Batch, parts: list[Part]) -> None:

@@ -1,0 +1,155 @@
+"""A sink id belongs to one atomicity: what a driver that comes with the other one is told."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+from txnproducer.spark import LedgerError
+from txnproducer.spark import runs as runs_module
+from txnproducer.spark.data_source_options import naming_options
+from txnproducer.spark.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.ledger import Ledger, LedgerView
+from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.one_atomicity import check_one_atomicity
+from txnproducer.spark.open_part import PartWriter
+from txnproducer.spark.runs import Batch, Runs
+from txnproducer.spark.schema import RowReader
+from txnproducer.spark.whole_batch import WholeBatches
+
+LEDGER = Ledger("nowhere:9092", "orders", "topic", {})
+ENTRY = LedgerEntry(4, "q", 2, 7, "0" * 32)
+OF_WHOLE_BATCHES = LedgerView(None, {}, ENTRY)
+OF_PARTITIONS = LedgerView(PlanEntry(3, "q", 2), {0: ENTRY}, None)
+ANYTHING = LedgerRules("write", "take_over")
+SETTINGS = {"transaction.timeout.ms": "60000"}
+
+
+class FakeLedger(Ledger):
+    """Holds one view after the other; the last one for ever."""
+
+    views: list[LedgerView]
+
+    def __init__(self, *views):
+        super().__init__("nowhere:9092", "orders", "topic", {})
+        self.__dict__.update(views=list(views))
+
+    def look(self, partitions=(), **_):
+        view = self.views.pop(0) if len(self.views) > 1 else self.views[0]
+        wanted = {p: view.entries[p] for p in partitions if p in view.entries}
+        return LedgerView(view.plan, wanted, view.whole)
+
+    def known_partitions(self):
+        return []
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Return a maker of `Runs` on a fake ledger, and the ids that it took."""
+    taken: list[str] = []
+    monkeypatch.setattr(runs_module, "check_groups", lambda *_: None)
+    monkeypatch.setattr(Runs, "_commit", lambda *_: taken.append("commit"))
+
+    def hold(_, name, __):
+        taken.append(name)
+        return nullcontext()
+
+    monkeypatch.setattr(Runs, "_holding", hold)
+    return lambda *views: Runs(FakeLedger(*views), ANYTHING), taken
+
+
+def test_a_sink_of_its_own_atomicity_or_of_none_goes_on():
+    nothing = LedgerView(None, {}, None)
+    for is_whole, view in ((True, OF_WHOLE_BATCHES), (False, OF_PARTITIONS)):
+        check_one_atomicity(LEDGER, view, is_whole=is_whole)
+        check_one_atomicity(LEDGER, nothing, is_whole=is_whole)
+
+
+@pytest.mark.parametrize(
+    ("is_whole", "view", "there"),
+    [
+        (True, OF_PARTITIONS, "batch 4 of query q"),
+        (True, LedgerView(PlanEntry(3, "q", 2), {}, None), "run 3 of query q"),
+        (True, LedgerView(None, {0: ENTRY}, None), "batch 4 of query q"),
+        (False, OF_WHOLE_BATCHES, "batch 4 of query q"),
+    ],
+)
+def test_the_other_atomicity_is_refused_with_what_it_holds_and_the_ways_out(is_whole, view, there):
+    ours, theirs = ("batch", "partition") if is_whole else ("partition", "batch")
+    with pytest.raises(LedgerError) as caught:
+        check_one_atomicity(LEDGER, view, is_whole=is_whole)
+    text = str(caught.value)
+    assert text.startswith(f"the sink id 'orders' was used with atomicity=\"{theirs}\"")
+    assert f'this is atomicity="{ours}": there the ledger holds {there}' in text
+    assert f'go on with atomicity="{theirs}"; or a new sink_id, with on_missing_led' in text
+    assert "wholly committed" in text
+    with pytest.raises(LedgerError, match=r"a new sinkId, with onMissingLedger="):
+        with naming_options():
+            check_one_atomicity(LEDGER, view, is_whole=is_whole)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_where_both_have_written_only_a_new_id_is_named(is_whole):
+    both = LedgerView(PlanEntry(3, "q", 2), {0: ENTRY}, ENTRY)
+    with pytest.raises(LedgerError, match=r"Way out: \(both .*\) a new sink_id") as caught:
+        check_one_atomicity(LEDGER, both, is_whole=is_whole)
+    assert "go on with" not in str(caught.value)
+
+
+# --- whole batches -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_id", [0, 4, 5])
+def test_whole_batches_are_not_begun_behind_partitions_and_nobody_is_fenced(monkeypatch, batch_id):
+    monkeypatch.setattr(WholeBatches, "_take", lambda _: pytest.fail("fenced"))
+    batches = WholeBatches(FakeLedger(OF_PARTITIONS), ANYTHING, lambda *_: None)
+    with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
+        batches.enter(Batch(batch_id, "q", 2), SETTINGS)
+
+
+def test_whole_batches_stop_where_the_other_atomicity_came_meanwhile(monkeypatch):
+    views = [OF_WHOLE_BATCHES, OF_WHOLE_BATCHES, LedgerView(PlanEntry(1, "q", 2), {}, ENTRY)]
+    batches = WholeBatches(FakeLedger(*views), ANYTHING, lambda *_: None)
+    monkeypatch.setattr(WholeBatches, "_take", lambda _: object())
+    assert batches.enter(Batch(5, "q", 2), SETTINGS) is None
+    with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
+        batches.enter(Batch(6, "q", 2), SETTINGS)
+
+
+# --- partitions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_id", [0, 4, 5])
+def test_partitions_are_not_begun_behind_whole_batches_and_nobody_is_fenced(runs, batch_id):
+    make, taken = runs
+    with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
+        make(OF_WHOLE_BATCHES).enter(Batch(batch_id, "q", 2), SETTINGS)
+    with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
+        make(OF_WHOLE_BATCHES).enter_commit(Batch(batch_id, "q", 2), SETTINGS)
+    assert taken == []
+
+
+@pytest.mark.parametrize("call", ["enter", "enter_commit"])
+def test_partitions_plan_nothing_where_a_whole_batch_came_at_the_last_moment(runs, call):
+    make, taken = runs
+    sink = make(LedgerView(None, {}, None), OF_WHOLE_BATCHES)
+    with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
+        getattr(sink, call)(Batch(0, "q", 2), SETTINGS)
+    assert taken == ["orders.plan"]
+
+
+@pytest.mark.parametrize("call", ["enter", "enter_commit"])
+def test_partitions_write_nothing_where_a_whole_batch_came_with_their_plan(runs, call):
+    make, taken = runs
+    nothing = LedgerView(None, {}, None)
+    planned = LedgerView(PlanEntry(1, "q", 2), {}, ENTRY)
+    with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
+        getattr(make(nothing, nothing, planned), call)(Batch(0, "q", 2), SETTINGS)
+    assert "commit" in taken
+
+
+def test_a_task_of_the_data_source_takes_no_id_behind_whole_batches():
+    writer = PartWriter(FakeLedger(OF_WHOLE_BATCHES), ANYTHING, SETTINGS, RowReader("topic"))
+    with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
+        writer.write(0, 0, "q", [])

@@ -1,0 +1,111 @@
+"""What stops a batch stops it before its frame is planned: that runs the frame's shuffles."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, driver_checks
+from txnproducer.spark import rights as rights_module
+from txnproducer.spark import runs as runs_module
+from txnproducer.spark import sink as sink_module
+from txnproducer.spark.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.errors import MissingRightError
+from txnproducer.spark.ledger import Ledger, LedgerView
+
+OLD = LedgerEntry(4, "old", 2, 7, "0" * 32)
+OURS = LedgerEntry(4, "q", 2, 7, "0" * 32)
+FRAME = SimpleNamespace(
+    dtypes=[("value", "string")], sparkSession=SimpleNamespace(conf={}, sparkContext=None)
+)
+
+
+class PlannedError(Exception):
+    """The frame was planned."""
+
+
+@pytest.fixture
+def write(monkeypatch):
+    """Return a call that writes a batch with a ledger; what it asks the cluster is not asked."""
+    views: list[LedgerView] = []
+
+    def planned(*_):
+        raise PlannedError
+
+    monkeypatch.setattr(sink_module, "partitions_of", planned)
+    monkeypatch.setattr(sink_module, "written_columns", lambda frame, *_: frame)
+    monkeypatch.setattr(
+        sink_module, "placed", lambda frame, _: SimpleNamespace(places=(), frame=frame, count=2)
+    )
+    monkeypatch.setattr(rights_module, "check_topics", lambda *_: 2)
+    monkeypatch.setattr(rights_module, "check_groups", lambda *_: None)
+    monkeypatch.setattr(runs_module, "check_groups", lambda *_: None)
+    monkeypatch.setattr(driver_checks, "choose_timeout_ms", lambda *_: 60_000)
+    monkeypatch.setattr(Ledger, "known_partitions", lambda _: [0, 1])
+    monkeypatch.setattr(Ledger, "look", lambda *_, **__: views[0])
+
+    def call(view, atomicity, batch_id, **arguments):
+        views[:] = [view]
+        sink = ExactlyOnceKafkaSink(
+            "127.0.0.1:1", "sink", "topic", atomicity, query_id="q", **arguments
+        )
+        sink.write(FRAME, batch_id)
+
+    return call
+
+
+def view_of(entry, atomicity):
+    """Return a ledger of one atomicity with an entry, or with none."""
+    if entry is None:
+        return LedgerView(None, {}, None)
+    if atomicity == "batch":
+        return LedgerView(None, {}, entry)
+    return LedgerView(PlanEntry(1, entry.query_id, 2), {0: entry, 1: entry}, None)
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+@pytest.mark.parametrize(
+    ("entry", "batch_id", "told"),
+    [
+        (OLD, 5, "another query"),
+        (OURS, 3, "rewound"),
+        (None, 5, "no ledger"),
+    ],
+)
+def test_what_the_ledger_refuses_is_refused_before_the_frame_is_planned(
+    write, atomicity, entry, batch_id, told
+):
+    with pytest.raises(LedgerError, match=told):
+        write(view_of(entry, atomicity), atomicity, batch_id)
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_the_other_atomicity_is_refused_before_the_frame_is_planned(write, atomicity):
+    other = "batch" if atomicity == "partition" else "partition"
+    with pytest.raises(LedgerError, match="was used with atomicity="):
+        write(view_of(OURS, other), atomicity, 5)
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_what_fits_goes_on(write, atomicity):
+    for entry, batch_id in ((OURS, 5), (OURS, 4), (None, 0)):
+        with pytest.raises(PlannedError):
+            write(view_of(entry, atomicity), atomicity, batch_id)
+    with pytest.raises(PlannedError):
+        write(view_of(OLD, atomicity), atomicity, 0, on_foreign_ledger="take_over")
+
+
+@pytest.mark.parametrize(
+    ("atomicity", "module"), [("partition", runs_module), ("batch", rights_module)]
+)
+def test_a_right_that_is_missing_is_told_before_the_frame_is_planned(
+    write, monkeypatch, atomicity, module
+):
+    def refuse(_, groups):
+        assert {"__txn.sink.plan", "__txn.sink.batch", "__txn.sink.p0"} == set(groups)
+        raise MissingRightError("Read on the group")
+
+    monkeypatch.setattr(module, "check_groups", refuse)
+    with pytest.raises(MissingRightError):
+        write(view_of(OURS, atomicity), atomicity, 5)
