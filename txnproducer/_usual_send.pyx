@@ -3,8 +3,8 @@
 It has no twin in Python: `RecordWriter._send_any` does the same with every check, and is asked for
 whatever is not usual here. Owns: the checks of types, the clock, the lock around one append.
 Rules:
-* `send` becomes a method of the producer's own class, and no object of its own: `producer.send` that was
-  kept keeps the producer, and one that is put in its place on the class is the one that is called.
+* `send` becomes a method of the producer's own class, and no object of its own: one that was kept
+  keeps the producer, and one that is put in its place on the class is the one that is called.
 """
 
 cimport cython
