@@ -36,9 +36,9 @@ def topics(kafka):
 def sink(kafka, topics):
     made = []
 
-    def make(**arguments):
+    def make(name="sink", **arguments):
         given = {"topic": topics[0], "query_id": "query", **arguments}
-        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topics[0]}", **given))
+        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"{name}-{topics[0]}", **given))
         return made[-1]
 
     yield make
@@ -221,5 +221,5 @@ def test_a_null_topic_and_a_nameless_header_are_refused(spark, kafka, topics, si
     kind = "value string, headers array<struct<key:string,value:binary>>"
     nameless = spark.createDataFrame([("v", [(None, b"x")])], kind)
     with pytest.raises(BatchFailedError, match="name must be a str"):
-        sink(atomicity="batch").write(nameless, 0)
+        sink("other", atomicity="batch").write(nameless, 0)
     assert seen(kafka, topics[0]) == []
