@@ -70,7 +70,7 @@ class ExactlyOnceKafkaSink:
     Atomicity "partition": each Spark partition is one transaction, under one transactional id that
     is the same for ever (`<sink_id>.p<partition>`). A reader may see some partitions of a batch
     before others. Atomicity "batch": the whole batch is one transaction (`<sink_id>.batch`), which
-    all tasks write; a reader sees all of it or nothing.
+    all tasks write; a reader sees in each partition all of it or nothing.
 
     Each argument but `on_event` can be given as an option instead, in camelCase (`sinkId`);
     what is given as both has to be the same.

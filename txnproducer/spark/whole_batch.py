@@ -1,8 +1,9 @@
 """Atomicity "batch": a whole micro-batch is one transaction, written by all tasks.
 
-Why it exists: readers see all of a batch or nothing, whatever dies. The driver holds the
-transaction and leases it; tasks write into it; one EndTxn commits rows and ledger. A batch that
-was not finished is aborted and run again, so that nothing has to be the same the second time.
+Why it exists: in each partition readers see all of a batch or nothing, whatever dies. The driver
+holds the transaction and leases it; tasks write into it; one EndTxn commits rows and ledger. A
+batch that was not finished is aborted and run again, so that nothing has to be the same the
+second time.
 
 Owns: the driver's side. Must not know: how a task writes, what a frame is.
 
