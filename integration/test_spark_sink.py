@@ -126,7 +126,15 @@ def test_another_query_and_a_rewound_checkpoint_are_refused(spark, kafka, topic,
     assert seen(kafka, topic) == expected(25)
 
 
-@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+@pytest.mark.parametrize(
+    "atomicity",
+    [
+        pytest.param(
+            "partition", marks=pytest.mark.long("four times as long as with a whole batch")
+        ),
+        "batch",
+    ],
+)
 def test_a_query_goes_on_in_another_topic_if_the_ledger_stays_in_the_old_one(
     spark, kafka, topic, sink, atomicity
 ):
