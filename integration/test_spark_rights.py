@@ -188,7 +188,7 @@ def test_the_rights_that_the_documentation_names_are_enough(cluster, setting):
 def test_more_writers_are_checked_before_they_write(cluster, setting):
     user, topic, ledger, sink_id, needs = setting
     kind, _, operation = needs.pop("id")
-    allowed = [(kind, f"{sink_id}.{name}", operation) for name in ("p0", "p1", "plan")]
+    allowed = [(kind, f"{sink_id}.{name}", operation) for name in ("p0", "p1", "plan", "batch")]
     cluster.grant(user, *needs.values(), *allowed)
     sink = sink_of(cluster, user, topic, ledger, sink_id)
     plan, _ = sink._plan(Batch(0, "query", 2))

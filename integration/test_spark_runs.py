@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from integration.readers import read_with_confluent, values
-from txnproducer import admin
+from txnproducer import TransactionParticipant, admin
 from txnproducer.errors import KafkaError
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, StaleRunError
+from txnproducer.spark.digest import Digest
+from txnproducer.spark.participant_task import Part
 from txnproducer.spark.runs import Batch, Runs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -258,3 +260,24 @@ def test_a_sink_id_of_whole_batches_does_not_become_one_of_partitions(driver):
     found = first.status()
     assert (found.atomicity, found.batch.batch_id) == ("batch", 1)
     first.close()
+
+
+def test_a_driver_that_wakes_in_its_very_first_whole_batch_commits_nothing(kafka, topic, driver):
+    # Nothing tells of it before it commits: neither a ledger nor a plan.
+    asleep, batch = driver(atomicity="batch"), Batch(0, "query", 0)
+    settings = asleep._producer_settings()
+    asleep._whole.enter(batch, settings)
+    awake = driver()
+
+    def run_tasks(lease, _):
+        with TransactionParticipant(lease, 0, kafka.bootstrap_servers) as writer:
+            writer.send(topic, b"of the whole batch")
+            receipt = writer.receipt()
+        write_all(enter(awake))
+        return [Part(receipt, 1, 18, Digest().hex(), "", "retry", {})]
+
+    with pytest.raises(LedgerError, match=r'used with atomicity="partition".* batch 0 of query'):
+        asleep._whole.write(replace(batch, writers=1), run_tasks)
+    assert committed(kafka, topic) == 20
+    assert awake.status().batch is None
+    assert asleep._ledger.read_whole() is None

@@ -3,7 +3,8 @@
 Owns: which operation is needed on what, the questions, the texts. Must not know: frames, batches,
 whose rights they are (a message names no user).
 
-    transactional ids  Write            <sink id>.p0, .p1 ..., .plan; or .batch, .batch.claim-0 ...
+    transactional ids  Write            <sink id>.p0, .p1 ..., .plan, and .batch with the first
+                                        plan; or .batch, .batch.claim-0 ...
     groups             Read             __txn. and the id; those of the other atomicity as well
     ledger topic       Read             an offset is committed for it
     topics             Write            the rows

@@ -14,6 +14,8 @@ Rules:
 * What is taken over of another query is what the first look has found; see `take_over.py`.
 * What belongs to another query stops a run before anybody is fenced.
 * The plan is committed again before it could expire, also by a driver that runs for months.
+* A sink's first plan shuts out a driver that writes whole batches: its first one leaves no trace
+  before it is committed, and nothing that we do later would keep it from that.
 """
 
 from __future__ import annotations
@@ -159,6 +161,8 @@ class Runs:
             known = self._count_known() if before is None else 0
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
+        if before is None:
+            self._shut_out_whole_batches(settings)
         self._fence(range(batch.writers, plan.most_writers), settings)
         entries = self._look(range(plan.most_writers), asks_for_plan=False).entries
         return self._rules.check(entries, batch.batch_id, batch.query_id, batch.writers)
@@ -233,9 +237,23 @@ class Runs:
             self._taking.check_plan(before, batch.query_id)
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
+        if before is None:
+            self._shut_out_whole_batches(settings)
         self._fence(range(plan.most_writers), settings)
         _LOG.info("run %d begins: %d id(s) taken", plan.run, plan.most_writers)
         return plan
+
+    def _shut_out_whole_batches(self, settings: Mapping[str, str]) -> None:
+        """Make sure, behind the first plan, that no whole batch of this sink id is committed.
+
+        Who takes that id from here on sees the plan, and stops.
+
+        Raises:
+            LedgerError: one was.
+        """
+        with self._holding(self._ledger.whole_id, settings):
+            pass
+        self._look()
 
     def _count_known(self) -> int:
         return max(self._ledger.known_partitions(), default=-1) + 1
