@@ -274,7 +274,7 @@ def test_a_driver_that_wakes_in_its_very_first_whole_batch_commits_nothing(kafka
             writer.send(topic, b"of the whole batch")
             receipt = writer.receipt()
         write_all(enter(awake))
-        return [Part(receipt, 1, 18, Digest().hex(), "", "retry", {})]
+        return [Part(receipt, 1, 18, Digest().hex(), "", "resume", {})]
 
     with pytest.raises(LedgerError, match=r'used with atomicity="partition".* batch 0 of query'):
         asleep._whole.write(replace(batch, writers=1), run_tasks)
