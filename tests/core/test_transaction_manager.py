@@ -51,7 +51,9 @@ def test_a_new_manager_knows_nothing():
     driver = TxnDriver()
     manager = driver.manager
     assert driver.state is S.UNINITIALIZED
-    assert not manager.producer_id_and_epoch.is_valid
+    assert manager.producer_id_and_epoch == ProducerIdAndEpoch(-1, -1)
+    assert not manager.coordinator_can_bump
+    assert not manager._is_bump_required
     assert manager.coordinator(CoordinatorType.TRANSACTION) is None
     assert manager.coordinator(CoordinatorType.GROUP) is None
     assert not manager.has_pending_requests
