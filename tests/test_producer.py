@@ -988,6 +988,7 @@ def test_a_flush_by_default_sees_the_end_of_records_that_expire(make, client):
     assert isinstance(future.exception(0), KafkaTimeoutError)
 
 
+@pytest.mark.conformance("2.30")
 def test_an_interrupt_on_the_way_to_the_wait_for_memory_leaves_no_place_in_the_queue(make, client):
     one = make(None, buffer_memory=70_000, batch_size=65_536, max_request_size=60_000)
     one.send("topic", b"first").result(10)

@@ -78,6 +78,20 @@ def test_an_empty_transaction_ends_without_a_request(version, call):
     assert driver.manager.producer_id_and_epoch == PRODUCER
 
 
+@pytest.mark.conformance("2.31")
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_empty_transaction_behind_one_with_records_ends_without_a_request_too(version):
+    driver = with_partition(version=version)
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest, producer=NEXT if version == 2 else None)
+    finish(commit)
+    driver.manager.begin_transaction()
+    commit = driver.manager.begin_commit()
+    assert driver.take() is None
+    finish(commit)
+    assert driver.state is S.READY
+
+
 def test_a_v1_transaction_adds_partitions_and_offsets_before_it_commits():
     driver = begun(version=1)
     manager = driver.manager
