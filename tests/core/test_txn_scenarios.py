@@ -7,7 +7,12 @@ import pytest
 from tests.harness import GROUP, TP0, TP1, CoreHarness
 from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._core.transaction_state import TransactionState as S
-from txnproducer._protocol.events import ClientResponse, ResponseFailure
+from txnproducer._protocol.events import (
+    Channel,
+    ConnectionEvent,
+    ConnectionId,
+    ConnectionState,
+)
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -118,10 +123,11 @@ def test_what_goes_wrong_in_the_senders_work_poisons_and_the_applications_mistak
     def go_wrong(*_):
         harness.manager.transition_to_abortable_error(KafkaError("late"))
 
-    monkeypatch.setattr(harness.core._sender, "run_once", go_wrong)
-    monkeypatch.setattr(harness.core._requests, "handle", go_wrong)
-    answer = ClientResponse(harness.client.requests[-1], None, ResponseFailure.DISCONNECTED)
-    arguments = (harness.now_ms,) if door == "run_once" else (answer, harness.now_ms)
+    monkeypatch.setattr(harness.manager, "maybe_resolve_sequences", go_wrong)
+    monkeypatch.setattr(harness.manager, "handle_coordinator_disconnected", go_wrong)
+    connection = ConnectionId(0, Channel.COORDINATOR)
+    news = ConnectionEvent(connection, ConnectionState.DISCONNECTED)
+    arguments = (harness.now_ms,) if door == "run_once" else (news, harness.now_ms)
     with pytest.raises(IllegalStateError):
         getattr(harness.core, door)(*arguments)
     assert harness.state is S.FATAL_ERROR
