@@ -168,7 +168,9 @@ def test_transactional_calls_need_a_transactional_id_and_an_open_producer(
 
 
 @pytest.mark.conformance("2.16")
-def test_malformed_offsets_are_refused_before_anything_else(ready):
+def test_malformed_offsets_are_refused_before_anything_else(ready, make):
+    with pytest.raises(ValueError, match="group_metadata"):
+        make(None).send_offsets_to_transaction({}, None)
     with pytest.raises(ValueError, match="group_metadata"):
         ready.send_offsets_to_transaction({}, None)
     with pytest.raises(ValueError, match="offsets"):

@@ -89,16 +89,16 @@ def test_nothing_ends_a_backoff_early():
     scene = Scene(identity=identity, linger_ms=0)
     scene.append()
     (batch,) = scene.drain()
-    scene.accumulator.reenqueue(batch, now_ms=0)
+    scene.accumulator.reenqueue(batch, now_ms=50)
     scene.accumulator.begin_flush()
     scene.accumulator.close()
     identity.is_completing = True
     scene.accumulator.pool.allocate(scene.accumulator.pool.total_bytes)
     assert scene.accumulator.pool.is_exhausted
-    assert scene.ready(99) == set()
-    assert scene.check(99).next_check_delay_ms == 1
-    assert scene.drain(now_ms=99) == []
-    assert scene.ready(100) == {0}
+    assert scene.ready(149) == set()
+    assert scene.check(149).next_check_delay_ms == 1
+    assert scene.drain(now_ms=149) == []
+    assert scene.ready(150) == {0}
 
 
 @pytest.mark.conformance("5.08")

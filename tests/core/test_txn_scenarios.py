@@ -134,10 +134,12 @@ def test_what_goes_wrong_in_the_senders_work_poisons_and_the_applications_mistak
 
 
 @pytest.mark.conformance("2.19")
-def test_a_record_without_memory_has_not_joined_its_partition_yet():
-    harness = in_transaction(version=1, buffer_memory=100_000, batch_size=65_536)
+@pytest.mark.parametrize(("topic", "partition"), [("topic", 1), ("other", None)])
+def test_a_record_without_memory_has_not_joined_its_partition_yet(topic, partition):
+    topics = {"topic": 2, "other": 1}
+    harness = in_transaction(version=1, topics=topics, buffer_memory=100_000, batch_size=65_536)
     harness.send(partition=0)
-    blocked = harness.try_send(partition=1)
+    blocked = harness.try_send(topic, partition=partition)
     assert isinstance(blocked, AppendBlocked)
     harness.settle()
     (request,) = harness.client.sent(ADD_PARTITIONS)
