@@ -232,12 +232,16 @@ def test_begin_waits_for_nothing_and_every_other_call_up_to_max_block_ms(make, m
         waits.append(timeout_s)
         return wait_until(is_done, timeout_s)
 
+    def note_poke():
+        pokes.append("poke")
+        poke()
+
     one = make(max_block_ms=7_000)
     waits: list[float] = []
-    wait_until, poke = one._io.wait_until, one._io.poke
     pokes: list[str] = []
+    wait_until, poke = one._io.wait_until, one._io.poke
     monkeypatch.setattr(one._io, "wait_until", wait)
-    monkeypatch.setattr(one._io, "poke", lambda: (pokes.append("poke"), poke()))
+    monkeypatch.setattr(one._io, "poke", note_poke)
     one.init_transactions()
     assert waits == [7.0]
     for end in (one.commit_transaction, one.abort_transaction):
