@@ -31,6 +31,7 @@ from txnproducer.errors import (
     RecordTooLargeError,
     SerializationError,
     TopicAuthorizationError,
+    TransactionAbortableError,
     UnknownConfigError,
     UnsupportedVersionError,
 )
@@ -40,6 +41,7 @@ PATIENCE_S = 10.0
 # Long enough for a loop of three threads on a busy machine, short enough to wait for in tests of
 # time-outs.
 SHORT_MS = 60
+OFFSETS = ({TopicPartition("in", 0): 5}, ConsumerGroupMetadata("group"))
 
 
 @pytest.fixture
@@ -166,7 +168,9 @@ def test_transactional_calls_need_a_transactional_id_and_an_open_producer(
 
 
 @pytest.mark.conformance("2.16")
-def test_malformed_offsets_are_refused_before_anything_else(ready):
+def test_malformed_offsets_are_refused_before_anything_else(ready, make):
+    with pytest.raises(ValueError, match="group_metadata"):
+        make(None).send_offsets_to_transaction({}, None)
     with pytest.raises(ValueError, match="group_metadata"):
         ready.send_offsets_to_transaction({}, None)
     with pytest.raises(ValueError, match="offsets"):
@@ -190,6 +194,7 @@ def test_no_offsets_are_no_request_and_need_no_transaction(ready, client):
         ("init_transactions", ApiKey.INIT_PRODUCER_ID, "replication"),
         ("commit_transaction", ApiKey.END_TXN, "partitions without a leader"),
         ("abort_transaction", ApiKey.END_TXN, "brokers that cannot be reached"),
+        ("send_offsets_to_transaction", ApiKey.TXN_OFFSET_COMMIT, "__consumer_offsets"),
     ],
 )
 def test_a_time_out_names_the_call_and_what_usually_helps(make, client, call, held, hint):
@@ -200,8 +205,65 @@ def test_a_time_out_names_the_call_and_what_usually_helps(make, client, call, he
         one.send("topic", b"value").result(PATIENCE_S)
     client.held.add(held)
     impatient(one)
-    with pytest.raises(KafkaTimeoutError, match=rf"{call} did not finish.*{hint}"):
-        getattr(one, call)()
+    said = rf"{call} did not finish.*goes on in the background.*{hint}"
+    with pytest.raises(KafkaTimeoutError, match=said):
+        getattr(one, call)(*(OFFSETS if call == "send_offsets_to_transaction" else ()))
+
+
+@pytest.mark.conformance("2.02")
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
+def test_a_call_that_timed_out_goes_on_in_the_background(ready, client, call):
+    ready.begin_transaction()
+    ready.send("topic", b"value").result(PATIENCE_S)
+    client.held.add(ApiKey.END_TXN)
+    impatient(ready)
+    with pytest.raises(KafkaTimeoutError):
+        getattr(ready, call)()
+    client.release(ApiKey.END_TXN)
+    assert ready._io.wait_until(lambda: ready.transaction_state == "READY", PATIENCE_S)
+    ready._max_block_s = PATIENCE_S
+    getattr(ready, call)()  # and this one only sees how that ended
+    assert commits_sent(client) == [call == "commit_transaction"]
+
+
+@pytest.mark.conformance("2.01")
+def test_begin_waits_for_nothing_and_every_other_call_up_to_max_block_ms(make, monkeypatch):
+    def wait(is_done, timeout_s):
+        waits.append(timeout_s)
+        return wait_until(is_done, timeout_s)
+
+    def note_poke():
+        pokes.append("poke")
+        poke()
+
+    one = make(max_block_ms=7_000)
+    waits: list[float] = []
+    pokes: list[str] = []
+    wait_until, poke = one._io.wait_until, one._io.poke
+    monkeypatch.setattr(one._io, "wait_until", wait)
+    monkeypatch.setattr(one._io, "poke", note_poke)
+    one.init_transactions()
+    assert waits == [7.0]
+    for end in (one.commit_transaction, one.abort_transaction):
+        waits.clear()
+        pokes.clear()
+        one.begin_transaction()
+        assert (waits, pokes) == ([], [])
+        one.send_offsets_to_transaction(*OFFSETS)
+        assert waits == [7.0]
+        end()
+        assert waits == [7.0, 7.0]
+
+
+@pytest.mark.conformance("2.09")
+def test_a_call_raises_the_very_error_of_its_operation_and_has_seen_its_end_then(ready, client):
+    ready.begin_transaction()
+    ready.send("topic", b"value").result(PATIENCE_S)
+    client.prepare_end_txn(ErrorCode.TRANSACTION_ABORTABLE)
+    with pytest.raises(TransactionAbortableError) as caught:
+        ready.commit_transaction()
+    assert caught.value is ready._commit.error
+    assert ready._commit.is_acked
 
 
 @pytest.mark.conformance("2.03")
@@ -377,6 +439,8 @@ def test_a_wrong_argument_raises_and_leaves_the_transaction_as_it_was(make, clie
             one.send("topic", b"v", headers=[("h", 1)])
         with pytest.raises(ValueError, match="partition must not be negative"):
             one.send("topic", b"v", partition=-1)
+        with pytest.raises(ValueError, match="timestamp_ms"):
+            one.send("topic", b"v", timestamp_ms=2**63)  # found where it is appended
         with pytest.raises(SerializationError, match="ZeroDivisionError"):
             one.send("topic", b"bad")
         one.send("topic", b"good")
@@ -401,6 +465,25 @@ def test_a_record_too_large_fails_its_future_and_its_callback(make):
     [(metadata, error)] = seen
     assert metadata.offset == -1
     assert isinstance(error, RecordTooLargeError)
+
+
+@pytest.mark.conformance("2.21")
+@pytest.mark.parametrize(
+    ("topic", "kind"), [("missing", KafkaTimeoutError), ("topic", BufferExhaustedError)]
+)
+def test_a_record_that_waited_in_vain_fails_its_future_and_its_callback(make, client, topic, kind):
+    one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=SHORT_MS)
+    client.held.add(ApiKey.PRODUCE)
+    one.partitions_for("topic")
+    for _ in range(2):
+        one.send("topic", b"x" * 16_000, partition=0)
+    seen = []
+    future = one.send(
+        topic, b"x" * 16_000, partition=0, on_delivery=lambda m, e: seen.append((m.offset, e))
+    )
+    assert type(future.exception(0)) is kind
+    assert one._io.wait_until(lambda: bool(seen), PATIENCE_S)
+    assert seen == [(-1, future.exception(0))]
 
 
 @pytest.mark.conformance("2.22")
@@ -476,7 +559,8 @@ class SkippingClock:
 
 @pytest.mark.conformance("2.30")
 @pytest.mark.parametrize(
-    ("awaited", "topic", "partition"), [("METADATA", "other", 0), ("MEMORY", "topic", 1)]
+    ("awaited", "topic", "partition"),
+    [(["METADATA"], "other", 0), (["MEMORY"], "topic", 1), (["METADATA", "MEMORY"], "other", 0)],
 )
 def test_an_interrupted_send_raises_and_its_transaction_goes_on_without_the_record(
     make, client, monkeypatch, awaited, topic, partition
@@ -488,21 +572,23 @@ def test_an_interrupted_send_raises_and_its_transaction_goes_on_without_the_reco
     client.held.add(ApiKey.PRODUCE)
     sent = [one.send("topic", b"x" * 16_000, partition=0) for _ in range(2)]
     waits: list[str] = []
-    wait = one._wait_to_append
+    wait, wait_until = one._wait_to_append, one._io.wait_until
 
     def wait_interrupted(blocked, timeout_s):
         waits.append(blocked.reason.name)
         return wait(blocked, timeout_s)
 
     def interrupt(is_done, timeout_s):
-        raise KeyboardInterrupt
+        if waits == awaited:
+            raise KeyboardInterrupt
+        return wait_until(is_done, timeout_s)
 
     with monkeypatch.context() as patch:
         patch.setattr(one, "_wait_to_append", wait_interrupted)
         patch.setattr(one._io, "wait_until", interrupt)
         with pytest.raises(KeyboardInterrupt):
             one.send(topic, b"x" * 16_000, partition=partition)
-    assert waits == [awaited]
+    assert waits == awaited
     assert one.transaction_state == "IN_TRANSACTION"
     assert one.metrics()["waiting-threads"] == 0
     client.release(ApiKey.PRODUCE)
@@ -633,10 +719,11 @@ def test_closing_by_force_under_a_commit_leaves_its_outcome_unknown(ready, clien
 
 
 @pytest.mark.conformance("2.35")
-def test_closing_again_does_nothing_and_a_negative_time_out_is_refused(ready):
+def test_closing_again_does_nothing_and_a_negative_time_out_is_refused(ready, monkeypatch):
     with pytest.raises(ValueError, match="negative"):
         ready.close(-1)
     ready.close()
+    monkeypatch.setattr(ready._io, "close", lambda timeout_s: pytest.fail("closed again"))
     ready.close()
 
 
@@ -907,6 +994,7 @@ def test_a_flush_by_default_sees_the_end_of_records_that_expire(make, client):
     assert isinstance(future.exception(0), KafkaTimeoutError)
 
 
+@pytest.mark.conformance("2.30")
 def test_an_interrupt_on_the_way_to_the_wait_for_memory_leaves_no_place_in_the_queue(make, client):
     one = make(None, buffer_memory=70_000, batch_size=65_536, max_request_size=60_000)
     one.send("topic", b"first").result(10)

@@ -345,8 +345,22 @@ def test_nothing_is_appended_after_the_close_though_it_waited_before(room):
     accumulator.close()
     with pytest.raises(KafkaError, match="closed while the record was being sent"):
         harness.try_send(partition=0 if room == "in its batch" else 1, blocked=blocked)
+    with pytest.raises(KafkaError, match="closed while the record was being sent"):
+        harness.try_send(partition=0 if room == "in its batch" else 1)  # on the short way
     assert [batch.record_count for batch in accumulator._incomplete] == [1]
     assert not accumulator.pool.waiting
+
+
+@pytest.mark.conformance("2.24")
+def test_a_close_while_a_record_waits_raises_and_leaves_the_transaction_alone():
+    harness = in_transaction(buffer_memory=100_000, batch_size=65_536)
+    harness.send(partition=0)
+    blocked = harness.try_send(partition=1)
+    harness.core.initiate_close(0)
+    with pytest.raises(KafkaError, match="closed while the record was being sent"):
+        harness.try_send(partition=1, blocked=blocked)
+    assert harness.state is TransactionState.IN_TRANSACTION
+    assert harness.manager.last_error is None
 
 
 @pytest.mark.parametrize("is_compressed_before", [False, True])

@@ -6,9 +6,11 @@ import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, TP1, CoreHarness
+from tests.scripted_client import produce_response
 from txnproducer._core.buffer_pool import BufferPool
+from txnproducer._protocol.events import ClientResponse
 from txnproducer._protocol.messages import ApiKey
-from txnproducer._record import read_batches
+from txnproducer._record import batch_size_upper_bound, read_batches
 from txnproducer.errors import (
     ErrorCode,
     KafkaTimeoutError,
@@ -61,6 +63,11 @@ def test_a_batch_on_the_wire_expires_and_its_request_is_left_alone():
     assert all(isinstance(future.exception(), KafkaTimeoutError) for future in futures)
     assert len(harness.client.waiting(PRODUCE)) == 2
     assert len(harness.client.sent(PRODUCE)) == 2
+    assert memory_taken(harness) > 0
+    for request in harness.client.waiting(PRODUCE):  # and their answers are still awaited
+        body = produce_response(request.body, 0, None, 0)
+        harness.core.handle(ClientResponse(request, body), harness.now_ms)
+    assert memory_taken(harness) == 0
 
 
 @pytest.mark.conformance("4.59")
@@ -111,6 +118,9 @@ def test_a_record_larger_than_all_memory_is_refused_and_not_waited_for():
     assert "buffer_memory=100000" in str(future.exception())
     assert harness.now_ms == 0
     assert memory_taken(harness) == 0
+    room = 190_000 - batch_size_upper_bound(None, b"x" * 90_000, ())
+    assert not harness.send(value=b"x" * room).done()  # all of it is not too much
+    assert memory_taken(harness) == 100_000
 
 
 @pytest.mark.conformance("5.30")

@@ -89,14 +89,16 @@ def test_nothing_ends_a_backoff_early():
     scene = Scene(identity=identity, linger_ms=0)
     scene.append()
     (batch,) = scene.drain()
-    scene.accumulator.reenqueue(batch, now_ms=0)
+    scene.accumulator.reenqueue(batch, now_ms=50)
     scene.accumulator.begin_flush()
     scene.accumulator.close()
     identity.is_completing = True
-    assert scene.ready(99) == set()
-    assert scene.check(99).next_check_delay_ms == 1
-    assert scene.drain(now_ms=99) == []
-    assert scene.ready(100) == {0}
+    scene.accumulator.pool.allocate(scene.accumulator.pool.total_bytes)
+    assert scene.accumulator.pool.is_exhausted
+    assert scene.ready(149) == set()
+    assert scene.check(149).next_check_delay_ms == 1
+    assert scene.drain(now_ms=149) == []
+    assert scene.ready(150) == {0}
 
 
 @pytest.mark.conformance("5.08")
@@ -143,6 +145,8 @@ def test_a_retry_aimed_at_a_newer_leader_epoch_skips_its_backoff_once():
     scene.append()
     (batch,) = scene.drain()
     scene.accumulator.reenqueue(batch, now_ms=0)
+    assert scene.ready() == set()
+    know(scene.metadata, topic_metadata("topic", [1, 1, 0]))  # another leader, the same epoch
     assert scene.ready() == set()
     scene.metadata.update_leaders({TP0: LeaderIdAndEpoch(1, 7)}, [])
     assert scene.ready() == {1}
@@ -278,9 +282,11 @@ def test_a_retry_keeps_its_number():
     scene.append()
     (batch,) = scene.drain()
     scene.accumulator.reenqueue(batch, now_ms=0)
+    scene.identity.sequences.producer_id_and_epoch = ProducerIdAndEpoch(6, 0)
     (again,) = scene.drain(now_ms=200)
     assert again is batch
     assert again.base_sequence == 0
+    assert ProducerIdAndEpoch(again.producer_id, again.producer_epoch) == PRODUCER
     assert scene.identity.sequences.sequence_number(TP0) == 1
 
 
@@ -316,12 +322,11 @@ def test_one_gated_partition_does_not_starve_the_others_of_its_broker():
 def test_of_several_retries_only_the_lowest_goes_and_a_new_batch_follows_the_last_one_sent():
     identity = Identity()
     scene = Scene(identity=identity, batch_size=0)
-    for _ in range(3):
+    for _ in range(4):
         scene.append()
     batches = [scene.drain()[0] for _ in range(3)]
-    for batch in batches:
+    for batch in reversed(batches):  # the fourth waits already
         scene.accumulator.reenqueue(batch, now_ms=0)
-    scene.append()
     (again,) = scene.drain(now_ms=500)
     assert again is batches[0]
     assert scene.drain(now_ms=500) == []  # 1 is not the lowest in flight while 0 is not answered
@@ -345,6 +350,9 @@ def test_new_batches_wait_for_those_of_an_old_epoch_and_then_begin_at_zero():
     identity.sequences.remove_in_flight_batch(old)
     (new,) = scene.drain()
     assert (new.producer_epoch, new.base_sequence) == (2, 0)
+    scene.append()
+    (next_one,) = scene.drain()
+    assert (next_one.producer_epoch, next_one.base_sequence) == (2, 1)
 
 
 @pytest.mark.conformance("4.37")

@@ -165,6 +165,17 @@ def test_a_topic_that_nobody_uses_is_not_asked_for_any_more():
     assert exchange(metadata, topic_metadata("topic", [0]), now_ms=1_600).topics == ("topic",)
 
 
+@pytest.mark.conformance("6.18")
+def test_a_topic_that_was_never_found_and_that_nobody_uses_is_not_asked_for_any_more():
+    metadata = make_metadata(max_idle_ms=1_000)
+    know(metadata, topic_metadata("other", [0]))
+    metadata.add_topic("missing", 0)
+    metadata.add_topic("other", 5_000)
+    metadata.request_update()
+    assert exchange(metadata, topic_metadata("other", [0]), now_ms=5_000).topics == ("other",)
+    assert metadata.update_delay_ms(6_000) > 10_000
+
+
 def test_metadata_are_asked_again_when_they_are_old():
     metadata = make_metadata(max_age_ms=300_000)
     exchange(metadata)

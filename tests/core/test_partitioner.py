@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.core.sending import idempotent
 from tests.core.support import MiddleDice, append, make_accumulator, seeded, snapshot
 from txnproducer._core.partitioner import BuiltInPartitioner, murmur2, partition_for_key
 from txnproducer._core.record_accumulator import RecordAccumulator
@@ -142,14 +143,66 @@ def test_a_broker_that_was_ready_but_not_drained_for_too_long_is_left_out():
     for partition in (0, 1):
         append(accumulator, TopicPartition("topic", partition))
     accumulator.update_node_latency(1, 100, can_drain=True)
+    accumulator.update_node_latency(1, 110, can_drain=False)
+    assert drawn_of(accumulator, queues) == {0, 1}  # so long it may take
     accumulator.update_node_latency(1, 111, can_drain=False)
+    assert drawn_of(accumulator, queues) == {0}
+    accumulator.update_node_latency(1, 112, can_drain=True)
+    assert drawn_of(accumulator, queues) == {0, 1}
+
+
+@pytest.mark.conformance("5.42")
+@pytest.mark.parametrize(
+    "off", [{"partition_availability_timeout_ms": 0}, {"is_adaptive_partitioning": False}]
+)
+def test_no_broker_is_left_out_where_that_is_switched_off(off):
+    options = {"partition_availability_timeout_ms": 10, "dice": seeded(5)} | off
+    accumulator = make_accumulator(**options)
+    queues = accumulator.topic_queues("topic")
+    for partition in (0, 1):
+        append(accumulator, TopicPartition("topic", partition))
+    accumulator.update_node_latency(1, 100, can_drain=True)
+    accumulator.update_node_latency(1, 10_000, can_drain=False)
+    assert drawn_of(accumulator, queues) == {0, 1}
+
+
+@pytest.mark.conformance("5.42")
+def test_the_choice_is_even_while_a_partition_has_had_no_queue():
+    accumulator = make_accumulator(buffer_memory=10**6, dice=seeded(5))
+    queues = accumulator.topic_queues("topic")
+    for _ in range(20):
+        append(accumulator, TopicPartition("topic", 1), b"x" * 990)
+        queues.queue(1).close_open_batch()
+    drawn = sum(
+        BuiltInPartitioner(1, seeded(seed)).switch(
+            2, [0, 1], accumulator._queue_lengths(queues, snapshot([0, 0]))
+        )
+        for seed in range(100)
+    )
+    assert 30 < drawn < 70
+
+
+@pytest.mark.conformance("5.42")
+def test_the_sender_notes_which_brokers_have_data_ready_and_which_take_them():
+    harness = idempotent(node_count=2, partitioner_availability_timeout_ms=10)
+    accumulator = harness.core._accumulator
+    for partition in (0, 1):
+        harness.client.prepare_produce()
+        harness.send(partition=partition).result()
+    assert not accumulator._is_node_slow(1)
+    harness.client.stop_node(1)
+    harness.send(partition=1)
+    harness.run_for(100)
+    assert [accumulator._is_node_slow(node) for node in (0, 1)] == [False, True]
+    harness.client.start_node(1)
+    harness.run_for(100)
+    assert not accumulator._is_node_slow(1)
+
+
+def drawn_of(accumulator, queues):
+    """Return the partitions that are drawn for records without a key."""
     drawn = set()
     for _ in range(50):
         queues.sticky_queue = None
         drawn.add(accumulator.sticky_queue(queues, snapshot([0, 1])).topic_partition.partition)
-    assert drawn == {0}
-    accumulator.update_node_latency(1, 112, can_drain=True)
-    for _ in range(50):
-        queues.sticky_queue = None
-        drawn.add(accumulator.sticky_queue(queues, snapshot([0, 1])).topic_partition.partition)
-    assert drawn == {0, 1}
+    return drawn

@@ -56,6 +56,8 @@ def test_aborting_twice_is_a_mistake_but_an_answer_after_an_abort_is_not():
     with pytest.raises(IllegalStateError):
         batch.abort(TransactionAbortedError())
     assert not batch.complete(5, -1)
+    assert not batch.complete_exceptionally(lambda _: KafkaError())
+    assert batch.final_state is FinalState.ABORTED
     batch.result.done()
     assert isinstance(future.exception(), TransactionAbortedError)
 
@@ -171,7 +173,8 @@ def test_the_last_sequence_wraps_to_zero_after_the_largest():
 def test_renumbering_rewrites_the_header_alone_and_marks_the_batch_until_closed_again():
     batch, _ = make_batch(2)
     batch.set_producer_state(ProducerIdAndEpoch(5, 1), 10, is_transactional=True)
-    (before,) = read_batches(batch.close())
+    sent = batch.close()
+    (before,) = read_batches(sent)
     batch.reset_producer_state(ProducerIdAndEpoch(5, 2), 0)
     assert batch.is_reset
     (after,) = read_batches(batch.close())
@@ -179,6 +182,7 @@ def test_renumbering_rewrites_the_header_alone_and_marks_the_batch_until_closed_
     assert (after.header.producer_epoch, after.header.base_sequence) == (2, 0)
     assert after.header.is_transactional
     assert list(after) == list(before)
+    assert next(read_batches(sent)).header == before.header  # those on the wire stay as they are
 
 
 @pytest.mark.conformance("4.21")

@@ -114,6 +114,27 @@ def test_after_a_refused_batch_the_estimate_is_at_least_one():
     assert accumulator.topic_queues("topic").compression_ratio == 1.0
 
 
+@pytest.mark.conformance("5.06")
+def test_after_a_refused_batch_that_did_not_compress_its_own_ratio_counts():
+    accumulator = make_accumulator(compression_type="gzip")
+    append(accumulator, value=bytes(seeded(1).randbytes(200)))
+    batch = drain_one(accumulator)
+    reached = batch.builder.actual_compression_ratio
+    accumulator.topic_queues("topic").compression_ratio = 0.1
+    accumulator.split_and_reenqueue(batch)
+    assert accumulator.topic_queues("topic").compression_ratio == reached > 1.0
+
+
+@pytest.mark.conformance("5.06")
+def test_what_a_batch_has_reached_is_learnt_for_the_next_one_of_its_topic():
+    accumulator = make_accumulator(compression_type="gzip")
+    append(accumulator, value=b"x" * 200)
+    drain_one(accumulator)
+    assert accumulator.topic_queues("topic").compression_ratio == pytest.approx(0.995)
+    append(accumulator)
+    assert head(accumulator).builder.compression_ratio == pytest.approx(0.995)
+
+
 # --- memory --------------------------------------------------------------------------------
 
 
@@ -645,6 +666,23 @@ def test_a_batch_leaves_the_incomplete_set_exactly_once():
     answered(accumulator, batch)
     with pytest.raises(IllegalStateError, match="twice"):
         accumulator.complete_batch(batch)
+
+
+@pytest.mark.conformance("5.38")
+def test_a_batch_that_was_split_is_incomplete_no_more_only_its_parts_are():
+    accumulator = make_accumulator()
+    append(accumulator, value=b"x" * 200)
+    append(accumulator, value=b"x" * 200)
+    batch = drain_one(accumulator)
+    batch.is_split = True  # so that it is halved
+    parts = accumulator.split_and_reenqueue(batch)
+    accumulator.forget_split_batch(batch)
+    assert len(parts) == 2
+    for part in parts:
+        assert accumulator.has_incomplete
+        drain_one(accumulator)
+        answered(accumulator, part)
+    assert not accumulator.has_incomplete
 
 
 @pytest.mark.conformance("2.32")

@@ -130,6 +130,7 @@ def test_a_broker_that_cannot_be_reached_does_not_hold_up_another():
 @pytest.mark.conformance("4.05")
 def test_batches_in_flight_are_acknowledged_in_order():
     harness = idempotent()
+    harness.client.max_in_flight = 10  # the connection would take more
     futures, requests = send_each(harness, 6)
     assert harness.sequences_sent() == [0, 1, 2, 3, 4], "five, and the sixth waits"
     sequences = harness.manager.sequences
@@ -272,14 +273,16 @@ def test_without_acks_a_record_succeeds_with_an_unknown_offset():
 
 @pytest.mark.conformance("6.14")
 @pytest.mark.trap(27)
-def test_retries_count_the_times_a_batch_is_put_back():
-    harness = idempotent(retries=1)
+@pytest.mark.parametrize("retries", [1, 3])
+def test_retries_count_the_times_a_batch_is_put_back(retries):
+    harness = idempotent(retries=retries)
     (future,), (request,) = send_each(harness, 1)
     harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
-    harness.client.prepare_produce(ErrorCode.NOT_ENOUGH_REPLICAS)
+    for _ in range(retries):
+        harness.client.prepare_produce(ErrorCode.NOT_ENOUGH_REPLICAS)
     harness.run_until(future.done)
     assert future.exception().code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert len(harness.client.sent(PRODUCE)) == 2
+    assert len(harness.client.sent(PRODUCE)) == retries + 1
 
 
 @pytest.mark.conformance("5.12")
@@ -427,6 +430,23 @@ def test_a_topic_that_expired_from_metadata_is_wanted_again_when_data_wait_for_i
     harness.client.prepare_produce()
     harness.run_until(future.done)
     assert future.exception() is None
+
+
+@pytest.mark.conformance("6.18")
+def test_a_topic_that_is_written_to_does_not_expire_from_metadata():
+    harness = idempotent(metadata_max_idle_ms=5_000)
+    harness.now_ms = 4_000
+    harness.client.prepare_produce()
+    future = harness.send()
+    harness.run_until(future.done)
+    harness.now_ms = 8_000
+    harness.core._metadata.request_update()
+    harness.settle()
+    assert harness.client.sent(ApiKey.METADATA)[-1].topics == ("topic",)
+    harness.now_ms = 20_000
+    harness.core._metadata.request_update()
+    harness.settle()
+    assert harness.client.sent(ApiKey.METADATA)[-1].topics == ()
 
 
 def test_metadata_for_what_waits_are_asked_for_at_once():

@@ -9,8 +9,8 @@ import lz4.frame
 import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
-from tests.harness import TP0, CoreHarness
-from tests.scripted_client import NO_BUMP_VERSIONS
+from tests.harness import TP0, TP1, CoreHarness
+from tests.scripted_client import NO_BUMP_VERSIONS, produce_response
 from txnproducer._core.metadata import NEVER_MS
 from txnproducer._core.metrics import Metrics
 from txnproducer._protocol.events import ClientResponse, ResponseFailure
@@ -18,6 +18,7 @@ from txnproducer._protocol.messages import (
     ApiKey,
     ProducePartitionResponse,
     ProduceResponse,
+    RecordError,
 )
 from txnproducer._record.format import BATCH_OVERHEAD_BYTES
 from txnproducer.errors import (
@@ -25,6 +26,7 @@ from txnproducer.errors import (
     ErrorCode,
     IllegalStateError,
     InvalidRecordError,
+    KafkaError,
     KafkaTimeoutError,
     NotEnoughReplicasError,
     OutOfOrderSequenceError,
@@ -108,12 +110,15 @@ def test_a_later_success_proves_that_the_expired_batch_was_written():
 def test_a_batch_that_is_overdue_is_failed_and_not_sent():
     """Java numbers it, reports it as failed and sends it all the same."""
     harness = idempotent(delivery_timeout_ms=31_000, linger_ms=1_000)
+    harness.client.prepare_produce()
+    harness.send().result()  # so that its broker could take one at once
     future = harness.send()
     harness.settle()
-    harness.now_ms = 31_000
-    harness.settle()
+    harness.now_ms += 31_000
+    harness.core.run_once(harness.now_ms)
     assert isinstance(future.exception(), KafkaTimeoutError)
-    assert harness.client.sent(PRODUCE) == []
+    assert len(harness.client.sent(PRODUCE)) == 1
+    assert harness.manager.sequences.sequence_number(TP0) == 1
 
 
 @pytest.mark.conformance("4.25")
@@ -128,6 +133,112 @@ def test_a_retriable_answer_at_the_deadline_is_told_and_leaves_doubt():
     assert isinstance(future.exception(), NotEnoughReplicasError)
     assert len(harness.client.sent(PRODUCE)) == 1
     assert harness.manager.producer_id_and_epoch.producer_epoch == 1
+
+
+@pytest.mark.conformance("4.25")
+@pytest.mark.quirk("Q14")
+def test_in_a_transaction_a_retriable_answer_at_the_deadline_takes_no_numbers_back():
+    harness, (future, _), (request, _) = two_in_a_transaction(delivery_timeout_ms=20_000)
+    body = produce_response(request.body, ErrorCode.NOT_ENOUGH_REPLICAS, None, 0)
+    harness.now_ms = 20_000
+    harness.core.handle(ClientResponse(request, body), harness.now_ms)
+    assert isinstance(future.exception(), NotEnoughReplicasError)
+    assert numbers_of(harness) == ([1], 2)
+
+
+@pytest.mark.conformance("4.24")
+@pytest.mark.trap(27)
+@pytest.mark.parametrize("how", ["expired", "out of retries", "perhaps written before"])
+def test_numbers_are_not_taken_back_for_a_batch_that_may_be_written(how):
+    harness, (future, _), (request, _) = two_in_a_transaction(
+        delivery_timeout_ms=20_000, retries=1 if how == "out of retries" else 10
+    )
+    harness.client.prepare_produce(ErrorCode.INVALID_RECORD)
+    if how == "expired":
+        harness.now_ms = 20_000
+        harness.core.run_once(harness.now_ms)
+    elif how == "out of retries":
+        harness.client.answer_produce(request, ErrorCode.NOT_ENOUGH_REPLICAS)
+    else:
+        harness.client.answer_produce(request, ErrorCode.REQUEST_TIMED_OUT)
+    harness.run_until(future.done)
+    assert numbers_of(harness) == ([1], 2)
+
+
+@pytest.mark.conformance("4.24")
+def test_numbers_are_taken_back_for_a_batch_that_is_refused_for_certain():
+    harness, (future, _), (request, _) = two_in_a_transaction(delivery_timeout_ms=20_000)
+    harness.client.answer_produce(request, ErrorCode.INVALID_RECORD)
+    harness.settle()
+    assert isinstance(future.exception(), InvalidRecordError)
+    assert numbers_of(harness) == ([0], 1)
+
+
+def two_in_a_transaction(**settings):
+    """Send a record, and another five seconds later; return harness, futures and requests."""
+    harness = CoreHarness(request_timeout_ms=20_000, **settings)
+    harness.start_transaction()
+    harness.know_topics()
+    futures, _ = send_each(harness, 1)
+    harness.now_ms = 5_000
+    later, requests = send_each(harness, 1)
+    return harness, futures + later, requests
+
+
+def numbers_of(harness):
+    """Return the numbers of the batches in flight, and the next one."""
+    entry = harness.manager.sequences.partitions.get(TP0)
+    return [batch.base_sequence for batch in entry.in_flight], entry.next_sequence
+
+
+@pytest.mark.conformance("4.61")
+def test_of_a_refused_batch_each_record_gets_the_error_that_is_its_own():
+    harness = idempotent(linger_ms=10)
+    good, bad = harness.send(), harness.send()
+    harness.client.prepare_produce(
+        ErrorCode.INVALID_TIMESTAMP, record_errors=(RecordError(1, "too old"),)
+    )
+    harness.run_until(good.done)
+    assert bad.exception().code == ErrorCode.INVALID_TIMESTAMP
+    assert str(bad.exception()) == "too old"
+    assert type(good.exception()) is KafkaError
+    assert "its batch" in str(good.exception())
+
+
+@pytest.mark.conformance("4.47")
+@pytest.mark.trap(18, 35)
+@pytest.mark.quirk("Q4")
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_late_success_after_a_wipe_frees_its_memory_and_the_others_of_the_answer_go_on(is_first):
+    harness = idempotent()
+    futures = [harness.send(partition=partition) for partition in (0, 1)]
+    harness.settle()
+    (request,) = harness.client.waiting(PRODUCE)
+    harness.manager.sequences.partitions.remove((TP1, TP0)[is_first])
+    harness.client.answer_produce(request, base_offset=7)
+    harness.settle()
+    assert [future.result().offset for future in futures] == [7, 7]
+    assert memory_taken(harness) == 0
+
+
+@pytest.mark.conformance("4.47")
+@pytest.mark.quirk("Q4")
+def test_one_partition_of_an_answer_that_cannot_be_handled_does_not_strand_the_others(monkeypatch):
+    harness = idempotent()
+    futures = [harness.send(partition=partition) for partition in (0, 1)]
+    harness.settle()
+    (request,) = harness.client.waiting(PRODUCE)
+    complete = harness.manager.handle_completed_batch
+
+    def fail_for_the_first(batch, response):
+        if batch.topic_partition == TP0:
+            raise IllegalStateError("made up")
+        complete(batch, response)
+
+    monkeypatch.setattr(harness.manager, "handle_completed_batch", fail_for_the_first)
+    harness.client.answer_produce(request, base_offset=7)
+    harness.settle()
+    assert [future.done() for future in futures] == [False, True]
 
 
 def test_a_batch_that_was_retried_and_succeeded_is_not_remembered():

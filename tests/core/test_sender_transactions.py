@@ -14,6 +14,7 @@ from txnproducer.errors import (
     ErrorCode,
     IllegalStateError,
     InvalidRecordError,
+    InvalidTopicError,
     KafkaError,
     KafkaTimeoutError,
     SaslAuthenticationError,
@@ -470,6 +471,17 @@ def test_a_record_outside_a_transaction_is_refused_and_leaves_nothing_behind():
     harness.complete(harness.core.begin_commit())
 
 
+@pytest.mark.conformance("2.26")
+@pytest.mark.parametrize("end", ["begin_commit", "begin_abort"])
+def test_a_record_behind_the_end_of_a_transaction_is_refused_though_a_batch_is_open(end):
+    harness = in_transaction(linger_ms=60_000)
+    harness.send()
+    getattr(harness.core, end)()
+    with pytest.raises(IllegalStateError):
+        harness.send()
+    assert [batch.record_count for batch in harness.core._accumulator._incomplete] == [1]
+
+
 @pytest.mark.conformance("2.25")
 @pytest.mark.trap(40)
 @pytest.mark.quirk("D2")
@@ -535,6 +547,15 @@ def test_a_topic_that_the_cluster_refuses_fails_at_once(code):
     assert future.exception().code == code
     assert harness.now_ms == 0
     assert harness.state is TransactionState.ABORTABLE_ERROR
+    assert harness.manager.last_error is future.exception()
+
+
+@pytest.mark.conformance("2.21")
+def test_a_topic_that_cannot_even_be_asked_for_fails_its_record_at_once():
+    harness = in_transaction()
+    future = harness.send("half a pair: \ud83d")
+    assert isinstance(future.exception(), InvalidTopicError)
+    assert harness.now_ms == 0
     assert harness.manager.last_error is future.exception()
 
 

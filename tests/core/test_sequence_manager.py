@@ -137,6 +137,30 @@ def test_a_partition_takes_the_new_epoch_only_when_nothing_old_is_in_flight(idem
     assert not idempotent.has_stale_producer_id_and_epoch(TP1)
 
 
+@pytest.mark.conformance("4.16")
+def test_a_partition_with_batches_in_flight_keeps_its_epoch_and_then_forgets_what_was_acked(
+    idempotent,
+):
+    ack(idempotent, drain(idempotent, 3))
+    old = drain(idempotent, 2)
+    idempotent.producer_id_and_epoch = ProducerIdAndEpoch(77, 6)
+    idempotent.maybe_update_producer_id_and_epoch(TP0)
+    assert (old.base_sequence, old.producer_epoch, old.is_reset) == (3, 5, False)
+    assert (idempotent.sequence_number(TP0), idempotent.last_acked_sequence(TP0)) == (5, 2)
+    ack(idempotent, old)
+    new = drain(idempotent)
+    assert (new.base_sequence, new.producer_epoch) == (0, 6)
+    assert idempotent.last_acked_sequence(TP0) == -1
+
+
+@pytest.mark.conformance("4.05")
+def test_an_acknowledged_batch_counts_up_to_its_last_record_and_never_goes_back(either):
+    ack(either, drain(either, 3), base_offset=10)
+    assert (either.last_acked_sequence(TP0), either.last_acked_offset(TP0)) == (2, 12)
+    ack(either, drain(either, 2), base_offset=5)
+    assert (either.last_acked_sequence(TP0), either.last_acked_offset(TP0)) == (4, 12)
+
+
 # --- late answers -----------------------------------------------------------------------------
 
 
@@ -326,16 +350,21 @@ def test_out_of_order_behind_an_expired_batch_waits_unless_it_is_the_next_one(id
 @pytest.mark.conformance("4.30")
 @pytest.mark.trap(28)
 def test_unknown_producer_is_asked_again_while_the_log_start_is_not_told(either):
-    assert can_retry(either, drain(either), UNKNOWN, log_start_offset=-1)
+    ack(either, drain(either), base_offset=5)
+    batch = drain(either)
+    assert can_retry(either, batch, UNKNOWN, log_start_offset=-1)
+    assert (batch.base_sequence, batch.producer_epoch) == (1, 5)
     assert not is_bump_due(either)
 
 
 @pytest.mark.conformance("4.31")
 @pytest.mark.trap(24, 28)
 def test_unknown_producer_of_a_renumbered_batch_is_an_echo(either):
+    ack(either, drain(either), base_offset=5)
     batch = drain(either)
     batch.is_reset = True
     assert can_retry(either, batch, UNKNOWN, log_start_offset=10)
+    assert (batch.base_sequence, batch.producer_epoch) == (1, 5)
     assert not is_bump_due(either)
 
 

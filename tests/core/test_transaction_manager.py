@@ -51,7 +51,9 @@ def test_a_new_manager_knows_nothing():
     driver = TxnDriver()
     manager = driver.manager
     assert driver.state is S.UNINITIALIZED
-    assert not manager.producer_id_and_epoch.is_valid
+    assert manager.producer_id_and_epoch == ProducerIdAndEpoch(-1, -1)
+    assert not manager.coordinator_can_bump
+    assert not manager._is_bump_required
     assert manager.coordinator(CoordinatorType.TRANSACTION) is None
     assert manager.coordinator(CoordinatorType.GROUP) is None
     assert not manager.has_pending_requests
@@ -74,6 +76,20 @@ def test_an_empty_transaction_ends_without_a_request(version, call):
     finish(result)
     assert driver.state is S.READY
     assert driver.manager.producer_id_and_epoch == PRODUCER
+
+
+@pytest.mark.conformance("2.31")
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_empty_transaction_behind_one_with_records_ends_without_a_request_too(version):
+    driver = with_partition(version=version)
+    commit = driver.manager.begin_commit()
+    driver.expect(EndTxnRequest, producer=NEXT if version == 2 else None)
+    finish(commit)
+    driver.manager.begin_transaction()
+    commit = driver.manager.begin_commit()
+    assert driver.take() is None
+    finish(commit)
+    assert driver.state is S.READY
 
 
 def test_a_v1_transaction_adds_partitions_and_offsets_before_it_commits():

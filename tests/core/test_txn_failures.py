@@ -11,6 +11,7 @@ from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     AuthenticationError,
     ErrorCode,
+    GroupAuthorizationError,
     InvalidProducerEpochError,
     KafkaError,
     KafkaTimeoutError,
@@ -58,6 +59,23 @@ def test_the_call_that_waited_gets_the_error_itself_and_later_ones_get_it_as_a_c
         harness.core.init_transactions()
     assert type(wrapped.value) is KafkaError
     assert wrapped.value.__cause__ is raw.value
+
+
+@pytest.mark.conformance("2.09")
+def test_the_refusal_of_the_calls_own_request_is_told_as_it_is():
+    harness = CoreHarness()
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_init_producer_id(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    result = harness.core.init_transactions()
+    with pytest.raises(TransactionalIdAuthorizationError) as told:
+        harness.complete(result)
+    assert told.value is result.error
+
+    harness = in_transaction()
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_txn_offset_commit(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(GroupAuthorizationError):
+        harness.complete(harness.send_offsets())
 
 
 @pytest.mark.conformance("2.23")
@@ -228,10 +246,18 @@ SHORT = {"delivery_timeout_ms": 20_000, "request_timeout_ms": 20_000}
 
 
 @pytest.mark.conformance("4.42")
-def test_a_batch_that_expires_makes_its_transaction_abortable():
+@pytest.mark.parametrize("was_sent", [False, True])
+def test_a_batch_that_expires_makes_its_transaction_abortable(was_sent):
     harness = in_transaction(**SHORT)
-    future = expire_on_the_wire(harness)
+    if not was_sent:
+        harness.client.stop_node(0)
+    future = harness.send()
+    harness.settle()
+    assert len(harness.client.sent(PRODUCE)) == was_sent
+    harness.now_ms = 20_000
+    harness.core.run_once(harness.now_ms)  # its time is up before its request's is seen to be
     assert isinstance(future.exception(), KafkaTimeoutError)
+    assert "expired" in str(future.exception())
     assert harness.state is S.ABORTABLE_ERROR
     last = harness.manager.last_error
     assert type(last) is TransactionAbortableError

@@ -151,11 +151,11 @@ def test_starting_at_the_beginning_renumbers_what_is_in_flight():
 def test_a_batch_that_has_ended_is_not_renumbered():
     ended = FakeBatch(0, 3)
     ended.is_done = True
-    later = FakeBatch(3, 2)
-    entry = entry_with(ended, later)
+    later, last = FakeBatch(3, 2), FakeBatch(5, 1)
+    entry = entry_with(ended, later, last)
     entry.start_sequences_at_beginning(CURRENT)
-    assert (ended.base_sequence, later.base_sequence) == (0, 0)
-    assert entry.in_flight == (later,)
+    assert (ended.base_sequence, later.base_sequence, last.base_sequence) == (0, 0, 2)
+    assert entry.in_flight == (later, last)
 
 
 @pytest.mark.conformance("4.23")

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.harness import GROUP, TP0, TP1, CoreHarness
+from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._core.transaction_state import TransactionState as S
+from txnproducer._protocol.events import (
+    Channel,
+    ConnectionEvent,
+    ConnectionId,
+    ConnectionState,
+)
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -15,12 +22,14 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.errors import (
     ErrorCode,
+    IllegalStateError,
     InvalidPidMappingError,
     KafkaError,
     KafkaTimeoutError,
     RecordTooLargeError,
     TopicAuthorizationError,
 )
+from txnproducer.records import ConsumerGroupMetadata
 
 PRODUCE, END_TXN = ApiKey.PRODUCE, ApiKey.END_TXN
 ADD_PARTITIONS, FIND = ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.FIND_COORDINATOR
@@ -95,6 +104,71 @@ def test_only_begin_transaction_is_local_the_others_wait_for_the_cluster_and_tim
         harness.complete(harness.send_offsets())
     with pytest.raises(KafkaTimeoutError, match="commit_transaction"):
         harness.complete(harness.core.begin_commit())
+
+
+@pytest.mark.conformance("1.04")
+@pytest.mark.parametrize("door", ["run_once", "handle"])
+def test_what_goes_wrong_in_the_senders_work_poisons_and_the_applications_mistake_does_not(
+    door, monkeypatch
+):
+    harness = CoreHarness()
+    with pytest.raises(IllegalStateError):
+        harness.core.begin_transaction()
+    assert harness.state.name == "UNINITIALIZED"
+    harness.init_transactions()
+    with pytest.raises(IllegalStateError):  # the sender has worked since, and is not asking now
+        harness.core.begin_commit()
+    assert harness.state.name == "READY"
+
+    def go_wrong(*_):
+        harness.manager.transition_to_abortable_error(KafkaError("late"))
+
+    monkeypatch.setattr(harness.manager, "maybe_resolve_sequences", go_wrong)
+    monkeypatch.setattr(harness.manager, "handle_coordinator_disconnected", go_wrong)
+    connection = ConnectionId(0, Channel.COORDINATOR)
+    news = ConnectionEvent(connection, ConnectionState.DISCONNECTED)
+    arguments = (harness.now_ms,) if door == "run_once" else (news, harness.now_ms)
+    with pytest.raises(IllegalStateError):
+        getattr(harness.core, door)(*arguments)
+    assert harness.state is S.FATAL_ERROR
+
+
+@pytest.mark.conformance("2.19")
+@pytest.mark.parametrize(("topic", "partition"), [("topic", 1), ("other", None)])
+def test_a_record_without_memory_has_not_joined_its_partition_yet(topic, partition):
+    topics = {"topic": 2, "other": 1}
+    harness = in_transaction(version=1, topics=topics, buffer_memory=100_000, batch_size=65_536)
+    harness.send(partition=0)
+    blocked = harness.try_send(topic, partition=partition)
+    assert isinstance(blocked, AppendBlocked)
+    harness.settle()
+    (request,) = harness.client.sent(ADD_PARTITIONS)
+    assert request.partitions == (TP0,)
+
+
+@pytest.mark.conformance("2.19")
+def test_a_record_is_checked_in_this_order_closed_then_size_then_state():
+    harness = CoreHarness()
+    harness.init_transactions()
+    harness.know_topics()
+    too_large = b"x" * 2_000_000
+    assert isinstance(harness.send(value=too_large).exception(), RecordTooLargeError)
+    with pytest.raises(IllegalStateError, match="begin_transaction"):
+        harness.send()
+    harness.core.initiate_close(0)
+    with pytest.raises(KafkaError, match="closed"):
+        harness.send(value=too_large)
+
+
+@pytest.mark.conformance("2.19")
+def test_the_sender_is_woken_for_a_new_batch_and_not_for_a_record_more_in_it():
+    harness = in_transaction(linger_ms=1_000)
+    harness.core.needs_wakeup = False
+    harness.send()
+    assert harness.core.needs_wakeup
+    harness.core.needs_wakeup = False
+    harness.send()
+    assert not harness.core.needs_wakeup
 
 
 @pytest.mark.conformance("2.19")
@@ -216,6 +290,36 @@ def test_offsets_wait_for_the_look_up_of_their_groups_coordinator():
     assert harness.client.sent_kinds()[before:] == [FIND, ApiKey.TXN_OFFSET_COMMIT]
     lookup = harness.client.sent(FIND)[-1]
     assert (lookup.key, lookup.key_type) == (GROUP.group_id, CoordinatorType.GROUP)
+    harness.client.prepare_find_coordinator()  # another group may have another one
+    harness.client.prepare_txn_offset_commit()
+    harness.complete(harness.send_offsets(group=ConsumerGroupMetadata("other")))
+    assert harness.client.sent_kinds()[before + 2 :] == [FIND, ApiKey.TXN_OFFSET_COMMIT]
+    assert harness.client.sent(FIND)[-1].key == "other"
+
+
+@pytest.mark.conformance("3.46")
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_request_of_a_transaction_says_which_version_it_belongs_to(version):
+    harness = in_transaction(version)
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_add_offsets()
+    harness.client.prepare_txn_offset_commit()
+    harness.complete(harness.send_offsets())
+    harness.client.prepare_add_partitions()
+    harness.client.prepare_produce()
+    harness.send()
+    harness.commit()
+    for kind in (ApiKey.TXN_OFFSET_COMMIT, PRODUCE, END_TXN):
+        (request,) = harness.client.sent(kind)
+        assert request.is_transaction_v2_enabled is (version == 2)
+
+
+@pytest.mark.conformance("3.46")
+def test_records_without_a_transaction_have_no_cap():
+    harness = CoreHarness(transactional_id=None, transaction_version=1)
+    harness.start_idempotent()
+    harness.send()
+    assert harness.run_until_sent(PRODUCE).is_transaction_v2_enabled
 
 
 @pytest.mark.conformance("3.40")
