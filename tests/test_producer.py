@@ -433,6 +433,8 @@ def test_a_wrong_argument_raises_and_leaves_the_transaction_as_it_was(make, clie
     with one.transaction() as txn:
         with pytest.raises(TypeError, match="topic must be a str"):
             one.send(b"topic", b"v")
+        with pytest.raises(ValueError, match="topic must not be empty"):
+            one.send("", b"v")
         with pytest.raises(TypeError, match=r"key\.encode"):
             one.send("topic", b"v", key="text")
         with pytest.raises(TypeError, match=r"headers\[0\]"):
