@@ -18,6 +18,9 @@ from txnproducer._protocol.messages import API_KEY_OF, ApiKey
 class LiveClient(ScriptedClient):
     """See the module; the core calls it with the I/O thread's lock held.
 
+    `poll` and a test's `release` have a lock of their own: without a GIL nothing else keeps them
+    apart.
+
     Attributes:
         held: kinds of requests that are left unanswered until `release`.
         is_closed: whether the I/O thread closed it.
@@ -30,6 +33,7 @@ class LiveClient(ScriptedClient):
         self.is_closed = False
         self.failure: Exception | None = None
         self._is_woken = threading.Event()
+        self._guard = threading.RLock()
         self._next_offset = 0
         self.set_transaction_version(2)
 
@@ -40,7 +44,8 @@ class LiveClient(ScriptedClient):
         if not self._due and timeout_ms:
             self._is_woken.wait(timeout_ms / 1000)
         self._is_woken.clear()
-        return self.take_due_events()
+        with self._guard:
+            return self.take_due_events()
 
     def wakeup(self) -> None:
         self._is_woken.set()
@@ -50,21 +55,23 @@ class LiveClient(ScriptedClient):
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
         kind = API_KEY_OF[type(request.body)]
-        if kind in self.held:
-            self.requests.append(request)
-            self.outstanding[request.correlation_id] = request
-            return
-        self._prepare_success(kind)
-        super().send(request, now_ms)
+        with self._guard:
+            if kind in self.held:
+                self.requests.append(request)
+                self.outstanding[request.correlation_id] = request
+                return
+            self._prepare_success(kind)
+            super().send(request, now_ms)
 
     def release(self, *kinds: ApiKey) -> None:
         """Answer what was held back, well, and hold it back no longer."""
-        self.held.difference_update(kinds)
-        for request in list(self.outstanding.values()):
-            kind = API_KEY_OF[type(request.body)]
-            if kind in kinds:
-                self._prepare_success(kind)
-                self._end(request, self._prepared[kind].popleft())
+        with self._guard:
+            self.held.difference_update(kinds)
+            for request in list(self.outstanding.values()):
+                kind = API_KEY_OF[type(request.body)]
+                if kind in kinds:
+                    self._prepare_success(kind)
+                    self._end(request, self._prepared[kind].popleft())
         self.wakeup()
 
     def _prepare_success(self, kind: ApiKey) -> None:

@@ -349,7 +349,7 @@ class IoThread:
                 self._close_orphan(core, now_ms)
             core.needs_wakeup = False  # this very step sees whatever asked for it
             due_ms = core.run_once(now_ms)
-            batches = core.take_callbacks()
+            batches = _callbacks_of(core)
             if not batches:
                 self.notify()
                 if core.is_closed:
@@ -431,8 +431,17 @@ class IoThread:
         with self.lock:
             if not core.is_closed:
                 core.force_close(monotonic_ms())
-            batches = core.take_callbacks()
+            batches = _callbacks_of(core)
         while batches:
             self._run_callbacks(core, batches)
             with self.lock:
-                batches = core.take_callbacks()
+                batches = _callbacks_of(core)
+
+
+def _callbacks_of(core: DrivenCore) -> tuple[CallbackBatch, ...]:
+    """Return the batches of callbacks that became due. Call with the lock held.
+
+    In a tuple of their own: a core that has none may return the list that it collects them in, and
+    what came in there behind the lock would be run now, and with the next turn once more.
+    """
+    return tuple(core.take_callbacks())
