@@ -38,7 +38,6 @@ WRITTEN = {
 AS_THEY_ARE = {
     "txnproducer._record": ("batch_builder",),
     "txnproducer._core": (
-        "buffer_pool",
         "coordinator_sender",
         "drain",
         "marker_gate",
