@@ -170,8 +170,12 @@ class RecordWriter(_UsualSender):
         if key is not None and (type(key) is not bytes or self._key_serializer is not None):
             key = to_bytes("key", key, self._key_serializer)
         checked = check_headers(headers) if headers else ()
-        has_place = partition is not None or timestamp_ms is not None
-        if has_place or not topic or type(topic) is not str:
+        if (
+            not topic
+            or type(topic) is not str
+            or partition is not None
+            or timestamp_ms is not None
+        ):
             check_place(topic, partition, timestamp_ms)
         if timestamp_ms is None:
             timestamp_ms = wall_clock_ms()
