@@ -804,6 +804,14 @@ def test_a_client_that_always_fails_does_not_hang_the_close(make, client):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_closed_producer_goes_in_silence_when_the_interpreter_ends(make, monkeypatch):
+    one = make(None)
+    one.close(PATIENCE_S)
+    for name in ("_advice", "warnings"):  # modules lose their names then, one after the other
+        monkeypatch.setattr(_record_writer, name, None)
+    one.__del__()
+
+
 def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
     made = [TransactionalProducer("boot:9092", None, linger_ms=0)]
     thread = made[0]._io._thread

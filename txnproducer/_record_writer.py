@@ -389,7 +389,9 @@ class RecordWriter(_UsualSender):
         self._be_slow()
 
     def __del__(self) -> None:
-        if getattr(self, "_refusal", _advice.closed) is None:
+        # No name of this module: at the interpreter's end they may be gone. One that is open then
+        # has been closed before that (`_live_producers`); one that was never made has no refusal.
+        if getattr(self, "_refusal", True) is None:
             warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 2)
             self._io.orphan()
 
