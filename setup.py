@@ -9,6 +9,7 @@ the build.
 from __future__ import annotations
 
 import os
+import sysconfig
 from multiprocessing import get_start_method
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 WANTED = os.environ.get("TXNPRODUCER_IMPL", "").strip().lower()
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 # Without the interpreter's own -g: what a debugger needs would be most of a wheel.
 FLAGS = ["-O2", "-g0", "-fno-strict-aliasing"]
 HEADERS = [
@@ -69,14 +71,32 @@ UNCHECKED = {"boundscheck": False, "wraparound": False}
 class BuildAll(build_ext):
     """Build all of them, or none: they rely on each other."""
 
+    def run(self) -> None:
+        """Build, and copy into the source tree if that is wanted."""
+        super().run()
+        if self.inplace:
+            drop_others(self.paths())
+
     def build_extensions(self) -> None:
         """Build on all processors, and take back what was built if something was not."""
         self.parallel = os.cpu_count()
         super().build_extensions()
-        built = [Path(self.get_ext_fullpath(each.name)) for each in self.extensions]
+        built = self.paths()
         if not all(path.exists() for path in built):
             for path in built:
                 path.unlink(missing_ok=True)
+        drop_others(built)
+
+    def paths(self) -> list[Path]:
+        """Return what is built, or was."""
+        return [Path(self.get_ext_fullpath(each.name)) for each in self.extensions]
+
+
+def drop_others(built: list[Path]) -> None:
+    """Delete what an earlier version compiled and this one does not: it would be found first."""
+    for folder in {path.parent for path in built if path.parent.name == "_compiled"}:
+        for path in set(folder.glob(f"*{SUFFIX}")).difference(built):
+            path.unlink()
 
 
 def extensions() -> list[Extension]:

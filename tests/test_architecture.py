@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -185,3 +186,18 @@ def test_report_what_has_grown_large(run_notes: list[str]) -> None:
             if lines > MAX_FUNCTION_LINES:
                 where = f"{named(path)}:{function.lineno} {function.name}"
                 run_notes.append(f"{where}: {lines} lines (aim: {MAX_FUNCTION_LINES})")
+
+
+def test_what_is_compiled_as_it_stands_has_types_and_they_are_packaged():
+    setup = ast.parse((ROOT / "setup.py").read_text("utf-8"))
+    [modules] = [
+        ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "AS_THEY_ARE"
+    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    packaged = project["tool"]["setuptools"]["package-data"]
+    for package, names in modules.items():
+        assert "*.pxd" in packaged[package], package
+        folder = ROOT.joinpath(*package.split("."))
+        assert [name for name in names if not (folder / f"{name}.pxd").exists()] == []

@@ -803,7 +803,6 @@ def test_a_client_that_always_fails_does_not_hang_the_close(make, client):
     assert time.monotonic() - began < PATIENCE_S
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_closed_producer_goes_in_silence_when_the_interpreter_ends(make, monkeypatch):
     one = make(None)
     one.close(PATIENCE_S)
@@ -812,6 +811,7 @@ def test_a_closed_producer_goes_in_silence_when_the_interpreter_ends(make, monke
     one.__del__()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
     made = [TransactionalProducer("boot:9092", None, linger_ms=0)]
     thread = made[0]._io._thread

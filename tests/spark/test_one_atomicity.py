@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 
 import pytest
 
-from txnproducer.spark import LedgerError
+from txnproducer.spark import LedgerError, StaleRunError
 from txnproducer.spark import runs as runs_module
 from txnproducer.spark.data_source_options import naming_options
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
@@ -146,7 +147,20 @@ def test_partitions_write_nothing_where_a_whole_batch_came_with_their_plan(runs,
     planned = LedgerView(PlanEntry(1, "q", 2), {}, ENTRY)
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
         getattr(make(nothing, nothing, planned), call)(Batch(0, "q", 2), SETTINGS)
-    assert "commit" in taken
+    assert taken == ["orders.plan", "commit", "orders.batch"]
+
+
+@pytest.mark.parametrize("call", ["enter", "enter_commit"])
+def test_whole_batches_are_shut_out_until_a_partition_has_an_entry(runs, call):
+    # With the first plan alone it would not be done, where its driver died just behind it.
+    make, taken = runs
+    plan = PlanEntry(1, "q", 2)
+    for entries, is_shut_out in (({}, True), ({1: replace(ENTRY, batch_id=0)}, False)):
+        taken.clear()
+        with suppress(StaleRunError):  # the fake ledger does not hold the plan that is committed
+            getattr(make(LedgerView(plan, entries, None)), call)(Batch(1, "q", 2), SETTINGS)
+        assert taken[:2] == ["orders.plan", "commit"]
+        assert ("orders.batch" in taken) == is_shut_out
 
 
 def test_a_task_of_the_data_source_takes_no_id_behind_whole_batches():

@@ -14,8 +14,9 @@ Rules:
 * What is taken over of another query is what the first look has found; see `take_over.py`.
 * What belongs to another query stops a run before anybody is fenced.
 * The plan is committed again before it could expire, also by a driver that runs for months.
-* A sink's first plan shuts out a driver that writes whole batches: its first one leaves no trace
-  before it is committed, and nothing that we do later would keep it from that.
+* Until a partition has an entry, a plan shuts out a driver that writes whole batches: its first one
+  leaves no trace before it is committed, and nothing that we do later would keep it from that. (Not
+  with the first plan alone: a driver may die behind that, or have no right to the id.)
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class Runs:
             known = self._count_known() if before is None else 0
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
-        if before is None:
+        if before is None or not view.entries:
             self._shut_out_whole_batches(settings)
         self._fence(range(batch.writers, plan.most_writers), settings)
         entries = self._look(range(plan.most_writers), asks_for_plan=False).entries
@@ -207,10 +208,15 @@ class Runs:
         taken_over = self._taking.of(entries, batch_id, query_id)
         return self._taking.rules.check(entries, batch_id, query_id, batch.writers, taken_over)
 
-    def _check_before_harm(self, batch: Batch, partitions: int) -> None:
-        """Raise if this query has to stop; what an old task left open is not decided yet."""
+    def _check_before_harm(self, batch: Batch, partitions: int) -> _Entries:
+        """Raise if this query has to stop, else return what partitions have.
+
+        What an old task left open is not decided yet.
+        """
         most = max(partitions, batch.writers)
-        self._check(batch, self._look_before_harm(most, batch.batch_id, batch.query_id))
+        entries = self._look_before_harm(most, batch.batch_id, batch.query_id)
+        self._check(batch, entries)
+        return entries
 
     def _look_before_harm(self, partitions: int, batch_id: int, query_id: str) -> _Entries:
         """Return the entries that partitions have; raise if they stop any cut of the batch."""
@@ -230,21 +236,21 @@ class Runs:
 
     def _begin_run(self, batch: Batch, settings: Mapping[str, str]) -> PlanEntry:
         known = self._count_known()
-        self._check_before_harm(batch, known)
+        entries = self._check_before_harm(batch, known)
         with self._planning(settings) as producer:
             # Nobody else can commit a plan from here on; one may just have done so.
             before = self._look().plan
             self._taking.check_plan(before, batch.query_id)
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
-        if before is None:
+        if before is None or not entries:
             self._shut_out_whole_batches(settings)
         self._fence(range(plan.most_writers), settings)
         _LOG.info("run %d begins: %d id(s) taken", plan.run, plan.most_writers)
         return plan
 
     def _shut_out_whole_batches(self, settings: Mapping[str, str]) -> None:
-        """Make sure, behind the first plan, that no whole batch of this sink id is committed.
+        """Make sure, behind a plan, that no whole batch of this sink id is committed.
 
         Who takes that id from here on sees the plan, and stops.
 
