@@ -14,9 +14,9 @@ Rules:
 * What is taken over of another query is what the first look has found; see `take_over.py`.
 * What belongs to another query stops a run before anybody is fenced.
 * The plan is committed again before it could expire, also by a driver that runs for months.
-* Until a partition has an entry, a plan shuts out a driver that writes whole batches: its first one
-  leaves no trace before it is committed, and nothing that we do later would keep it from that. (Not
-  with the first plan alone: a driver may die behind that, or have no right to the id.)
+* Until a partition has an entry, a plan shuts out a driver that writes whole batches: its first
+  one leaves no trace before it is committed, and nothing that comes later would keep it from it.
+  (Not with the first plan alone: a driver may die behind that, or have no right to the id.)
 """
 
 from __future__ import annotations
