@@ -88,8 +88,6 @@ class FakeCore:
         return self.newest.pop() if self.newest else None
 
     def take_callbacks(self):
-        if not self.callbacks:
-            return self.callbacks  # the very list, as the core does
         batches, self.callbacks = self.callbacks, []
         return batches
 
@@ -236,24 +234,6 @@ def test_an_interrupt_while_the_loop_works_leaves_it_its_lock(io, core, monkeypa
     later.join()
     assert is_held == [True]
     assert io._waits == []
-
-
-def test_a_callback_that_becomes_due_behind_the_look_for_them_is_run_once(io, core, monkeypatch):
-    called = []
-    late = [Callback(lambda: called.append(1))]
-    notify = io.notify
-
-    def add_and_notify():
-        if late:  # as a thread does that appends as soon as the lock is free
-            core.callbacks.append(late.pop())
-        notify()
-
-    monkeypatch.setattr(io, "notify", add_and_notify)
-    for _ in range(3):
-        steps = core.steps
-        poke(io)
-        assert io.wait_until(lambda steps=steps: core.steps > steps, PATIENCE_S)
-    assert called == [1]
 
 
 def test_an_answer_that_cannot_be_handled_costs_no_other_answer(io, client, core, caplog):

@@ -4,22 +4,24 @@ from cpython.pythread cimport PyThread_type_lock
 
 cdef class Lock:
     cdef PyThread_type_lock _lock
-    cdef bint _is_taken
+    # The thread that has it, 0 for none: written by that thread alone, and read by all.
     cdef unsigned long _owner
 
     cdef bint try_take(self) noexcept
     cdef int take(self) except -1
     cdef int give(self) except -1
     cdef void _have(self) noexcept
+    cdef bint _is_taken(self) noexcept
     cdef bint _wait(self, double timeout_s) except -1
 
 cdef class Turnstile:
     # Written by the loop's thread without the interpreter; who looks late loses a record's time.
     cdef int _is_wanted
     cdef int _sleepers
-    cdef bint _is_rung
+    cdef int _is_rung
     cdef PyThread_type_lock _bell
 
+    cdef bint is_wanted(self) noexcept nogil
     cdef void want_interpreter(self) noexcept nogil
     cdef void have(self) noexcept
     cdef void _ring(self) noexcept

@@ -8,9 +8,11 @@ How a thread gives way: the loop's thread says, still without the interpreter, t
 (`_is_wanted`). Who sends looks at that with each record, lets go, and sleeps until the other has
 got it. Letting go alone would not do: who does that has it again before the other is awake.
 
-Rules of the turnstile:
-* All but `_is_wanted` is read and written with the interpreter held, and has no other guard. A
-  free-threaded interpreter turns its GIL on when it imports this: nothing here says it need not.
+Rules:
+* Nothing here relies on the GIL: what several threads read and write is read and written by one
+  indivisible step (`txn_*` below).
+* The bell is released by whoever turns `_is_rung` on, and by nobody else; it is turned off by
+  whoever has taken the bell. So it is never released twice.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -30,9 +32,18 @@ from txnproducer._turnstile import reentered
 
 cdef extern from *:
     """
+    #define txn_load(at) __atomic_load_n(at, __ATOMIC_RELAXED)
     #define txn_store(at, value) __atomic_store_n(at, value, __ATOMIC_RELAXED)
+    /* In one order for all threads: who goes to sleep is counted before the bell is looked at. */
+    #define txn_add(at, value) __atomic_add_fetch(at, value, __ATOMIC_SEQ_CST)
+    #define txn_exchange(at, value) __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST)
     """
+    int txn_load(int* at) noexcept nogil
     void txn_store(int* at, int value) noexcept nogil
+    unsigned long txn_load_owner "txn_load"(unsigned long* at) noexcept nogil
+    void txn_store_owner "txn_store"(unsigned long* at, unsigned long value) noexcept nogil
+    int txn_add(int* at, int value) noexcept nogil
+    int txn_exchange(int* at, int value) noexcept nogil
 
 cdef enum:
     # A sleep ends then, whatever happens: the interpreter decides from there.
@@ -51,7 +62,7 @@ cdef class Lock:
 
     def __dealloc__(self):
         if self._lock is not NULL:
-            if self._is_taken:
+            if self._is_taken():
                 PyThread_release_lock(self._lock)
             PyThread_free_lock(self._lock)
 
@@ -70,14 +81,16 @@ cdef class Lock:
         return 0
 
     cdef void _have(self) noexcept:
-        self._is_taken = True
-        self._owner = PyThread_get_thread_ident()
+        txn_store_owner(&self._owner, PyThread_get_thread_ident())
+
+    cdef bint _is_taken(self) noexcept:
+        return txn_load_owner(&self._owner) != 0
 
     cdef int give(self) except -1:
         """Release the lock."""
-        if not self._is_taken:
+        if not self._is_taken():
             raise RuntimeError("release of a lock that nobody has")
-        self._is_taken = False
+        txn_store_owner(&self._owner, 0)
         PyThread_release_lock(self._lock)
         return 0
 
@@ -108,7 +121,7 @@ cdef class Lock:
 
     def is_mine(self):
         """Return whether the calling thread has it."""
-        return self._is_taken and self._owner == PyThread_get_thread_ident()
+        return txn_load_owner(&self._owner) == PyThread_get_thread_ident()
 
     def release(self):
         """Release the lock."""
@@ -116,7 +129,7 @@ cdef class Lock:
 
     def locked(self):
         """Return whether somebody has it."""
-        return self._is_taken
+        return self._is_taken()
 
     def __enter__(self):
         self.take()
@@ -139,6 +152,10 @@ cdef class Turnstile:
                 PyThread_release_lock(self._bell)
             PyThread_free_lock(self._bell)
 
+    cdef bint is_wanted(self) noexcept nogil:
+        """Return whether who sends should give way."""
+        return txn_load(&self._is_wanted)
+
     cdef void want_interpreter(self) noexcept nogil:
         """Say that the loop's thread is awake; called without the interpreter."""
         txn_store(&self._is_wanted, 1)
@@ -150,28 +167,27 @@ cdef class Turnstile:
 
     cdef void _ring(self) noexcept:
         """End the sleep of one thread, which ends the next one's."""
-        if self._sleepers and not self._is_rung:
-            self._is_rung = True
+        if txn_add(&self._sleepers, 0) and not txn_exchange(&self._is_rung, 1):
             PyThread_release_lock(self._bell)
 
     cdef int sleep(self) except -1:
         """Wait until the loop's thread has what it wants."""
         cdef PyLockStatus status
-        self._sleepers += 1
+        txn_add(&self._sleepers, 1)
         with nogil:
             status = PyThread_acquire_lock_timed(self._bell, SLEEP_US, 0)
-        self._sleepers -= 1
+        txn_add(&self._sleepers, -1)
         if status != PY_LOCK_ACQUIRED:
             # It may have been rung since: left so, it would end the next sleep at once.
             status = PyThread_acquire_lock_timed(self._bell, 0, 0)
         if status == PY_LOCK_ACQUIRED:
-            self._is_rung = False
+            txn_exchange(&self._is_rung, 0)
             self._ring()
         return 0
 
     def give_way(self):
         """Let the loop's thread go on, if it wants to: see the other twin."""
-        if self._is_wanted:
+        if self.is_wanted():
             self.sleep()
 
     def take_first(self, Lock lock not None):

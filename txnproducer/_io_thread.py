@@ -86,7 +86,7 @@ class DrivenCore(Protocol):
         ...
 
     def take_full_batches(self) -> Sequence[FullBatch]:
-        """Return batches to compress, without the lock."""
+        """Return what to compress, without the lock."""
         ...
 
     def take_newest_full_batch(self) -> FullBatch | None:
@@ -94,7 +94,10 @@ class DrivenCore(Protocol):
         ...
 
     def take_callbacks(self) -> Sequence[CallbackBatch]:
-        """Return the batches of callbacks that became due, and forget them."""
+        """Return the batches of callbacks that became due, and forget them.
+
+        Not the list that others come into: what came behind the lock would be run twice.
+        """
         ...
 
     def finish_callbacks(self, batch: CallbackBatch) -> None:
@@ -111,7 +114,7 @@ class DrivenCore(Protocol):
 
 
 class FullBatch(Protocol):
-    """What the loop needs of a batch that no more records are appended to."""
+    """What the loop needs of the records of a batch that takes no more."""
 
     def compress(self) -> None:
         """Compress it, ahead of the step that sends it."""
@@ -349,7 +352,7 @@ class IoThread:
                 self._close_orphan(core, now_ms)
             core.needs_wakeup = False  # this very step sees whatever asked for it
             due_ms = core.run_once(now_ms)
-            batches = _callbacks_of(core)
+            batches = core.take_callbacks()
             if not batches:
                 self.notify()
                 if core.is_closed:
@@ -431,17 +434,8 @@ class IoThread:
         with self.lock:
             if not core.is_closed:
                 core.force_close(monotonic_ms())
-            batches = _callbacks_of(core)
+            batches = core.take_callbacks()
         while batches:
             self._run_callbacks(core, batches)
             with self.lock:
-                batches = _callbacks_of(core)
-
-
-def _callbacks_of(core: DrivenCore) -> tuple[CallbackBatch, ...]:
-    """Return the batches of callbacks that became due. Call with the lock held.
-
-    In a tuple of their own: a core that has none may return the list that it collects them in, and
-    what came in there behind the lock would be run now, and with the next turn once more.
-    """
-    return tuple(core.take_callbacks())
+                batches = core.take_callbacks()

@@ -24,14 +24,17 @@ cdef bint is_bytes_or_none(object data) noexcept:
 
 cdef tuple to_headers(object headers):
     """Return headers as a tuple, or None if they need a closer look."""
+    cdef tuple checked
     if type(headers) is not list and type(headers) is not tuple:
         return None
-    for header in headers:
+    # First: a list may be changed by another thread while it is looked at.
+    checked = tuple(headers)
+    for header in checked:
         if type(header) is not tuple or len(<tuple>header) != 2:
             return None
         if type((<tuple>header)[0]) is not str or not is_bytes_or_none((<tuple>header)[1]):
             return None
-    return tuple(headers)
+    return checked
 
 
 cdef bint is_count(object number) noexcept:
@@ -93,7 +96,7 @@ cdef class UsualSender:
             stamp_ms = timestamp_ms
         else:
             return None
-        if self._turnstile._is_wanted:
+        if self._turnstile.is_wanted():
             self._turnstile.sleep()
         self._lock.take()
         try:

@@ -375,9 +375,9 @@ def test_batches_that_are_full_may_be_compressed_before_the_step_that_sends_them
         newest = harness.core.take_newest_full_batch()  # as a thread does that waits
         newest.compress()
         while harness.core.has_full_batches:
-            for batch in harness.core.take_full_batches():
-                assert batch is not newest
-                batch.compress()
+            for sealed in harness.core.take_full_batches():
+                assert sealed is not newest
+                sealed.compress()
         assert not harness.core.has_full_batches
     harness.run_for(1_500)
     sent = [len(batch.records) for batch in harness.sent_batches()]

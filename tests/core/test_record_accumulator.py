@@ -728,12 +728,18 @@ def fill(accumulator, place=TP0, batches=2):
         append(accumulator, place, b"v" * 100)
 
 
+def records_of(*batches):
+    """Return the records of batches that are sealed."""
+    return [batch.builder.seal() for batch in batches]
+
+
 def test_batches_without_room_are_there_to_be_compressed_ahead_oldest_first():
     accumulator = compressing(ratio=1.0)
     fill(accumulator, TP0)
     fill(accumulator, TP1)
 
-    assert accumulator.take_full_batches() == [head(accumulator, TP0), head(accumulator, TP1)]
+    heads = [head(accumulator, TP0), head(accumulator, TP1)]
+    assert accumulator.take_full_batches() == records_of(*heads)
     assert not accumulator.take_full_batches()
 
 
@@ -750,8 +756,8 @@ def test_no_more_is_compressed_ahead_than_a_request_holds():
         fill(accumulator, TopicPartition("topic", partition))
     heads = [head(accumulator, TopicPartition("topic", partition)) for partition in range(4)]
 
-    assert accumulator.take_full_batches() == heads[:2]
-    assert accumulator.take_full_batches() == heads[2:]
+    assert accumulator.take_full_batches() == records_of(*heads[:2])
+    assert accumulator.take_full_batches() == records_of(*heads[2:])
 
 
 def test_of_a_partition_one_batch_is_compressed_ahead_at_a_time_since_a_request_has_one():
@@ -759,8 +765,8 @@ def test_of_a_partition_one_batch_is_compressed_ahead_at_a_time_since_a_request_
     fill(accumulator, batches=3)
     first, second, _ = queued(accumulator)
 
-    assert accumulator.take_full_batches() == [first]
-    assert accumulator.take_full_batches() == [second]
+    assert accumulator.take_full_batches() == records_of(first)
+    assert accumulator.take_full_batches() == records_of(second)
 
 
 def test_a_thread_that_waits_for_all_batches_gets_the_one_that_is_sent_last():
@@ -770,22 +776,23 @@ def test_a_thread_that_waits_for_all_batches_gets_the_one_that_is_sent_last():
     accumulator.close_batch(drained)
     failed.abort(KafkaError("gone"))
 
-    assert accumulator.take_newest_full_batch() is second
-    assert accumulator.take_full_batches() == [first]
+    assert accumulator.take_newest_full_batch() is second.builder.seal()
+    assert accumulator.take_full_batches() == records_of(first)
     assert accumulator.take_newest_full_batch() is None
 
 
 def test_a_batch_that_is_drained_while_another_thread_compresses_it_is_sent_as_it_was_drained():
     accumulator = compressing(ratio=1.0)
     fill(accumulator)
-    batch = accumulator.take_newest_full_batch()
+    batch = head(accumulator)
+    sealed = accumulator.take_newest_full_batch()
     accumulator.close_batch(batch)
-    drained = bytes(batch.builder._buffer)
+    drained = bytes(batch.builder.build())
 
-    batch.compress()
+    sealed.compress()
     accumulator.settle_compressed()
 
-    assert batch.builder._buffer == drained
+    assert bytes(batch.builder.build()) == drained
     assert len(list(batch.builder.records())) == batch.record_count
 
 
@@ -796,7 +803,7 @@ def test_a_batch_that_was_drained_or_has_failed_is_not_compressed_ahead():
     accumulator.close_batch(drained)
     failed.abort(KafkaError("gone"))
 
-    assert accumulator.take_full_batches() == [third]
+    assert accumulator.take_full_batches() == records_of(third)
 
 
 def test_records_go_on_behind_a_batch_that_is_compressed_ahead():
@@ -804,12 +811,12 @@ def test_records_go_on_behind_a_batch_that_is_compressed_ahead():
     fill(accumulator)
     first, second = queued(accumulator)
     count = second.record_count
-    accumulator.take_full_batches()
+    (sealed,) = accumulator.take_full_batches()
 
     append(accumulator, TP0, b"v" * 100)
 
     assert second.record_count == count + 1
-    first.compress()
+    sealed.compress()
     accumulator.close_batch(first)
     assert first.is_closed
 
@@ -821,12 +828,12 @@ def test_a_batch_that_is_compressed_ahead_gives_back_what_that_saved_before_it_i
     first, second = queued(accumulator)
     before = accumulator.pool.available_bytes
     assert first.memory_bytes > 1_000
-    for batch in accumulator.take_full_batches():
-        batch.compress()
+    for sealed in accumulator.take_full_batches():
+        sealed.compress()
 
     accumulator.settle_compressed()
 
-    assert first.builder._sealed is None
+    assert not first.builder.seal().records
     assert first.memory_bytes == 1_000  # what a batch without a codec would have
     saved_bytes = accumulator.pool.available_bytes - before
     assert saved_bytes > 0

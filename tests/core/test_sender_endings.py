@@ -35,6 +35,25 @@ from txnproducer.errors import (
 )
 from txnproducer.records import TopicPartition
 
+# --- delivery callbacks ---------------------------------------------------------------------
+
+
+def test_callbacks_that_become_due_behind_the_look_for_them_are_not_in_it():
+    # The loop's thread looks with its lock, and runs without: one that came into the very list
+    # that it looked at would be run at once, and again in its turn.
+    harness = idempotent()
+    harness.is_running_callbacks = False
+    before = harness.core.take_callbacks()
+    harness.client.prepare_produce()
+    harness.send(is_watched=True)
+    harness.settle()
+    assert not before
+    (batch,) = harness.core.take_callbacks()
+    assert not harness.core.take_callbacks()
+    batch.run()
+    assert len(harness.deliveries) == 1
+
+
 # --- expiry --------------------------------------------------------------------------------
 
 

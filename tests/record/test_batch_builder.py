@@ -508,9 +508,9 @@ class RecordBatchBuilderTests:
         for builder in (ahead, usual):
             for number in range(100):
                 builder.append(BASE_MS + number, b"key", b"value" * number, (("h", b"1"),))
-        ahead.seal()
+        sealed = ahead.seal()
         assert list(ahead.records()) == list(usual.records())
-        ahead.compress()
+        sealed.compress()
         assert ahead.build() == usual.build()
         assert list(ahead.records()) == list(usual.records())
 
@@ -520,14 +520,14 @@ class RecordBatchBuilderTests:
         for builder in (settled, usual):
             for number in range(100):
                 builder.append(BASE_MS + number, b"key", b"value" * number, (("h", b"1"),))
-        settled.seal()
+        sealed = settled.seal()
         assert not settled.settle()  # nothing is made of them yet
-        settled.compress()
+        sealed.compress()
         assert settled.settle() is (codec != "none")
-        assert (settled._sealed is None) is (codec != "none")
+        assert (not sealed.records) is (codec != "none")
         assert list(settled.records()) == list(usual.records())
         if codec != "none":
-            settled.compress()  # once more does nothing
+            sealed.compress()  # once more does nothing
             assert settled.is_full
             assert settled.append(BASE_MS, None, b"value") is None
             assert not settled.missing_memory_bytes(1_000, BASE_MS, None, b"value" * LARGE)
@@ -552,28 +552,29 @@ class RecordBatchBuilderTests:
     def test_what_is_compressed_ahead_is_not_compressed_again(self):
         builder = self.builder(LARGE, "gzip")
         builder.append(BASE_MS, None, b"value")
-        builder.seal()
-        builder.compress()
-        builder._codec = replace(builder._codec, compress=_out_of_memory)
+        sealed = builder.seal()
+        sealed.compress()
+        sealed._codec = replace(sealed._codec, compress=_out_of_memory)
 
         assert builder.build()
 
     def test_compressing_a_batch_too_late_changes_nothing(self):
         builder = self.builder(LARGE, "gzip")
         builder.append(BASE_MS, None, b"value")
+        sealed = builder.seal()
         data = bytes(builder.build())
 
-        builder.compress()
+        sealed.compress()
 
         assert bytes(builder.build()) == data
 
     def test_a_codec_that_fails_ahead_fails_again_and_the_records_are_kept(self):
         builder = self.builder(LARGE, "gzip")
         builder.append(BASE_MS, None, b"value")
-        builder.seal()
-        builder._codec = replace(builder._codec, compress=_out_of_memory)
+        sealed = builder.seal()
+        sealed._codec = replace(sealed._codec, compress=_out_of_memory)
         with pytest.raises(MemoryError):
-            builder.compress()
+            sealed.compress()
         with pytest.raises(MemoryError):
             builder.close()
 

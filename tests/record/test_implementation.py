@@ -155,11 +155,28 @@ def said_in_setup_py(name):
     return said
 
 
-def test_no_compiled_module_declares_that_it_does_without_the_gil():
-    # They rely on it, and the turnstile has no other guard.
-    assert not said_in_setup_py("DIRECTIVES").get("freethreading_compatible")
-    for source in (ROOT / "txnproducer").rglob("*.pyx"):
-        assert "freethreading_compatible" not in source.read_text("utf-8"), source
+def test_compiled_modules_say_that_they_do_without_the_gil():
+    assert said_in_setup_py("DIRECTIVES")["freethreading_compatible"] is True
+
+
+def test_what_is_read_without_a_lock_has_a_module_that_can_be_left_interpreted():
+    # No other compiled module may need its types.
+    left = said_in_setup_py("READ_WITHOUT_LOCK")
+    assert left < {name for names in said_in_setup_py("AS_THEY_ARE").values() for name in names}
+    for types in (ROOT / "txnproducer").rglob("*.px[dy]"):
+        for module in left:
+            assert f".{module} cimport" not in types.read_text("utf-8"), types
+
+
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this interpreter has a GIL"
+)
+def test_importing_everything_leaves_the_gil_off():
+    script = "import sys, txnproducer.testing; print(sys._is_gil_enabled())"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout == "False\n"
 
 
 @pytest.mark.skipif(implementation.IMPL != "cython", reason="this run is of the pure Python parts")

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -98,6 +100,30 @@ def test_a_request_is_answered_once(serve: Serve, drive: Drive) -> None:
     assert driver.client.in_flight_count() == 0
     driver.poll(20)
     assert len(driver.responses) == 1
+
+
+def test_requests_in_flight_can_be_counted_while_connections_come(
+    serve: Serve, drive: Drive
+) -> None:
+    # `metrics()` counts them, on any thread, while the loop's thread connects.
+    driver = drive(serve(obliging))
+    driver.connect()
+    links = driver.client._links
+    known = dict(links)
+
+    class Connection:
+        @property
+        def in_flight_count(self) -> int:
+            links[ConnectionId(9)] = link
+            return 2
+
+    link: Any = SimpleNamespace(connection=Connection())
+    links.update({ConnectionId(7): link, ConnectionId(8): link})
+    try:
+        assert driver.client.in_flight_count() == 4
+    finally:
+        links.clear()
+        links.update(known)
 
 
 def test_many_requests_in_flight_are_answered_in_order(serve: Serve, drive: Drive) -> None:

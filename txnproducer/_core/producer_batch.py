@@ -177,10 +177,6 @@ class ProducerBatch:
         """Have a callback run when the record of this index has ended."""
         self._callbacks.append((index, future, on_delivery))
 
-    def compress(self) -> None:
-        """Compress the records ahead of `close`; see `RecordBatchBuilder.compress`."""
-        self.builder.compress()
-
     def close(self) -> bytes | bytearray:
         """Close for appends and return the bytes to send, with the present producer state."""
         self.is_reset = False

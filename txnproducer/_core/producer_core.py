@@ -22,7 +22,6 @@ from txnproducer._core.metadata_refresher import MetadataRefresher
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import Dice, KafkaClient, Waiter
 from txnproducer._core.produce_sender import ProduceOptions, ProduceSender
-from txnproducer._core.producer_batch import ProducerBatch
 from txnproducer._core.record_accumulator import AccumulatorOptions, RecordAccumulator
 from txnproducer._core.request_tracker import RequestTracker
 from txnproducer._core.results import CallbackBatch, FlushTicket
@@ -40,6 +39,7 @@ from txnproducer._protocol.events import (
     ConnectionState,
 )
 from txnproducer._protocol.messages import BrokerNode, PartitionMetadata
+from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import AuthenticationError, IllegalStateError
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -319,23 +319,22 @@ class ProducerCore(Appender):
         """Tell whether there are batches to compress. To be asked without the shell's lock."""
         return bool(self._accumulator.full_batches)
 
-    def take_full_batches(self) -> list[ProducerBatch]:
-        """Return batches whose `compress` the shell should call, without its lock.
+    def take_full_batches(self) -> list[SealedRecords]:
+        """Return batches' records whose `compress` the shell should call, without its lock.
 
         They are not out of their queues: a step that comes before compresses what it sends itself.
         """
         return self._accumulator.take_full_batches()
 
-    def take_newest_full_batch(self) -> ProducerBatch | None:
-        """Return one to compress likewise, for another thread than the one that sends."""
+    def take_newest_full_batch(self) -> SealedRecords | None:
+        """Return one's to compress likewise, for another thread than the one that sends."""
         return self._accumulator.take_newest_full_batch()
 
-    def take_callbacks(self) -> list[CallbackBatch]:
+    def take_callbacks(self) -> tuple[CallbackBatch, ...]:
         """Return the delivery callbacks that became due; the shell runs them without its lock."""
-        callbacks = self._accumulator.callbacks
-        if not callbacks:
-            return callbacks
-        self._accumulator.callbacks = []
+        callbacks = tuple(self._accumulator.callbacks)
+        if callbacks:
+            self._accumulator.callbacks = []
         return callbacks
 
     def finish_callbacks(self, batch: CallbackBatch) -> None:

@@ -36,6 +36,7 @@ from txnproducer._core.results import (
 )
 from txnproducer._record.batch_builder import RecordBatchBuilder
 from txnproducer._record.format import Header, batch_size_upper_bound
+from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import TopicPartition
 
@@ -205,12 +206,12 @@ class RecordAccumulator:
             self.full_batches.append(batch)
         return None
 
-    def take_full_batches(self) -> list[ProducerBatch]:
-        """Return batches to compress before they are drained, as many as one request may hold.
+    def take_full_batches(self) -> list[SealedRecords]:
+        """Return what to compress before it is drained, of as many batches as a request may hold.
 
         No records are appended to them any more, so that `compress` needs no lock.
         """
-        taken: list[ProducerBatch] = []
+        taken: list[SealedRecords] = []
         places: set[TopicPartition] = set()
         size_bytes = 0
         full = self.full_batches
@@ -218,29 +219,30 @@ class RecordAccumulator:
             if full[0].topic_partition in places:
                 break  # a request has one batch of a partition: that can go while others are made
             batch = full.popleft()
-            if self._seal(batch):
+            sealed = self._seal(batch)
+            if sealed is not None:
                 places.add(batch.topic_partition)
                 size_bytes += batch.estimated_size_bytes
-                taken.append(batch)
+                taken.append(sealed)
         return taken
 
-    def take_newest_full_batch(self) -> ProducerBatch | None:
-        """Return the batch to compress that is sent last, for a thread that waits for all of them.
+    def take_newest_full_batch(self) -> SealedRecords | None:
+        """Return what to compress of the batch sent last, for a thread that waits for all of them.
 
         Should it be drained meanwhile, both make its bytes, and the other's are sent.
         """
         while self.full_batches:
-            batch = self.full_batches.pop()
-            if self._seal(batch):
-                return batch
+            sealed = self._seal(self.full_batches.pop())
+            if sealed is not None:
+                return sealed
         return None
 
-    def _seal(self, batch: ProducerBatch) -> bool:
+    def _seal(self, batch: ProducerBatch) -> SealedRecords | None:
         if batch.is_closed or batch.is_done:  # it was drained, or has failed
-            return False
-        batch.builder.seal()
+            return None
+        sealed = batch.builder.seal()
         self._compressing.append(batch)
-        return True
+        return sealed
 
     def settle_compressed(self) -> None:
         """Let go of what batches held beside what they were compressed to meanwhile.

@@ -3,8 +3,8 @@
 cdef class ProduceRequestResult:
     cdef public object _record_errors
     cdef public long long base_offset
-    cdef public list child_starts
-    cdef public list children
+    cdef public tuple child_starts
+    cdef public tuple children
     cdef public bint is_done
     cdef public bint is_set
     cdef public long long log_append_time_ms

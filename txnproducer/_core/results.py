@@ -66,8 +66,9 @@ class ProduceRequestResult:
         self.is_set = False
         self.is_done = False
         self._record_errors: RecordErrors | None = None
-        self.children: list[ProduceRequestResult] = []
-        self.child_starts: list[int] = []
+        # Read without a lock: an empty tuple is never freed, and they are set once.
+        self.children: tuple[ProduceRequestResult, ...] = ()
+        self.child_starts: tuple[int, ...] = ()
 
     def set(
         self, base_offset: int, log_append_time_ms: int, record_errors: RecordErrors | None
@@ -101,8 +102,8 @@ class ProduceRequestResult:
         Args:
             children: each with the index that its first record had in this batch, in this order.
         """
-        self.child_starts = [start for start, _ in children]
-        self.children = [child for _, child in children]
+        self.child_starts = tuple([start for start, _ in children])
+        self.children = tuple([child for _, child in children])
         self.is_set = True
         self.is_done = True
 

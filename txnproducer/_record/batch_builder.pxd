@@ -2,7 +2,6 @@
 
 cdef class RecordBatchBuilder:
     cdef public object _attributes
-    cdef public object _body
     cdef public object _buffer
     cdef public object _codec
     cdef public double _compression_ratio

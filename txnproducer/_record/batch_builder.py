@@ -8,7 +8,7 @@ Rules:
 * What `build` has returned is never written to again, so a batch on its way to a socket cannot
   change under it. A new producer state makes a new buffer: the header is written anew, the body is
   copied, never compressed again. Callers treat the bytes as read-only.
-* Not thread-safe, but for `compress`: the caller holds a lock from the first `append` to `close`.
+* Not thread-safe: the caller holds a lock. What `seal` returns may be compressed without it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from .format import (
     size_in_bytes,
 )
 from .implementation import RecordBuffer
+from .sealed_records import SealedRecords
 
 # Java's constant: an estimated size errs on the safe side.
 COMPRESSION_RATE_ESTIMATION_FACTOR: Final = 1.05
@@ -72,7 +73,6 @@ class RecordBatchBuilder:
 
     __slots__ = (
         "_attributes",
-        "_body",
         "_buffer",
         "_codec",
         "_compression_ratio",
@@ -101,9 +101,8 @@ class RecordBatchBuilder:
         records = self.records_buffer = self.buffer_class(size_limit_bytes)
         # Of the buffer's: one call less for each record.
         self.append: Append = records.append
-        # Of a batch that is sealed: room for the header, and the records; the compressed records.
-        self._sealed: bytearray | None = None
-        self._body: bytes | None = None
+        # Of a batch that takes no more records, and is not closed.
+        self._sealed: SealedRecords | None = None
         # Header and body of the closed batch; the header is written by `build`.
         self._buffer: bytearray | None = None
         self._is_stamped = False
@@ -153,8 +152,9 @@ class RecordBatchBuilder:
         """The finished batch's size: exact without a codec, and once settled or closed."""
         if self._buffer is not None:
             return len(self._buffer)
-        if self._body is not None and self._sealed is None:
-            return BATCH_OVERHEAD_BYTES + len(self._body)
+        sealed = self._sealed
+        if sealed is not None and sealed.body is not None and not sealed.records:
+            return BATCH_OVERHEAD_BYTES + len(sealed.body)
         return self.records_buffer.estimated_size_bytes
 
     @property
@@ -173,9 +173,14 @@ class RecordBatchBuilder:
     @property
     def is_full(self) -> bool:
         """Whether the batch is compressed or closed, or has a record and reached its limit."""
-        if self._buffer is not None or self._body is not None:
+        if self._is_over:
             return True
         return self.record_count > 0 and self._size_limit_bytes <= self.estimated_size_bytes
+
+    @property
+    def _is_over(self) -> bool:
+        sealed = self._sealed
+        return self._buffer is not None or (sealed is not None and sealed.body is not None)
 
     def has_room_for(
         self,
@@ -219,8 +224,7 @@ class RecordBatchBuilder:
         record_bytes = self._size_of(timestamp_ms, key, value, headers)
         missing_bytes = self.size_bytes + record_bytes - self._memory_bytes
         left_bytes = self._size_limit_bytes - self.estimated_size_bytes
-        is_over = self._buffer is not None or self._body is not None
-        if is_over or missing_bytes <= 0 or record_bytes > left_bytes:
+        if self._is_over or missing_bytes <= 0 or record_bytes > left_bytes:
             return 0
         growth = max(_LEAST_GROWTH, self._compression_ratio * COMPRESSION_RATE_ESTIMATION_FACTOR)
         unused_bytes = self._memory_bytes - self.size_bytes
@@ -236,37 +240,21 @@ class RecordBatchBuilder:
         delta_ms = timestamp_ms - self.base_timestamp_ms if self.record_count else 0
         return size_in_bytes(self.record_count, delta_ms, key, value, headers)
 
-    def seal(self) -> bytearray:
-        """Take no more records, so that they can be compressed; to be called before `settle`.
+    def seal(self) -> SealedRecords:
+        """Take no more records, and return them, to be compressed ahead of `close`.
 
-        Until it is settled or closed, its size stays an estimate.
-
-        Returns:
-            Room for the header, and the records; not to be changed.
+        Until it is settled or closed, its size stays an estimate. `close` takes what was made of
+        them by then; else it compresses them itself, and what is made later is dropped.
         """
         if self._sealed is None:
-            self._sealed = self.records_buffer.take()
+            self._sealed = SealedRecords(self._codec, self.records_buffer.take())
         return self._sealed
 
-    def compress(self) -> None:
-        """Compress the records of a batch that is sealed, for `close` to find them done.
-
-        This alone needs no lock: it reads what nobody changes any more. If `close` comes first, or
-        beside it, that does the work itself, and what is made here is dropped.
-
-        Raises:
-            Exception: the codec's; `close` raises it as well.
-        """
-        sealed = self._sealed
-        if sealed is not None and self._codec.codec_id:
-            self._body = self._codec.compress(memoryview(sealed)[BATCH_OVERHEAD_BYTES:])
-
     def settle(self) -> bool:
-        """Keep only what `compress` has made of the records; return whether there is that."""
-        if self._body is None:
+        """Keep only what the records were compressed to; return whether there is that."""
+        if self._sealed is None:
             return self._buffer is not None
-        self._sealed = None
-        return True
+        return self._sealed.drop_records()
 
     def close(self) -> None:
         """Take no more records; assemble and compress the body. Closing again does nothing."""
@@ -333,30 +321,29 @@ class RecordBatchBuilder:
         Yields:
             Timestamp, key, value and headers of each record.
         """
-        if self._sealed is not None:
-            data = bytes(memoryview(self._sealed)[BATCH_OVERHEAD_BYTES:])
-        elif self._buffer is not None:
+        sealed = self._sealed
+        if self._buffer is not None:
             body = memoryview(self._buffer)[BATCH_OVERHEAD_BYTES:]
             data = decompress(self._codec.codec_id, body)
-        elif self._body is not None:
-            data = decompress(self._codec.codec_id, memoryview(self._body))
-        else:
+        elif sealed is None:
             data = self.records_buffer.body()
+        elif sealed.body is None:
+            data = bytes(memoryview(sealed.records)[BATCH_OVERHEAD_BYTES:])
+        else:
+            data = decompress(self._codec.codec_id, sealed.body)
         for record in decode_records(data, self.record_count, self.base_timestamp_ms):
             yield record.timestamp_ms, record.key, record.value, record.headers
 
     def _assemble(self) -> bytearray:
         """Return the buffer of the closed batch, its body written."""
         if self._buffer is None:
-            if self._body is None:
-                self.seal()
-                self.compress()
-            body = self._body
-            if body is None:
-                self._buffer = self.seal()
+            sealed = self.seal()
+            sealed.compress()
+            if sealed.body is not None:
+                self._buffer = bytearray().join((bytes(BATCH_OVERHEAD_BYTES), sealed.body))
             else:
-                self._buffer = bytearray().join((bytes(BATCH_OVERHEAD_BYTES), body))
-            self._sealed = self._body = None
+                self._buffer = sealed.records
+            self._sealed = None
         return self._buffer
 
     def _check_can_build(self) -> None:

@@ -4,7 +4,8 @@ Why it exists: the core asks `is_ready`, hands over requests and never waits; th
 Owns: the selector, every connection and every attempt to make one, backoff, the nodes' addresses,
 what each node offered.
 Must not know: transactions, leaders, which answers are good.
-Rules: one thread owns it (the I/O thread); `wakeup` alone may be called by others. `now_ms` and
+Rules: one thread owns it (the I/O thread); `wakeup` and `in_flight_count` alone may be called by
+others. `now_ms` and
 `clock_ms` are the same clock. Each request gets exactly one `ClientResponse`: an answer, a
 time-out (which closes its connection, as in the Java client), or DISCONNECTED, also at `close`.
 Connecting never blocks the loop: see `connector`.
@@ -205,13 +206,14 @@ class NetworkClient:
         return best_id
 
     def in_flight_count(self, connection: ConnectionId | None = None) -> int:
-        """Return how many requests await their answer, on one connection or on all."""
-        links = self._links.values() if connection is None else (self._links.get(connection),)
-        return sum(
-            link.connection.in_flight_count
-            for link in links
-            if link is not None and link.connection is not None
-        )
+        """Return how many requests await their answer, on one connection or on all.
+
+        Any thread may ask; another than the loop's gets what was true at some time in between.
+        """
+        # A copy: the loop's thread makes connections, and loses them, meanwhile.
+        links = list(self._links.values()) if connection is None else [self._links.get(connection)]
+        connections = [link.connection for link in links if link is not None]
+        return sum(each.in_flight_count for each in connections if each is not None)
 
     def api_versions(self, node_id: int) -> NodeApiVersions | None:
         """Return what a broker offered at its last handshake."""

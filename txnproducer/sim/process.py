@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from txnproducer._core.append_blocked import AppendBlocked
-from txnproducer._core.producer_batch import ProducerBatch
 from txnproducer._core.producer_core import ProducerCore
 from txnproducer._core.shared_transactions import SharedTransactionManager
+from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.sim.excuses import TIME_ENOUGH
@@ -143,7 +143,7 @@ class Process:
         self.network = SimNetwork(simulator, self.name, self.incarnation, self.dice, self.config)
         self.network.on_event = self.poke
         self.core = ProducerCore(self.config, self.network, self, self.dice, self.now_ms)
-        self._full_batches: list[ProducerBatch] = []
+        self._full_batches: list[SealedRecords] = []
 
     def start(self) -> None:
         """Run the application."""
