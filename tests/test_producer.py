@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from txnproducer._protocol.messages import ApiKey, TransactionDescription
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     BufferExhaustedError,
+    ClaimRefusedError,
     CommitOutcomeUnknownError,
     ErrorCode,
     ForkedProducerError,
@@ -70,6 +74,13 @@ def ready(make):
     one = make()
     one.init_transactions()
     return one
+
+
+def wait_for(is_so):
+    end_s = time.monotonic() + PATIENCE_S
+    while not is_so() and time.monotonic() < end_s:
+        time.sleep(0.001)
+    assert is_so()
 
 
 def impatient(one):
@@ -745,6 +756,89 @@ def test_a_closed_producer_refuses_every_call(ready):
             call()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda one: one.begin_transaction(),
+        lambda one: one.transaction().__enter__(),
+        lambda one: one.partitions_for("never seen"),
+        lambda one: one.abort_transaction(),
+    ],
+)
+def test_a_call_that_a_close_overtakes_on_another_thread_is_refused(
+    ready, client, call, monkeypatch
+):
+    # Between the look at what is closed and the lock. It would begin what it may not end.
+    client.is_answering_metadata = False
+    look, is_over = ready._check_usable, threading.Event()
+    monkeypatch.setattr(ready._io, "close", lambda timeout_s: is_over.wait(PATIENCE_S))
+    closing = threading.Thread(target=ready.close)
+
+    def look_and_be_overtaken(name):
+        look(name)
+        closing.start()
+        wait_for(lambda: ready._refusal is not None)
+
+    ready._check_usable = look_and_be_overtaken
+    with pytest.raises(IllegalStateError, match="the producer is closed"):
+        call(ready)
+    assert ready.transaction_state == "READY"
+    is_over.set()
+    closing.join(PATIENCE_S)
+    monkeypatch.undo()
+    ready._io.close(0)
+
+
+def test_an_outcome_is_the_one_of_its_transaction_however_soon_another_one_begins(
+    ready, monkeypatch
+):
+    # As soon as the commit is acknowledged, another thread may begin.
+    began, look = [], ready._outcome
+
+    def begin():
+        with contextlib.suppress(IllegalStateError):
+            began.append(ready.transaction().__enter__())
+
+    def look_while_another_begins():
+        found = look()
+        other = threading.Thread(target=begin)
+        other.start()
+        other.join(SHORT_MS / 1000)
+        return found
+
+    with ready.transaction() as transaction:
+        ready.send("topic", b"value")
+        monkeypatch.setattr(ready, "_outcome", look_while_another_begins)
+    monkeypatch.undo()
+    assert transaction.outcome == "committed"
+    wait_for(lambda: bool(began))
+    assert began[0].outcome == "open"
+
+
+def test_an_outcome_that_another_thread_has_found_out_is_not_overwritten(
+    ready, client, monkeypatch
+):
+    client.held.add(ApiKey.END_TXN)
+    transaction = impatient(ready).transaction()
+    transaction.__enter__()
+    ready.send("topic", b"value")
+    look, closing = ready._outcome, threading.Thread(target=ready.close)
+
+    def look_and_be_overtaken():
+        found = look()
+        if not closing.ident:
+            client.release(ApiKey.END_TXN)
+            closing.start()
+            closing.join(SHORT_MS / 1000)
+        return found
+
+    monkeypatch.setattr(ready, "_outcome", look_and_be_overtaken)
+    with pytest.raises(KafkaTimeoutError):
+        ready.abort_transaction()
+    closing.join(PATIENCE_S)
+    assert transaction.outcome == "aborted"
+
+
 @pytest.mark.conformance("6.24")
 def test_closing_wakes_whoever_waits_for_init(make, client):
     client.held.add(ApiKey.FIND_COORDINATOR)
@@ -823,6 +917,30 @@ def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
 
 
 @pytest.mark.regression("class-9")
+def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():
+    class Producer:
+        pass
+
+    known = len(_live_producers._all())
+    producer: Any = Producer()
+    _live_producers.remember(producer)
+    assert len(_live_producers._all()) == known + 1
+    del producer
+    gc.collect()
+    assert len(_live_producers._all()) == known
+
+
+def test_the_cluster_is_looked_up_under_the_lock(ready, monkeypatch):
+    # Its name is replaced with each answer of metadata, by compiled code.
+    def cluster_id(core):
+        assert ready._io.lock.locked()
+        return "another"
+
+    monkeypatch.setattr(type(ready._core), "cluster_id", property(cluster_id))
+    with pytest.raises(ClaimRefusedError, match="lead to 'another'"):
+        ready._check_cluster(SimpleNamespace(cluster_id="one"))
+
+
 def test_at_exit_what_is_open_is_closed(ready, client):
     ready.begin_transaction()
     ready.send("topic", b"value").result(PATIENCE_S)
@@ -945,8 +1063,9 @@ def test_an_outcome_that_is_known_is_not_asked_for(ready, monkeypatch):
 def test_without_a_commit_that_has_ended_there_is_no_outcome_to_resolve(ready, make, client):
     with pytest.raises(IllegalStateError, match="no commit has ended"):
         ready.resolve_outcome()
-    with pytest.raises(IllegalStateError, match="no commit has ended"):
-        make(None).resolve_outcome()
+    # Closed before the other goes on: a scripted client wakes one of its producers, not both.
+    with make(None) as idempotent, pytest.raises(IllegalStateError, match="no commit has ended"):
+        idempotent.resolve_outcome()
     client.held.add(ApiKey.PRODUCE)
     impatient(ready)
     with pytest.raises(KafkaTimeoutError), ready.transaction():

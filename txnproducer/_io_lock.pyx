@@ -162,7 +162,7 @@ cdef class Turnstile:
 
     cdef void have(self) noexcept:
         """Say that the loop's thread has what it wanted."""
-        txn_store(&self._is_wanted, 0)
+        txn_exchange(&self._is_wanted, 0)
         self._ring()
 
     cdef void _ring(self) noexcept:
@@ -174,6 +174,10 @@ cdef class Turnstile:
         """Wait until the loop's thread has what it wants."""
         cdef PyLockStatus status
         txn_add(&self._sleepers, 1)
+        if not txn_add(&self._is_wanted, 0):
+            # The other has got it since, and saw nobody asleep: nobody would ring.
+            txn_add(&self._sleepers, -1)
+            return 0
         with nogil:
             status = PyThread_acquire_lock_timed(self._bell, SLEEP_US, 0)
         txn_add(&self._sleepers, -1)

@@ -14,7 +14,7 @@ import atexit
 import logging
 import os
 from typing import Protocol
-from weakref import WeakSet
+from weakref import ref
 
 __all__ = ["AT_EXIT_TIMEOUT_S", "forget", "remember"]
 
@@ -35,22 +35,28 @@ class LiveProducer(Protocol):
         ...
 
 
-_live: WeakSet[LiveProducer] = WeakSet()
+# By their ids. Not a WeakSet: that cannot be looked at while other threads open producers.
+_live: dict[int, ref[LiveProducer]] = {}
 
 
 def remember(producer: LiveProducer) -> None:
     """Register a producer that was opened."""
-    _live.add(producer)
+    key = id(producer)
+    _live[key] = ref(producer, lambda _: _live.pop(key, None))
 
 
 def forget(producer: LiveProducer) -> None:
     """Drop a producer that was closed."""
-    _live.discard(producer)
+    _live.pop(id(producer), None)
+
+
+def _all() -> list[LiveProducer]:
+    return [producer for each in list(_live.values()) if (producer := each()) is not None]
 
 
 def _close_all() -> None:
     """Close what the program left open: an open transaction is aborted, not left to time out."""
-    producers = list(_live)
+    producers = _all()
     for producer in producers:
         try:
             producer.close(timeout=AT_EXIT_TIMEOUT_S / len(producers))
@@ -59,7 +65,7 @@ def _close_all() -> None:
 
 
 def _disown_all() -> None:
-    for producer in list(_live):
+    for producer in _all():
         producer.disown()
     _live.clear()
 

@@ -323,6 +323,7 @@ class RecordWriter(_UsualSender):
         has_asked = False
         while True:
             with self._lock:
+                self._check_not_overtaken("partitions_for")
                 now_ms = monotonic_ms()
                 partitions = self._core.partitions_for(topic, now_ms, has_asked=has_asked)
                 self._io.poke()
@@ -369,7 +370,8 @@ class RecordWriter(_UsualSender):
         try:
             self._io.close(limit_s)
         finally:
-            self._settle()
+            with self._lock:
+                self._settle()
 
     def __enter__(self) -> Self:
         self._check_usable("with")
@@ -413,11 +415,21 @@ class RecordWriter(_UsualSender):
             raise self._refusal(call)
         refuse_reentry(self._lock, call)
 
+    def _check_not_overtaken(self, call: str) -> None:
+        """Refuse a call that `close()` has overtaken, on another thread. Call with the lock held.
+
+        What `close()` finds under the lock it ends in good order; what came later would wait for a
+        thread that has ended, or begin what nobody ends.
+        """
+        if self._refusal is not None:
+            raise self._refusal(call)
+
     def _await(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
         """Begin an operation and wait for its end; raise what it ended with."""
         self._check_usable(call)
         began_ns = monotonic_ns()
         with self._lock:
+            self._check_not_overtaken(call)
             result = begin()
             self._io.poke()
             self._io.notify()
@@ -425,6 +437,8 @@ class RecordWriter(_UsualSender):
             raise _advice.timed_out(call, self._config.max_block_ms)
         with self._lock:
             result.acknowledge()
+            # In the same hold: from here on another thread may begin the next transaction.
+            self._settle()
             self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
         if result.error is not None:
             raise result.error
@@ -436,14 +450,16 @@ class RecordWriter(_UsualSender):
             return
         if not self._io.wait_until(lambda: core.cluster_id is not None, self._max_block_s):
             raise _advice.timed_out("join", self._config.max_block_ms)
-        if core.cluster_id != lease.cluster_id:
+        with self._lock:
+            cluster_id = core.cluster_id
+        if cluster_id != lease.cluster_id:
             raise ClaimRefusedError(
                 f"the {lease} is of cluster {lease.cluster_id!r}, and bootstrap_servers lead to"
-                f" {core.cluster_id!r}"
+                f" {cluster_id!r}"
             )
 
     def _settle(self) -> None:
-        """Hear that a call has ended which may tell the transaction's outcome."""
+        """Hear that a call has ended which may tell the transaction's outcome; with the lock."""
 
     def _send_later(self, record: _Record, blocked: AppendBlocked) -> FutureRecordMetadata:
         """Wait for metadata or memory, then append; one `max_block_ms` for all of it."""

@@ -100,6 +100,7 @@ class TransactionalProducer(RecordWriter):
     def _begin(self, transaction: Transaction | None) -> None:
         self._check_usable("begin_transaction")
         with self._lock:
+            self._check_not_overtaken("begin_transaction")
             self._core.begin_transaction()
             self._transaction = transaction
             self._commit = None
@@ -190,15 +191,19 @@ class TransactionalProducer(RecordWriter):
         """
         if self._refusal is _advice.forked:
             raise self._refusal("resolve_outcome")
-        known, commit = self._outcome(), self._last_commit()
+        with self._lock:
+            known, commit, begun = self._outcome(), self._last_commit(), self._commit
         if known == "open" or commit is None:
             raise IllegalStateError(
                 "resolve_outcome(): no commit has ended; call commit_transaction(), or"
                 " abort_transaction()"
             )
         if known == "unknown":
-            known = self._resolved = self._ask_for_outcome(commit)
-            self._settle()
+            known = self._ask_for_outcome(commit)
+            with self._lock:
+                if self._commit is begun:  # else another transaction has begun meanwhile
+                    self._resolved = known
+                    self._settle()
         return known
 
     def _last_commit(self) -> SentCommit | None:
@@ -326,21 +331,26 @@ class TransactionalProducer(RecordWriter):
     # --- how it ended ---------------------------------------------------------------------------
 
     def _end(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
+        self._check_usable(call)  # where it refuses, the lock may not be taken either
         try:
             self._await(call, begin)
         except KafkaError as error:
-            self._settle()
-            lost = None if self._commit is None else self._commit.error
-            is_other = isinstance(lost, CommitOutcomeUnknownError) and lost is not error
-            if lost is not None and is_other and self._outcome() == "unknown":
+            with self._lock:
+                self._settle()
+                lost = None if self._commit is None else self._commit.error
+                is_unknown = self._outcome() == "unknown"
+            if isinstance(lost, CommitOutcomeUnknownError) and lost is not error and is_unknown:
                 # The abort says that the producer has failed; that the commit before it may have
                 # been carried out must not be lost on the way.
                 raise lost from error
             raise
-        self._settle()
 
     def _settle(self) -> None:
-        """Bring the current transaction's `outcome` up to date."""
+        """Bring the current transaction's `outcome` up to date.
+
+        Call with the lock held: another thread may begin the next transaction, or have found out
+        more about this one.
+        """
         if self._transaction is not None:
             self._transaction.outcome = self._outcome()
 

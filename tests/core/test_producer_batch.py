@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any, cast
 
 import pytest
 
@@ -116,6 +117,18 @@ def test_each_record_can_fail_with_an_error_of_its_own():
 
 
 @pytest.mark.conformance("5.28")
+def test_a_record_whose_batch_is_split_between_two_looks_at_it_is_not_done():
+    class Split:
+        is_done = False
+
+        @property
+        def children(self):
+            self.is_done = True  # its own end: its records are its parts' now
+            return ()
+
+    assert not FutureRecordMetadata(cast("Any", Split()), 0, 0, -1, -1).done()
+
+
 def test_callbacks_run_in_append_order_with_results_readable_before_futures_are_done():
     seen: list[tuple[int, bool]] = []
     futures: list[FutureRecordMetadata] = []

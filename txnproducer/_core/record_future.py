@@ -63,10 +63,13 @@ class FutureRecordMetadata:
 
     def done(self) -> bool:
         """Return whether the record was delivered or has failed, and its callback has run."""
-        result = self._result
-        if result.children:
-            result, _ = result.locate(self._index)
-        return result.is_done
+        result, index = self._result, self._index
+        # Whether it is done first: what is split is done only when its parts are there.
+        while result.is_done:
+            if not result.children:
+                return True
+            result, index = result.locate(index)
+        return False
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the record's delivery.

@@ -41,8 +41,9 @@ class SealedRecords:
         Raises:
             Exception: the codec's.
         """
+        records = self.records  # first: they are dropped behind the body
         if self.body is None and self._codec.codec_id:
-            self.body = self._codec.compress(memoryview(self.records)[BATCH_OVERHEAD_BYTES:])
+            self.body = self._codec.compress(memoryview(records)[BATCH_OVERHEAD_BYTES:])
 
     def drop_records(self) -> bool:
         """Keep only what they were compressed to; return whether there is that."""

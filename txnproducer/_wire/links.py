@@ -2,7 +2,7 @@
 
 Why it exists: the loop in `network_client` moves bytes; this answers its questions of "when" and
 "which" from plain values.
-Owns: `Link`, `Backoff`. Must not know: selectors, events, threads.
+Owns: `Link`, `Backoff`, `Known`. Must not know: selectors, events, threads.
 """
 
 from __future__ import annotations
@@ -10,12 +10,25 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from txnproducer._protocol.versions import FinalizedFeatures
+
 from .connection import NEVER_MS, Connection
 from .connector import Connector
 
 UNTIL_NEWS_MS = 2**31 - 1  # "no time is worth waiting for: an event will come"
 _JITTER = 0.2
 _GRACE_MS = 50  # for a connector to tell itself why it is late
+
+
+@dataclass(slots=True)
+class Known:
+    """What connections have told and any thread may ask for.
+
+    Not an attribute of the client itself, which is compiled: without a GIL a read of that could
+    meet an object that the loop's thread has just let go of.
+    """
+
+    features: FinalizedFeatures
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ cdef class NetworkClient:
     cdef public dict _nodes
     cdef public dict _links
     cdef public dict _api_versions
-    cdef public object _features
+    cdef public object _known
     cdef public list _events
     cdef public list _unflushed
     cdef public object _due_ms

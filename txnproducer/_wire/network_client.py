@@ -4,11 +4,10 @@ Why it exists: the core asks `is_ready`, hands over requests and never waits; th
 Owns: the selector, every connection and every attempt to make one, backoff, the nodes' addresses,
 what each node offered.
 Must not know: transactions, leaders, which answers are good.
-Rules: one thread owns it (the I/O thread); `wakeup` and `in_flight_count` alone may be called by
-others. `now_ms` and
-`clock_ms` are the same clock. Each request gets exactly one `ClientResponse`: an answer, a
-time-out (which closes its connection, as in the Java client), or DISCONNECTED, also at `close`.
-Connecting never blocks the loop: see `connector`.
+Rules: one thread owns it (the I/O thread); others may call `wakeup`, `in_flight_count` and
+`finalized_features`. `now_ms` and `clock_ms` are the same clock. Each request gets exactly one
+`ClientResponse`: an answer, a time-out (which closes its connection, as in the Java client), or
+DISCONNECTED, also at `close`. Connecting never blocks the loop: see `connector`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from .codec import Codec
 from .connection import NEVER_MS, Connection
 from .connector import Connected, Connector, ConnectSettings, is_refusal
 from .io_calls import io_calls
-from .links import UNTIL_NEWS_MS, Backoff, Link, hopeless_at_ms
+from .links import UNTIL_NEWS_MS, Backoff, Known, Link, hopeless_at_ms
 from .tcp import BufferSizes
 from .version_choice import choose_version
 from .wakeup import Wakeup
@@ -104,7 +103,7 @@ class NetworkClient:
         }
         self._links: dict[ConnectionId, Link] = {}
         self._api_versions: dict[int, NodeApiVersions] = {}
-        self._features = FinalizedFeatures()
+        self._known = Known(FinalizedFeatures())
         self._events: list[ClientEvent] = []
         self._unflushed: list[Connection] = []
         self._due_ms = 0  # nothing has to be done before; sooner than needed is harmless
@@ -221,7 +220,8 @@ class NetworkClient:
 
     def finalized_features(self) -> FinalizedFeatures:
         """Return the finalized features of the highest epoch seen on any connection."""
-        return self._features
+        features: FinalizedFeatures = self._known.features
+        return features
 
     # --- the loop -------------------------------------------------------------------------------
 
@@ -386,8 +386,8 @@ class NetworkClient:
         link.connection = connection
         self._due_ms = min(self._due_ms, self._due_of(link))
         self._api_versions[connection_id.node_id] = connected.versions.api_versions
-        if connected.versions.features.epoch > self._features.epoch:
-            self._features = connected.versions.features
+        if connected.versions.features.epoch > self._known.features.epoch:
+            self._known.features = connected.versions.features
         self._selector.register(connection.sock, selectors.EVENT_READ, connection)
         _LOG.debug("connected to %s (%s)", self._address(connection_id), connection_id)
         self._events.append(ConnectionEvent(connection_id, ConnectionState.READY))
