@@ -916,7 +916,6 @@ def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
     assert client.is_closed
 
 
-@pytest.mark.regression("class-9")
 def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():
     class Producer:
         pass
@@ -941,6 +940,7 @@ def test_the_cluster_is_looked_up_under_the_lock(ready, monkeypatch):
         ready._check_cluster(SimpleNamespace(cluster_id="one"))
 
 
+@pytest.mark.regression("class-9")
 def test_at_exit_what_is_open_is_closed(ready, client):
     ready.begin_transaction()
     ready.send("topic", b"value").result(PATIENCE_S)
