@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.txn_driver import (
+    NODE,
     TP0,
     TP1,
     begun,
@@ -207,6 +208,39 @@ def test_an_upgrade_is_seen_at_the_end_and_costs_a_bump():
     driver.expect(InitProducerIdRequest, producer=NEXT)
     finish(commit)
     assert driver.manager.is_transaction_v2_enabled
+
+
+@pytest.mark.parametrize("can_bump", [True, False])
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("is_refused_before_it_is_sent", [True, False])
+def test_the_bump_of_an_upgrade_that_fails_abortably_is_still_due(
+    is_commit, is_refused_before_it_is_sent, can_bump
+):
+    driver = with_partition(version=1, can_bump=can_bump)
+    driver.client.set_transaction_version(2)
+    manager = driver.manager
+    finished = manager.begin_commit() if is_commit else manager.begin_abort()
+    driver.expect(EndTxnRequest)
+    if is_refused_before_it_is_sent:
+        manager.handle_coordinator_disconnected(NODE.node_id)
+        driver.expect(FindCoordinatorRequest, ErrorCode.TRANSACTION_ABORTABLE)
+        assert driver.take() is None
+    else:
+        driver.expect(InitProducerIdRequest, ErrorCode.TRANSACTION_ABORTABLE)
+    finish(finished)
+    assert driver.state is S.ABORTABLE_ERROR
+    with pytest.raises(KafkaError):
+        manager.begin_transaction()
+    abort = manager.begin_abort()
+    # A transaction v2 under the epoch of a v1 one would be joined by what that left on its way.
+    if is_refused_before_it_is_sent:
+        driver.expect(FindCoordinatorRequest)
+    bump = driver.expect(InitProducerIdRequest, producer=NEXT)
+    assert (bump.producer_id, bump.producer_epoch) == (77, 0)
+    finish(abort)
+    assert manager.producer_id_and_epoch == NEXT
+    manager.begin_transaction()
+    assert manager.is_transaction_v2_enabled
 
 
 @pytest.mark.conformance("3.50")

@@ -317,6 +317,11 @@ class TransactionCourse(TxnRequestFlow):
         if self.must_bump_from_client:
             self._is_bump_required = True
 
+    def epoch_bump_failed(self) -> None:
+        """Take in that the epoch was not raised; it is raised when the next transaction ends."""
+        # Whatever version is spoken by now: after an upgrade it is v2, and the bump is v1's.
+        self._is_bump_required = True
+
     def maybe_update_transaction_v2_enabled(self, *, on_initialization: bool) -> None:
         """Read the finalized features, if there is a newer reading."""
         features = self._client.finalized_features()

@@ -152,6 +152,10 @@ class TransactionActions(Protocol):
         """Raise the epoch when this transaction ends, if that is the client's to do."""
         ...
 
+    def epoch_bump_failed(self) -> None:
+        """Take in that the epoch was not raised; it is raised when the next transaction ends."""
+        ...
+
     def coordinator_found(self, key_type: CoordinatorType, key: str, node: BrokerNode) -> None:
         """Take in a coordinator's address."""
         ...

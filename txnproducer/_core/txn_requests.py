@@ -197,7 +197,7 @@ class InitProducerIdHandler(TxnRequestHandler):
             self.result.fail(error)
         else:
             self._on_bump_end()
-            self._actions.require_epoch_bump()  # it did not happen, so it is still due
+            self._actions.epoch_bump_failed()
 
 
 class AddPartitionsToTxnHandler(TxnRequestHandler):
