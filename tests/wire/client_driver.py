@@ -82,6 +82,17 @@ class Driver:
         self.until(lambda: bool(self.ends(connection)))
         return self.ends(connection)[0]
 
+    def refusal(self, connection: ConnectionId = BOOTSTRAP) -> ConnectionEvent:
+        """Ask for a connection, again after each cut, until it is refused; return the refusal."""
+
+        def refusals() -> list[ConnectionEvent]:
+            self.client.is_ready(connection, clock_ms())
+            refused = ConnectionState.AUTHENTICATION_FAILED
+            return [end for end in self.ends(connection) if end.state is refused]
+
+        self.until(lambda: bool(refusals()))
+        return refusals()[0]
+
     def send(
         self,
         body: m.Request = END_TXN,

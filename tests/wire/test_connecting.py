@@ -327,8 +327,7 @@ def test_a_tls_client_at_a_plaintext_listener_is_told_so(
     drive: Open, certificates: dict[str, Path]
 ) -> None:
     with FakeBroker() as broker:
-        end = drive(broker.address, **tls(certificates)).fail_to_connect()
-    assert end.state is REFUSED
+        end = drive(broker.address, **tls(certificates)).refusal()
     assert isinstance(end.error, SslAuthenticationError)
     assert "does not speak TLS" in str(end.error)
 
@@ -337,8 +336,7 @@ def test_a_plaintext_client_at_a_tls_listener_is_told_so(
     drive: Open, certificates: dict[str, Path]
 ) -> None:
     with FakeBroker(tls=listener(certificates["ip"])) as broker:
-        end = drive(broker.address).fail_to_connect()
-    assert end.state is REFUSED
+        end = drive(broker.address).refusal()
     assert isinstance(end.error, SslAuthenticationError)
     assert "speaks TLS" in str(end.error)
 

@@ -3,8 +3,8 @@
 Why it exists: name look-ups, TLS handshakes and logins block or need many turns. Here
 they run one after the other, within one deadline, and every error keeps its own type; the client's
 loop gets a socket that is ready for requests, or the reason why there is none.
-Owns: the thread, the socket until it is handed over, the finding out why a broker hung up.
-Must not know: backoff, requests, events.
+Owns: the thread, the socket until it is handed over, the suspicion of a wrong protocol.
+Must not know: backoff, requests, events, how a suspicion is checked (`diagnosis`).
 Rules: bounded by the deadline at every step; an abandoned attempt closes its own socket;
 `clock_ms` is the caller's clock. A wrong password or an unknown authority is told at once: these
 are `AuthenticationError`s, all else may pass by itself and is tried again by the client.
@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, TypeAlias, TypeVar
 
 from txnproducer._protocol.messages import BrokerNode
@@ -35,11 +36,10 @@ from .handshake import (
     SaslLogin,
     exchange_api_versions,
     exchange_login,
-    exchange_sasl_question,
     make_mechanism,
 )
 from .tcp import BufferSizes, open_tcp
-from .tls import is_sasl, is_tls, make_ssl_context, needs_tls, not_tls, tls_error
+from .tls import is_sasl, is_tls, make_ssl_context, needs_tls, tls_error
 
 T = TypeVar("T")
 AnySocket: TypeAlias = "socket.socket | ssl.SSLSocket"
@@ -48,6 +48,14 @@ _SIZE = struct.Struct(">i")
 _MAX_HANDSHAKE_ANSWER_BYTES = 10_000_000
 _TLS_ALERT = 0x15
 _LARGEST_CORRELATION_ID = 2**31 - 1
+
+
+class Suspicion(Enum):
+    """Why a broker may have closed a connection without a word."""
+
+    WANTS_TLS = auto()  # a client without TLS was cut during its first exchange
+    WANTS_NO_TLS = auto()  # a client with TLS was cut during the TLS handshake
+    WANTS_SASL = auto()  # a client without a login was cut after its first request
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,9 @@ class Connector:
         clock_ms: the caller's clock.
         deadline_ms: when to give up, on that clock.
         on_done: called on the connector's thread once there is an outcome to `collect`.
-        must_ask_for_sasl: find out whether the listener wants a login that is not configured.
+
+    Attributes:
+        suspicion: what a failed attempt may be due to, if the broker closed the connection.
     """
 
     def __init__(
@@ -131,15 +141,14 @@ class Connector:
         clock_ms: Callable[[], int],
         deadline_ms: int,
         on_done: Callable[[], None],
-        must_ask_for_sasl: bool = False,
     ) -> None:
         self.deadline_ms = deadline_ms
+        self.suspicion: Suspicion | None = None
         self._node = node
         self._address = f"{node.host}:{node.port}"
         self._settings = settings
         self._clock_ms = clock_ms
         self._on_done = on_done
-        self._must_ask_for_sasl = must_ask_for_sasl
         self._lock = threading.Lock()
         self._is_abandoned = False
         self._sock: AnySocket | None = None
@@ -189,7 +198,7 @@ class Connector:
 
     def _connect(self) -> Connected:
         self._open()
-        correlation_ids = _correlation_ids()
+        correlation_ids = new_correlation_ids()
         settings = self._settings
         versions = self._drive_first(exchange_api_versions(settings.client_id, correlation_ids))
         login = None
@@ -203,8 +212,6 @@ class Connector:
                 versions.sasl_authenticate_version,
             )
             session_lifetime_ms = self._drive(exchange_login(login, correlation_ids))
-        elif self._must_ask_for_sasl:
-            self._drive(exchange_sasl_question(settings.client_id, correlation_ids))
         sock = self._connected_sock
         sock.setblocking(False)
         return Connected(
@@ -217,30 +224,28 @@ class Connector:
         context = self._settings.ssl_context
         if context is None:
             return
-        sock = self._connected_sock
         try:
-            # Wrapped before the handshake, so that `abandon` can end a handshake that hangs.
-            self._keep(
-                context.wrap_socket(
-                    sock,
-                    server_hostname=self._node.host.rstrip("."),
-                    do_handshake_on_connect=False,
-                )
-            )
-            tls_sock = self._connected_sock
-            tls_sock.settimeout(self._remaining_s())
-            if isinstance(tls_sock, ssl.SSLSocket):
-                tls_sock.do_handshake()
+            self._speak_tls(context)
         except TimeoutError as error:
             raise self._timed_out("TLS handshake") from error
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
-            if self._speaks_plaintext():
-                raise not_tls(self._address) from error
+            self.suspicion = Suspicion.WANTS_NO_TLS
             raise DisconnectError(
                 f"{self._address} closed the connection during the TLS handshake: {error}"
             ) from error
         except ssl.SSLError as error:
             raise tls_error(error, self._address, self._node.host) from error
+
+    def _speak_tls(self, context: ssl.SSLContext) -> None:
+        # Wrapped before the handshake, so that `abandon` can end a handshake that hangs.
+        tls_sock = context.wrap_socket(
+            self._connected_sock,
+            server_hostname=self._node.host.rstrip("."),
+            do_handshake_on_connect=False,
+        )
+        self._keep(tls_sock)
+        tls_sock.settimeout(self._remaining_s())
+        tls_sock.do_handshake()
 
     def _open_tcp(self) -> socket.socket:
         return open_tcp(
@@ -257,8 +262,7 @@ class Connector:
             raise tls_error(error, self._address, self._node.host) from error
         except DisconnectError as error:
             if self._settings.ssl_context is None:
-                if self._speaks_tls():
-                    raise needs_tls(self._address) from error
+                self.suspicion = Suspicion.WANTS_TLS
             elif not self._settings.security.get("ssl_certfile"):
                 hint = "does the broker ask for a client certificate? then set ssl_certfile"
                 raise DisconnectError(f"{error} ({hint})") from error
@@ -306,36 +310,6 @@ class Connector:
             data += chunk
         return bytes(data)
 
-    # --- why did it hang up? -------------------------------------------------------------------
-
-    def _speaks_tls(self) -> bool:
-        """Try a TLS greeting on a second connection; nothing secret is sent."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        try:
-            with self._open_tcp() as sock:
-                sock.settimeout(self._remaining_s())
-                with context.wrap_socket(sock, server_hostname=self._node.host):
-                    return True
-        except (KafkaError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            return False
-        except ssl.SSLError as error:
-            # An alert is TLS as well; only bytes of another protocol are not.
-            return "ALERT" in (error.reason or "")
-        except OSError:
-            return False
-
-    def _speaks_plaintext(self) -> bool:
-        """Ask for the API versions without TLS on a second connection: nothing secret."""
-        exchange = exchange_api_versions(self._settings.client_id, _correlation_ids())
-        try:
-            self._keep(self._open_tcp())
-            self._drive(exchange)
-        except (KafkaError, OSError):
-            return False
-        return True
-
     # --- small things --------------------------------------------------------------------------
 
     @property
@@ -374,7 +348,7 @@ def is_refusal(error: KafkaError) -> bool:
     return isinstance(error, InvalidConfigurationError)
 
 
-def _correlation_ids() -> Iterator[int]:
+def new_correlation_ids() -> Iterator[int]:
     """Yield a connection's numbers: 0 to the largest int32, then again."""
     number = 0
     while True:

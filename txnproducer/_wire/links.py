@@ -55,7 +55,6 @@ class Link:
         failures: attempts and connections in a row that ended without a single answer.
         retry_at_ms: not to be tried again before.
         last_attempt_ms: when it was last tried; -1 if never.
-        is_sasl_suspected: the broker hung up on a first request, as listeners do that want SASL.
     """
 
     connection: Connection | None = None
@@ -63,7 +62,6 @@ class Link:
     failures: int = 0
     retry_at_ms: int = 0
     last_attempt_ms: int = -1
-    is_sasl_suspected: bool = False
 
     def rank(self, now_ms: int, is_bootstrap: bool) -> tuple[int, int, int] | None:
         """Return how good the node is for any request (less is better); None while it backs off.

@@ -42,7 +42,8 @@ from txnproducer.errors import (
 
 from .codec import Codec
 from .connection import NEVER_MS, Connection
-from .connector import Connected, Connector, ConnectSettings, is_refusal
+from .connector import Connected, Connector, ConnectSettings, Suspicion, is_refusal
+from .diagnosis import Diagnoses
 from .io_calls import io_calls
 from .links import UNTIL_NEWS_MS, Backoff, Known, Link, hopeless_at_ms
 from .tcp import BufferSizes
@@ -109,6 +110,7 @@ class NetworkClient:
         self._due_ms = 0  # nothing has to be done before; sooner than needed is harmless
         self._is_closed = False
         self._wakeup = Wakeup()
+        self._diagnoses = Diagnoses(self._settings, clock_ms, self._wakeup.set)
         self._calls = io_calls(turnstile or new_turnstile())
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup, selectors.EVENT_READ, None)
@@ -349,7 +351,6 @@ class NetworkClient:
             self._clock_ms,
             now_ms + self._setup_timeouts.after(link.failures),
             self._wakeup.set,
-            link.is_sasl_suspected,
         )
         try:
             connector.start()
@@ -370,6 +371,8 @@ class NetworkClient:
                 self._take_over(connection_id, link, outcome, now_ms)
             elif outcome is not None:
                 self._attempt_failed(connection_id, link, outcome, now_ms)
+        if self._diagnoses.are_under_way:
+            self._tell_verdicts()
 
     def _take_over(
         self, connection_id: ConnectionId, link: Link, connected: Connected, now_ms: int
@@ -384,6 +387,8 @@ class NetworkClient:
             self._rng,
         )
         link.connection = connection
+        node = self._nodes[connection_id.node_id]
+        self._diagnoses.rule_out(node, Suspicion.WANTS_TLS, Suspicion.WANTS_NO_TLS)
         self._due_ms = min(self._due_ms, self._due_of(link))
         self._api_versions[connection_id.node_id] = connected.versions.api_versions
         if connected.versions.features.epoch > self._known.features.epoch:
@@ -395,11 +400,15 @@ class NetworkClient:
     def _attempt_failed(
         self, connection_id: ConnectionId, link: Link, error: KafkaError, now_ms: int
     ) -> None:
+        suspicion = None
         if link.connector is not None:
+            suspicion = link.connector.suspicion
             link.connector.abandon()
             link.connector = None
         link.back_off(self._reconnects, now_ms)
         self._tell_end(connection_id, error)
+        if suspicion is not None:
+            self._suspect(connection_id, suspicion, now_ms)
 
     def _disconnect(self, connection: Connection, error: KafkaError, now_ms: int) -> None:
         """End a connection that broke."""
@@ -407,11 +416,33 @@ class NetworkClient:
         if link is None or link.connection is not connection:
             return
         if connection.has_answered:
-            link.failures, link.is_sasl_suspected = 0, False
-        elif connection.in_flight_count and isinstance(error, DisconnectError):
-            link.is_sasl_suspected = True  # the next attempt asks
+            link.failures = 0
+        is_cut = connection.in_flight_count > 0 and isinstance(error, DisconnectError)
         link.back_off(self._reconnects, now_ms)
         self._end(link, connection, error, now_ms)
+        if connection.has_answered:
+            self._diagnoses.rule_out(self._nodes[connection.id.node_id], Suspicion.WANTS_SASL)
+        elif is_cut and self._settings.sasl_mechanism is None:
+            self._suspect(connection.id, Suspicion.WANTS_SASL, now_ms)
+
+    def _suspect(self, connection_id: ConnectionId, suspicion: Suspicion, now_ms: int) -> None:
+        """Have an address asked, beside the retry, why it closed a connection."""
+        node = self._nodes[connection_id.node_id]
+        self._rule_out_what_is_answered()
+        self._diagnoses.suspect(connection_id, node, suspicion, now_ms)
+
+    def _tell_verdicts(self) -> None:
+        """Tell what diagnoses have found as the refusal of the connection that was cut."""
+        self._rule_out_what_is_answered()
+        for connection_id, node, refusal in self._diagnoses.verdicts():
+            now = self._nodes.get(connection_id.node_id)
+            if now is not None and (now.host, now.port) == (node.host, node.port):
+                self._tell_end(connection_id, refusal)
+
+    def _rule_out_what_is_answered(self) -> None:
+        for connection_id, link in self._links.items():
+            if link.connection is not None and link.connection.has_answered:
+                self._diagnoses.rule_out(self._nodes[connection_id.node_id], Suspicion.WANTS_SASL)
 
     def _forget(self, connection_id: ConnectionId, error: KafkaError | None) -> None:
         """End a connection, or the making of one, that nothing is wrong with."""
@@ -452,5 +483,6 @@ class NetworkClient:
         self._is_closed = True
         for connection_id in list(self._links):
             self._forget(connection_id, DisconnectError("the client was closed"))
+        self._diagnoses.close()
         self._unflushed.clear()
         self._selector.close()

@@ -1,0 +1,178 @@
+"""Find out why a broker closed a connection without a word, beside the next attempts to connect.
+
+Why it exists: a listener with another protocol says nothing to a stranger, it hangs up; so does a
+proxy or a broker that is stopped. A second connection tells them apart. The client does not wait
+for it: a peer that accepts it and stays silent would hold up a healthy cluster.
+Owns: the questions, when one is asked, the verdicts. Must not know: attempts, backoff, events.
+Rules: one question takes a second at most; an address is asked once a minute at most, and no more
+once it has spoken the protocol in question; only what is certain becomes a verdict; nothing secret
+is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from txnproducer._protocol.events import ConnectionId
+from txnproducer._protocol.messages import BrokerNode
+from txnproducer.errors import DisconnectError, KafkaError
+
+from .connector import (
+    Connected,
+    Connector,
+    ConnectSettings,
+    Suspicion,
+    is_refusal,
+    new_correlation_ids,
+)
+from .handshake import exchange_api_versions, exchange_sasl_question
+from .tls import needs_tls, not_tls
+
+Address: TypeAlias = tuple[str, int]
+
+_LOG = logging.getLogger(__name__)
+
+LONGEST_MS = 1_000
+PAUSE_MS = 60_000
+
+
+class Diagnosis(Connector):
+    """One question to one address; its outcome is a refusal, or an error that proves nothing.
+
+    Args:
+        suspicion: what is asked.
+        node: the broker's address.
+        settings: what all connections have in common.
+        clock_ms: the caller's clock.
+        on_done: called on the diagnosis's thread once there is an outcome to `collect`.
+    """
+
+    def __init__(
+        self,
+        suspicion: Suspicion,
+        node: BrokerNode,
+        settings: ConnectSettings,
+        clock_ms: Callable[[], int],
+        on_done: Callable[[], None],
+    ) -> None:
+        super().__init__(node, settings, clock_ms, clock_ms() + LONGEST_MS, on_done)
+        self._asks = suspicion
+
+    def _connect(self) -> Connected:
+        if self._asks is Suspicion.WANTS_TLS:
+            self._greet_with_tls()
+        elif self._asks is Suspicion.WANTS_NO_TLS:
+            self._ask_without_tls()
+        else:
+            self._ask_for_sasl()
+        raise DisconnectError(f"{self._address} does not say why it closed a connection")
+
+    def _ask_without_tls(self) -> None:
+        self._keep(self._open_tcp())
+        try:
+            self._drive(exchange_api_versions(self._settings.client_id, new_correlation_ids()))
+        except KafkaError as error:  # even a TLS alert: it proves nothing against TLS
+            raise DisconnectError(f"{self._address} does not answer without TLS") from error
+        raise not_tls(self._address)
+
+    def _greet_with_tls(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        self._keep(self._open_tcp())
+        try:
+            self._speak_tls(context)
+        except ssl.SSLError as error:
+            # An alert is TLS as well; only bytes of another protocol are not.
+            if "ALERT" not in (error.reason or ""):
+                raise
+        raise needs_tls(self._address)
+
+    def _ask_for_sasl(self) -> None:
+        self._open()
+        client_id, correlation_ids = self._settings.client_id, new_correlation_ids()
+        self._drive(exchange_api_versions(client_id, correlation_ids))
+        self._drive(exchange_sasl_question(client_id, correlation_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A diagnosis under way, and the connection that gave the reason for it."""
+
+    connection: ConnectionId
+    node: BrokerNode
+    suspicion: Suspicion
+    diagnosis: Diagnosis
+
+
+class Diagnoses:
+    """All diagnoses of one client.
+
+    Args:
+        settings: what all connections have in common.
+        clock_ms: the client's clock.
+        on_done: wakes the loop, which then calls `verdicts`.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectSettings,
+        clock_ms: Callable[[], int],
+        on_done: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._on_done = on_done
+        self._ruled_out: set[tuple[Address, Suspicion]] = set()
+        self._asked_ms: dict[Address, int] = {}
+        self._under_way: list[_Asked] = []
+
+    @property
+    def are_under_way(self) -> bool:
+        """Whether a diagnosis has not been collected yet."""
+        return bool(self._under_way)
+
+    def rule_out(self, node: BrokerNode, *suspicions: Suspicion) -> None:
+        """Note that an address has spoken the protocol; a verdict that comes later is void."""
+        self._ruled_out.update(((node.host, node.port), each) for each in suspicions)
+
+    def suspect(
+        self, connection: ConnectionId, node: BrokerNode, suspicion: Suspicion, now_ms: int
+    ) -> None:
+        """Begin to ask an address why it closed a connection, unless it is not to be asked now."""
+        address = node.host, node.port
+        asked_ms = self._asked_ms.get(address)
+        is_too_soon = asked_ms is not None and now_ms - asked_ms < PAUSE_MS
+        if is_too_soon or (address, suspicion) in self._ruled_out:
+            return
+        diagnosis = Diagnosis(suspicion, node, self._settings, self._clock_ms, self._on_done)
+        try:
+            diagnosis.start()
+        except RuntimeError as error:  # no more threads, or the interpreter is about to end
+            _LOG.debug("cannot ask %s:%s why it hung up: %s", *address, error)
+            return
+        self._asked_ms[address] = now_ms
+        self._under_way.append(_Asked(connection, node, suspicion, diagnosis))
+
+    def verdicts(self) -> Iterator[tuple[ConnectionId, BrokerNode, KafkaError]]:
+        """Yield the refusals that are certain, each once, with the connection and its address."""
+        for asked in list(self._under_way):
+            outcome = asked.diagnosis.collect()
+            if outcome is None:
+                continue
+            self._under_way.remove(asked)
+            address = asked.node.host, asked.node.port
+            _LOG.debug("%s:%s was asked why it hung up: %s", *address, outcome)
+            is_void = (address, asked.suspicion) in self._ruled_out
+            if isinstance(outcome, KafkaError) and is_refusal(outcome) and not is_void:
+                yield asked.connection, asked.node, outcome
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        for asked in self._under_way:
+            asked.diagnosis.abandon()
+        self._under_way.clear()
