@@ -21,7 +21,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
-.PHONY: help demo test lint types unit simulation integration integration-all test-spark-versions examples chaos chaos-spark sim sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test lint types unit simulation integration integration-all test-spark-versions examples chaos chaos-spark sim sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,8 +70,16 @@ coverage: .venv/.installed-dev  ## the unit tests again, with the branches they 
 integration: .venv/.installed-dev  ## tests on real Apache Kafka brokers and Spark, and every program in examples/
 	$(PYTEST) integration -m 'integration and not long' --numprocesses=2 --dist=worksteal
 
-integration-all: .venv/.installed-dev  ## the same, with those that take minutes each
+integration-all: .venv/.installed-release  ## the same, with those that take minutes each
 	$(PYTEST) integration -m integration --numprocesses=2 --dist=worksteal
+
+package: .venv/.installed-release  ## build the source distribution and both wheels, check them, and use each in a fresh environment
+	rm -rf dist
+	$(BIN)/python -m build --sdist --outdir dist
+	TXNPRODUCER_IMPL=cython $(BIN)/python -m build --wheel --outdir dist
+	TXNPRODUCER_IMPL=python $(BIN)/python -m build --wheel --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(PYTEST) integration/test_install.py -m integration
 
 test-spark-versions: .venv/.installed-dev  ## the Spark part on PySpark 4.0, 4.1 and 4.3, each in an environment of its own
 	$(BIN)/python -m integration.spark_versions $(ARGS)
@@ -154,3 +162,7 @@ COMPILED = setup.py $(wildcard txnproducer/*.pyx txnproducer/*.pxd txnproducer/_
 	@echo 'Installing txnproducer and its development tools into .venv (once; a few minutes the first time)'
 	@$(PIP_INSTALL) --editable '.[demo]' --group dev --group bench
 	@touch $@ .venv/.installed-demo
+
+.venv/.installed-release: .venv/.installed-dev
+	@$(PIP_INSTALL) --group release
+	@touch $@

@@ -1,14 +1,16 @@
-"""The compiled parts: optional, and no reason for an installation to fail.
+"""The compiled parts, which are optional: an installation never fails because of them.
 
-Without a C compiler the sources are interpreted, and pure Python twins take over; all else of the
-package is described in pyproject.toml. `TXNPRODUCER_IMPL` decides here as it does later: with
-`python` nothing is compiled, with `cython` (for whoever builds wheels) what does not compile fails
-the build.
+Without a working C compiler the sources are interpreted, and pure Python twins take over. The rest
+of the package is described in pyproject.toml. `TXNPRODUCER_IMPL` decides here as it does at run
+time: `python` compiles nothing; `cython`, for release builds, fails the build if a part does not
+compile.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import select
 import sysconfig
 from multiprocessing import get_start_method
 from pathlib import Path
@@ -18,6 +20,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 WANTED = os.environ.get("TXNPRODUCER_IMPL", "").strip().lower()
+IS_OPTIONAL = WANTED != "cython"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 # Without the interpreter's own -g: what a debugger needs would be most of a wheel.
 FLAGS = ["-O2", "-g0", "-fno-strict-aliasing"]
@@ -31,8 +34,10 @@ WRITTEN = {
     "txnproducer._record._speedups": "txnproducer/_record/_speedups.pyx",
     "txnproducer._io_lock": "txnproducer/_io_lock.pyx",
     "txnproducer._usual_send": "txnproducer/_usual_send.pyx",
-    "txnproducer._wire._io_calls": "txnproducer/_wire/_io_calls.pyx",
 }
+if hasattr(select, "epoll"):
+    # Without epoll (macOS) the loop uses Python's own calls beside the other compiled parts.
+    WRITTEN["txnproducer._wire._io_calls"] = "txnproducer/_wire/_io_calls.pyx"
 # Compiled as they are, with the types of a .pxd beside them. They lie in `_compiled`, where they
 # are found under their own names; so they can be interpreted all the same. Without types it does
 # not pay: fewer instructions, but so much more code that the processor waits for it (a short
@@ -75,7 +80,7 @@ UNCHECKED = {"boundscheck": False, "wraparound": False}
 
 
 class BuildAll(build_ext):
-    """Build all of them, or none: they rely on each other."""
+    """Build all of them, or none, since they rely on each other."""
 
     def run(self) -> None:
         """Build, and copy into the source tree if that is wanted."""
@@ -106,7 +111,7 @@ def drop_others(built: list[Path]) -> None:
 
 
 def extensions() -> list[Extension]:
-    """Return what is compiled."""
+    """Return the extensions to build: all of them, or none."""
     if WANTED == "python":
         return []
     written = compiled(WRITTEN, {**DIRECTIVES, **UNCHECKED})
@@ -116,32 +121,52 @@ def extensions() -> list[Extension]:
         for module in modules
         if HAS_GIL or module not in READ_WITHOUT_LOCK
     ]
-    sources = {name: name.replace(".", "/") + ".py" for name in names}
-    interpreted = compiled(sources, DIRECTIVES)
+    interpreted = compiled({name: name.replace(".", "/") + ".py" for name in names}, DIRECTIVES)
     for each in interpreted:
         package, _, module = each.name.rpartition(".")
         each.name = f"{package}._compiled.{module}"
-    return [*written, *interpreted]
+    made = [*written, *interpreted]
+    # Cython leaves out a source that it cannot translate, unless the build must fail.
+    return made if len(made) == len(WRITTEN) + len(names) else []
 
 
 def compiled(sources: dict[str, str], directives: dict[str, object]) -> list[Extension]:
-    """Return extensions in C, by name."""
-    options = {
-        "extra_compile_args": FLAGS,
-        "include_dirs": [str(Path(HEADERS[0]).parent)],
-        "depends": HEADERS,
-        "optional": WANTED != "cython",
-    }
-    made = [Extension(name, [source], **options) for name, source in sources.items()]
-    # What is made on the way does not belong into the package.
-    return cythonize(  # type: ignore[no-any-return]
-        made,
+    """Translate sources to C, and return their extensions."""
+    made = cythonize(
+        [
+            Extension(
+                name,
+                [source],
+                extra_compile_args=FLAGS,
+                include_dirs=[str(Path(HEADERS[0]).parent)],
+                depends=HEADERS,
+            )
+            for name, source in sources.items()
+        ],
         compiler_directives=directives,
+        # Generated C does not belong into the package.
         build_dir="build",
+        exclude_failures=IS_OPTIONAL,
         quiet=True,
-        # Started in any other way, each process would run this file anew.
+        # With another start method each worker process would run this file again.
         nthreads=(os.cpu_count() or 1) if get_start_method() == "fork" else 0,
     )
+    for each in made:
+        # Set here, because cythonize makes new extensions and does not keep it.
+        each.optional = IS_OPTIONAL
+    return made  # type: ignore[no-any-return]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAll})
+def description() -> str:
+    """Return the README without its links into the checkout, which a package index would break."""
+    text = Path("README.md").read_text("utf-8")
+    text = re.sub(r"\[(\S+)\]\(\1\)", r"`\1`", text)
+    return re.sub(r"\[([^\]]+)\]\((?!https?://|#)([^)]+)\)", r"\1 (`\2`)", text)
+
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildAll},
+    long_description=description(),
+    long_description_content_type="text/markdown",
+)

@@ -1,4 +1,4 @@
-"""The compiled twin of `io_calls`: see there."""
+"""The compiled twin of `io_calls`: see there. It is built only where there is epoll."""
 
 from cpython.buffer cimport (
     PyBUF_SIMPLE,
@@ -16,7 +16,6 @@ from os import strerror
 cdef extern from *:
     """
     #include <errno.h>
-    #ifdef __linux__
     #include <sys/epoll.h>
     static int txn_wait(int selector_fd, int* fds, int* masks, int count, int timeout_ms) {
         struct epoll_event events[64];
@@ -29,12 +28,6 @@ cdef extern from *:
         }
         return ready < 0 ? -errno : ready;
     }
-    #else
-    /* Nobody gets here: without epoll, Python's calls are used. */
-    static int txn_wait(int selector_fd, int* fds, int* masks, int count, int timeout_ms) {
-        return -ENOSYS;
-    }
-    #endif
     """
     int txn_wait(int selector_fd, int* fds, int* masks, int count, int timeout_ms) nogil
 
