@@ -1,8 +1,9 @@
-"""Every program in examples/ runs to its end and shows what it promises."""
+"""Every program in examples/ shows what it promises, and the first pages run as they stand."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
-FOLDER = Path(__file__).resolve().parent.parent / "examples"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "examples"
 LONG = {
     "spark_batch.py": "a session of Spark more; test_spark_batch.py has all that it shows",
     "spark_data_source.py": "the same; test_spark_data_source.py has all that it shows",
@@ -82,3 +84,28 @@ def test_an_example_starts_its_own_broker_where_none_is_named():
     done = run("transaction.py", TXNPRODUCER_BOOTSTRAP="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Starting a Kafka broker" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        (
+            "docs/quickstart.md",
+            ["committed", "b'customer 7' b'order 1'", "b'customer 8' b'order 2'"],
+        ),
+        ("README.md", ["committed 0"]),
+    ],
+)
+def test_the_first_pages_of_the_documentation_run_as_they_stand(kafka_cluster, page, says):
+    text = (ROOT / page).read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    program = "\n".join(blocks).replace("localhost:9092", kafka_cluster.bootstrap_servers)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[: len(says)] == says
