@@ -14,6 +14,7 @@ import pytest
 from tests.live_client import LiveClient
 from txnproducer import TransactionalProducer, _record_writer
 from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
 PATIENCE_S = 10.0
 CALLS = {
@@ -25,6 +26,14 @@ CALLS = {
     "abort": lambda one: one.abort_transaction(),
     "partitions_for": lambda one: one.partitions_for("topic"),
     "metrics": lambda one: one.metrics(),
+    "init": lambda one: one.init_transactions(),
+    "begin": lambda one: one.begin_transaction(),
+    "offsets": lambda one: one.send_offsets_to_transaction(
+        {TopicPartition("in", 0): 5}, ConsumerGroupMetadata("group")
+    ),
+    "lease": lambda one: one.lease(1),
+    "adopt": lambda one: one.adopt([]),
+    "resolve_outcome": lambda one: one.resolve_outcome(),
 }
 
 

@@ -13,9 +13,18 @@ from txnproducer.errors import (
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
+    TransactionAbortableError,
 )
 
-__all__ = ["closed", "flush_timed_out", "forked", "not_open", "timed_out", "topic_unknown"]
+__all__ = [
+    "closed",
+    "flush_timed_out",
+    "forked",
+    "lost_in_callback",
+    "not_open",
+    "timed_out",
+    "topic_unknown",
+]
 
 _GOES_ON = "It goes on in the background: call {call}() again to wait for it, or close()."
 # What a time-out most often means, by the call that timed out.
@@ -67,6 +76,15 @@ def flush_timed_out(limit_s: float) -> KafkaTimeoutError:
     return KafkaTimeoutError(
         f"flush did not finish within {limit_s:g} s: some records are still on their way."
         " They go on; call flush() again to wait for them."
+    )
+
+
+def lost_in_callback(topic: str) -> KafkaError:
+    """Return why a transaction cannot be committed: a delivery callback could not send in it."""
+    return TransactionAbortableError(
+        f"a delivery callback could not send to {topic!r}: the record had to wait for metadata or"
+        " memory, and a callback cannot. Call partitions_for() for the topic before, or send from"
+        " another thread; abort this transaction"
     )
 
 

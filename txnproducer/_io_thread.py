@@ -137,6 +137,10 @@ class PolledClient(Protocol):
         ...
 
 
+class WaitInCallbackError(IllegalStateError):
+    """The refusal of a call that would have to wait, in a delivery callback."""
+
+
 class _Wait:
     """One thread that waits: it sleeps without the loop's lock, and takes it to look.
 
@@ -206,6 +210,18 @@ class IoThread:
         """Tell whether the caller runs on this thread, that is, in a delivery callback."""
         return threading.get_ident() == self._thread.ident
 
+    def refuse_in_callback(self) -> None:
+        """Refuse a call that would wait for its own thread.
+
+        Raises:
+            WaitInCallbackError: the caller is a delivery callback.
+        """
+        if self.is_current:
+            raise WaitInCallbackError(
+                "a delivery callback runs on the thread that does the work, and cannot wait"
+                " for it: call this on another thread"
+            )
+
     def poke(self) -> None:
         """End the loop's sleep, because the core has work. Call with `lock` held."""
         if self._is_polling:
@@ -229,7 +245,7 @@ class IoThread:
             What `is_done()` said last.
 
         Raises:
-            IllegalStateError: called in a delivery callback, which would wait for itself.
+            WaitInCallbackError: called in a delivery callback, which would wait for itself.
         """
         refuse_reentry(self.lock, "result")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -237,11 +253,7 @@ class IoThread:
         with self.lock:
             if is_done():
                 return True
-            if self.is_current:
-                raise IllegalStateError(
-                    "a delivery callback runs on the thread that does the work, and cannot wait"
-                    " for it: call this on another thread"
-                )
+            self.refuse_in_callback()
         try:
             with self.lock:
                 self._waits.append(wait)

@@ -28,7 +28,13 @@ from txnproducer._core.batch_future import FutureBatchMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.txn_result import TransactionalRequestResult
-from txnproducer._io_thread import IoThread, monotonic_ms, monotonic_ns, wall_clock_ms
+from txnproducer._io_thread import (
+    IoThread,
+    WaitInCallbackError,
+    monotonic_ms,
+    monotonic_ns,
+    wall_clock_ms,
+)
 from txnproducer._leases import TransactionLease
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.format import Header
@@ -295,7 +301,7 @@ class RecordWriter(_UsualSender):
         Raises:
             KafkaTimeoutError: not done in time; the records are still on their way.
         """
-        self._check_usable("flush")
+        self._check_can_wait("flush")
         limit_s = self._delivery_s if timeout is None else _seconds(timeout)
         began_ns = monotonic_ns()
         with self._lock:
@@ -324,6 +330,8 @@ class RecordWriter(_UsualSender):
         while True:
             with self._lock:
                 self._check_not_overtaken("partitions_for")
+                if not self._core.knows_topic(topic):
+                    self._io.refuse_in_callback()
                 now_ms = monotonic_ms()
                 partitions = self._core.partitions_for(topic, now_ms, has_asked=has_asked)
                 self._io.poke()
@@ -415,6 +423,11 @@ class RecordWriter(_UsualSender):
             raise self._refusal(call)
         refuse_reentry(self._lock, call)
 
+    def _check_can_wait(self, call: str) -> None:
+        """Refuse a call that has to wait, where that is impossible, before it begins anything."""
+        self._check_usable(call)
+        self._io.refuse_in_callback()
+
     def _check_not_overtaken(self, call: str) -> None:
         """Refuse a call that `close()` has overtaken, on another thread. Call with the lock held.
 
@@ -426,7 +439,7 @@ class RecordWriter(_UsualSender):
 
     def _await(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
         """Begin an operation and wait for its end; raise what it ended with."""
-        self._check_usable(call)
+        self._check_can_wait(call)
         began_ns = monotonic_ns()
         with self._lock:
             self._check_not_overtaken(call)
@@ -488,11 +501,13 @@ class RecordWriter(_UsualSender):
                     core.needs_wakeup = False
                     self._io.poke()
                     return future
-        except BaseException:
+        except BaseException as error:
             # Refused, interrupted, or called where waiting is impossible: leave the queue for
             # memory, where nobody else is served before the first.
             with self._lock:
                 core.give_up_append(blocked)
+                if isinstance(error, WaitInCallbackError):
+                    core.fail_transaction(_advice.lost_in_callback(topic))
             raise
 
     def _wait_to_append(self, blocked: AppendBlocked, timeout_s: float) -> bool:

@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
+from txnproducer import _advice
 from txnproducer._columns import Block
 from txnproducer._core.batch_future import FutureBatchMetadata, RowsTaken
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._core.row_appender import RowRun
-from txnproducer._io_thread import IoThread, monotonic_ms
+from txnproducer._io_thread import IoThread, WaitInCallbackError, monotonic_ms
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer._row_runs import PartitionsFor, RowSorter
 from txnproducer.config import ProducerConfig
@@ -208,6 +209,8 @@ class RowSender:
         if isinstance(error, TransactionAbortedError):
             return  # the one that may be open now has nothing to do with these rows
         taken_count = call.future.taken_count
+        if isinstance(error, WaitInCallbackError):
+            error = _advice.lost_in_callback(call.topic)
         if isinstance(error, IllegalStateError) and not taken_count and not call.is_in_doubt:
             return  # the caller's mistake; a commit that is under way must not suffer by it
         cause = error if isinstance(error, KafkaError) else None

@@ -16,6 +16,7 @@ from txnproducer._core.commit_evidence import ResolvedOutcome, SentCommit, resol
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._leases import TransactionLease, TransactionReceipt
 from txnproducer._record_writer import OnDelivery, RecordWriter
+from txnproducer._turnstile import refuse_reentry
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -191,6 +192,8 @@ class TransactionalProducer(RecordWriter):
         """
         if self._refusal is _advice.forked:
             raise self._refusal("resolve_outcome")
+        refuse_reentry(self._lock, "resolve_outcome")
+        self._io.refuse_in_callback()
         with self._lock:
             known, commit, begun = self._outcome(), self._last_commit(), self._commit
         if known == "open" or commit is None:
@@ -273,8 +276,10 @@ class TransactionalProducer(RecordWriter):
                 differ for one claim: abort. None of the receipts is taken then.
         """
         self._check_usable("adopt")
+        adopted = tuple(receipts)  # the caller's code, if it is a generator: not under the lock
         with self._lock:
-            self._core.adopt(receipts)
+            self._check_not_overtaken("adopt")
+            self._core.adopt(adopted)
 
     @classmethod
     def resume(

@@ -237,10 +237,9 @@ class ProducerCore(Appender):
         Raises:
             KafkaError: the cluster refuses to tell.
         """
-        snapshot = self._metadata.topics.get(topic)
-        if snapshot is not None and snapshot.partition_count:
+        if self.knows_topic(topic):
             self._metadata.add_topic(topic, now_ms)
-            return snapshot.partitions()
+            return self._metadata.topics[topic].partitions()
         stored = self._metadata.take_topic_error(topic)
         error = self._metadata.fatal_error or name_error(topic) or (stored if has_asked else None)
         if error is not None:
@@ -249,6 +248,11 @@ class ProducerCore(Appender):
         self._metadata.request_topic(topic)
         self.needs_wakeup = True
         return None
+
+    def knows_topic(self, topic: str) -> bool:
+        """Return whether `partitions_for` can answer without asking the cluster."""
+        snapshot = self._metadata.topics.get(topic)
+        return snapshot is not None and snapshot.partition_count > 0
 
     def is_topic_decided(self, topic: str) -> bool:
         """Return whether `partitions_for`, having asked, would return or raise."""

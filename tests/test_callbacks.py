@@ -1,0 +1,171 @@
+"""Calls in delivery callbacks: what cannot wait there is refused, and nothing fails in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+import pytest
+
+from tests.live_client import LiveClient
+from txnproducer import TransactionalProducer, _record_writer
+from txnproducer._protocol.messages import ApiKey
+from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.records import ConsumerGroupMetadata, TopicPartition
+
+PATIENCE_S = 10.0
+CALLS = {
+    "init_transactions": lambda one: one.init_transactions(),
+    "commit_transaction": lambda one: one.commit_transaction(),
+    "abort_transaction": lambda one: one.abort_transaction(),
+    "send_offsets_to_transaction": lambda one: one.send_offsets_to_transaction(
+        {TopicPartition("in", 0): 5}, ConsumerGroupMetadata("group")
+    ),
+    "lease": lambda one: one.lease(1),
+    "hand over": lambda one: one.lease(0),
+    "flush": lambda one: one.flush(),
+    "partitions_for": lambda one: one.partitions_for("other"),
+    "resolve_outcome": lambda one: one.resolve_outcome(),
+}
+
+
+@pytest.fixture
+def client(monkeypatch):
+    client = LiveClient(topics={"topic": 1, "other": 1})
+    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
+    return client
+
+
+@pytest.fixture
+def one(client):
+    with TransactionalProducer("boot:9092", "txn", linger_ms=0, max_block_ms=10_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        yield producer
+
+
+def in_callback(one, call):
+    """Make a call in a delivery callback; return what it raised, or None."""
+    raised: list[Any] = []
+    has_run = threading.Event()
+
+    def callback(*_):
+        try:
+            call(one)
+        except KafkaError as error:
+            raised.append(error)
+        else:
+            raised.append(None)
+        has_run.set()
+
+    one.send("topic", b"first", on_delivery=callback).result(PATIENCE_S)
+    assert has_run.wait(PATIENCE_S)
+    return raised[0]
+
+
+def state_of(one, client):
+    with one._lock:
+        core, manager = one._core, one._core.transaction_manager
+        return (
+            one.transaction_state,
+            manager._pending,
+            len(manager._queue),
+            manager.part,
+            manager._leasing,
+            manager.last_commit,
+            sorted(core._metadata._wanted),
+            core._accumulator.is_flush_in_progress,
+            [kind for kind in client.sent_kinds() if kind is not ApiKey.PRODUCE],
+        )
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_call_that_would_wait_in_a_callback_changes_nothing(one, client, call):
+    seen: list[Any] = []
+
+    def look_and_call(producer):
+        seen.append(state_of(producer, client))
+        try:
+            call(producer)
+        finally:
+            seen.append(state_of(producer, client))
+
+    assert isinstance(in_callback(one, look_and_call), IllegalStateError)
+    before, after = seen
+    assert before == after
+    one.send("topic", b"second")
+    one.commit_transaction()
+    assert [request.is_commit for request in client.sent(ApiKey.END_TXN)] == [True]
+
+
+def test_a_block_in_which_a_callback_tries_to_commit_is_committed_as_a_whole_or_not_at_all(
+    one, client
+):
+    one.abort_transaction()
+    with contextlib.suppress(ValueError), one.transaction() as transaction:
+        assert in_callback(one, lambda producer: producer.commit_transaction()) is not None
+        raise ValueError("the second half")
+    assert transaction.outcome == "aborted"
+    assert not any(request.is_commit for request in client.sent(ApiKey.END_TXN))
+
+
+def test_what_is_known_is_told_in_a_callback(one):
+    one.partitions_for("other")
+    assert in_callback(one, lambda producer: producer.partitions_for("other")) is None
+
+
+# --- records that a callback cannot send
+
+
+ROWS = {
+    "send": lambda one, topic: one.send(topic, b"x" * 16_000),
+    "send_batch": lambda one, topic: one.send_batch(topic, [b"x" * 16_000]),
+    "send_batch by key": lambda one, topic: one.send_batch(topic, [b"x" * 16_000], [b"key"]),
+    "send_batch by partition": lambda one, topic: one.send_batch(
+        topic, [b"x" * 16_000], None, None, [0]
+    ),
+}
+
+
+def assert_is_not_committed(one, client, topic):
+    with pytest.raises(KafkaError, match=f"callback could not send to '{topic}'") as raised:
+        one.commit_transaction()
+    assert raised.value.recovery == "abort"
+    one.abort_transaction()
+    assert not any(request.is_commit for request in client.sent(ApiKey.END_TXN))
+    with one.transaction():
+        one.send(topic, b"next").result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("send", ROWS.values(), ids=ROWS)
+def test_a_record_that_would_wait_for_its_topic_in_a_callback_fails_the_transaction(
+    one, client, send
+):
+    raised = in_callback(one, lambda producer: send(producer, "other"))
+    assert isinstance(raised, IllegalStateError)
+    assert_is_not_committed(one, client, "other")
+
+
+@pytest.mark.parametrize("send", ROWS.values(), ids=ROWS)
+def test_a_record_that_would_wait_for_memory_in_a_callback_fails_the_transaction(client, send):
+    with TransactionalProducer(
+        "boot:9092", "txn", linger_ms=0, buffer_memory=40_000, max_block_ms=10_000
+    ) as one:
+        one.init_transactions()
+        one.partitions_for("other")
+        one.begin_transaction()
+
+        def fill_and_send(producer):
+            with producer._lock:
+                client.held.add(ApiKey.PRODUCE)
+            for _ in range(2):
+                producer.send("topic", b"x" * 16_000, partition=0)
+            send(producer, "other")
+
+        raised = in_callback(one, fill_and_send)
+        assert isinstance(raised, IllegalStateError)
+        assert one.metrics()["waiting-threads"] == 0
+        with one._lock:
+            client.release(ApiKey.PRODUCE)
+        assert_is_not_committed(one, client, "other")
