@@ -900,9 +900,10 @@ def test_a_client_that_always_fails_does_not_hang_the_close(make, client):
 def test_a_closed_producer_goes_in_silence_when_the_interpreter_ends(make, monkeypatch):
     one = make(None)
     one.close(PATIENCE_S)
-    for name in ("_advice", "warnings"):  # modules lose their names then, one after the other
-        monkeypatch.setattr(_record_writer, name, None)
-    one.__del__()
+    with monkeypatch.context() as patch:
+        for name in ("_advice", "warnings"):  # modules lose their names then, one after the other
+            patch.setattr(_record_writer, name, None)
+        one.__del__()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

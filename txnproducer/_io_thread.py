@@ -196,6 +196,7 @@ class IoThread:
         self._orphaned_at_ms: int | None = None
         self._must_stop = False
         self._has_stopped = False
+        self._closing: set[int] = set()  # the threads that are in `close`
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, core: DrivenCore) -> None:
@@ -280,11 +281,33 @@ class IoThread:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def close(self, timeout_s: float) -> bool:
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread is gone."""
+        return not self._thread.is_alive()
+
+    @property
+    def can_wait_for_end(self) -> bool:
+        """Whether the caller may wait: not in a callback, nor where it interrupts its `close`."""
+        return not self.is_current and threading.get_ident() not in self._closing
+
+    def initiate_close(self) -> None:
+        """Begin to end in good order, without waiting."""
+        with self.lock:
+            self._driven.initiate_close(monotonic_ms())
+            self.poke()
+            self.notify()
+
+    def close(self, timeout_s: float, forced_s: float | None = None) -> bool:
         """End in good order within the time-out, and then by force.
 
-        In a delivery callback it ends by force at once and waits for nothing. An interrupt while
-        waiting forces the end too, and is raised when everything is released.
+        Several threads may call it: each waits for the same end, and the first whose time is up
+        forces it. In a delivery callback it ends by force at once and waits for nothing. An
+        interrupt while waiting forces the end too, and is raised when everything is released.
+
+        Args:
+            timeout_s: seconds to end in good order.
+            forced_s: seconds to wait for the thread after that; None for a few.
 
         Returns:
             True if it ended in good order.
@@ -294,19 +317,19 @@ class IoThread:
             self._force()
             return False
         ended = False
+        caller = threading.get_ident()
         try:
-            with self.lock:
-                core.initiate_close(monotonic_ms())
-                self.poke()
-                self.notify()
+            self._closing.add(caller)
+            self.initiate_close()
             ended = self.wait_until(lambda: core.is_closed, timeout_s)
         finally:
             if not ended:
                 self._force()
-            self._thread.join(_FORCED_CLOSE_S)
+            self._thread.join(_FORCED_CLOSE_S if forced_s is None else forced_s)
             # A core that cannot even be forced must not keep the thread (and the process) alive.
             self._must_stop = True
             self._leaving.set()
+            self._closing.discard(caller)
         return ended
 
     def orphan(self) -> None:

@@ -3,9 +3,9 @@
 Why it exists: a child process inherits a producer whose thread and sockets stay with the parent,
 and a process that ends inherits nothing at all. Both are better told than found out.
 Owns: the register of open producers, the hooks of the interpreter.
-Must not know: what a producer does beyond the two calls below.
-Rules: a producer is registered weakly, the hooks never raise, and the one at exit takes a few
-seconds at most, however many producers there are and however dead the brokers.
+Must not know: what a producer does beyond the calls below.
+Rules: a producer is registered weakly until its thread has ended, and the hooks never raise. At
+exit all producers begin to close before one is waited for, and one deadline holds for all of them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections.abc import Callable
 from typing import Protocol
 from weakref import ref
+
+from txnproducer._io_thread import monotonic_ms
 
 __all__ = ["AT_EXIT_TIMEOUT_S", "forget", "remember"]
 
@@ -26,8 +29,12 @@ AT_EXIT_TIMEOUT_S = 5.0
 class LiveProducer(Protocol):
     """A producer, as these hooks see it."""
 
-    def close(self, timeout: float | None = None) -> None:
-        """Close it."""
+    def initiate_close(self) -> None:
+        """Begin to close it, without waiting."""
+        ...
+
+    def close_by(self, deadline_ms: int) -> None:
+        """Close it before a time of the I/O thread's clock."""
         ...
 
     def disown(self) -> None:
@@ -46,7 +53,7 @@ def remember(producer: LiveProducer) -> None:
 
 
 def forget(producer: LiveProducer) -> None:
-    """Drop a producer that was closed."""
+    """Drop a producer whose thread has ended."""
     _live.pop(id(producer), None)
 
 
@@ -58,10 +65,17 @@ def _close_all() -> None:
     """Close what the program left open: an open transaction is aborted, not left to time out."""
     producers = _all()
     for producer in producers:
-        try:
-            producer.close(timeout=AT_EXIT_TIMEOUT_S / len(producers))
-        except Exception:  # noqa: BLE001 - the others have to be closed as well
-            _LOG.exception("could not close a producer at exit")
+        _try(producer.initiate_close)
+    deadline_ms = monotonic_ms() + round(AT_EXIT_TIMEOUT_S * 1000)
+    for producer in producers:
+        _try(producer.close_by, deadline_ms)
+
+
+def _try(step: Callable[..., None], *arguments: int) -> None:
+    try:
+        step(*arguments)
+    except Exception:  # noqa: BLE001 - the others have to be closed as well
+        _LOG.exception("could not close a producer at exit")
 
 
 def _disown_all() -> None:

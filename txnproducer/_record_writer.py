@@ -62,6 +62,10 @@ _TIMES = {
 _CLOSE_AFTER_ERROR_S = 30.0
 # Behind a time-out of the core, until what it says has reached the caller.
 _MOMENT_S = 2.0
+# At the interpreter's exit, for all producers together and at least for each: a forced end needs
+# milliseconds, unless a callback blocks.
+_EXIT_MOMENT_S = 1.0
+_SHORT_S = 0.05
 
 
 if TYPE_CHECKING or IMPL != "cython":
@@ -114,7 +118,6 @@ class RecordWriter(_UsualSender):
         self._rows = RowSender(self._core, self._io, config)
         self._io.start(self._core)
         self._refusal = None
-        self._is_end_awaited = False
         _live_producers.remember(self)
 
     @property
@@ -354,9 +357,11 @@ class RecordWriter(_UsualSender):
     def close(self, timeout: float | None = None) -> None:
         """Deliver what was sent, abort an open transaction, finish a commit under way, and end.
 
-        Closing again does nothing. In a delivery callback it acts as with a time-out of 0. In a
-        signal handler or a finalizer that has interrupted another call of this producer, it waits
-        for nothing: the producer ends behind it, in good order, and that call with it.
+        A second call, on another thread or at the end of a `with`, waits for the same end with a
+        time-out of its own; after that end it does nothing. In a delivery callback the first call
+        acts as with a time-out of 0, and a second one does nothing. In a signal handler or a
+        finalizer that has interrupted another call of this producer, `close` waits for nothing:
+        the producer goes on to its end in good order, and that call ends with it.
 
         Args:
             timeout: seconds after which what is left is failed by force; None for
@@ -365,21 +370,46 @@ class RecordWriter(_UsualSender):
         Raises:
             ValueError: the time-out is negative.
         """
-        limit_s = self._delivery_s if timeout is None else _seconds(timeout)
-        if self._refusal is not None and not self._is_end_awaited:
+        self._close(self._delivery_s if timeout is None else _seconds(timeout))
+
+    def initiate_close(self) -> None:
+        """Begin to close, and wait for nothing: several producers can end at the same time."""
+        if self._refusal is None:
+            self._refuse_as_closed()
+            self._io.initiate_close()
+
+    def close_by(self, deadline_ms: int) -> None:
+        """Close at the interpreter's exit.
+
+        Args:
+            deadline_ms: when what is left is failed by force. A callback that blocks is left to
+                itself a moment later.
+        """
+        left_s = (deadline_ms - monotonic_ms()) / 1000
+        self._close(max(0.0, left_s), max(_SHORT_S, left_s + _EXIT_MOMENT_S))
+
+    def _close(self, limit_s: float, *forced_s: float) -> None:
+        if self._refusal not in (None, _advice.closed):
             return
-        self._refusal = _advice.closed
-        self._be_slow()
-        self._is_end_awaited = self._lock.is_mine()
-        if self._is_end_awaited:  # by the next who closes it, at the latest where the process ends
+        is_first = self._refusal is None
+        self._refuse_as_closed()
+        if self._lock.is_mine():  # the next call waits, at the latest the interpreter's exit
             self._io.orphan()
             return
-        _live_producers.forget(self)
+        if not is_first and not self._io.can_wait_for_end:
+            return
         try:
-            self._io.close(limit_s)
+            if not self._io.has_ended:
+                self._io.close(limit_s, *forced_s)
         finally:
             with self._lock:
                 self._settle()
+            if self._io.has_ended:  # until then a fork or the exit still has to know of it
+                _live_producers.forget(self)
+
+    def _refuse_as_closed(self) -> None:
+        self._refusal = _advice.closed
+        self._be_slow()
 
     def __enter__(self) -> Self:
         self._check_usable("with")

@@ -1,0 +1,195 @@
+"""The end of a producer that several ask for: two threads, a callback, a handler, the exit."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.live_client import LiveClient
+from txnproducer import TransactionalProducer, _live_producers, _record_writer
+from txnproducer._protocol.messages import ApiKey
+from txnproducer.errors import KafkaError
+
+PATIENCE_S = 10.0
+MOMENT_S = 0.1  # in which a call that should wait would have returned
+
+
+@pytest.fixture
+def clients(monkeypatch):
+    made: list[LiveClient] = []
+
+    def make_client(*_: Any, **_more: Any) -> LiveClient:
+        made.append(LiveClient())
+        return made[-1]
+
+    monkeypatch.setattr(_record_writer, "NetworkClient", make_client)
+    return made
+
+
+@pytest.fixture
+def open_one(clients):
+    """Make producers with an open transaction, whose end the cluster does not answer."""
+    made: list[TransactionalProducer] = []
+
+    def make():
+        one = TransactionalProducer("boot:9092", f"txn-{len(made)}", linger_ms=0)
+        made.append(one)
+        one.init_transactions()
+        one.begin_transaction()
+        one.send("topic", b"value").result(PATIENCE_S)
+        clients[-1].held.add(ApiKey.END_TXN)
+        return one
+
+    yield make
+    for one in made:
+        one.close(0)
+
+
+def start(call, *arguments):
+    thread = threading.Thread(target=call, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def wait_for(is_so):
+    end_s = time.monotonic() + PATIENCE_S
+    while not is_so() and time.monotonic() < end_s:
+        time.sleep(0.001)
+    assert is_so()
+
+
+def test_a_second_close_waits_for_the_same_end(open_one, clients):
+    one = open_one()
+    first = start(one.close)
+    wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
+    second = start(one.close)
+    second.join(MOMENT_S)
+    assert second.is_alive()
+    clients[0].release(ApiKey.END_TXN)
+    second.join(PATIENCE_S)
+    assert not second.is_alive()
+    assert clients[0].is_closed
+    assert one.transaction_state == "READY"  # in good order
+    first.join(PATIENCE_S)
+
+
+def test_a_second_close_is_bounded_by_its_own_time_out_which_forces_the_end(open_one, clients):
+    one = open_one()
+    first = start(one.close)
+    wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
+    one.close(0.01)
+    assert not one._io._thread.is_alive()
+    first.join(PATIENCE_S)
+    assert not first.is_alive()
+
+
+def test_a_second_close_in_a_callback_waits_for_nothing(open_one, clients):
+    one = open_one()
+    clients[0].held.add(ApiKey.PRODUCE)
+    ended = []
+
+    def close_again(_metadata, _error):
+        one.close()
+        ended.append(one._io.has_ended)
+
+    one.send("topic", b"value", on_delivery=close_again)
+    wait_for(lambda: clients[0].waiting(ApiKey.PRODUCE))
+    first = start(one.close)
+    wait_for(lambda: one._refusal is not None)
+    clients[0].release(ApiKey.PRODUCE)
+    wait_for(lambda: ended)
+    clients[0].release(ApiKey.END_TXN)
+    first.join(PATIENCE_S)
+    assert not first.is_alive()
+    assert ended == [False]
+    assert one.transaction_state == "READY"  # the first one's end was not forced
+
+
+def test_a_signal_handler_that_interrupts_a_close_waits_for_nothing(open_one, clients):
+    one = open_one()
+    returned = []
+
+    def close_again(*_):
+        one.close()
+        returned.append(clients[0].is_closed)
+        clients[0].release(ApiKey.END_TXN)
+
+    before = signal.signal(signal.SIGALRM, close_again)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        one.close(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert returned == [False]
+    assert one.transaction_state == "READY"
+
+
+def test_closing_after_the_end_does_nothing(open_one):
+    one = open_one()
+    one.close(0)
+    one.close()
+    assert one._io.has_ended
+
+
+def test_a_producer_is_known_to_the_hooks_until_its_thread_has_ended(open_one, clients):
+    one = open_one()
+    first = start(one.close)
+    wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
+    assert one in _live_producers._all()
+    clients[0].release(ApiKey.END_TXN)
+    first.join(PATIENCE_S)
+    assert one not in _live_producers._all()
+
+
+# --- the interpreter's exit -------------------------------------------------------------------
+
+
+def test_at_exit_all_begin_to_close_before_one_is_waited_for(open_one, clients, monkeypatch):
+    monkeypatch.setattr(_live_producers, "AT_EXIT_TIMEOUT_S", PATIENCE_S)
+    producers = [open_one() for _ in range(3)]
+    monkeypatch.setattr(_live_producers, "_all", lambda: producers)
+    leaving = start(_live_producers._close_all)
+    wait_for(lambda: all(client.sent(ApiKey.END_TXN) for client in clients))
+    for client in clients:
+        client.release(ApiKey.END_TXN)
+    leaving.join(PATIENCE_S)
+    assert [one.transaction_state for one in producers] == ["READY"] * 3
+
+
+class Leaving:
+    """A producer that takes its time to close."""
+
+    def __init__(self, clock, log):
+        self.clock, self.log = clock, log
+
+    def initiate_close(self):
+        self.log.append("begun")
+
+    def close_by(self, deadline_ms):
+        self.clock[0] += 3000
+        self.log.append(deadline_ms)
+        raise KafkaError("the others are closed all the same")
+
+
+def test_one_deadline_holds_for_all_producers_at_exit(monkeypatch):
+    clock, log = [100], list[object]()
+    monkeypatch.setattr(_live_producers, "monotonic_ms", lambda: clock[0])
+    producers = [Leaving(clock, log), Leaving(clock, log)]
+    monkeypatch.setattr(_live_producers, "_all", lambda: producers)
+    _live_producers._close_all()
+    assert log == ["begun", "begun", 5100, 5100]
+
+
+@pytest.mark.parametrize(("left_ms", "limits"), [(3000, (3.0, 4.0)), (-2000, (0.0, 0.05))])
+def test_what_is_left_of_the_deadline_bounds_each_wait(open_one, monkeypatch, left_ms, limits):
+    one = open_one()
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(_record_writer, "monotonic_ms", lambda: 10_000)
+        patch.setattr(one._io, "close", lambda *given: seen.append(given))
+        one.close_by(10_000 + left_ms)
+    assert seen == [limits]
