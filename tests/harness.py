@@ -101,7 +101,7 @@ class CoreHarness:
         self.client.set_transaction_version(transaction_version)
         settings.setdefault("linger_ms", 0)
         given = {"bootstrap_servers": "boot:9092", "transactional_id": transactional_id}
-        self.config = ProducerConfig.build(**given, **settings)
+        self.config = ProducerConfig.build(**given | settings)
         self.client.max_in_flight = self.config.max_in_flight_requests_per_connection
         self.rng = random.Random(seed)
         self.core = ProducerCore(self.config, self.client, self, self.rng, 0)

@@ -314,6 +314,24 @@ def test_a_leader_named_in_the_refusal_is_used_at_once():
     assert len(harness.client.sent(ApiKey.METADATA)) <= asked + 1
 
 
+def test_a_leader_that_no_metadata_named_is_reached_at_the_address_in_the_refusal():
+    harness = idempotent(node_count=1)
+    (future,), (request,) = send_each(harness, 1)
+    new = BrokerNode(7, "broker-7", 9092)
+    assert 7 not in harness.client.known
+    harness.client.is_answering_metadata = False
+    harness.client.answer_produce(
+        request,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        current_leader=LeaderIdAndEpoch(7, 9),
+        nodes=(new,),
+    )
+    harness.client.prepare_produce(base_offset=4)
+    harness.run_until(future.done)
+    assert harness.client.known[7] == new
+    assert [b.node_id for b in harness.sent_batches()] == [0, 7]
+
+
 def test_a_leader_named_that_is_known_already_changes_nothing():
     harness = idempotent(node_count=2)
     (future,), (request,) = send_each(harness, 1)

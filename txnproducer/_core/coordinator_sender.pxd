@@ -11,6 +11,7 @@ cdef class CoordinatorSender:
     cdef public RequestTracker _requests
     cdef public Metadata _metadata
     cdef public RecordAccumulator _accumulator
+    cdef public object _refusals
     cdef public object _request_timeout_ms
     cdef public object _retry_backoff_ms
     cdef public MarkerGate _gate

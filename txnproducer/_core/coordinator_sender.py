@@ -11,6 +11,8 @@ Rules:
 * A coordinator that can't be reached, or that the cluster no longer has, is looked up again.
 * Data and new partitions wait until the previous transaction's markers are written
   (`marker_gate`).
+* A refused login fails the requests if the one in hand goes to that broker, or if it may go to any
+  broker and all of them refuse. (Java looks at the node that the request goes to as well.)
 * Coordinators have connections of their own, so that a large Produce request does not delay an
   EndTxn.
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import logging
 
+from txnproducer._core.login_refusals import LoginRefusals
 from txnproducer._core.marker_gate import MarkerGate
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.ports import KafkaClient
@@ -54,6 +57,7 @@ class CoordinatorSender:
         requests: sends.
         metadata: asked for an update where no broker can be reached.
         accumulator: its unsent batches are dropped where the transaction ends without them.
+        refusals: tell whether any broker is left that may take a request.
         request_timeout_ms: how long a request waits for its broker's connection.
         retry_backoff_ms: how long to wait when no broker can be asked.
     """
@@ -65,6 +69,7 @@ class CoordinatorSender:
         requests: RequestTracker,
         metadata: Metadata,
         accumulator: RecordAccumulator,
+        refusals: LoginRefusals,
         *,
         request_timeout_ms: int,
         retry_backoff_ms: int,
@@ -74,6 +79,7 @@ class CoordinatorSender:
         self._requests = requests
         self._metadata = metadata
         self._accumulator = accumulator
+        self._refusals = refusals
         self._request_timeout_ms = request_timeout_ms
         self._retry_backoff_ms = retry_backoff_ms
         self._gate = MarkerGate(client, requests, transactions.transactional_id)
@@ -206,12 +212,23 @@ class CoordinatorSender:
         """Take in the news of a connection: a coordinator that is gone is looked up again."""
         connection = event.connection
         if event.state is ConnectionState.AUTHENTICATION_FAILED:
-            self._fail_authentication(event.error)
+            if self._is_hopeless_after_refusal_by(connection):
+                self._fail_authentication(event.error)
         elif (
             event.state is ConnectionState.DISCONNECTED
             and connection.channel is Channel.COORDINATOR
         ):
             self._transactions.handle_coordinator_disconnected(connection.node_id)
+
+    def _is_hopeless_after_refusal_by(self, connection: ConnectionId) -> bool:
+        """Return whether the request in hand can go nowhere now that a broker has refused us."""
+        handler = self._in_hand
+        if handler is None:
+            return False  # the next one tries to connect again, and is refused by itself
+        if handler.needs_coordinator is None:
+            return self._refusals.leave_none
+        node = self._transactions.coordinator(handler.needs_coordinator)
+        return node is not None and connection == (node.node_id, Channel.COORDINATOR)
 
     def _fail_authentication(self, error: KafkaError | None) -> None:
         reason = (

@@ -17,6 +17,7 @@ from txnproducer._core.append_blocked import AppendBlocked as AppendBlocked
 from txnproducer._core.append_blocked import BlockReason as BlockReason
 from txnproducer._core.appender import Appender, AppendOptions
 from txnproducer._core.coordinator_sender import CoordinatorSender
+from txnproducer._core.login_refusals import LoginRefusals
 from txnproducer._core.metadata import Metadata, name_error
 from txnproducer._core.metadata_refresher import MetadataRefresher
 from txnproducer._core.metrics import Metrics
@@ -113,6 +114,7 @@ class ProducerCore(Appender):
             transactions,
             metrics,
         )
+        self._refusals = LoginRefusals(metadata)
         self._coordinators = (
             None
             if transactions is None
@@ -122,6 +124,7 @@ class ProducerCore(Appender):
                 self._requests,
                 metadata,
                 accumulator,
+                self._refusals,
                 request_timeout_ms=config.request_timeout_ms,
                 retry_backoff_ms=config.retry_backoff_ms,
             )
@@ -310,9 +313,10 @@ class ProducerCore(Appender):
                 self._handle_connection_event(event)
 
     def _handle_connection_event(self, event: ConnectionEvent) -> None:
+        self._refusals.handle_connection_event(event)
         if event.state is ConnectionState.READY:
             return
-        if event.state is ConnectionState.AUTHENTICATION_FAILED:
+        if event.state is ConnectionState.AUTHENTICATION_FAILED and self._refusals.leave_none:
             self._metadata.fatal_error = event.error or AuthenticationError()
         self._metadata.request_update()
         if self._coordinators is not None:

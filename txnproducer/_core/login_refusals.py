@@ -1,0 +1,44 @@
+"""Which brokers refuse this client, and whether that leaves one to ask.
+
+Why it exists: one broker's refusal (an expired certificate, a password that has not been
+replicated yet) says nothing about the others. A request that any broker can answer fails when all
+of them refuse; a request to one broker fails when that one does.
+Owns: the last word of each broker. Must not know: requests.
+Rule: a broker that could never be reached is no hope, a broker that was reached before is: it may
+be back in a moment.
+"""
+
+from __future__ import annotations
+
+from txnproducer._core.metadata import Metadata
+from txnproducer._protocol.events import Channel, ConnectionEvent, ConnectionState
+
+
+class LoginRefusals:
+    """Follow the connections on which requests for any broker go.
+
+    Args:
+        metadata: names the brokers that there are.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._last: dict[int, ConnectionState] = {}
+
+    def handle_connection_event(self, event: ConnectionEvent) -> None:
+        """Take in the news of a connection."""
+        node_id, channel = event.connection
+        if channel is not Channel.DATA:
+            return
+        if event.state is ConnectionState.DISCONNECTED:
+            self._last.setdefault(node_id, event.state)
+        else:
+            self._last[node_id] = event.state
+
+    @property
+    def leave_none(self) -> bool:
+        """Whether each broker has refused, or could never be reached; at least one has refused."""
+        nodes = {*(node.node_id for node in self._metadata.bootstrap_nodes), *self._metadata.nodes}
+        states = {self._last.get(node_id, ConnectionState.READY) for node_id in nodes}
+        refused = ConnectionState.AUTHENTICATION_FAILED
+        return refused in states and ConnectionState.READY not in states
