@@ -36,6 +36,11 @@ def run(*arguments: str):
     return CliRunner().invoke(main, list(arguments))
 
 
+def caused_by(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -45,6 +50,14 @@ def run(*arguments: str):
         (errors.TopicAuthorizationError("x"), 4),
         (errors.CommitOutcomeUnknownError("x"), 5),
         (errors.KafkaError("x", recovery="abort"), 3),
+        (errors.InvalidProducerEpochError("x", recovery="abort"), 4),
+        (errors.RecordTooLargeError("x", recovery="abort"), 4),
+        (errors.UnknownTopicOrPartitionError("x"), 4),
+        (errors.InvalidTopicError("x", recovery="abort"), 4),
+        (errors.ThrottlingQuotaExceededError("x"), 4),
+        (caused_by(errors.TransactionAbortableError("x"), errors.ProducerFencedError("y")), 4),
+        (caused_by(errors.KafkaTimeoutError("x"), OSError("y")), 3),
+        (caused_by(errors.CommitOutcomeUnknownError("x"), errors.ProducerFencedError("y")), 5),
         (errors.UnknownConfigError("x"), 2),
     ],
 )

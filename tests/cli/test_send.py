@@ -6,10 +6,12 @@ import io
 import json
 from typing import Any, cast
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from txnproducer.cli import main, send
+from txnproducer.cli._readback import ID_HEADER
 from txnproducer.errors import CommitOutcomeUnknownError, KafkaError
 
 
@@ -35,6 +37,7 @@ class FakeProducer:
     def __init__(self, fails=None, ends_as=None):
         self.ends_as = ends_as
         self.log = []
+        self.headers = []
         self.fails = fails or {}
         self.offset = 0
 
@@ -50,6 +53,7 @@ class FakeProducer:
 
     def send(self, topic, value, key, headers, partition):
         self._do("send", key, value)
+        self.headers.append(headers)
         self.offset += 1
         return FakeFuture((topic, 0, self.offset - 1))
 
@@ -160,13 +164,31 @@ def test_a_full_chunk_is_sent_before_the_next_one_is_read():
 
 
 def test_lines_lose_their_ends_and_give_keys_where_a_separator_is_named():
-    lines = io.BytesIO(b"a:1\r\nb:2:3\nplain\n\n")
-    assert list(send._lines(lines, ":")) == [
+    lines = b"a:1\r\nb:2:3\n:\n\n"
+    assert list(send._lines(io.BytesIO(lines[:-1]), ":")) == [
         (b"a", b"1"),
         (b"b", b"2:3"),
-        (None, b"plain"),
-        (None, b""),
+        (b"", b""),
     ]
+    assert list(send._lines(io.BytesIO(lines), None))[2:] == [(None, b":"), (None, b"")]
+
+
+@pytest.mark.parametrize("line", [b"plain\n", b"\n"])
+def test_a_line_without_the_separator_is_refused_by_its_number(line):
+    producer, report = FakeProducer(), send.Report("topic", "id")
+    lines = send._lines(io.BytesIO(b"a:1\nb:2\nc:3\n" + line), ":")
+    with pytest.raises(click.UsageError, match=r"line 4 has no ':' between key and value"):
+        send._send_all(cast(Any, producer), lines, plan(), report, None)
+    assert [entry[0] for entry in producer.log] == ["begin", "send", "send", "commit"]
+
+
+def test_each_record_carries_an_id_of_its_own_beside_the_headers_asked_for():
+    producer = FakeProducer()
+    run(producer, 3, headers=(("a", b"b"),))
+    run(producer, 1)
+    headers = [dict(each) for each in producer.headers]
+    assert [each.get("a") for each in headers] == [b"b", b"b", b"b", None]
+    assert len({each[ID_HEADER] for each in headers}) == 4
 
 
 def test_generated_records_have_their_number_as_key_and_the_size_asked_for():
@@ -185,6 +207,14 @@ def test_generated_records_have_their_number_as_key_and_the_size_asked_for():
         (["send", "-b", "x:1", "-t", "t", "--abort-ratio", "2"], 2, "abort-ratio"),
         (["send", "-b", "x:1", "-t", "t", "--header", "x"], 2, "NAME=VALUE"),
         (["verify", "-t", "t"], 2, "no broker is named"),
+        (["send", "-b", "x:1", "-t", "t", "--generate", "1", "-"], 2, "FILE has no effect beside"),
+        (
+            ["send", "-b", "x:1", "-t", "t", "--generate", "1", "--key-separator", ":"],
+            2,
+            "--key-separator has no effect beside --generate",
+        ),
+        (["send", "-b", "x:1", "-t", "t", "--size", "9"], 2, "--size has no effect without"),
+        (["send", "-b", "x:1", "-t", "t", "--seed", "9"], 2, "--seed has no effect without"),
     ],
 )
 def test_wrong_usage_is_told_in_a_line_without_a_trace(arguments, code, told, monkeypatch):
@@ -198,4 +228,5 @@ def test_wrong_usage_is_told_in_a_line_without_a_trace(arguments, code, told, mo
 def test_the_closing_line_is_json_that_names_every_outcome():
     line = json.loads(send.Report("topic", "id").line(KafkaError("why")))
     assert line["transactions"] == {"committed": 0, "aborted": 0, "open": 0, "unknown": 0}
-    assert line["error"] == "why"
+    # The text goes to standard error alone.
+    assert line["error"] == "KafkaError"

@@ -12,9 +12,11 @@ from txnproducer.cli import _readback, main, verify
 from txnproducer.cli._readback import PartitionCount, TopicCount
 
 
-def count_of(committed, duplicates=0):
+def count_of(committed, duplicates=0, compared=None):
     partitions = {0: PartitionCount(committed=committed, aborted=2, open=1)}
-    return TopicCount("t", partitions, duplicates, ["k"] * duplicates, committed - duplicates)
+    compared = committed if compared is None else compared
+    distinct = compared - duplicates
+    return TopicCount("t", partitions, duplicates, ["k"] * duplicates, distinct, compared)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,26 @@ def test_each_further_record_of_a_key_is_a_duplicate():
     for key in (b"a", b"b", b"a", b"a"):
         _readback._note(seen, count, key)
     assert (count.duplicates, count.duplicated, len(seen)) == (2, ["a"], 2)
+    assert count.compared == 4
+
+
+@pytest.mark.parametrize(
+    ("count", "by", "duplicates", "told"),
+    [
+        (count_of(5), "id", 0, "All 5 committed records were compared by the id"),
+        (count_of(5, compared=3), "key", 0, "3 of 5 committed records were compared by key; 2 "),
+        (count_of(5, compared=0), "id", None, "0 of 5 committed records were compared"),
+        (count_of(5, compared=0), "none", None, "None of the 5 committed records was compared"),
+        (count_of(0), "id", 0, "All 0 committed"),
+    ],
+)
+def test_what_was_not_compared_is_told_and_never_called_free_of_duplicates(
+    monkeypatch, count, by, duplicates, told
+):
+    monkeypatch.setattr(verify, "count_topic", lambda *_, **__: count)
+    done = CliRunner().invoke(main, ["verify", "-b", "x:1", "-t", "t", "--by", by])
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert line["by"] == by
+    assert line["duplicates"] == duplicates
+    assert line["compared"] + line["not_compared"] == line["committed"]
+    assert told in done.stderr

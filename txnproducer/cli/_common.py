@@ -1,7 +1,11 @@
-"""What the subcommands that talk to a cluster share: how to reach it.
+"""How the subcommands that talk to a cluster reach it.
 
-Owns: the options `-b`, `-X`, `--config`, their order of precedence. Must not know: any subcommand.
-Rule: a value on the command line wins over the file, the file over the environment.
+Owns: the options `-b`, `-X`, `--secret` and `--config`, and their order of precedence. Must not
+know: any subcommand.
+Rules:
+* A value on the command line wins over the file, the file over the environment.
+* A secret in an argument is used, with a warning: other users of the machine can read arguments.
+* A file may be shared with a consumer. The consumer's keys are left out, with one warning.
 """
 
 from __future__ import annotations
@@ -13,13 +17,29 @@ from typing import Any, TypeVar
 
 import click
 
+from txnproducer.config._java_security import JAVA_SECURITY_KEYS
+from txnproducer.config._settings import SETTINGS
+from txnproducer.config._unsupported import CONSUMER_KEYS
+
 BOOTSTRAP_VARIABLE = "TXNPRODUCER_BOOTSTRAP"
+SECRETS = frozenset(
+    [name.replace("_", ".") for name, setting in SETTINGS.items() if setting.secret]
+    + [key for key in JAVA_SECURITY_KEYS if key.endswith((".password", ".config"))]
+)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def cluster_options(function: _F) -> _F:
     """Add the options that say where the cluster is and how to log in."""
     for option in (
+        click.option(
+            "--secret",
+            "secrets",
+            multiple=True,
+            metavar="NAME[=env:VARIABLE|file:PATH]",
+            help="A setting whose value is asked for, or read from an environment variable or a"
+            " file; may be repeated.",
+        ),
         click.option(
             "-X",
             "--set",
@@ -46,21 +66,21 @@ def cluster_options(function: _F) -> _F:
 
 
 def read_settings(
-    bootstrap_servers: str | None, config_file: str | None, pairs: tuple[str, ...]
+    bootstrap_servers: str | None,
+    config_file: str | None,
+    pairs: tuple[str, ...],
+    secrets: tuple[str, ...],
 ) -> dict[str, str]:
-    """Merge the three sources of settings into one mapping, by Java's dotted names.
+    """Merge all sources of settings into one mapping, by Java's dotted names.
 
     Raises:
-        click.UsageError: a pair is malformed, or no broker is named.
+        click.UsageError: a pair or a secret is malformed, or no broker is named.
     """
-    settings: dict[str, str] = {}
-    if config_file is not None:
-        for number, line in enumerate(Path(config_file).read_text("utf-8").splitlines(), 1):
-            text = line.strip()
-            if text and not text.startswith(("#", "!")):
-                settings.update([_pair(text, f"{config_file}, line {number}")])
-    settings.update(_pair(text, "-X") for text in pairs)
-    settings = {name.replace("_", "."): value for name, value in settings.items()}
+    settings = {} if config_file is None else _from_file(config_file)
+    given = dict(_pair(text, "-X") for text in pairs)
+    _warn_of_shown_secrets(given)
+    settings |= given
+    settings |= dict(_secret(text) for text in secrets)
     servers = bootstrap_servers or settings.get("bootstrap.servers")
     servers = servers or os.environ.get(BOOTSTRAP_VARIABLE)
     if not servers:
@@ -72,8 +92,57 @@ def read_settings(
     return settings
 
 
+def _from_file(path: str) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), 1):
+        text = line.strip()
+        if text and not text.startswith(("#", "!")):
+            settings.update([_pair(text, f"{path}, line {number}")])
+    consumers = sorted(CONSUMER_KEYS & settings.keys())
+    if consumers:
+        click.echo(
+            f"Warning: {path} has settings of a consumer, which are not used here:"
+            f" {', '.join(consumers)}.",
+            err=True,
+        )
+    return {name: value for name, value in settings.items() if name not in CONSUMER_KEYS}
+
+
+def _warn_of_shown_secrets(given: dict[str, str]) -> None:
+    shown = sorted(SECRETS & given.keys())
+    if shown:
+        click.echo(
+            f"Warning: -X {shown[0]}=... shows a secret to everybody who can list this machine's"
+            f" processes; --secret {shown[0]} asks for it, and --secret {shown[0]}=env:VARIABLE or"
+            " =file:PATH reads it.",
+            err=True,
+        )
+
+
+def _secret(text: str) -> tuple[str, str]:
+    """Return the name and the value of a secret, which is never shown."""
+    name, equals, source = text.partition("=")
+    name = name.strip().replace("_", ".")
+    kind, _, place = source.partition(":")
+    if name and not equals:
+        value: str = click.prompt(name, hide_input=True, err=True)
+    elif name and kind == "env" and place:
+        if place not in os.environ:
+            raise click.UsageError(f"--secret {name}: there is no environment variable {place}")
+        value = os.environ[place]
+    elif name and kind == "file" and place:
+        try:
+            value = Path(place).read_text("utf-8").rstrip("\r\n")
+        except OSError as error:
+            raise click.UsageError(f"--secret {name}: {error}") from error
+    else:
+        # Not shown: it may be the secret itself.
+        raise click.UsageError("--secret takes NAME, NAME=env:VARIABLE or NAME=file:PATH")
+    return name, value
+
+
 def _pair(text: str, where: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise click.UsageError(f"{where}: {text!r} is not of the form NAME=VALUE")
-    return name.strip(), value.strip()
+    return name.strip().replace("_", "."), value.strip()

@@ -7,7 +7,7 @@ Rules:
 * "Committed" is what a reader at read_committed gets. Of the rest, what is before the last stable
   offset was aborted, what lies behind it belongs to a transaction that is still open.
 * Every read is bounded in time, and says how far it came when the time was not enough.
-* Memory: 16 bytes of hash and some overhead (about 100 bytes in all) per distinct key.
+* Memory: 16 bytes of hash and some overhead (about 100 bytes in all) per distinct identity.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from kafka.errors import KafkaError as WireError
 from txnproducer.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 
 Isolation = Literal["read_committed", "read_uncommitted"]
-By = Literal["key", "value", "none"]
+By = Literal["id", "key", "value", "none"]
+ID_HEADER = "txnproducer.id"
+"""The header in which `txnproducer send` gives each record an id of its own, as UTF-8."""
 _POLL_MS = 500
 _MOST_EXAMPLES = 10
 
@@ -45,13 +47,23 @@ class PartitionCount:
 
 @dataclass
 class TopicCount:
-    """The records of a topic, by what has become of them."""
+    """The records of a topic, by what has become of them.
+
+    Attributes:
+        topic: which one.
+        partitions: its partitions, by number.
+        compared: committed records that have what they were compared by.
+        distinct: different values among these.
+        duplicates: records whose value had occurred before.
+        duplicated: up to ten of the values that occur more than once.
+    """
 
     topic: str
     partitions: dict[int, PartitionCount] = field(default_factory=dict)
     duplicates: int = 0
     duplicated: list[str] = field(default_factory=list)
     distinct: int = 0
+    compared: int = 0
 
     def total(self, name: str) -> int:
         """Return a count, summed over the partitions."""
@@ -62,7 +74,7 @@ def count_topic(
     bootstrap_servers: str,
     topic: str,
     *,
-    by: By = "key",
+    by: By,
     timeout: float = 60.0,
     security: dict[str, Any] | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -72,7 +84,8 @@ def count_topic(
     Args:
         bootstrap_servers: "host:port", several separated by commas.
         topic: which one.
-        by: what makes two committed records duplicates; a record without a key has none.
+        by: what two committed records have in common if one is a duplicate of the other. A record
+            that lacks it is not compared.
         timeout: seconds for all of it.
         security: kafka-python's settings.
         on_progress: told how many records were read, now and then.
@@ -104,7 +117,7 @@ def count_topic(
             one = count.partitions[record.partition]
             one.committed += 1
             one.aborted -= 1
-            identity = record.key if by == "key" else record.value if by == "value" else None
+            identity = _IDENTITIES[by](record)
             if identity is not None:
                 _note(seen, count, identity)
             read = _report(read, on_progress)
@@ -112,7 +125,20 @@ def count_topic(
     return count
 
 
+def _id_of(record: Any) -> bytes | None:
+    return next((value for name, value in record.headers if name == ID_HEADER), None)
+
+
+_IDENTITIES: dict[By, Callable[[Any], bytes | None]] = {
+    "id": _id_of,
+    "key": lambda record: record.key,
+    "value": lambda record: record.value,
+    "none": lambda _: None,
+}
+
+
 def _note(seen: Counter[bytes], count: TopicCount, identity: bytes) -> None:
+    count.compared += 1
     digest = hashlib.blake2b(identity, digest_size=16).digest()
     seen[digest] += 1
     if seen[digest] > 1:

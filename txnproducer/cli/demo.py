@@ -119,7 +119,7 @@ def _run(
             spark.stop()
         tell("reading both topics back at read_committed")
         counts = {
-            topic: count_topic(kafka.bootstrap_servers, topic, timeout=_READ_TIMEOUT_S)
+            topic: count_topic(kafka.bootstrap_servers, topic, by="key", timeout=_READ_TIMEOUT_S)
             for topic in (OURS, PLAIN)
         }
     return rows, counts

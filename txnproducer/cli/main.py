@@ -7,25 +7,46 @@ Rules:
 * A subcommand is imported when it is run: one whose optional packages are missing says so, and
   breaks no other. Its line in the help stands in the table, so that help imports nothing.
 * Exit codes: 0 done, 1 any other failure, 2 usage, 3 abort and repeat, 4 fatal or fenced,
-  5 outcome unknown, 130 Ctrl-C. They follow the error's `recovery`.
+  5 outcome unknown, 130 Ctrl-C. They follow the error's `recovery`, unless the error or one of
+  its causes is of a kind that a repetition meets again.
 * An error of Kafka is one line for people; a stack trace is for bugs.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import click
 
 from txnproducer._version import __version__
-from txnproducer.errors import InvalidConfigurationError, KafkaError, UnknownConfigError
+from txnproducer.errors import (
+    FencedInstanceIdError,
+    InvalidConfigurationError,
+    InvalidProducerEpochError,
+    KafkaError,
+    ProducerFencedError,
+    ThrottlingQuotaExceededError,
+    UnknownConfigError,
+    UnknownTopicOrPartitionError,
+)
 
 EXIT_USAGE = 2
 EXIT_ABORTABLE = 3
 EXIT_FATAL = 4
 EXIT_UNKNOWN = 5
 EXIT_INTERRUPTED = 130
+
+# Whatever the producer could still do: the same command would be fenced again, or fence its
+# successor; and what only a person can change stays as it is. So are all kinds of `fix`.
+_NEEDS_A_PERSON = (
+    ProducerFencedError,
+    InvalidProducerEpochError,
+    FencedInstanceIdError,
+    UnknownTopicOrPartitionError,
+    ThrottlingQuotaExceededError,
+)
 
 _EXIT_CODES = {
     "abort": EXIT_ABORTABLE,
@@ -61,7 +82,23 @@ def exit_code_for(error: KafkaError) -> int:
     # Not its subclasses: missing rights, say, are no wrong usage.
     if type(error) in (InvalidConfigurationError, UnknownConfigError):
         return EXIT_USAGE
-    return _EXIT_CODES.get(error.recovery, EXIT_FATAL)
+    code = _EXIT_CODES.get(error.recovery, EXIT_FATAL)
+    if code == EXIT_ABORTABLE and any(_needs_a_person(each) for each in _with_causes(error)):
+        return EXIT_FATAL
+    return code
+
+
+def _needs_a_person(error: KafkaError) -> bool:
+    # The class, since the instance says what the producer can do, not the caller of a command.
+    return isinstance(error, _NEEDS_A_PERSON) or type(error).recovery == "fix"
+
+
+def _with_causes(error: BaseException | None) -> Iterator[KafkaError]:
+    """Yield an error and what led to it."""
+    while error is not None:
+        if isinstance(error, KafkaError):
+            yield error
+        error = error.__cause__
 
 
 class LazyGroup(click.Group):

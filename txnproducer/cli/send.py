@@ -8,6 +8,9 @@ Rules:
   error.
 * What the JSON line calls committed was committed: a transaction whose commit is in doubt is
   counted as unknown.
+* Each record carries an id of its own in a header, so that `verify` finds a lost or doubled record
+  whatever its key and value are. An id is the run's, which is random, and the record's number.
+* An option or an argument that would have no effect is refused.
 """
 
 from __future__ import annotations
@@ -18,22 +21,36 @@ import os
 import random
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from txnproducer._core.results import FutureRecordMetadata
+from txnproducer.admin import partition_count
 from txnproducer.cli._common import cluster_options, read_settings
+from txnproducer.cli._readback import ID_HEADER
 from txnproducer.config import ProducerConfig
+from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.transaction import Transaction
 
 Record = tuple[bytes | None, bytes | None]
+
+# A parameter, and another one with or without which it has an effect.
+_EFFECTS = (
+    ("file", "generate", False),
+    ("key_separator", "generate", False),
+    ("size", "generate", True),
+    ("seed", "abort_ratio", True),
+)
+_QUESTION_S = 5.0
 
 
 @dataclass
@@ -42,6 +59,7 @@ class Report:
 
     topic: str
     transactional_id: str
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
     records: int = 0
     transactions: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("committed", "aborted", "open", "unknown"), 0)
@@ -66,24 +84,32 @@ class Report:
             {
                 "topic": self.topic,
                 "transactional_id": self.transactional_id,
+                "run_id": self.run_id,
                 "records": self.records,
                 "transactions": self.transactions,
                 "partitions": dict(sorted(self.partitions.items())),
                 "seconds": round(seconds, 3),
                 "records_per_s": round(self.records / seconds) if seconds > 0 else 0,
-                "error": None if error is None else (str(error) or type(error).__name__),
+                # Its text goes to standard error, and is not printed twice.
+                "error": None if error is None else type(error).__name__,
             }
         )
 
 
 def _lines(file: Any, separator: str | None) -> Iterator[Record]:
-    for line in file:
+    for number, line in enumerate(file, 1):
         value = line.rstrip(b"\r\n")
         if separator is None:
             yield None, value
             continue
         key, found, rest = value.partition(separator.encode())
-        yield (key, rest) if found else (None, value)
+        if not found:
+            raise click.UsageError(
+                f"line {number} has no {separator!r} between key and value: neither it nor the"
+                " other records of its transaction were written. Mend the line, or leave out"
+                " --key-separator"
+            )
+        yield key, rest
 
 
 def _generated(count: int, size_bytes: int) -> Iterator[Record]:
@@ -153,8 +179,10 @@ def _send_one(
     txn.__enter__()  # no block: --leave-open must be able to leave it without an end
     try:
         futures = []
-        for key, value in chunk:
-            futures.append(producer.send(report.topic, value, key, plan.headers, plan.partition))
+        for number, (key, value) in enumerate(chunk, report.records):
+            record_id = (ID_HEADER, f"{report.run_id}-{number}".encode())
+            headers = (*plan.headers, record_id)
+            futures.append(producer.send(report.topic, value, key, headers, plan.partition))
             if plan.rate:
                 time.sleep(1 / plan.rate)
         if is_open_end:
@@ -194,6 +222,22 @@ def _leave(line: str) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _refuse_what_has_no_effect(ctx: click.Context) -> None:
+    """Refuse an option or argument that was given, and that others make useless."""
+    given = {
+        name: param
+        for param in ctx.command.params
+        if (name := param.name or "")
+        and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    for name, other, has_effect in _EFFECTS:
+        if name in given and (other in given) is not has_effect:
+            shown = given[name].opts[0].upper() if name == "file" else given[name].opts[0]
+            beside = "beside" if other in given else "without"
+            option = f"--{other.replace('_', '-')}"
+            raise click.UsageError(f"{shown} has no effect {beside} {option}: leave it out")
 
 
 def _parse_headers(
@@ -263,10 +307,13 @@ def _parse_headers(
     help="Codec of the batches.",
 )
 @click.argument("file", type=click.File("rb"), default="-")
+@click.pass_context
 def command(
+    ctx: click.Context,
     bootstrap_servers: str | None,
     config_file: str | None,
     pairs: tuple[str, ...],
+    secrets: tuple[str, ...],
     topic: str,
     transactional_id: str | None,
     generate: int | None,
@@ -287,7 +334,8 @@ def command(
     The last line on standard output is JSON: what was committed, aborted, left open, unknown.
     Ctrl-C aborts the open transaction.
     """
-    settings: dict[str, str] = read_settings(bootstrap_servers, config_file, pairs)
+    _refuse_what_has_no_effect(ctx)
+    settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     name = transactional_id or settings.get("transactional.id") or f"txnproducer-send-{topic}"
     settings["transactional.id"] = name
     if compression is not None:
@@ -325,10 +373,27 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
         producer = TransactionalProducer.from_config(config)
         try:
             producer.init_transactions()
+            is_new = _partition_count(config, report.topic) == 0
             _send_all(producer, records, plan, report, progress)
+            if is_new and (made := _partition_count(config, report.topic)):
+                click.echo(
+                    f"There was no topic {report.topic!r}: the cluster made it, with {made}"
+                    f" partition{'s' if made > 1 else ''}.",
+                    err=True,
+                )
         finally:
             if not report.transactions["open"]:
                 producer.close(timeout=10)
+
+
+def _partition_count(config: ProducerConfig, topic: str) -> int | None:
+    """Return how many partitions a topic has, 0 if there is none, None if that cannot be told."""
+    servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
+    security = {name: value for name, value in config.security.items() if value is not None}
+    try:
+        return partition_count(servers, topic, _QUESTION_S, **security) or 0
+    except KafkaError:
+        return None  # a lack of rights, say; nothing depends on it
 
 
 def _told(report: Report) -> str:

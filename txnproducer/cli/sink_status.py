@@ -59,6 +59,7 @@ def command(
     bootstrap_servers: str | None,
     config_file: str | None,
     pairs: tuple[str, ...],
+    secrets: tuple[str, ...],
     sink_id: str,
     ledger_topic: str,
     output: str,
@@ -67,13 +68,25 @@ def command(
 
     Exits with 1 if its ledger is empty: nothing was written yet, or it has expired.
     """
-    settings = read_settings(bootstrap_servers, config_file, pairs)
+    settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     config = ProducerConfig.from_properties(settings)
     security = {name: value for name, value in config.security.items() if value is not None}
     ledger = Ledger(settings["bootstrap.servers"], sink_id, ledger_topic, security)
     status = read_status(ledger)
+    is_known = status.atomicity is not None
     if output == "table":
-        Console(stderr=True).print(_table(status))
+        if is_known:
+            Console(stderr=True).print(_table(status))
+        else:
+            click.echo(_unknown(sink_id, ledger_topic), err=True)
     click.echo(json.dumps(status.as_dict()))
-    if status.atomicity is None:
+    if not is_known:
         click.get_current_context().exit(EXIT_NOTHING)
+
+
+def _unknown(sink_id: str, ledger_topic: str) -> str:
+    return (
+        f"The ledger of sink {sink_id!r} at topic {ledger_topic!r} is empty: nothing was committed"
+        " yet, it has expired (offsets.retention.minutes), or the sink has another id or ledger"
+        " topic."
+    )

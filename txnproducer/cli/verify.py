@@ -12,10 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from txnproducer.cli._common import cluster_options, read_settings
-from txnproducer.cli._readback import By, TopicCount, count_topic
+from txnproducer.cli._readback import ID_HEADER, By, TopicCount, count_topic
 from txnproducer.config import ProducerConfig
 
 EXIT_FAULT = 1
+_NAMES: dict[By, str] = {
+    "id": f"the id of `txnproducer send` (header {ID_HEADER})",
+    "key": "key",
+    "value": "value",
+}
 _COLUMNS = ("committed", "aborted", "open", "start_offset", "last_stable_offset", "end_offset")
 
 
@@ -29,18 +34,39 @@ def _table(count: TopicCount) -> Table:
     return table
 
 
-def _line(count: TopicCount, missing: int | None) -> str:
+def _line(count: TopicCount, by: By, missing: int | None) -> str:
+    committed = count.total("committed")
+    # A count of zero would say that all is well, where nothing was compared.
+    has_compared = count.compared > 0 or not committed
     return json.dumps(
         {
             "topic": count.topic,
-            "committed": count.total("committed"),
+            "committed": committed,
             "aborted": count.total("aborted"),
             "open": count.total("open"),
+            "by": by,
+            "compared": count.compared,
+            "not_compared": committed - count.compared,
             "distinct": count.distinct,
-            "duplicates": count.duplicates,
+            "duplicates": count.duplicates if has_compared else None,
             "duplicated": count.duplicated,
             "missing": missing,
         }
+    )
+
+
+def _told(count: TopicCount, by: By) -> str:
+    """Say what was compared, and what was not."""
+    committed = count.total("committed")
+    left = committed - count.compared
+    if by == "none":
+        return f"None of the {committed} committed records was compared (--by none)."
+    if not left:
+        return f"All {committed} committed records were compared by {_NAMES[by]}."
+    others = " or ".join(f"--by {other}" for other in ("key", "value") if other != by)
+    return (
+        f"{count.compared} of {committed} committed records were compared by {_NAMES[by]};"
+        f" {left} have none, and may occur twice unnoticed. {others} compares by something else."
     )
 
 
@@ -49,16 +75,17 @@ def _line(count: TopicCount, missing: int | None) -> str:
 @click.option("-t", "--topic", required=True, help="Which topic.")
 @click.option(
     "--by",
-    type=click.Choice(["key", "value", "none"]),
-    default="key",
+    type=click.Choice(["id", "key", "value", "none"]),
+    default="id",
     show_default=True,
-    help="What makes two committed records duplicates.",
+    help="What makes two committed records duplicates: the id that `send` gives each record,"
+    " or a key or value that occurs once in your data.",
 )
 @click.option(
     "--expect",
     type=click.IntRange(0),
     metavar="N",
-    help="Fail unless N distinct records are committed (by key or value).",
+    help="Fail unless N different records are committed, by what --by compares.",
 )
 @click.option(
     "--timeout",
@@ -79,6 +106,7 @@ def command(
     bootstrap_servers: str | None,
     config_file: str | None,
     pairs: tuple[str, ...],
+    secrets: tuple[str, ...],
     topic: str,
     by: By,
     expect: int | None,
@@ -87,9 +115,11 @@ def command(
 ) -> None:
     """Read a topic at both isolation levels and count what became of its records.
 
-    Exits with 1 if a committed record occurs twice, or fewer are there than expected.
+    Exits with 1 if a committed record occurs twice, or fewer are there than expected. Records
+    that cannot be compared are counted as `not_compared`; if no record can be, `duplicates` is
+    null.
     """
-    settings = read_settings(bootstrap_servers, config_file, pairs)
+    settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     config = ProducerConfig.from_properties(settings)
     security = {name: value for name, value in config.security.items() if value is not None}
     servers = settings["bootstrap.servers"]
@@ -98,6 +128,7 @@ def command(
     missing = None if expect is None else max(0, expect - found)
     if output == "table":
         Console(stderr=True).print(_table(count))
-    click.echo(_line(count, missing))
+        click.echo(_told(count, by), err=True)
+    click.echo(_line(count, by, missing))
     if count.duplicates or missing:
         click.get_current_context().exit(EXIT_FAULT)

@@ -1,7 +1,8 @@
 """Keys that other Kafka clients know and this one does not, each with the way out.
 
 Why it exists: somebody who brings a configuration along should read what to do, not "unknown".
-Owns: Java's keys without a counterpart here, and the names of other clients for what we have.
+Owns: Java's keys without a counterpart here, its consumer's keys, and the names of other clients
+for what we have.
 Must not know: anything of values, but the few that ask for nothing (such as a feature off).
 Rules: a reason is a sentence that starts with the key as its subject.
 """
@@ -104,6 +105,37 @@ FOREIGN_NAMES: Final[dict[str, tuple[str, str]]] = {
     "enable.ssl.certificate.verification": ("ssl_context", "librdkafka"),
     "max_batch_size": ("batch_size", "aiokafka"),
 }
+
+
+CONSUMER_KEYS: Final = frozenset(
+    {
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "auto.offset.reset",
+        "check.crcs",
+        "client.rack",
+        "default.api.timeout.ms",
+        "enable.auto.commit",
+        "exclude.internal.topics",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "isolation.level",
+        "key.deserializer",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "value.deserializer",
+    }
+)
+"""Keys of Java's consumer alone: a file that a consumer shares may have them."""
 
 
 def reason_unsupported(dotted_or_plain: str) -> str | None:

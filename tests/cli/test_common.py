@@ -1,0 +1,84 @@
+"""How the subcommands take their settings: files, pairs, secrets, and what is said of them."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from txnproducer.cli._common import cluster_options, read_settings
+
+
+@click.command()
+@cluster_options
+def show(bootstrap_servers, config_file, pairs, secrets):
+    for pair in sorted(read_settings(bootstrap_servers, config_file, pairs, secrets).items()):
+        click.echo("=".join(pair))
+
+
+def run(*arguments, **keywords):
+    return CliRunner().invoke(show, ["-b", "x:1", *arguments], **keywords)
+
+
+def test_a_file_that_a_consumer_shares_is_warned_of_once(tmp_path):
+    file = tmp_path / "shared.properties"
+    file.write_text("group.id=g\nlinger.ms=5\n# a comment\nauto.offset.reset=earliest\n")
+    done = run("--config", str(file))
+    assert done.stdout.splitlines() == ["bootstrap.servers=x:1", "linger.ms=5"]
+    assert done.stderr.count("Warning") == 1
+    assert "auto.offset.reset, group.id" in done.stderr
+
+
+def test_a_consumers_key_on_the_command_line_is_no_shared_file():
+    done = run("-X", "group.id=g")
+    assert "group.id=g" in done.stdout  # which the configuration refuses
+
+
+@pytest.mark.parametrize(
+    "name", ["sasl_plain_password", "sasl.plain.password", "ssl.key.password", "sasl.jaas.config"]
+)
+def test_a_secret_among_the_arguments_is_warned_of_and_not_shown(name):
+    done = run("-X", f"{name}=hunter2")
+    assert done.stderr.startswith("Warning: -X ")
+    assert "--secret" in done.stderr
+    assert "hunter2" not in done.stderr
+    assert "hunter2" in done.stdout
+
+
+def test_other_settings_are_not_warned_of():
+    assert run("-X", "linger.ms=5").stderr == ""
+
+
+def test_a_secret_comes_from_the_environment_a_file_or_a_prompt(tmp_path):
+    file = tmp_path / "secret"
+    file.write_text("from a file\n")
+    done = run(
+        *("--secret", "ssl_password=env:THE_SECRET"),
+        *("--secret", f"sasl.plain.password=file:{file}"),
+        *("--secret", "sasl.jaas.config"),
+        env={"THE_SECRET": "from = the environment"},
+        input="typed\n",
+    )
+    assert done.stdout.splitlines()[1:] == [
+        "sasl.jaas.config=typed",
+        "sasl.plain.password=from a file",
+        "ssl.password=from = the environment",
+    ]
+    assert "typed" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("ssl.password=hunter2", "NAME=env:VARIABLE or NAME=file:PATH"),
+        ("ssl.password=env:", "NAME=env:VARIABLE or NAME=file:PATH"),
+        ("=env:X", "NAME=env:VARIABLE or NAME=file:PATH"),
+        ("ssl.password=env:NOT_SET_ANYWHERE", "no environment variable NOT_SET_ANYWHERE"),
+        ("ssl.password=file:nowhere.txt", "No such file"),
+    ],
+)
+def test_a_secret_that_cannot_be_read_is_a_usage_error_that_shows_nothing(given, told):
+    done = run("--secret", given)
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert "hunter2" not in done.output
