@@ -5,7 +5,7 @@ and DescribeTransactions take the fast paths of `produce_codec` and `end_codec` 
 Owns: one encoder and one decoder per API, as tables.
 Must not know: sockets, time, which version is right (`version_choice` decides).
 Rules: a decoder never guesses: bytes that do not fit raise `ResponseDecodeError`, and the
-connection they came on is given up.
+connection they came on is given up. `schema_reader` judges the bytes, `answer_checks` the values.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from txnproducer.errors import DisconnectError
 from txnproducer.records import TopicPartition
 
 from . import kafka_python as kp
+from .answer_checks import check_answer
 from .end_codec import FIRST_FLEXIBLE_END_TXN, EndEncoder, decode_describe, decode_end_txn
 from .produce_codec import FIRST_FLEXIBLE_VERSION, Buffer, ProduceEncoder, decode_produce
+from .schema_reader import read_answer
 from .version_choice import FIND_COORDINATOR_WITH_KEYS, PRODUCE_WITH_TOPIC_IDS
 
 _NO_TOPIC_ID = uuid.UUID(int=0)
@@ -65,16 +67,17 @@ class Codec:
         Raises:
             ResponseDecodeError: the bytes are no answer to this request.
         """
-        plain = _decode_plain(body, version, payload)
-        if plain is not None:
-            return plain
-        schema, convert = _DECODERS[type(body)]
         try:
-            return convert(schema.decode(payload, version=version, header=True), body)
-        except Exception as error:  # the schemas raise whatever damaged bytes lead them to
+            answer = _decode_plain(body, version, payload)
+            if answer is None:
+                schema, convert = _DECODERS[type(body)]
+                answer = convert(read_answer(schema, version, payload), body)
+            check_answer(body, answer)
+        except ValueError as error:
             raise ResponseDecodeError(
-                f"cannot decode the answer to {m.API_KEY_OF[type(body)].name} {version}: {error!r}"
+                f"cannot decode the answer to {m.API_KEY_OF[type(body)].name} {version}: {error}"
             ) from error
+        return answer
 
 
 def _decode_plain(body: m.Request, version: int, payload: memoryview) -> m.Response | None:
@@ -237,11 +240,13 @@ def _topic_id(value: uuid.UUID | None) -> bytes | None:
     return None if value is None or value == _NO_TOPIC_ID else value.bytes
 
 
-def _metadata_response(answer: Any, _: m.Request) -> m.MetadataResponse:
+def _metadata_response(answer: Any, request: m.Request) -> m.MetadataResponse:
+    asked = frozenset(request.topics) if isinstance(request, m.MetadataRequest) else ()
     brokers = (m.BrokerNode(b.node_id, b.host, b.port, b.rack) for b in answer.brokers)
     return m.MetadataResponse(
         brokers=tuple(brokers),
-        topics=tuple(_topic_metadata(topic) for topic in answer.topics),
+        # As the Java client, pass over topics that were not asked for.
+        topics=tuple(_topic_metadata(topic) for topic in answer.topics if topic.name in asked),
         cluster_id=answer.cluster_id,
         controller_id=answer.controller_id,
         throttle_time_ms=answer.throttle_time_ms,
@@ -341,6 +346,8 @@ def _produce_response(answer: Any, request: m.Request) -> m.ProduceResponse:
             for part in request.partitions
             if part.topic_id
         }
+    if names and any(topic.topic_id not in names for topic in answer.responses):
+        raise ValueError("a topic id that was not asked about")
     partitions = (
         _produce_partition(names[topic.topic_id] if names else topic.name, part)
         for topic in answer.responses

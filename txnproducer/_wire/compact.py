@@ -41,6 +41,19 @@ def read_compact_string(payload: memoryview, at: int) -> tuple[str, int]:
     return str(payload[at:end], "utf-8"), end
 
 
+def read_compact_count(payload: memoryview, at: int) -> tuple[int, int]:
+    """Return how many elements an array has that is not null, and the position behind it.
+
+    Raises:
+        ValueError: it is null.
+        IndexError: it reaches beyond the payload.
+    """
+    count, at = read_uvarint(payload, at)
+    if count == 0:
+        raise ValueError("an array is null")
+    return count - 1, at
+
+
 def put_uvarint(out: bytearray, value: int) -> None:
     """Append an unsigned variable-length integer."""
     while value > 0x7F:

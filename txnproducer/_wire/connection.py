@@ -32,7 +32,7 @@ from txnproducer._protocol.messages import (
 from txnproducer.errors import DisconnectError, KafkaTimeoutError
 
 from .codec import Codec
-from .connector import Connected
+from .connector import MAX_HANDSHAKE_ANSWER_BYTES, Connected
 from .handshake import Exchange, exchange_login
 from .io_calls import Calls
 from .produce_codec import Buffer
@@ -44,6 +44,7 @@ _SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")  # size, correlation id
 _RECEIVE_BYTES = 65_536
 _MAX_ANSWER_BYTES = 100 * 1024 * 1024
+_MOST_READS = 16  # of one connection in a turn
 _MAX_RECORD_BYTES = 16_384  # of TLS: smaller parts are joined, so that they share a record
 _MAX_REAUTHENTICATION_MS = 30_000
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -202,58 +203,74 @@ class Connection:
         Raises:
             KafkaError: the connection has ended, or must.
         """
-        ended: DisconnectError | None = None
+        reads = 0
+        while (data := self._receive_some()) is not None:
+            if not data:
+                raise DisconnectError("the broker closed the connection")
+            self._received += data
+            self.last_used_ms = now_ms
+            # Before the next read: a fast sender gets no further ahead than one frame.
+            self._take_frames(now_ms, events)
+            reads += 1
+            if self._has_read_enough(len(data), reads):
+                return
+
+    def _receive_some(self) -> bytes | None:
+        """Return what has come, nothing at the end of the stream; None if nothing has come yet."""
         try:
-            self._read(now_ms)
-        except DisconnectError as error:
-            ended = error
+            return self._receive(_RECEIVE_BYTES)
+        except _WOULD_BLOCK:
+            return None
+        except OSError as error:
+            raise DisconnectError(f"the connection broke: {error}") from error
+
+    def _has_read_enough(self, size: int, reads: int) -> bool:
+        """Tell whether the selector will say when there is more; other connections wait too."""
+        if isinstance(self.sock, ssl.SSLSocket):
+            # TLS may hold decrypted bytes that no selector sees: of one record at most.
+            return reads >= _MOST_READS and not self.sock.pending()
+        return size < _RECEIVE_BYTES or reads >= _MOST_READS
+
+    def _take_frames(self, now_ms: int, events: list[ClientEvent]) -> None:
         at, received = 0, self._received
-        while len(received) - at >= _HEAD.size:
-            size, correlation_id = _HEAD.unpack_from(received, at)
-            if not _SIZE.size <= size <= _MAX_ANSWER_BYTES:
-                raise DisconnectError(f"the broker sent a frame of {size} bytes: giving up")
+        while len(received) - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(received, at)
+            self._check_size(size)
+            if len(received) - at < _HEAD.size:
+                break
+            self._check_number(_HEAD.unpack_from(received, at)[1])
             end = at + _SIZE.size + size
             if len(received) < end:
                 break
             payload = memoryview(received[at + _SIZE.size : end])
             at = end
-            self._take_frame(correlation_id, payload, now_ms, events)
+            self._take_frame(payload, now_ms, events)
         if at:
             del received[:at]
-        if ended is not None:
-            raise ended
 
-    def _read(self, now_ms: int) -> None:
-        """Read until the socket has no more for now; what came before an end of file is kept."""
-        try:
-            while True:
-                data = self._receive(_RECEIVE_BYTES)
-                if not data:
-                    raise DisconnectError("the broker closed the connection")
-                self._received += data
-                self.last_used_ms = now_ms
-                # TLS may hold decrypted bytes that no selector sees: read until it has none.
-                if not self._is_tls and len(data) < _RECEIVE_BYTES:
-                    return
-        except _WOULD_BLOCK:
-            return
-        except OSError as error:
-            raise DisconnectError(f"the connection broke: {error}") from error
+    def _check_size(self, size: int) -> None:
+        is_login = self._reauthentication is not None
+        most = MAX_HANDSHAKE_ANSWER_BYTES if is_login else _MAX_ANSWER_BYTES
+        if not _SIZE.size <= size <= most:
+            raise DisconnectError(f"the broker sent a frame of {size} bytes: giving up")
 
-    def _take_frame(
-        self, correlation_id: int, payload: memoryview, now_ms: int, events: list[ClientEvent]
-    ) -> None:
+    def _check_number(self, correlation_id: int) -> None:
+        """Refuse a frame by its head already: what nobody asked for is not waited for."""
+        if self._reauthentication is not None:
+            return  # whose exchange checks it
+        if not self._in_flight:
+            raise DisconnectError("the broker sent an answer that nobody asked for")
+        due = self._in_flight[0].correlation_id
+        if correlation_id != due:
+            raise DisconnectError(
+                f"the broker answered request {correlation_id} where the answer to {due} was due"
+            )
+
+    def _take_frame(self, payload: memoryview, now_ms: int, events: list[ClientEvent]) -> None:
         if self._reauthentication is not None:
             self._continue_login(payload, now_ms)
             return
-        if not self._in_flight:
-            raise DisconnectError("the broker sent an answer that nobody asked for")
         entry = self._in_flight[0]
-        if correlation_id != entry.correlation_id:
-            raise DisconnectError(
-                f"the broker answered request {correlation_id} where the answer to "
-                f"{entry.correlation_id} was due"
-            )
         body = self._codec.decode(entry.request.body, entry.version, payload)
         self._in_flight.popleft()
         self.has_answered = True

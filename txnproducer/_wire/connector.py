@@ -45,7 +45,7 @@ T = TypeVar("T")
 AnySocket: TypeAlias = "socket.socket | ssl.SSLSocket"
 
 _SIZE = struct.Struct(">i")
-_MAX_HANDSHAKE_ANSWER_BYTES = 10_000_000
+MAX_HANDSHAKE_ANSWER_BYTES = 1_000_000
 _TLS_ALERT = 0x15
 _LARGEST_CORRELATION_ID = 2**31 - 1
 
@@ -293,7 +293,7 @@ class Connector:
     def _read_frame(self) -> memoryview:
         head = self._read(_SIZE.size)
         (size,) = _SIZE.unpack(head)
-        if not 4 <= size <= _MAX_HANDSHAKE_ANSWER_BYTES:
+        if not 4 <= size <= MAX_HANDSHAKE_ANSWER_BYTES:
             if head[0] == _TLS_ALERT and head[1] == 3:
                 raise needs_tls(self._address)
             raise DisconnectError(f"{self._address} is no Kafka broker: it answered {head!r}...")

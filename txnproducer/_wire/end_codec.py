@@ -30,8 +30,8 @@ from .compact import (
     client_id_and_tags,
     compact_string,
     put_uvarint,
+    read_compact_count,
     read_compact_string,
-    read_uvarint,
 )
 
 FIRST_FLEXIBLE_END_TXN = 3
@@ -106,9 +106,9 @@ def _decode_describe(payload: memoryview) -> DescribeTransactionsResponse | None
     if payload[4] != NO_TAGS:
         return None
     (throttle_ms,) = _INT32.unpack_from(payload, ANSWER_HEAD_BYTES)
-    count, at = read_uvarint(payload, ANSWER_HEAD_BYTES + _INT32.size)
+    count, at = read_compact_count(payload, ANSWER_HEAD_BYTES + _INT32.size)
     described: list[TransactionDescription] = []
-    for _ in range(count - 1):
+    for _ in range(count):
         (error_code,) = _INT16.unpack_from(payload, at)
         transactional_id, at = read_compact_string(payload, at + _INT16.size)
         state, at = read_compact_string(payload, at)
@@ -129,7 +129,7 @@ def _decode_describe(payload: memoryview) -> DescribeTransactionsResponse | None
                 partitions,
             )
         )
-    if count == 0 or payload[at] != NO_TAGS or len(payload) != at + 1:
+    if payload[at] != NO_TAGS or len(payload) != at + 1:
         return None
     return DescribeTransactionsResponse(tuple(described), throttle_ms)
 
@@ -138,19 +138,17 @@ def _partitions(payload: memoryview, at: int) -> tuple[tuple[TopicPartition, ...
     """Return a transaction's partitions, and the position behind them.
 
     Raises:
-        ValueError: tags, which nobody has defined yet.
+        ValueError: a null; tags, which nobody has defined yet.
     """
     partitions: list[TopicPartition] = []
-    topic_count, at = read_uvarint(payload, at)
-    for _ in range(topic_count - 1):
+    topic_count, at = read_compact_count(payload, at)
+    for _ in range(topic_count):
         topic, at = read_compact_string(payload, at)
-        count, at = read_uvarint(payload, at)
-        for _ in range(count - 1):
+        count, at = read_compact_count(payload, at)
+        for _ in range(count):
             partitions.append(TopicPartition(topic, *_INT32.unpack_from(payload, at)))
             at += _INT32.size
         if payload[at] != NO_TAGS:
             raise ValueError("a topic has tags")
         at += 1
-    if topic_count == 0:
-        raise ValueError("a transaction's topics are null")
     return tuple(partitions), at

@@ -34,6 +34,7 @@ from txnproducer.errors import (
 
 from . import kafka_python as kp
 from .codec import ResponseDecodeError, frame
+from .schema_reader import read_answer
 
 T = TypeVar("T")
 Exchange: TypeAlias = Generator[bytes, memoryview, T]
@@ -47,6 +48,9 @@ _NEWEST_SASL_AUTHENTICATE = 2
 _SASL_AUTHENTICATE_KEY = 36
 _SASL_HANDSHAKE_VERSION = 1  # 0 would mean logins without Kafka's framing, before 1.0
 _SCRAM_PREFIX = "SCRAM-"
+# Java has the same lower bound, and no upper one. A million take about a second.
+_ITERATIONS = range(4_096, 1_000_001)
+_MOST_DIGITS = 20
 
 
 class BrokerVersions(NamedTuple):
@@ -125,7 +129,7 @@ def _broker_versions(answer: Any) -> BrokerVersions:
     return BrokerVersions(
         NodeApiVersions(MappingProxyType(ranges)),
         FinalizedFeatures(answer.finalized_features_epoch, MappingProxyType(levels)),
-        min(_NEWEST_SASL_AUTHENTICATE, authenticate.max_version),
+        max(0, min(_NEWEST_SASL_AUTHENTICATE, authenticate.max_version)),
     )
 
 
@@ -170,7 +174,9 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
         )
         if answer.error_code != ErrorCode.NONE:
             raise _authenticate_refused(answer, login.mechanism)
-        received = bytes(answer.auth_bytes)
+        received = answer.auth_bytes
+        if login.mechanism.startswith(_SCRAM_PREFIX):
+            _check_iterations(login.mechanism, received)
         _in_mechanism(login.mechanism, partial(mechanism.receive, received))
         lifetime_ms = answer.session_lifetime_ms or 0
     if not mechanism.is_authenticated():
@@ -232,6 +238,19 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
         raise InvalidConfigurationError(f"sasl_mechanism {name}: {missing}") from error
 
 
+def _check_iterations(mechanism: str, message: bytes) -> None:
+    """Refuse a count in a SCRAM server's message that is too small, as Java does, or too large."""
+    for count in re.findall(rb"(?:^|,)i=([^,]*)", message):
+        if not (count.isdigit() and len(count) <= _MOST_DIGITS and int(count) in _ITERATIONS):
+            raise SaslAuthenticationError(
+                f"the broker asks for {count[:_MOST_DIGITS].decode(errors='replace')} iterations "
+                f"of {mechanism}, but {_ITERATIONS.start} to {_ITERATIONS.stop - 1} are accepted. "
+                "With fewer the password could be guessed from what is sent, and more would take "
+                "seconds. Alter the user's credentials on the broker (kafka-configs --alter "
+                f"--add-config '{mechanism}=[iterations=8192,password=...]')"
+            )
+
+
 def _in_mechanism(name: str, step: Callable[[], T]) -> T:
     """Run one step of kafka-python's mechanism; whatever it raises is a failed login."""
     try:
@@ -246,13 +265,24 @@ def _exchange(
     """Yield one framed request and return its decoded answer."""
     correlation_id = next(correlation_ids)
     payload = yield frame(request, correlation_id, client_id)
-    try:
-        answer = response.decode(bytes(payload), version=version, header=True)
-    except Exception as error:  # the schemas raise whatever damaged bytes lead them to
-        raise ResponseDecodeError(f"the answer to {request.name} is not Kafka's") from error
-    if answer.header.correlation_id != correlation_id:
+    if payload[:4] != correlation_id.to_bytes(4, "big"):
         raise ResponseDecodeError(f"the answer to {request.name} belongs to another request")
-    return answer
+    try:
+        return _read(response, version, payload)
+    except ValueError as error:
+        raise ResponseDecodeError(
+            f"the answer to {request.name} {version} is not Kafka's: {error}"
+        ) from error
+
+
+def _read(response: Any, version: int, payload: memoryview) -> Any:
+    try:
+        return read_answer(response, version, payload)
+    except ValueError:
+        if response is not kp.ApiVersionsResponse or version == 0:
+            raise
+        # A broker that does not know the version answers in version 0 (KIP-511).
+        return read_answer(response, 0, payload)
 
 
 def _handshake_refused(answer: Any, mechanism: str) -> Exception:

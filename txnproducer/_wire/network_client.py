@@ -276,8 +276,8 @@ class NetworkClient:
             if mask & selectors.EVENT_WRITE or connection.has_output:
                 connection.flush()
             self._watch(connection)
-        except KafkaError as error:
-            self._disconnect(connection, error, now_ms)
+        except Exception as error:  # noqa: BLE001 - it costs this connection, not the loop
+            self._disconnect(connection, _told(error), now_ms)
             return True
         if connection.must_log_in_again and not connection.in_flight_count:
             self._due_ms = min(self._due_ms, connection.next_deadline_ms())
@@ -290,8 +290,8 @@ class NetworkClient:
                 try:
                     connection.flush()
                     self._watch(connection)
-                except KafkaError as error:
-                    self._disconnect(connection, error, now_ms)
+                except Exception as error:  # noqa: BLE001 - likewise
+                    self._disconnect(connection, _told(error), now_ms)
 
     def _watch(self, connection: Connection) -> None:
         """Ask the selector for writability exactly as long as bytes wait for it."""
@@ -316,8 +316,8 @@ class NetworkClient:
                 try:
                     connection.tick(now_ms)
                     self._watch(connection)
-                except KafkaError as error:
-                    self._disconnect(connection, error, now_ms)
+                except Exception as error:  # noqa: BLE001 - likewise
+                    self._disconnect(connection, _told(error), now_ms)
                     continue
                 if now_ms >= link.idle_at_ms(self._config.connections_max_idle_ms):
                     self._forget(connection_id, None)
@@ -486,3 +486,13 @@ class NetworkClient:
         self._diagnoses.close()
         self._unflushed.clear()
         self._selector.close()
+
+
+def _told(error: Exception) -> KafkaError:
+    """Return why a connection is given up; what nobody expected is logged with its trace."""
+    if isinstance(error, KafkaError):
+        return error
+    _LOG.error("giving up a connection: an error nobody expected", exc_info=error)
+    told = DisconnectError(f"an unexpected error: {error!r}")
+    told.__cause__ = error
+    return told

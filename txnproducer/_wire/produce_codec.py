@@ -30,7 +30,8 @@ from .compact import (
     client_id_and_tags,
     compact_string,
     put_uvarint,
-    read_uvarint,
+    read_compact_count,
+    read_compact_string,
 )
 from .version_choice import PRODUCE_WITH_TOPIC_IDS
 
@@ -144,17 +145,15 @@ def _decode_plain(
         return None
     names = _names_by_id(body) if version >= PRODUCE_WITH_TOPIC_IDS else None
     answers: list[ProducePartitionResponse] = []
-    topic_count, at = read_uvarint(payload, ANSWER_HEAD_BYTES)
-    for _ in range(topic_count - 1):
+    topic_count, at = read_compact_count(payload, ANSWER_HEAD_BYTES)
+    for _ in range(topic_count):
         if names is not None:
             topic = names[bytes(payload[at : at + 16])]
             at += 16
         else:
-            length, at = read_uvarint(payload, at)
-            topic = str(payload[at : at + length - 1], "utf-8")
-            at += length - 1
-        partition_count, at = read_uvarint(payload, at)
-        for _ in range(partition_count - 1):
+            topic, at = read_compact_string(payload, at)
+        partition_count, at = read_compact_count(payload, at)
+        for _ in range(partition_count):
             index, error, base, time, start, errors, message, tags = _PARTITION_ANSWER.unpack_from(
                 payload, at
             )

@@ -1,0 +1,146 @@
+"""What an answer may say, whatever its bytes: checked before the core hears of it.
+
+Why it exists: bytes that follow the schema can still make no sense. A leader -2 would be the
+second bootstrap address, an empty host the client's own machine, and partition 2^31-1 a table of
+34 GB.
+Owns: a check for each type of answer. Must not know: bytes, versions, what the core knows.
+Rules: an answer names only what was asked about, and each of that at most once (what it leaves out
+is the core's business); an address can be connected to; a success carries its value. Each breach
+is a `ValueError`, for which the connection is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from txnproducer._protocol import messages as m
+from txnproducer.errors import ErrorCode
+
+_LARGEST_PORT = 65_535
+_NO_ID = -1
+# Brokers that use ZooKeeper leave out partitions that never had a leader, so there may be gaps.
+_MOST_MISSING_PARTITIONS = 100_000
+
+
+def check_answer(request: m.Request, answer: m.Response) -> None:
+    """Refuse an answer that makes no sense as the answer to a request.
+
+    Raises:
+        ValueError: naming what is wrong.
+    """
+    check = _CHECKS.get(type(request))
+    if check is not None:
+        check(request, answer)
+
+
+def _check_metadata(_: m.MetadataRequest, answer: m.MetadataResponse) -> None:
+    _check_nodes(answer.brokers)
+    _check_unique((topic.topic for topic in answer.topics), "topic")
+    missing = 0
+    for topic in answer.topics:
+        numbers = [partition.partition for partition in topic.partitions]
+        _check_unique(numbers, f"{topic.topic!r}'s partition")
+        for partition in topic.partitions:
+            _check_partition(topic.topic, partition)
+        missing += max(numbers, default=-1) + 1 - len(numbers)
+    if missing > _MOST_MISSING_PARTITIONS:
+        raise ValueError(f"{missing} partitions are left out")
+
+
+def _check_partition(topic: str, partition: m.PartitionMetadata) -> None:
+    if partition.partition < 0 or min(partition.leader_id, partition.leader_epoch) < _NO_ID:
+        raise ValueError(
+            f"partition {partition.partition} of topic {topic!r} has the leader "
+            f"{partition.leader_id} of epoch {partition.leader_epoch}"
+        )
+
+
+def _check_coordinator(
+    request: m.FindCoordinatorRequest, answer: m.FindCoordinatorResponse
+) -> None:
+    keys = [coordinator.key for coordinator in answer.coordinators]
+    if keys != [request.key]:
+        raise ValueError(f"the coordinators of {keys} in place of {request.key!r}'s")
+    if answer.coordinators[0].error_code == ErrorCode.NONE:
+        _check_nodes([answer.coordinators[0].node])
+
+
+def _check_producer_id(_: m.InitProducerIdRequest, answer: m.InitProducerIdResponse) -> None:
+    if answer.error_code == ErrorCode.NONE:
+        _check_identity(answer.producer_id, answer.producer_epoch)
+
+
+def _check_end(_: m.EndTxnRequest, answer: m.EndTxnResponse) -> None:
+    # As the Java client, take a success without an identity for "it stays as it is".
+    if answer.error_code == ErrorCode.NONE and answer.producer_id != m.NO_PRODUCER_ID:
+        _check_identity(answer.producer_id, answer.producer_epoch)
+
+
+def _check_identity(producer_id: int, epoch: int) -> None:
+    if producer_id < 0 or epoch < 0:
+        raise ValueError(f"a success with producer id {producer_id} and epoch {epoch}")
+
+
+def _check_added(
+    request: m.AddPartitionsToTxnRequest, answer: m.AddPartitionsToTxnResponse
+) -> None:
+    _check_asked(request.partitions, [result.topic_partition for result in answer.results])
+
+
+def _check_offsets(request: m.TxnOffsetCommitRequest, answer: m.TxnOffsetCommitResponse) -> None:
+    asked = [topic_partition for topic_partition, _ in request.offsets]
+    _check_asked(asked, [result.topic_partition for result in answer.results])
+
+
+def _check_described(
+    request: m.DescribeTransactionsRequest, answer: m.DescribeTransactionsResponse
+) -> None:
+    told = [transaction.transactional_id for transaction in answer.transactions]
+    _check_asked(request.transactional_ids, told)
+
+
+def _check_produced(request: m.ProduceRequest, answer: m.ProduceResponse) -> None:
+    asked = [partition.topic_partition for partition in request.partitions]
+    _check_asked(asked, [partition.topic_partition for partition in answer.partitions])
+    if answer.nodes:
+        _check_nodes(answer.nodes)
+
+
+_CHECKS: dict[type, Callable[[Any, Any], None]] = {
+    m.MetadataRequest: _check_metadata,
+    m.FindCoordinatorRequest: _check_coordinator,
+    m.InitProducerIdRequest: _check_producer_id,
+    m.EndTxnRequest: _check_end,
+    m.AddPartitionsToTxnRequest: _check_added,
+    m.TxnOffsetCommitRequest: _check_offsets,
+    m.DescribeTransactionsRequest: _check_described,
+    m.ProduceRequest: _check_produced,
+}
+
+
+# --- what several of them check -----------------------------------------------------------------
+
+
+def _check_asked(asked: Iterable[Hashable], told: list[Any]) -> None:
+    """Refuse what was not asked about, and what is told twice."""
+    left = set(asked)
+    for key in told:
+        if key not in left:
+            raise ValueError(f"{key} was not asked about, or is told twice")
+        left.remove(key)
+
+
+def _check_unique(keys: Iterable[Hashable], what: str) -> None:
+    seen = set()
+    for key in keys:
+        if key in seen:
+            raise ValueError(f"{what} {key!r} is told twice")
+        seen.add(key)
+
+
+def _check_nodes(nodes: Sequence[m.BrokerNode]) -> None:
+    _check_unique((node.node_id for node in nodes), "broker")
+    for node in nodes:
+        if node.node_id < 0 or not node.host or not 0 < node.port <= _LARGEST_PORT:
+            raise ValueError(f"broker {node.node_id} has the address {node.host!r}:{node.port}")
