@@ -219,8 +219,13 @@ def _numpy_integers(name: str, column: Any, what: str) -> array[int]:
 def _numpy_milliseconds(name: str, column: Any) -> Any:
     if (column != column).any():  # which is so of nothing but NaT
         raise ValueError(f"{name} has NaT: fill it, or pass a list with None for now")
-    stamps = column.astype("datetime64[ms]")
     unit = column.dtype.str.partition("[")[2].lstrip("0123456789").rstrip("]")
-    if unit not in _FINE_UNITS and (stamps.astype(column.dtype) != column).any():
+    try:
+        stamps = column.astype("datetime64[ms]")
+        # NumPy before 2.5 wraps around in silence.
+        is_whole = unit in _FINE_UNITS or (stamps.astype(column.dtype) == column).all()
+    except OverflowError:
+        is_whole = False
+    if not is_whole:
         raise ValueError(f"{name} has a time that is too many milliseconds since the epoch")
     return stamps
