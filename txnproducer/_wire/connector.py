@@ -1,4 +1,4 @@
-"""Make one connection to one broker, on a short-lived thread that may block.
+"""Make one connection to one broker, on a thread that may block.
 
 Why it exists: name look-ups, TLS handshakes and logins block or need many turns. Here
 they run one after the other, within one deadline, and every error keeps its own type; the client's
@@ -38,6 +38,7 @@ from .handshake import (
     exchange_login,
     make_mechanism,
 )
+from .kept_threads import Job
 from .tcp import BufferSizes, open_tcp
 from .tls import is_sasl, is_tls, make_ssl_context, needs_tls, tls_error
 
@@ -155,10 +156,16 @@ class Connector:
         self._outcome: Connected | KafkaError | None = None
         self._last_said_ms = 0
 
-    def start(self) -> None:
-        """Begin, on a thread of its own."""
-        name = f"txnproducer-connect-{self._address}"
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+    def start(self, run: Callable[[Job], None]) -> None:
+        """Begin.
+
+        Args:
+            run: runs the attempt on a thread that may block.
+
+        Raises:
+            RuntimeError: there is no thread for it.
+        """
+        run(self._run)
 
     def collect(self) -> Connected | KafkaError | None:
         """Return the outcome, None as long as there is none; its socket is the caller's."""

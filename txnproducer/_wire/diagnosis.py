@@ -30,6 +30,7 @@ from .connector import (
     new_correlation_ids,
 )
 from .handshake import exchange_api_versions, exchange_sasl_question
+from .kept_threads import start_thread
 from .tls import needs_tls, not_tls
 
 Address: TypeAlias = tuple[str, int]
@@ -151,7 +152,7 @@ class Diagnoses:
             return
         diagnosis = Diagnosis(suspicion, node, self._settings, self._clock_ms, self._on_done)
         try:
-            diagnosis.start()
+            diagnosis.start(start_thread)
         except RuntimeError as error:  # no more threads, or the interpreter is about to end
             _LOG.debug("cannot ask %s:%s why it hung up: %s", *address, error)
             return

@@ -17,6 +17,7 @@ cdef class NetworkClient:
     cdef public object _due_ms
     cdef public bint _is_closed
     cdef public object _wakeup
+    cdef public object _threads
     cdef public object _diagnoses
     cdef public object _calls
     cdef public object _selector

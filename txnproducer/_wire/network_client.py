@@ -45,6 +45,7 @@ from .connection import NEVER_MS, Connection
 from .connector import Connected, Connector, ConnectSettings, Suspicion, is_refusal
 from .diagnosis import Diagnoses
 from .io_calls import io_calls
+from .kept_threads import KeptThreads
 from .links import UNTIL_NEWS_MS, Backoff, Known, Link, hopeless_at_ms
 from .tcp import BufferSizes
 from .version_choice import choose_version
@@ -110,6 +111,7 @@ class NetworkClient:
         self._due_ms = 0  # nothing has to be done before; sooner than needed is harmless
         self._is_closed = False
         self._wakeup = Wakeup()
+        self._threads = KeptThreads()
         self._diagnoses = Diagnoses(self._settings, clock_ms, self._wakeup.set)
         self._calls = io_calls(turnstile or new_turnstile())
         self._selector = selectors.DefaultSelector()
@@ -353,7 +355,7 @@ class NetworkClient:
             self._wakeup.set,
         )
         try:
-            connector.start()
+            connector.start(self._threads.run)
         except RuntimeError as error:  # the system has no more threads
             self._attempt_failed(
                 connection_id, link, DisconnectError(f"cannot start to connect: {error}"), now_ms
@@ -484,6 +486,7 @@ class NetworkClient:
         for connection_id in list(self._links):
             self._forget(connection_id, DisconnectError("the client was closed"))
         self._diagnoses.close()
+        self._threads.close()
         self._unflushed.clear()
         self._selector.close()
 

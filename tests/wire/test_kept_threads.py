@@ -1,0 +1,150 @@
+"""Threads for attempts to connect: a new one while there can be, and else one that was kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from tests.wire.client_driver import Driver
+from tests.wire.fake_broker import FakeBroker
+from txnproducer._protocol.events import Channel, ConnectionId
+from txnproducer._wire import kept_threads
+from txnproducer._wire.kept_threads import KeptThreads
+
+PATIENCE_S = 5.0
+SECOND = ConnectionId(-1, Channel.COORDINATOR)
+
+
+@pytest.fixture
+def threads() -> Iterator[KeptThreads]:
+    kept = KeptThreads()
+    yield kept
+    kept.close()
+
+
+def run(threads: KeptThreads, job: Callable[[], object] = lambda: None) -> threading.Thread:
+    """Run a job to its end; return the thread that it ran on."""
+    ran_on: list[threading.Thread] = []
+
+    def work() -> None:
+        job()
+        ran_on.append(threading.current_thread())
+
+    threads.run(work)
+    wait_for(lambda: bool(ran_on))
+    return ran_on[0]
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.001)
+    assert is_so()
+
+
+def forbid_threads(patch: pytest.MonkeyPatch) -> None:
+    """Start no thread any more, as the interpreter at its exit from Python 3.12 on."""
+
+    def refuse(job: Callable[[], None]) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    patch.setattr(kept_threads, "start_thread", refuse)
+
+
+def test_an_idle_thread_takes_the_next_job(threads: KeptThreads) -> None:
+    first = run(threads)
+    wait_for(lambda: bool(threads._idle))
+    assert run(threads) is first
+
+
+def test_a_job_does_not_wait_for_one_that_hangs(threads: KeptThreads) -> None:
+    hangs = threading.Event()
+    threads.run(lambda: hangs.wait(PATIENCE_S))
+    run(threads)
+    assert not hangs.is_set()
+    hangs.set()
+
+
+def test_a_job_that_was_promised_an_idle_thread_is_not_promised_again(
+    threads: KeptThreads,
+) -> None:
+    """Between its notification and its waking a thread still counts as idle."""
+    run(threads)
+    wait_for(lambda: bool(threads._idle))
+    hangs, ran = threading.Event(), threading.Event()
+    with threads._changed:
+        threads.run(lambda: hangs.wait(PATIENCE_S))
+        threads.run(ran.set)
+    assert ran.wait(PATIENCE_S)
+    hangs.set()
+
+
+def test_where_no_thread_can_be_started_a_kept_one_does_all_jobs(
+    threads: KeptThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+    threads.run(lambda: hangs.wait(PATIENCE_S))
+    forbid_threads(monkeypatch)
+    ran: list[int] = []
+    for number in range(3):
+        threads.run(partial(ran.append, number))
+    assert not ran
+    hangs.set()
+    wait_for(lambda: len(ran) == 3)
+    assert ran == [0, 1, 2]
+
+
+def test_without_any_thread_the_caller_is_told(
+    threads: KeptThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid_threads(monkeypatch)
+    with pytest.raises(RuntimeError, match="shutdown"):
+        threads.run(lambda: None)
+    monkeypatch.undo()
+    run(threads)
+
+
+def test_two_idle_threads_are_kept_and_no_more(threads: KeptThreads) -> None:
+    hangs = threading.Event()
+    for _ in range(5):
+        threads.run(lambda: hangs.wait(PATIENCE_S))
+    hangs.set()
+    wait_for(lambda: threads._count == 2)
+    assert len(threads._idle) == 2
+
+
+def test_no_thread_is_left_when_they_are_closed(threads: KeptThreads) -> None:
+    thread = run(threads)
+    wait_for(lambda: bool(threads._idle))
+    threads.close()
+    assert not thread.is_alive()
+
+
+def test_a_job_without_a_thread_is_dropped_when_they_are_closed(
+    threads: KeptThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+    threads.run(lambda: hangs.wait(PATIENCE_S))
+    forbid_threads(monkeypatch)
+    threads.run(lambda: pytest.fail("nobody waits for it"))
+    threads.close()
+    hangs.set()
+    wait_for(lambda: not threads._count)
+
+
+def test_a_client_connects_without_a_new_thread_once_it_has_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with FakeBroker() as broker:
+        driver = Driver(broker.address)
+        driver.connect()
+        forbid_threads(monkeypatch)
+        driver.connect(SECOND)
+        assert broker.connections == 2
+        before = threading.active_count()
+        driver.close()
+        wait_for(lambda: threading.active_count() < before)
