@@ -74,6 +74,7 @@ EXEMPT: dict[str, dict[str, tuple[str, ...]]] = {
     "txnproducer/_usual_send.pyx": {"once for each producer": ("_be_quick", "_be_slow")},
     "txnproducer/_io_lock.pyx": {
         "once for each producer": ("__cinit__", "__dealloc__"),
+        "once for each fork": ("reset_after_fork",),
         "it sleeps": ("_wait", "sleep"),
         "the method's call itself costs more": (
             "acquire",

@@ -24,6 +24,7 @@ from cpython.pythread cimport (
     PyThread_free_lock,
     PyThread_get_thread_ident,
     PyThread_release_lock,
+    PyThread_type_lock,
 )
 
 from time import monotonic
@@ -130,6 +131,15 @@ cdef class Lock:
     def locked(self):
         """Return whether somebody has it."""
         return self._is_taken()
+
+    def reset_after_fork(self):
+        """Make the lock free: see the other twin."""
+        cdef PyThread_type_lock fresh = PyThread_allocate_lock()
+        if fresh is NULL:
+            raise MemoryError("no memory for a lock")
+        # The old one is not freed: it may be taken, by a thread that is not here.
+        self._lock = fresh
+        txn_store_owner(&self._owner, 0)
 
     def __enter__(self):
         self.take()

@@ -20,11 +20,13 @@ Rules:
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from txnproducer import _advice
 from txnproducer._core.results import CallbackBatch
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._turnstile import PassedBy, new_lock, new_turnstile, refuse_reentry
@@ -196,6 +198,7 @@ class IoThread:
         self._orphaned_at_ms: int | None = None
         self._must_stop = False
         self._has_stopped = False
+        self._pid = os.getpid()
         self._closing: set[int] = set()  # the threads that are in `close`
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -247,7 +250,9 @@ class IoThread:
 
         Raises:
             WaitInCallbackError: called in a delivery callback, which would wait for itself.
+            ForkedProducerError: called in a fork, where the loop's thread does not exist.
         """
+        self._refuse_in_fork()
         refuse_reentry(self.lock, "result")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         wait = _Wait(is_done)
@@ -266,6 +271,7 @@ class IoThread:
 
     def _wait(self, wait: _Wait, deadline: float | None) -> bool:
         while True:
+            self._refuse_in_fork()  # a signal handler may have forked during the sleep
             with self.lock:
                 if wait.is_done():
                     return True
@@ -340,6 +346,24 @@ class IoThread:
         self._is_orphaned = True
         self._client.wakeup()
 
+    def disown(self) -> None:
+        """Learn that this process is a fork of the one that made this. Call before anything else.
+
+        The thread does not exist here, unless a delivery callback has forked: then it must not
+        touch connections that are the parent's.
+        """
+        self._must_stop = True
+        if not self.lock.is_mine():  # else the call that forked releases it
+            self.lock.reset_after_fork()
+
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    def _refuse_in_fork(self) -> None:
+        if self._is_forked:
+            raise _advice.forked("wait for a result")
+
     def _force(self) -> None:
         with self.lock:
             self._driven.force_close(monotonic_ms())
@@ -369,7 +393,8 @@ class IoThread:
                     timeout_ms = 0
                     self._pause_after_failure(failures)
         finally:
-            self._end()
+            if not self._is_forked:
+                self._end()
 
     def _turn(self, timeout_ms: int) -> int | None:
         """Poll, then let the core work; return how long to sleep in the next poll, None to end."""

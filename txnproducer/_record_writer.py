@@ -348,6 +348,8 @@ class RecordWriter(_UsualSender):
 
     def metrics(self) -> dict[str, float]:
         """Return the counters and rates, under the Java client's names."""
+        if self._refusal is _advice.forked:
+            raise self._refusal("metrics")
         refuse_reentry(self._lock, "metrics")
         with self._lock:
             return self._core.metrics()
@@ -427,6 +429,7 @@ class RecordWriter(_UsualSender):
         """Refuse every call from now on: this process is a fork of the one that made it."""
         self._refusal = _advice.forked
         self._be_slow()
+        self._io.disown()
 
     def __del__(self) -> None:
         # No name of this module: at the interpreter's end they may be gone. One that is open then

@@ -53,6 +53,10 @@ class CoreLock(Protocol):
         """Return whether the calling thread has it."""
         ...
 
+    def reset_after_fork(self) -> None:
+        """Make the lock free, in a child process where the thread that had it does not exist."""
+        ...
+
     def __enter__(self) -> bool:
         """Take the lock."""
         ...
@@ -73,6 +77,7 @@ class Lock(_RLock):  # type: ignore[misc]
     """
 
     is_mine = _RLock._is_owned  # noqa: SLF001 - as `threading.Condition` asks it
+    reset_after_fork = _RLock._at_fork_reinit  # noqa: SLF001 - as `threading` does with its own
 
     def locked(self) -> bool:
         """Return whether somebody has it."""
