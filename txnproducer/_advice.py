@@ -98,6 +98,16 @@ def closed(call: str) -> KafkaError:
     return IllegalStateError(f"cannot {call}: the producer is closed")
 
 
+def owned(call: str) -> KafkaError:
+    """Refuse to begin or end a transaction while another thread's block is open."""
+    return IllegalStateError(
+        f"cannot {call}: a transaction block is open, and it is another thread's: only that"
+        " thread, or the end of the block, can end it. Threads that share a producer need one lock"
+        " around each block; or make a producer for each worker, with a transactional_id of its"
+        " own."
+    )
+
+
 def forked(call: str) -> KafkaError:
     """Refuse a call in a forked process."""
     return ForkedProducerError(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from txnproducer import _advice
+from txnproducer._block_owner import calling_thread
 from txnproducer._core.commit_evidence import ResolvedOutcome, SentCommit, resolve
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._leases import TransactionLease, TransactionReceipt
@@ -69,6 +70,9 @@ class TransactionalProducer(RecordWriter):
         producer._open(config)  # noqa: SLF001 - our own class
         return producer
 
+    # What a block that is entered belongs to: replaceable, for tasks of an event loop say.
+    _block_owner = staticmethod(calling_thread)
+
     def _open(self, config: ProducerConfig) -> None:
         self._transaction: Transaction | None = None
         self._commit: TransactionalRequestResult | None = None
@@ -93,7 +97,8 @@ class TransactionalProducer(RecordWriter):
         """Begin a transaction; local, nothing is sent.
 
         Raises:
-            IllegalStateError: not initialized, or a transaction is open already.
+            IllegalStateError: not initialized, or a transaction is open already, perhaps in
+                another thread's block.
             KafkaError: the producer failed before; `recovery` says what to do.
         """
         self._begin(None)
@@ -102,6 +107,7 @@ class TransactionalProducer(RecordWriter):
         self._check_usable("begin_transaction")
         with self._lock:
             self._check_not_overtaken("begin_transaction")
+            self._check_owner("begin_transaction")
             self._core.begin_transaction()
             self._transaction = transaction
             self._commit = None
@@ -109,7 +115,7 @@ class TransactionalProducer(RecordWriter):
 
     def transaction(self) -> Transaction:
         """Return a transaction to be used as a `with` block: commits at its end, or aborts."""
-        return Transaction(self, self._begin)
+        return Transaction(self, self._begin, self._block_owner)
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[Any, Any], group_metadata: object
@@ -145,12 +151,19 @@ class TransactionalProducer(RecordWriter):
         Raises:
             KafkaTimeoutError: not done in time; call again to go on waiting, or abort.
             CommitOutcomeUnknownError: sent, and the answer is lost for good.
-            IllegalStateError: no transaction is open.
+            IllegalStateError: no transaction is open, or it is another thread's block.
             KafkaError: not committed; with `recovery == "abort"` call `abort_transaction()`.
         """
         self._end("commit_transaction", self._begin_commit)
 
+    def _check_owner(self, call: str) -> None:
+        """Refuse a thread that another one's block is not for. Call with the lock held."""
+        block = self._transaction
+        if block is not None and not block.can_be_ended_here():
+            raise _advice.owned(call)
+
     def _begin_commit(self) -> TransactionalRequestResult:
+        self._check_owner("commit_transaction")
         self._commit = self._core.begin_commit()
         return self._commit
 
@@ -164,10 +177,15 @@ class TransactionalProducer(RecordWriter):
         Raises:
             KafkaTimeoutError: not done in time; call again to go on waiting.
             CommitOutcomeUnknownError: a commit was under way; which of the two happened is open.
-            IllegalStateError: no transaction is open, or the commit was carried out meanwhile.
+            IllegalStateError: no transaction is open, or it is another thread's block, or the
+                commit was carried out meanwhile.
             KafkaError: refused; `recovery` says what to do.
         """
-        self._end("abort_transaction", self._core.begin_abort)
+        self._end("abort_transaction", self._begin_abort)
+
+    def _begin_abort(self) -> TransactionalRequestResult:
+        self._check_owner("abort_transaction")
+        return self._core.begin_abort()
 
     def resolve_outcome(self) -> ResolvedOutcome:
         """Find out what became of a commit that ended with `CommitOutcomeUnknownError`.

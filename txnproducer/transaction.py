@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
+from txnproducer._block_owner import IsOwner
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._record.format import Header
 from txnproducer.errors import IllegalStateError, KafkaError
@@ -54,6 +55,10 @@ class TransactionCalls(Protocol):
         ...
 
 
+def _anyone() -> bool:
+    return True
+
+
 class Transaction:
     """One transaction; made by `producer.transaction()`, used once, as a `with` block.
 
@@ -67,6 +72,9 @@ class Transaction:
     `abort_transaction()` to give up. An interrupt (Ctrl-C) during the commit leaves it so as well;
     closing the producer then finishes the commit.
 
+    The block belongs to the thread that has entered it, but may be left on another one. Until then
+    other threads may send in it, and may neither end it nor begin another transaction.
+
     Attributes:
         outcome: "open" while it can still go either way. "committed": every record and offset is
             in. "aborted": nothing of it is, or ever will be, visible to a `read_committed` reader.
@@ -74,11 +82,18 @@ class Transaction:
             `CommitOutcomeUnknownError`.
     """
 
-    __slots__ = ("_begin", "_calls", "_has_begun", "outcome")
+    __slots__ = ("_begin", "_calls", "_has_begun", "_is_owner", "_own", "outcome")
 
-    def __init__(self, calls: TransactionCalls, begin: Callable[[Transaction], None]) -> None:
+    def __init__(
+        self,
+        calls: TransactionCalls,
+        begin: Callable[[Transaction], None],
+        own: Callable[[], IsOwner] = lambda: _anyone,
+    ) -> None:
         self._calls = calls
         self._begin = begin
+        self._own = own
+        self._is_owner: IsOwner = _anyone
         self._has_begun = False
         self.outcome: Outcome = "open"
 
@@ -90,6 +105,7 @@ class Transaction:
             raise IllegalStateError(
                 "a transaction object is used once: call producer.transaction() for the next"
             )
+        self._is_owner = self._own()
         self._begin(self)
         self._has_begun = True
         return self
@@ -102,10 +118,23 @@ class Transaction:
     ) -> None:
         if self.outcome != "open":
             return
-        if error is None:
-            self._commit()
-        else:
-            self._abort_because_of(error)
+        # Perhaps on another thread than it was entered on: frameworks have pools of them.
+        self._is_owner = self._own()
+        try:
+            if error is None:
+                self._commit()
+            else:
+                self._abort_because_of(error)
+        finally:
+            self._is_owner = _anyone
+
+    def can_be_ended_here(self) -> bool:
+        """Return whether the caller may begin or end a transaction by the producer's own calls.
+
+        While the block is open its owner may: the thread that has entered it. Anybody may once
+        that has ended, once the block was left, or once the transaction is over.
+        """
+        return self.outcome != "open" or self._is_owner()
 
     def send(
         self,

@@ -1,0 +1,21 @@
+"""Decide from where the transaction of an open block may be ended by the producer's own calls.
+
+Why it exists: a producer has one transaction for all its threads. A thread that is told that one
+is open must not end it: it may be half of another thread's work.
+Owns: the check, which `TransactionalProducer` can replace by another one, for a task of an event
+loop say. Must not know: transactions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+IsOwner: TypeAlias = Callable[[], bool]
+
+
+def calling_thread() -> IsOwner:
+    """Return a check that is true on the calling thread, and everywhere once that has ended."""
+    owner = threading.current_thread()
+    return lambda: threading.current_thread() is owner or not owner.is_alive()
