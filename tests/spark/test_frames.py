@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
+from tests.spark.fake_context import FakeContext
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark import frames
-from txnproducer.spark.errors import SinkError
+from txnproducer.spark.errors import SinkError, StoppedError
 
 pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
 pyspark = pytest.importorskip("pyspark", reason="Spark is of the extra spark")
 
 
-class Cluster:
+class Cluster(FakeContext):
     """Runs tasks as Spark would: a frame, its RDD and its context in one."""
 
     def __init__(self, monkeypatch, count=3) -> None:
+        super().__init__()
         self.count = count
         self.numbers = list(range(count))
         self.properties: dict[str, Any] = {}
@@ -81,6 +83,20 @@ def test_a_pass_that_fails_leaves_no_order_behind(cluster):
     with pytest.raises(ZeroDivisionError):
         frames.partitions_of(cluster, fail, None).run("order")
     assert cluster.properties == {"txnproducer.order": None}
+
+
+def test_a_pass_of_a_query_that_was_stopped_starts_no_job(cluster):
+    partitions = frames.partitions_of(cluster, lambda *_: pytest.fail("a task was run"), None)
+    partitions.raise_if_stopped()
+    cluster.is_interrupted = True
+    with pytest.raises(InterruptedError):
+        partitions.run("order")
+    cluster.is_stopped = True
+    with pytest.raises(StoppedError, match="Spark was stopped"):
+        partitions.run("order")
+    cluster._jsc = None  # as PySpark leaves it behind `spark.stop()`
+    with pytest.raises(StoppedError, match="Spark was stopped"):
+        partitions.run("order")
 
 
 @pytest.mark.parametrize("numbers", [[0, 1], [0, 1, 1], [0, 1, 2, 2], []])

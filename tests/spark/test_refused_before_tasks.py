@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.spark.fake_context import FakeContext
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, driver_checks
 from txnproducer.spark import rights as rights_module
 from txnproducer.spark import runs as runs_module
@@ -17,7 +18,7 @@ from txnproducer.spark.ledger import Ledger, LedgerView
 OLD = LedgerEntry(4, "old", 2, 7, "0" * 32)
 OURS = LedgerEntry(4, "q", 2, 7, "0" * 32)
 FRAME = SimpleNamespace(
-    dtypes=[("value", "string")], sparkSession=SimpleNamespace(conf={}, sparkContext=None)
+    dtypes=[("value", "string")], sparkSession=SimpleNamespace(conf={}, sparkContext=FakeContext())
 )
 
 

@@ -21,8 +21,7 @@ from txnproducer.errors import (
 )
 from txnproducer.lease import TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch
-from txnproducer.spark import LedgerError, lost_transactions
-from txnproducer.spark import whole_batch as module
+from txnproducer.spark import LedgerError, lost_transactions, runs_again
 from txnproducer.spark.digest import Digest, total
 from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.errors import (
@@ -30,6 +29,7 @@ from txnproducer.spark.errors import (
     BatchTimedOutError,
     ReplayMismatchError,
     StaleRunError,
+    StoppedError,
 )
 from txnproducer.spark.ledger import Ledger, LedgerView
 from txnproducer.spark.ledger_rules import LedgerRules, check_whole_replay
@@ -153,7 +153,7 @@ class FakeLedger(Ledger):
 def whole(monkeypatch):
     """Return a maker of `WholeBatches` with fakes, and the log of all that happens."""
     log: list[str] = []
-    monkeypatch.setattr(module, "wait_exponential", lambda **_: lambda _: 0)
+    monkeypatch.setattr(runs_again, "wait_exponential", lambda **_: lambda _: 0)
     monkeypatch.setattr(lost_transactions, "describe_transaction", lambda *_, **__: None)
 
     def make(found=(None,), commits=(), aborts=(), begins=(), tell=None, foreign="stop"):
@@ -276,8 +276,6 @@ def test_what_spark_raises_is_raised_in_the_end(whole):
         ValueError("of the driver's own code"),
         SparkError("... txnproducer.spark.errors.SinkError: a row is for partition 9"),
         SparkError("... txnproducer.spark.errors.SchemaError: a row's topic is null"),
-        SparkError("[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group q"),
-        SparkError("Job 7 cancelled because SparkContext was shut down"),
     ],
 )
 def test_what_would_fail_alike_is_not_run_again(whole, error):
@@ -291,6 +289,92 @@ def test_what_would_fail_alike_is_not_run_again(whole, error):
     with pytest.raises(type(error)):
         batches.write(BATCH, run)
     assert log.count("abort") == 1
+
+
+# --- stops --------------------------------------------------------------------------------------
+
+INTERRUPTED = SparkError(
+    "An error occurred while calling o5.collectToPython.\n: java.lang.InterruptedException"
+)
+STOPS = [
+    INTERRUPTED,
+    SparkError(
+        "... calling o7.collect.\n: java.io.UncheckedIOException: lost\nCaused by: "
+        "java.nio.channels.ClosedByInterruptException"
+    ),
+    SparkError("java.io.InterruptedIOException: interrupted"),
+    SparkError("[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group q"),
+    SparkError("[OPERATION_CANCELED] Operation has been canceled. SQLSTATE: HY008"),
+    SparkError("Job 7 cancelled because SparkContext was shut down"),
+    StoppedError("Spark was stopped"),
+]
+
+
+class Stopping:
+    """Raises from the n-th question on, as Spark does to a query that was stopped."""
+
+    def __init__(self, after, error=INTERRUPTED):
+        self.left, self.error = after, error
+
+    def __call__(self, *_):
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", STOPS, ids=lambda error: str(error)[:30])
+def test_a_batch_that_is_stopped_in_its_tasks_is_aborted_and_not_run_again(whole, error):
+    make, log = whole
+    batches = make()
+    batches.enter(BATCH, SETTINGS)
+    with pytest.raises(type(error)):
+        batches.write(BATCH, Stopping(0, error))
+    assert log.count("begin") == 1
+    assert log[-1] == "close", "which aborts"
+
+
+@pytest.mark.parametrize("error", [STOPS[0], STOPS[-1]])
+def test_a_batch_that_is_stopped_before_its_commit_is_not_committed(whole, error):
+    make, log = whole
+    batches = make()
+    batches.enter(BATCH, SETTINGS)
+    with pytest.raises(type(error)):
+        batches.write(BATCH, lambda *_: [part(), part()], Stopping(0, error))
+    assert log.count("begin") == 1
+    assert "commit" not in log
+    batches.write(BATCH, lambda *_: [part(), part()])
+    assert log.count("commit") == 1, "a later batch takes the id again"
+
+
+def test_a_batch_that_is_stopped_between_two_runs_is_not_run_again(whole, monkeypatch):
+    make, log = whole
+    monkeypatch.setattr(runs_again, "wait_exponential", lambda **_: lambda _: 60)
+    batches, began_s = make(), time.monotonic()
+    batches.enter(BATCH, SETTINGS)
+    with pytest.raises(SparkError, match="InterruptedException"):
+        batches.write(BATCH, lambda *_: [part("lost"), part()], Stopping(1))
+    assert log.count("begin") == 1
+    assert time.monotonic() - began_s < 30
+
+
+def test_the_interrupt_of_a_task_is_no_stop(whole):
+    # An executor that is lost interrupts its tasks, and the batch is run again.
+    error = SparkError(
+        "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent "
+        "failure: ... java.nio.channels.ClosedByInterruptException"
+    )
+    make, log = whole
+    batches = make()
+    batches.enter(BATCH, SETTINGS)
+    tries = [error, None]
+
+    def run(*_):
+        if (failure := tries.pop(0)) is not None:
+            raise failure
+        return [part(), part()]
+
+    batches.write(BATCH, run)
+    assert (log.count("begin"), log.count("commit")) == (2, 1)
 
 
 # --- lost transactions ---------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from txnproducer.spark.errors import (
     SchemaError,
     SinkError,
     StaleRunError,
+    StoppedError,
 )
 from txnproducer.spark.reports import BatchReport, PartitionReport, SinkTotals
 from txnproducer.spark.sink import ExactlyOnceKafkaSink
@@ -44,6 +45,7 @@ __all__ = [
     "SinkStatus",
     "SinkTotals",
     "StaleRunError",
+    "StoppedError",
 ]
 
 

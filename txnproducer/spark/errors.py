@@ -45,6 +45,12 @@ class BatchTimedOutError(BatchFailedError):
     recovery = "fix"
 
 
+class StoppedError(KafkaError):
+    """The query, the job or Spark was stopped; what was not committed before is not written."""
+
+    recovery = "restart"
+
+
 class CommitIncompleteError(KafkaError):
     """Some partitions of a batch are committed, not all; the same batch again completes it."""
 

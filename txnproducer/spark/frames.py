@@ -32,6 +32,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark.errors import SinkError
+from txnproducer.spark.session import is_connect, raise_if_stopped
 from txnproducer.spark.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
@@ -53,6 +54,9 @@ class Partitions(Protocol):
 
     def run(self, order: Any) -> list[Any]:
         """Run all tasks with an order; return their reports, by partition."""
+
+    def raise_if_stopped(self) -> None:
+        """Raise if the query or Spark was stopped, as far as that can be asked."""
 
 
 def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
@@ -78,11 +82,6 @@ def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
     return FixedPartitions(frame, work, count)
 
 
-def is_connect(frame: Any) -> bool:
-    """Tell whether a frame is Spark Connect's, which has no RDD and no context."""
-    return type(frame).__module__.startswith("pyspark.sql.connect")
-
-
 class CountedPartitions:
     """Partitions of a classic frame: planned once, by counting them.
 
@@ -100,6 +99,7 @@ class CountedPartitions:
 
     def run(self, order: Any) -> list[Any]:
         """Run all tasks with an order; return their reports, by partition."""
+        self.raise_if_stopped()  # else the job begins, and ends only when Spark cancels it later
         context, text = self._context, _written(_Order(self._token, self.count, order))
         context.setLocalProperty(_PROPERTY, text)
         try:
@@ -107,6 +107,10 @@ class CountedPartitions:
         finally:
             context.setLocalProperty(_PROPERTY, None)
         return _complete(rows, self.count)
+
+    def raise_if_stopped(self) -> None:
+        """Raise if the query or Spark was stopped; see `session.raise_if_stopped`."""
+        raise_if_stopped(self._context)
 
 
 class FixedPartitions:
@@ -130,6 +134,9 @@ class FixedPartitions:
         if not rows:  # a task always reports, so there was none
             return [self._work(order, number, ()) for number in range(self.count)]
         return _complete(rows, self.count)
+
+    def raise_if_stopped(self) -> None:
+        """Do nothing: Connect does not tell a client what was stopped, but by its next answer."""
 
 
 @dataclass(frozen=True)

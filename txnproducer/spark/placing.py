@@ -23,7 +23,7 @@ from typing import Any, Final
 from txnproducer._columns import arrow_blocks
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer.spark.errors import SinkError
-from txnproducer.spark.frames import is_connect
+from txnproducer.spark.session import is_connect
 from txnproducer.spark.spark_hash import numbers_by_hash
 
 PLACE: Final = "__txnproducer_place"

@@ -7,6 +7,7 @@ time-out that comes near. Must not know: how a batch is written.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -132,6 +133,16 @@ class SinkTotals:
             self.retries + report.retries,
             self.seconds + report.seconds,
         )
+
+
+def phases_since(began: float, checked: float) -> dict[str, float]:
+    """Return the driver's phases, in seconds, of a batch whose tasks have just ended.
+
+    Args:
+        began: when the batch began, by `time.monotonic`.
+        checked: when its tasks began.
+    """
+    return {"driver.check": checked - began, "driver.tasks": time.monotonic() - checked}
 
 
 def report_partitions(

@@ -1,7 +1,8 @@
 """What Spark tells: whose batch this is, how it runs, which attempt, the rows behind a frame.
 
 Owns: the questions to Spark's session and to a task's context, and what is made of those that are
-not answered. Must not know: Kafka, transactions, the ledger.
+not answered; how Spark says that the work has to stop. Must not know: Kafka, transactions, the
+ledger.
 """
 
 from __future__ import annotations
@@ -12,11 +13,38 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from txnproducer.errors import InvalidConfigurationError
-from txnproducer.spark.errors import SinkError
+from txnproducer.spark.errors import SinkError, StoppedError
 
 _LOG = logging.getLogger(__name__)
 _DESCRIPTION: Final = "spark.job.description"
 _QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+# What the driver is told of a job that somebody has ended: `query.stop()` cancels the jobs of the
+# query and interrupts its thread; whichever comes first is raised. Connect has a code of its own.
+_INTERRUPTIONS: Final = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+_STOPS: Final = (
+    *_INTERRUPTIONS,
+    "SPARK_JOB_CANCELLED",
+    "OPERATION_CANCELED",
+    "SparkContext was shut down",
+    "stopped SparkContext",
+)
+_INTERRUPTED: Final = (
+    "the query was stopped, and so was its batch: what is not committed is not written. Start the "
+    "query again to go on (py4j.protocol.Py4JJavaError: An error occurred while calling Spark: "
+    "java.lang.InterruptedException)"
+)
+# The failure of a task has the text of the task's error in it. That error is no stop: a task is
+# interrupted whenever its executor is lost or its stage is over.
+_OF_A_TASK: Final = "Job aborted due to stage failure"
+
+
+def is_connect(frame: Any) -> bool:
+    """Return whether a frame is Spark Connect's, which has no RDD and no context."""
+    return type(frame).__module__.startswith("pyspark.sql.connect")
 
 
 def query_of(df: Any) -> str:
@@ -85,6 +113,70 @@ def attempt_number() -> int:
 def is_of_spark(error: BaseException) -> bool:
     """Tell whether an error is what Spark raises on the driver, such as for an executor lost."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
+def tells_of_stop(error: BaseException) -> bool:
+    """Return whether an error says that somebody has stopped the query, the job or Spark."""
+    text = str(error)
+    is_told = _OF_A_TASK not in text and any(name in text for name in _STOPS)
+    return is_told or isinstance(error, StoppedError)
+
+
+@contextlib.contextmanager
+def brief_stop(df: Any) -> Iterator[None]:
+    """Raise one short error in a block whose thread `query.stop()` interrupts, or has before.
+
+    Spark looks for the words of `_INTERRUPTED` in the text of what `foreachBatch` raises. It
+    takes that for a stop, and all else for a failure of the query. Its search recurses for each
+    character after "calling", so a Java stack trace there ends it by a StackOverflowError.
+
+    Args:
+        df: the frame.
+
+    Raises:
+        StoppedError: the thread was interrupted.
+    """
+    try:
+        if not is_connect(df):
+            raise_if_stopped(_context_of(df))
+        yield
+    except Exception as error:
+        if tells_of_stop(error) and _is_interrupted(df, error):
+            raise StoppedError(_INTERRUPTED) from None
+        raise
+
+
+def _is_interrupted(df: Any, error: BaseException) -> bool:
+    """Return whether the thread was interrupted, also just after its job was cancelled."""
+    if any(name in str(error) for name in _INTERRUPTIONS):
+        return True
+    if is_connect(df):
+        return False
+    try:
+        raise_if_stopped(_context_of(df))
+    except Exception as found:  # noqa: BLE001 - it is looked at, and told of by the first error
+        return any(name in str(found) for name in _INTERRUPTIONS)
+    return False
+
+
+def raise_if_stopped(context: Any) -> None:
+    """Raise if the work of the calling thread has to stop.
+
+    `query.stop()` interrupts the query's thread. Spark notices that only when the thread waits for
+    a job, so what is done between jobs has to ask.
+
+    Args:
+        context: the SparkContext; not Connect's.
+
+    Raises:
+        StoppedError: Spark was stopped.
+        Exception: the thread was interrupted.
+    """
+    java_context = context._jsc  # noqa: SLF001 - None once Spark was stopped from Python
+    if java_context is None or java_context.sc().isStopped():
+        raise StoppedError("Spark was stopped: what is not committed is not written")
+    # A thread with its interrupt pending does not begin to sleep, but raises.
+    context._jvm.java.lang.Thread.sleep(0)  # noqa: SLF001 - the thread that PySpark pins to ours
 
 
 def rdd_of(frame: Any) -> Any:

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from txnproducer.errors import InvalidConfigurationError
@@ -47,6 +48,7 @@ from txnproducer.spark.reports import (
     BatchReport,
     PartitionReport,
     SinkTotals,
+    phases_since,
     report_found,
     report_partitions,
     report_whole,
@@ -140,9 +142,8 @@ class ExactlyOnceKafkaSink:
         self._on_event = on_event
         self._timeout_ms: int | None = None
         self._runs = Runs(self._ledger, self._rules)
-        self._whole = (
-            WholeBatches(self._ledger, self._rules, self._tell) if settings.is_whole else None
-        )
+        whole = WholeBatches(self._ledger, self._rules, partial(tell, on_event))
+        self._whole = whole if settings.is_whole else None
         self._partitions = 0
 
     # --- writing --------------------------------------------------------------------------------
@@ -163,6 +164,7 @@ class ExactlyOnceKafkaSink:
 
         Raises:
             SinkError: refused on the driver; nothing was written.
+            StoppedError: the query or Spark was stopped.
             Exception: what Spark raises when a task has failed too often.
         """
         began = time.monotonic()
@@ -174,7 +176,7 @@ class ExactlyOnceKafkaSink:
         )
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"
-        with self._turn, session.described(df, text):
+        with self._turn, session.described(df, text), session.brief_stop(df):
             # Before partitions are counted, which runs the frame's shuffles.
             self._producer_settings()
             (self._whole or self._runs).check(batch_id, query_id)
@@ -210,9 +212,10 @@ class ExactlyOnceKafkaSink:
             order = PartitionOrder(plan.run, writers, taken_over=plan.taken_over)
             reports = partitions.run(order)
         else:  # a frame that is empty by its plan runs no task, but the batch must be recorded
+            partitions.raise_if_stopped()
             reports = [plan.write(0, plan.rows(()))]
         self._runs.batch_done()
-        phases = _phases(began, checked)
+        phases = phases_since(began, checked)
         return self._tell_of(report_partitions(batch_id, reports, phases, self._timeout()))
 
     def _write_whole(
@@ -240,14 +243,14 @@ class ExactlyOnceKafkaSink:
             return parts
 
         checked = time.monotonic()
-        parts, entry = whole.write(batch, run_tasks)
+        parts, entry = whole.write(batch, run_tasks, partitions.raise_if_stopped)
         if entry is not None:
             return self._tell_of(self._found(batch_id, entry, began, read))
         reports = tuple(
             PartitionReport(number, part.rows, part.size_bytes, part.digest, False, part.seconds)
             for number, part in enumerate(parts)
         )
-        phases = {**_phases(began, checked), "driver.transaction": whole.transaction_s}
+        phases = {**phases_since(began, checked), "driver.transaction": whole.transaction_s}
         report = report_whole(batch_id, reports, phases, self._timeout(), whole.runs)
         return self._tell_of(report)
 
@@ -388,13 +391,6 @@ class ExactlyOnceKafkaSink:
         if self._on_event is not None:
             self._on_event("batch_done", {"batch_id": report.batch_id, "report": replace(report)})
         return report
-
-    def _tell(self, name: str, batch_id: int, rows: int) -> None:
-        tell(self._on_event, name, batch_id, rows)
-
-
-def _phases(began: float, checked: float) -> dict[str, float]:
-    return {"driver.check": checked - began, "driver.tasks": time.monotonic() - checked}
 
 
 __all__ = ["ExactlyOnceKafkaSink"]

@@ -12,6 +12,8 @@ Rules:
   left open), and then reads the ledger: until then an earlier commit could still be on its way.
 * After any failure: abort, lease anew, run again; a few times, and not if the user has to do
   something first.
+* After a stop (`query.stop()`, a cancelled job, the end of Spark) the batch is aborted, and not
+  run again. Spark tells only who waits for a job; so the driver asks before it commits.
 * What is taken over of another query is what the first look has found. A driver that is fenced,
   and takes its id again, finds what its own query has committed meanwhile, and stops.
 * A driver that sees another one does not take the id back: each would have the other lose its
@@ -27,19 +29,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_exponential,
-)
-
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark import errors
 from txnproducer.spark.digest import total
 from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
@@ -50,20 +43,13 @@ from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.participant_task import Part
 from txnproducer.spark.rights import taking
 from txnproducer.spark.runs import Batch
-from txnproducer.spark.session import is_of_spark
+from txnproducer.spark.runs_again import MOST_RUNS, runs_again
+from txnproducer.spark.session import tells_of_stop
 from txnproducer.spark.take_over import TakeOver
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
-_MOST_RUNS: Final = 3
-# What Spark says of a job that somebody has ended: by `query.stop()`, in its user interface, or
-# with its context.
-_CANCELLED: Final = ("SPARK_JOB_CANCELLED", "SparkContext was shut down", "stopped SparkContext")
-_REFUSALS: Final = tuple(
-    f"{kind.__module__}.{kind.__qualname__}: "
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, errors.SinkError)
-)
+_CLOSE_AT_STOP_S: Final = 0.5  # who stops a query waits for it
 
 # Told the lease, and whether it is the last time.
 RunTasks: TypeAlias = Callable[[TransactionLease, bool], list[Part]]
@@ -131,13 +117,19 @@ class WholeBatches:
         self._producer = producer
         return entry
 
-    def write(self, batch: Batch, run_tasks: RunTasks) -> tuple[list[Part], LedgerEntry | None]:
+    def write(
+        self,
+        batch: Batch,
+        run_tasks: RunTasks,
+        raise_if_stopped: Callable[[], None] = lambda: None,
+    ) -> tuple[list[Part], LedgerEntry | None]:
         """Write a batch, and commit it.
 
         Args:
             batch: which one.
             run_tasks: has the tasks write under a lease, and returns what they wrote; told whether
                 it is the last time that this is tried.
+            raise_if_stopped: asks whether the work has to stop.
 
         Returns:
             The parts; and the ledger's entry where the batch was found committed already.
@@ -147,20 +139,16 @@ class WholeBatches:
             BatchTimedOutError: it took longer than the transaction may.
             Exception: what Spark raises for the frame itself.
         """
-        retrying = Retrying(
-            stop=stop_after_attempt(_MOST_RUNS),
-            wait=wait_exponential(multiplier=0.5, max=10),
-            retry=retry_if_exception(_is_worth_another_run),
-            before_sleep=_warn_of_another_run,
-            reraise=True,
-        )
         self.runs = 0
-        parts, entry = retrying(self._run, batch, run_tasks)
+        retrying = runs_again(raise_if_stopped)
+        parts, entry = retrying(self._run, batch, run_tasks, raise_if_stopped)
         if entry is None:  # behind the retries: nothing that is committed may be run again
             self._tell("batch_after_commit", batch.batch_id, sum(part.rows for part in parts))
         return parts, entry
 
-    def _run(self, batch: Batch, run_tasks: RunTasks) -> tuple[list[Part], LedgerEntry | None]:
+    def _run(
+        self, batch: Batch, run_tasks: RunTasks, raise_if_stopped: Callable[[], None]
+    ) -> tuple[list[Part], LedgerEntry | None]:
         if self._producer is None:
             entry = self._open(batch)
             if entry is not None:
@@ -175,7 +163,11 @@ class WholeBatches:
             producer.begin_transaction()
             self._fill(producer, batch, run_tasks, parts)
             self._tell("batch_before_commit", batch.batch_id, sum(part.rows for part in parts))
+            raise_if_stopped()
         except BaseException as error:
+            if tells_of_stop(error):
+                self._give_up(_CLOSE_AT_STOP_S)  # it aborts; a dead broker is not waited for
+                raise
             is_replaced = self._is_replaced(parts, error)
             timeout = None if is_replaced else self._timed_out(batch, parts, error)
             self._abort(producer)
@@ -196,7 +188,7 @@ class WholeBatches:
         if batch.writers:
             with taking(self._ledger, f"{self._ledger.whole_id}.claim-0"):
                 self._lease = producer.lease(batch.writers)
-            parts += run_tasks(self._lease, self.runs == _MOST_RUNS)
+            parts += run_tasks(self._lease, self.runs == MOST_RUNS)
             _refuse_failed(batch, parts)
             producer.adopt(part.receipt for part in parts if part.receipt is not None)
         rows = sum(part.rows for part in parts)
@@ -359,24 +351,3 @@ def _slowest(parts: list[Part]) -> str:
     seconds = [sum(part.seconds.values()) for part in parts]
     number = seconds.index(max(seconds))
     return f" (the slowest part was partition {number}, {seconds[number]:.1f} s)"
-
-
-def _warn_of_another_run(state: RetryCallState) -> None:
-    error = None if state.outcome is None else state.outcome.exception()
-    _LOG.warning(
-        "the batch is aborted, and begins again (%d of %d runs are over): %s: %s",
-        state.attempt_number,
-        _MOST_RUNS,
-        type(error).__name__,
-        error,
-    )
-
-
-def _is_worth_another_run(error: BaseException) -> bool:
-    """Tell whether another run may end otherwise: not behind a refusal, a mistake, or a stop."""
-    if isinstance(error, KafkaError):
-        return error.recovery != "fix"
-    # Spark's: an executor was lost, or the frame itself fails. What a task of the shuffle refuses
-    # comes as a text in it.
-    is_final = any(name in str(error) for name in (*_REFUSALS, *_CANCELLED))
-    return is_of_spark(error) and not is_final

@@ -1,0 +1,198 @@
+"""`query.stop()` on a real Spark: no batch is run again, and nothing is committed after it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from integration.spark_frames import expected, seen, wait_for
+from integration.waiting import wait_until
+from txnproducer.spark import ExactlyOnceKafkaSink
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+ROWS = 20
+SLOW_S = 40.0  # a task's; a second run of it would take as long again
+SOON_S = 20.0
+
+
+def fail_a_task(name, info):
+    if name == "task_before_claim":
+        raise RuntimeError("a task failed")
+
+
+class Query:
+    """A streaming query over a folder with one file, and who stops it."""
+
+    def __init__(self, spark, folder, write):
+        self.stopped_s = 0.0
+        self.ended_s = 0.0
+        (folder / "in").mkdir(exist_ok=True)
+        (folder / "in" / "1.txt").write_text("\n".join(f"value {n}" for n in range(ROWS)))
+        lines = spark.readStream.text(str(folder / "in"))
+        self._query = (
+            lines.writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .start()
+        )
+
+    def stop(self):
+        """Stop it; return when it has ended."""
+        self.stopped_s = time.monotonic()
+        self._query.stop()
+        self.ended_s = time.monotonic()
+
+    def stop_beside(self):
+        """Stop it from within a batch, and return when Spark has told its thread."""
+        threading.Thread(target=self.stop).start()
+        wait_until(lambda: not self._query.isActive, "the query is not stopped")
+        time.sleep(0.3)  # the interrupt follows the state
+
+    def check_that_it_stopped(self):
+        """Check that it ended soon, and that Spark takes that for a stop and not for a failure."""
+        wait_until(lambda: self.ended_s > 0, "the query does not end", 90)
+        assert self.ended_s - self.stopped_s < SOON_S
+        assert (self._query.exception(), self._query.status["message"]) == (None, "Stopped")
+
+    def await_batch(self):
+        self._query.processAllAvailable()
+        self.stop()
+
+
+def slowly(marker):
+    """Return what reads a frame, and takes a long time in its first run and in each later one."""
+
+    def read(batches):
+        yield from batches
+        Path(marker).touch()
+        time.sleep(SLOW_S)
+
+    return lambda frame: frame.mapInArrow(read, frame.schema)
+
+
+@pytest.fixture(params=["batch", "partition"])
+def atomicity(request):
+    return request.param
+
+
+# With atomicity "partition" the driver commits nothing, and runs nothing again.
+of_whole_batches = pytest.mark.parametrize("atomicity", ["batch"], indirect=True)
+
+
+@pytest.fixture
+def sink(kafka, topic, atomicity):
+    made = []
+
+    def make(**arguments):
+        given = {"topic": topic, "atomicity": atomicity, **arguments}
+        made.append(ExactlyOnceKafkaSink(kafka.bootstrap_servers, f"sink-{topic}", **given))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path):
+    assert seen(kafka, topic) == [], "committed after the stop"
+    Query(spark, tmp_path, sink()).await_batch()
+    wait_for(kafka, topic, expected(ROWS))
+
+
+def test_a_query_that_is_stopped_before_its_tasks_commits_nothing(
+    spark, kafka, topic, sink, tmp_path
+):
+    queries: list[Query] = []
+    began = threading.Event()
+    writer = sink()
+
+    def write(frame, batch_id):
+        began.wait(60)
+        queries[0].stop_beside()
+        writer(frame, batch_id)
+
+    queries.append(Query(spark, tmp_path, write))
+    began.set()
+    queries[0].check_that_it_stopped()
+    check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
+
+
+def test_a_query_that_is_stopped_in_its_tasks_is_not_run_again(
+    spark, kafka, topic, sink, tmp_path
+):
+    slow, writer = slowly(str(tmp_path / "read")), sink()
+    query = Query(spark, tmp_path, lambda frame, batch_id: writer(slow(frame), batch_id))
+    wait_until((tmp_path / "read").exists, "no row was read", 90)
+    query.stop()
+    query.check_that_it_stopped()
+    check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
+
+
+@of_whole_batches
+def test_a_query_that_is_stopped_at_its_commit_is_not_committed(
+    spark, kafka, topic, sink, tmp_path
+):
+    queries: list[Query] = []
+    began = threading.Event()
+
+    def strike(name, info):
+        if name == "batch_before_commit":
+            queries[0].stop_beside()
+
+    writer = sink(on_event=OnDriver(strike))
+
+    def write(frame, batch_id):
+        began.wait(60)
+        writer(frame, batch_id)
+
+    queries.append(Query(spark, tmp_path, write))
+    began.set()
+    queries[0].check_that_it_stopped()
+    check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
+
+
+@of_whole_batches
+def test_a_query_that_is_stopped_between_two_runs_is_not_run_again(
+    spark, kafka, topic, sink, tmp_path
+):
+    queries: list[Query] = []
+    began, runs = threading.Event(), []
+    writer = sink(on_event=fail_a_task)
+
+    class Stop(logging.Handler):
+        def emit(self, record):
+            if "begins again" in record.getMessage():
+                runs.append(record)
+                queries[0].stop_beside()
+
+    def write(frame, batch_id):
+        began.wait(60)
+        writer(frame, batch_id)
+
+    handler, log = Stop(), logging.getLogger("txnproducer.spark")
+    log.addHandler(handler)
+    try:
+        queries.append(Query(spark, tmp_path, write))
+        began.set()
+        queries[0].check_that_it_stopped()
+    finally:
+        log.removeHandler(handler)
+    assert (len(runs), writer._whole.runs) == (1, 1)
+    check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
+
+
+class OnDriver:
+    """Does something on the driver only: tasks get a copy that does nothing."""
+
+    def __init__(self, strike=None):
+        self.strike = strike
+
+    def __call__(self, name, info):
+        if self.strike is not None:
+            self.strike(name, info)
+
+    def __reduce__(self):
+        return OnDriver, ()

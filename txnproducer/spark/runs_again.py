@@ -1,0 +1,80 @@
+"""When a whole batch that has failed is run again: after which errors, how often, how soon.
+
+Owns: the choice, the wait, the warning. Must not know: transactions, what a run does.
+
+Rules:
+* A refusal, a mistake in the frame's or the driver's code, and a stop are not tried again.
+* The wait ends at once when the query is stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_exponential,
+)
+
+from txnproducer.errors import KafkaError
+from txnproducer.spark import errors
+from txnproducer.spark.session import is_of_spark, tells_of_stop
+
+_LOG = logging.getLogger(__name__)
+MOST_RUNS: Final = 3
+_POLL_S: Final = 0.1
+_REFUSALS: Final = tuple(
+    f"{kind.__module__}.{kind.__qualname__}: "
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.SinkError)
+)
+
+
+def runs_again(raise_if_stopped: Callable[[], None]) -> Retrying:
+    """Return what calls a run, and calls it again where another one may end otherwise.
+
+    Args:
+        raise_if_stopped: asks whether the work has to stop.
+    """
+    return Retrying(
+        stop=stop_after_attempt(MOST_RUNS),
+        wait=wait_exponential(multiplier=0.5, max=10),
+        retry=retry_if_exception(_is_worth_another_run),
+        before_sleep=_warn_of_another_run,
+        sleep=lambda seconds: _sleep(seconds, raise_if_stopped),
+        reraise=True,
+    )
+
+
+def _sleep(seconds: float, raise_if_stopped: Callable[[], None]) -> None:
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        raise_if_stopped()
+        time.sleep(min(left_s, _POLL_S))
+
+
+def _warn_of_another_run(state: RetryCallState) -> None:
+    error = None if state.outcome is None else state.outcome.exception()
+    _LOG.warning(
+        "the batch is aborted, and begins again (%d of %d runs are over): %s: %s",
+        state.attempt_number,
+        MOST_RUNS,
+        type(error).__name__,
+        error,
+    )
+
+
+def _is_worth_another_run(error: BaseException) -> bool:
+    if tells_of_stop(error):
+        return False
+    if isinstance(error, KafkaError):
+        return error.recovery != "fix"
+    # Spark's: an executor was lost, or the frame itself fails. What a task of the shuffle refuses
+    # comes as a text in it.
+    return is_of_spark(error) and not any(name in str(error) for name in _REFUSALS)
