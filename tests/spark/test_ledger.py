@@ -7,7 +7,12 @@ import pytest
 from txnproducer.records import OffsetAndMetadata
 from txnproducer.spark.digest import total
 from txnproducer.spark.entries import MOST_METADATA_BYTES, LedgerEntry, PlanEntry
-from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
+from txnproducer.spark.errors import (
+    LedgerError,
+    PartialReplayError,
+    ReplayMismatchError,
+    TornBatchError,
+)
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import (
     LedgerRules,
@@ -65,6 +70,18 @@ def test_an_entry_of_a_later_format_is_refused():
 
 def test_a_first_batch_needs_no_ledger():
     assert check({}, 0) == {}
+
+
+def test_batches_may_be_counted_by_date_from_any_first_one_on():
+    for batch_id in (0, 20260331, 20260402):
+        with pytest.raises(LedgerError, match=f"no ledger.*first_batch_id={batch_id}, for good"):
+            check({}, batch_id, first_batch_id=20260401)
+    assert check({}, 20260401, first_batch_id=20260401) == {}
+    first = {1: entry(20260401)}
+    assert check(first, 20260401, first_batch_id=20260401) == first, "broken off, and completed"
+    assert LedgerRules(first_batch_id=7).check_whole(None, 7, "q", is_taken_over=False) is None
+    with pytest.raises(LedgerError, match="no ledger"):
+        LedgerRules(first_batch_id=7).check_whole(None, 8, "q", is_taken_over=False)
 
 
 def test_the_batch_after_the_last_one_is_new():
@@ -147,7 +164,7 @@ def test_no_ledger_at_all_behind_the_first_batch_stops_it():
 
 
 def test_a_partition_of_the_batch_before_whose_ledger_is_gone_stops_it():
-    with pytest.raises(LedgerError, match=r"of \[1\] are missing"):
+    with pytest.raises(TornBatchError, match=r"ledgers of \[1\] have expired.*on_missing_ledger"):
         check({0: entry(4, writers=2)}, 5)
     assert check({0: entry(4, writers=2)}, 5, on_missing_ledger="write") == {}
 
@@ -160,8 +177,42 @@ def test_an_entry_that_expired_among_those_of_the_batch_itself_is_not_taken_for_
     # A first batch has nothing before it; behind a batch with fewer partitions some are new.
     first = {1: entry(0, writers=3)}
     assert check(first, 0, writers=3) == first
-    grown = {0: entry(4, writers=1), 1: entry(5, writers=3)}
-    assert check(grown, 5, writers=3) == {1: entry(5, writers=3)}
+    for before in (4, 2):  # that they are counted by date, or not on Sundays, makes no difference
+        grown = {0: entry(before, writers=1), 1: entry(5, writers=3)}
+        assert check(grown, 5, writers=3) == {1: entry(5, writers=3)}
+
+
+@pytest.mark.parametrize("batch_id", [5, 9, 20260403])
+def test_a_torn_batch_is_not_overtaken(batch_id):
+    torn = {0: entry(4, writers=3), 1: entry(3, writers=3), 2: entry(4, writers=3)}
+    told = (
+        r"batch 4 is committed in part: 2 of its 3 partitions \(0, 2\) hold 20 rows of it, and "
+        rf"\[1\] do not.*Nothing of batch {batch_id} .*write batch 4 again first.*in 3 partitions"
+    )
+    for rules in ({}, {"on_missing_ledger": "write"}, {"on_foreign_ledger": "take_over"}):
+        with pytest.raises(TornBatchError, match=told) as caught:
+            check(torn, batch_id, writers=3, **rules)
+        assert "on_missing_ledger" not in str(caught.value), "nothing is missing"
+    assert check(torn, 4, writers=3) == {0: torn[0], 2: torn[2]}, "it can be completed"
+
+
+def test_the_newest_earlier_batch_counts_alone():
+    # Behind fewer partitions than before, the others keep what they had.
+    shrunk = {0: entry(4, writers=2), 1: entry(4, writers=2), 2: entry(3, writers=4)}
+    assert check(shrunk, 5) == {}
+    # An earlier version has let batch 5 overtake batch 4: nothing can complete that any more.
+    assert check({0: entry(5), 1: entry(3)}, 5) == {0: entry(5)}
+    overtaken = {0: entry(5, writers=1), 1: entry(4, writers=3)}
+    assert check(overtaken, 6, writers=1) == {}
+
+
+def test_what_was_taken_over_of_another_query_does_not_make_a_batch_whole():
+    entries = {0: entry(0), 1: entry(7, query="other")}
+    with pytest.raises(TornBatchError):
+        check(entries, 1, on_foreign_ledger="take_over", on_missing_ledger="write")
+    # Nor is a batch torn whose partitions are ahead, by a checkpoint that was set back.
+    ahead = {0: entry(9), 1: entry(3)}
+    assert check(ahead, 4, on_foreign_ledger="take_over") == {}
 
 
 def test_a_partition_that_was_never_used_is_no_error():

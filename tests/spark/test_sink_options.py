@@ -26,6 +26,8 @@ SERVERS = "127.0.0.1:9092"
         ({"on_missing_ledger": "ignore"}, "on_missing_ledger"),
         ({"on_replay_mismatch": "x"}, "on_replay_mismatch"),
         ({"on_foreign_ledger": "x"}, "on_foreign_ledger"),
+        ({"first_batch_id": -1}, "first_batch_id=-1"),
+        ({"first_batch_id": True}, "first_batch_id"),
         ({"topic": None}, "ledger_topic"),
         ({"options": {"topic": "other"}}, "topic is given twice"),
         ({"query_id": ""}, "query_id"),
@@ -68,6 +70,7 @@ def test_everything_can_be_given_as_an_option():
         onMissingLedger="write",
         onReplayMismatch="keep",
         onForeignLedger="take_over",
+        firstBatchId="20260401",
         kafka__linger__ms=7,
     )
     assert given == SinkSettings(
@@ -83,6 +86,7 @@ def test_everything_can_be_given_as_an_option():
         "write",
         "keep",
         "take_over",
+        20260401,
         {"bootstrap.servers": SERVERS, "linger.ms": "7"},
         given.security,
     )
@@ -94,6 +98,7 @@ def test_what_is_not_given_has_its_default():
     assert (given.on_missing_ledger, given.on_replay_mismatch) == ("stop", "stop")
     assert (given.on_foreign_ledger, given.include_headers) == ("stop", True)
     assert (given.ledger_topic, given.transaction_timeout_ms) == ("t", None)
+    assert given.first_batch_id == 0
 
 
 @pytest.mark.parametrize(
@@ -109,6 +114,7 @@ def test_what_is_not_given_has_its_default():
         ("onMissingLedger", "write", "on_missing_ledger", "stop"),
         ("onReplayMismatch", "keep", "on_replay_mismatch", "stop"),
         ("onForeignLedger", "take_over", "on_foreign_ledger", "stop"),
+        ("firstBatchId", "7", "first_batch_id", 20260401),
     ],
 )
 def test_an_option_and_its_argument_have_to_say_the_same(option, value, argument, told):

@@ -20,6 +20,7 @@ from txnproducer.spark.errors import (
     SinkError,
     StaleRunError,
     StoppedError,
+    TornBatchError,
 )
 from txnproducer.spark.reports import BatchReport, PartitionReport, SinkTotals
 from txnproducer.spark.sink import ExactlyOnceKafkaSink
@@ -46,6 +47,7 @@ __all__ = [
     "SinkTotals",
     "StaleRunError",
     "StoppedError",
+    "TornBatchError",
 ]
 
 

@@ -41,7 +41,7 @@ class DataSourceSettings:
     @property
     def rules(self) -> LedgerRules:
         """What to do about an entry that does not fit."""
-        return LedgerRules(self.sink.on_missing_ledger, self.sink.on_foreign_ledger)
+        return self.sink.rules
 
 
 def read_data_source_options(

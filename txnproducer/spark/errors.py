@@ -26,6 +26,10 @@ class LedgerError(SinkError):
     """The ledger does not fit the batch: missing, another query's, or ahead of it."""
 
 
+class TornBatchError(LedgerError):
+    """An earlier batch is committed in part, and has to be completed before a newer one."""
+
+
 class PartialReplayError(SinkError):
     """Some partitions hold this batch already, and the others can't be written safely."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from txnproducer.spark.digest import Digest, total
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
+from txnproducer.spark.torn_batches import check_not_torn
 
 _TWO_QUERIES = (
     "Either two queries use one sink id, or the checkpoint was deleted or replaced. Ways out: "
@@ -24,7 +25,7 @@ _TWO_QUERIES = (
 _REWOUND = (
     "another driver of this query has gone on, and this one has to stop, or the checkpoint was "
     "rewound. Ways out of that: the newer checkpoint; another sink id; or "
-    'on_foreign_ledger="take_over", if the rows since then may be written once more.'
+    'on_foreign_ledger="take_over", if its rows, and those since then, may be written once more.'
 )
 
 
@@ -34,6 +35,7 @@ class LedgerRules:
 
     on_missing_ledger: str = "stop"
     on_foreign_ledger: str = "stop"
+    first_batch_id: int = 0
 
     def fitting(
         self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str
@@ -91,10 +93,14 @@ class LedgerRules:
 
         Raises:
             LedgerError: the ledger is missing, another query's, or ahead.
+            TornBatchError: the batch before is not whole.
         """
         counting = {p: entry for p, entry in entries.items() if p not in (taken_over or {})}
         fitting = self.fitting(counting, batch_id, query_id)
-        self._check_missing(fitting, entries, batch_id)
+        self._check_missing(entries, batch_id)
+        check_not_torn(
+            entries, batch_id, query_id, passes_missing=self.on_missing_ledger == "write"
+        )
         return fitting
 
     def check(
@@ -121,6 +127,7 @@ class LedgerRules:
 
         Raises:
             LedgerError: the ledger is missing, another query's, or ahead.
+            TornBatchError: the batch before is not whole.
             PartialReplayError: it was broken off, and was cut into another number of partitions.
         """
         fitting = self.check_any_cut(entries, batch_id, query_id, taken_over)
@@ -153,7 +160,7 @@ class LedgerRules:
             LedgerError: the ledger is missing, another query's, or ahead.
         """
         if entry is None:
-            self._check_missing({}, {}, batch_id)
+            self._check_missing({}, batch_id)
             return None
         if is_taken_over:
             return None
@@ -170,42 +177,31 @@ class LedgerRules:
             )
         return entry if entry.batch_id == batch_id else None
 
-    def _check_missing(
-        self,
-        fitting: Mapping[int, LedgerEntry],
-        entries: Mapping[int, LedgerEntry],
-        batch_id: int,
-    ) -> None:
-        if self.on_missing_ledger == "write" or batch_id == 0:
+    def _check_missing(self, entries: Mapping[int, LedgerEntry], batch_id: int) -> None:
+        if entries or self._needs_no_ledger(batch_id):
             return
-        if not entries:
-            raise LedgerError(
-                f"this sink has no ledger, but this is batch {batch_id}: either the query wrote "
-                "elsewhere before, or the ledger has expired (offsets.retention.minutes after the "
-                "last batch) or was deleted with its topic. Whether the batch was written before "
-                'can\'t be known. Way out: on_missing_ledger="write", if it was not, or may be '
-                "written once more."
-            )
-        before = [e.writers for e in fitting.values() if e.batch_id == batch_id - 1]
-        lost = [p for p in range(max(before, default=0)) if p not in entries]
-        if lost:
-            raise LedgerError(
-                f"batch {batch_id - 1} was written by {max(before)} partitions, but the ledgers "
-                f"of {lost} are missing: they have expired or were deleted, or "
-                "partition_writer was told more writers than its frame had partitions. Way out: "
-                'on_missing_ledger="write", if the batch was not written there, or may be '
-                "written once more."
-            )
+        raise LedgerError(
+            f"this sink has no ledger, but this is batch {batch_id}: either it is the first that "
+            "this sink writes, or the query wrote elsewhere before, or the ledger has expired "
+            "(offsets.retention.minutes after the last batch) or was deleted with its topic. "
+            "Whether the batch was written before can't be known. Ways out: "
+            f"first_batch_id={batch_id}, for good, if the sink begins with it; "
+            'on_missing_ledger="write", for one start, if the batch was not written, or may be '
+            "written once more."
+        )
+
+    def _needs_no_ledger(self, batch_id: int) -> bool:
+        return self.on_missing_ledger == "write" or batch_id == self.first_batch_id
 
     def _check_lost(self, entries: Mapping[int, LedgerEntry], batch_id: int, writers: int) -> None:
         """Raise if one of a batch's own entries may have expired, for it would be written again.
 
-        A partition that was added with this batch has none either. The batch before tells these
-        apart, as long as somebody has not gone on from it.
+        A partition that was added with this batch has none either. The entry of an earlier batch
+        tells these apart: it is older, and has not expired.
         """
-        if self.on_missing_ledger == "write" or batch_id == 0:
+        if self._needs_no_ledger(batch_id):
             return
-        is_before_known = any(entry.batch_id == batch_id - 1 for entry in entries.values())
+        is_before_known = any(entry.batch_id < batch_id for entry in entries.values())
         lost = [p for p in range(writers) if p not in entries]
         if lost and not is_before_known:
             raise LedgerError(

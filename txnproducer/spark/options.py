@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
+from txnproducer.spark.ledger_rules import LedgerRules
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 15 * 60 * 1000
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -66,6 +67,7 @@ class SinkSettings:
         on_missing_ledger: "stop" or "write".
         on_replay_mismatch: "stop" or "keep".
         on_foreign_ledger: "stop" or "take_over".
+        first_batch_id: the one batch that needs no ledger.
         producer: settings of the producers, by Java's names.
         security: kafka-python's settings, for the driver's own questions.
     """
@@ -82,6 +84,7 @@ class SinkSettings:
     on_missing_ledger: str
     on_replay_mismatch: str
     on_foreign_ledger: str
+    first_batch_id: int
     producer: Mapping[str, str]
     security: Mapping[str, Any]
 
@@ -89,6 +92,11 @@ class SinkSettings:
     def is_whole(self) -> bool:
         """Whether a batch is one transaction."""
         return self.atomicity == "batch"
+
+    @property
+    def rules(self) -> LedgerRules:
+        """What to do about a ledger's entry that does not fit."""
+        return LedgerRules(self.on_missing_ledger, self.on_foreign_ledger, self.first_batch_id)
 
 
 # --- how a value is read; the label is its name as the user wrote it -----------------------------
@@ -137,6 +145,13 @@ def _number_of(what: str) -> Callable[[str, Any], int]:
     return read
 
 
+def _batch_id(label: str, value: Any) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
+        raise InvalidConfigurationError(f"{label}={value!r}: must be an integer, 0 or above")
+    return int(text)
+
+
 @dataclass(frozen=True)
 class _Option:
     """A setting: its name as an option and as an argument, and how its value is read."""
@@ -160,6 +175,7 @@ _OPTIONS: Final = (
     _Option("onMissingLedger", "on_missing_ledger", _one_of("stop", "write"), "stop"),
     _Option("onReplayMismatch", "on_replay_mismatch", _one_of("stop", "keep"), "stop"),
     _Option("onForeignLedger", "on_foreign_ledger", _one_of("stop", "take_over"), "stop"),
+    _Option("firstBatchId", "first_batch_id", _batch_id, 0),
 )
 _BY_LOWER_NAME: Final = {option.name.lower(): option for option in _OPTIONS}
 _NAMES: Final = tuple(option.name for option in _OPTIONS)

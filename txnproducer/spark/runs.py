@@ -33,7 +33,7 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
-from txnproducer.spark.errors import StaleRunError
+from txnproducer.spark.errors import StaleRunError, TornBatchError
 from txnproducer.spark.ledger import Ledger, LedgerView
 from txnproducer.spark.ledger_rules import LedgerRules
 from txnproducer.spark.one_atomicity import check_one_atomicity
@@ -224,9 +224,25 @@ class Runs:
         entries = view.entries
         self._taking.look_at(view.plan, entries, query_id)
         self._taking.check_plan(view.plan, query_id)
+        try:
+            self._check_any_cut(entries, batch_id, query_id)
+        except TornBatchError:
+            # The last of its commits may not be decided yet.
+            entries = self._look_when_decided(range(partitions)) or entries
+            self._check_any_cut(entries, batch_id, query_id)
+        return entries
+
+    def _check_any_cut(self, entries: _Entries, batch_id: int, query_id: str) -> None:
         taken_over = self._taking.of(entries, batch_id, query_id)
         self._taking.rules.check_any_cut(entries, batch_id, query_id, taken_over)
-        return entries
+
+    def _look_when_decided(self, partitions: Iterable[int]) -> _Entries | None:
+        """Return the entries of partitions; None if one stays undecided for seconds."""
+        try:
+            return self._ledger.read(partitions, timeout_s=_DECIDED_WITHIN_S)[1]
+        except (UnstableOffsetCommitError, KafkaTimeoutError) as error:
+            _LOG.info("the ledger is not decided: %s", error)
+            return None
 
     def _look(self, partitions: Iterable[int] = (), **how: bool) -> LedgerView:
         """Look at the ledger; raise if the sink id is one of atomicity "batch"."""

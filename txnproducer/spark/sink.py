@@ -28,7 +28,6 @@ from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.frames import partitions_of
 from txnproducer.spark.ledger import Ledger, close_connections
 from txnproducer.spark.ledger_rules import (
-    LedgerRules,
     added_up,
     check_whole_replay,
     check_without_frame,
@@ -90,6 +89,7 @@ class ExactlyOnceKafkaSink:
         on_missing_ledger: "stop" (the default), or "write" where no ledger is expected.
         on_replay_mismatch: "stop" (the default), or "keep" to leave what was committed as it is.
         on_foreign_ledger: "stop" (the default), or "take_over" another query's ledger.
+        first_batch_id: the one batch that needs no ledger; 0 by default.
         on_event: called in the tasks with the name of an event and a dict; must be picklable.
         options: Spark's options: `kafka.*`, `topic`, `includeHeaders`, `transactionTimeout`, and
             the arguments' counterparts.
@@ -114,6 +114,7 @@ class ExactlyOnceKafkaSink:
         on_missing_ledger: Literal["stop", "write"] | None = None,
         on_replay_mismatch: Literal["stop", "keep"] | None = None,
         on_foreign_ledger: Literal["stop", "take_over"] | None = None,
+        first_batch_id: int | None = None,
         on_event: OnEvent | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -129,6 +130,7 @@ class ExactlyOnceKafkaSink:
             on_missing_ledger=on_missing_ledger,
             on_replay_mismatch=on_replay_mismatch,
             on_foreign_ledger=on_foreign_ledger,
+            first_batch_id=first_batch_id,
         )
         self.last_report: BatchReport | None = None
         self.totals = SinkTotals()
@@ -138,7 +140,7 @@ class ExactlyOnceKafkaSink:
         self._ledger = Ledger(
             settings.bootstrap_servers, settings.sink_id, settings.ledger_topic, settings.security
         )
-        self._rules = LedgerRules(settings.on_missing_ledger, settings.on_foreign_ledger)
+        self._rules = settings.rules
         self._on_event = on_event
         self._timeout_ms: int | None = None
         self._runs = Runs(self._ledger, self._rules)
