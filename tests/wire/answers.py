@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from txnproducer._wire import kafka_python as kp
@@ -86,3 +87,8 @@ def end_txn(correlation_id: int, error_code: int = 0, throttle_ms: int = 0) -> b
         producer_epoch=2,
     )
     return payload(response, correlation_id)
+
+
+def token_provider(token: Callable[[], object]) -> Any:
+    """Make a token provider of a function."""
+    return type("Provider", (kp.AbstractTokenProvider,), {"token": lambda self: token()})()

@@ -7,6 +7,7 @@ import itertools
 import random
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -44,6 +45,7 @@ class Wire:
         ours, self.broker = socket.socketpair()
         ours.setblocking(False)
         self.broker.settimeout(5)
+        self._woken = threading.Event()
         versions = BrokerVersions(NodeApiVersions(), FinalizedFeatures(), 2)
         connected = Connected(ours, versions, itertools.count(10), LOGIN, lifetime_ms, login_ms)
         self.connection = Connection(
@@ -54,6 +56,7 @@ class Wire:
             max_in_flight,
             0,
             random.Random(1),
+            self._woken.set,
         )
         self._tokens = itertools.count()
 
@@ -69,6 +72,13 @@ class Wire:
         events: list[ClientEvent] = []
         self.connection.receive(now_ms, events)
         return events
+
+    def go_on(self, now_ms: int = 0) -> None:
+        """Receive a login's answer, and go on when the step that follows has ended."""
+        self.receive(now_ms)
+        assert self._woken.wait(5)
+        self._woken.clear()
+        self.connection.continue_login(now_ms)
 
     def read(self) -> bytes:
         """Read one frame at the broker's end."""
@@ -293,11 +303,11 @@ def test_the_login_is_repeated_before_the_session_ends(open_wire: Callable[..., 
     assert not wire.connection.can_send(due)
     assert b"PLAIN" in wire.read()
     wire.answer(answers.sasl_handshake(10))
-    wire.receive(due)
+    wire.go_on(due)
     assert b"u\0u\0p" in wire.read()
     assert not wire.connection.can_send(due)
     wire.answer(answers.sasl_authenticate(11, lifetime_ms=10_000))
-    wire.receive(due + 700)
+    wire.go_on(due + 700)
     assert wire.connection.can_send(due + 700)
     next_due = wire.connection.next_deadline_ms()
     assert due + 8_500 <= next_due <= due + 9_500, "counted from the question, not the answer"
@@ -334,10 +344,10 @@ def test_a_refused_second_login_ends_the_connection_as_a_refusal(
     wire = open_wire(lifetime_ms=10_000)
     wire.connection.tick(9_600)
     wire.answer(answers.sasl_handshake(10))
-    wire.receive(9_600)
+    wire.go_on(9_600)
     wire.answer(answers.sasl_authenticate(11, error_code=58, error_message="revoked"))
     with pytest.raises(SaslAuthenticationError, match="revoked"):
-        wire.receive(9_600)
+        wire.go_on(9_600)
 
 
 def test_a_second_login_without_an_answer_times_out(open_wire: Callable[..., Wire]) -> None:
@@ -347,3 +357,20 @@ def test_a_second_login_without_an_answer_times_out(open_wire: Callable[..., Wir
     assert deadline < NEVER_MS
     with pytest.raises(KafkaTimeoutError, match="re-authentication"):
         wire.connection.tick(deadline)
+
+
+def test_a_second_login_that_our_side_holds_up_times_out_and_says_so(
+    open_wire: Callable[..., Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+    monkeypatch.setattr(
+        "txnproducer._wire.handshake.make_mechanism", lambda *_: may_go_on.wait(10)
+    )
+    wire = open_wire(lifetime_ms=10_000)
+    wire.connection.tick(9_600)
+    wire.answer(answers.sasl_handshake(10))
+    wire.receive(9_600)
+    deadline = wire.connection.next_deadline_ms()
+    with pytest.raises(KafkaTimeoutError, match="token provider"):
+        wire.connection.tick(deadline)
+    may_go_on.set()

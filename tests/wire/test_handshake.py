@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -220,16 +221,8 @@ def test_a_passing_error_of_the_login_is_worth_a_retry() -> None:
         talk.answer(answers.sasl_authenticate(1, error_code=-1))
 
 
-def token_provider(token: Any) -> Any:
-    """Make a provider by kafka-python's base class, found through the mechanism it is made for."""
-    import importlib
-
-    base = importlib.import_module("kafka.net.sasl.oauth").AbstractTokenProvider
-    return type("Provider", (base,), {"token": lambda self: token()})()
-
-
 def test_oauthbearer_sends_the_token() -> None:
-    provider = token_provider(lambda: "a.b.c")
+    provider = answers.token_provider(lambda: "a.b.c")
     talk = log_in("OAUTHBEARER", sasl_oauth_token_provider=provider)
     talk.answer(answers.sasl_handshake(0, mechanisms=("OAUTHBEARER",)))
     assert b"auth=Bearer a.b.c" in talk.asked
@@ -238,7 +231,7 @@ def test_oauthbearer_sends_the_token() -> None:
 
 
 def test_oauthbearer_lets_the_broker_say_why_it_refuses() -> None:
-    provider = token_provider(lambda: "a.b.c")
+    provider = answers.token_provider(lambda: "a.b.c")
     talk = log_in("OAUTHBEARER", sasl_oauth_token_provider=provider)
     talk.answer(answers.sasl_handshake(0, mechanisms=("OAUTHBEARER",)))
     talk.answer(answers.sasl_authenticate(1, auth_bytes=b'{"status":"invalid_token"}'))
@@ -247,13 +240,69 @@ def test_oauthbearer_lets_the_broker_say_why_it_refuses() -> None:
         talk.answer(answers.sasl_authenticate(2, error_code=58, error_message="invalid_token"))
 
 
-def test_a_token_provider_that_fails_is_named_and_does_not_escape() -> None:
-    def fail() -> str:
-        raise OSError("token server is down")
+def ask_for_a_token(token: Callable[[], object]) -> Talk:
+    talk = log_in("OAUTHBEARER", sasl_oauth_token_provider=answers.token_provider(token))
+    return talk.answer(answers.sasl_handshake(0, mechanisms=("OAUTHBEARER",)))
 
-    talk = log_in("OAUTHBEARER", sasl_oauth_token_provider=token_provider(fail))
-    with pytest.raises(SaslAuthenticationError, match="token server is down"):
-        talk.answer(answers.sasl_handshake(0, mechanisms=("OAUTHBEARER",)))
+
+@pytest.mark.parametrize(
+    "raised",
+    [OSError("token server is down"), AttributeError("no token server is down"), SystemExit],
+)
+def test_a_token_provider_that_fails_is_asked_again_and_its_reason_is_told(
+    raised: BaseException | type[BaseException],
+) -> None:
+    def fail() -> str:
+        raise raised
+
+    says = "SystemExit" if raised is SystemExit else "token server is down"
+    with pytest.raises(DisconnectError, match=f"OAUTHBEARER .*{says}") as failed:
+        ask_for_a_token(fail)
+    assert failed.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_a_token_provider_that_has_no_token_is_asked_again(nothing: str | None) -> None:
+    with pytest.raises(DisconnectError, match=f"token.. returned {nothing!r}"):
+        ask_for_a_token(lambda: nothing)
+
+
+def test_a_token_of_another_type_is_a_refusal_that_does_not_show_it() -> None:
+    with pytest.raises(
+        InvalidConfigurationError, match=r"must return a str, .* type bytes"
+    ) as told:
+        ask_for_a_token(lambda: b"secret")
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (SaslAuthenticationError("the account is locked"), SaslAuthenticationError),
+        (DisconnectError("not yet"), DisconnectError),
+        (kp.KafkaConfigurationError("no region"), SaslAuthenticationError),
+    ],
+)
+def test_a_token_provider_says_by_the_librarys_errors_whether_to_ask_again(
+    raised: Exception, told: type[Exception]
+) -> None:
+    def fail() -> str:
+        raise raised
+
+    with pytest.raises(told, match=r"locked|not yet|no region"):
+        ask_for_a_token(fail)
+
+
+def test_extensions_of_a_token_are_sent_and_none_are_none() -> None:
+    provider = answers.token_provider(lambda: "a.b.c")
+    provider.extensions = lambda: {"logicalCluster": "lkc-1"}
+    talk = log_in("OAUTHBEARER", sasl_oauth_token_provider=provider)
+    talk.answer(answers.sasl_handshake(0, mechanisms=("OAUTHBEARER",)))
+    assert b"a.b.c\x01logicalCluster=lkc-1" in talk.asked
+    provider.extensions = lambda: None
+    talk = log_in("OAUTHBEARER", sasl_oauth_token_provider=provider)
+    talk.answer(answers.sasl_handshake(0, mechanisms=("OAUTHBEARER",)))
+    assert b"a.b.c\x01\x01" in talk.asked
 
 
 @pytest.mark.parametrize(

@@ -106,13 +106,13 @@ def test_nulls_in_a_new_login_end_the_connection(open_wire: Callable[..., Wire])
     wire.connection.tick(due)
     wire.read()
     wire.answer(answers.sasl_handshake(10))
-    wire.receive(due)
+    wire.go_on(due)
     wire.read()
     good = answers.sasl_authenticate(11, auth_bytes=b"x")
     assert good.count(b"\x02x") == 1
     wire.answer(good.replace(b"\x02x", b"\0"))
     with pytest.raises(ResponseDecodeError, match="AuthBytes has the length -1"):
-        wire.receive(due)
+        wire.go_on(due)
 
 
 def test_a_login_takes_no_large_frames(open_wire: Callable[..., Wire]) -> None:

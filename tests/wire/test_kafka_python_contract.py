@@ -78,7 +78,12 @@ MESSAGES = {
     ),
     "TxnOffsetCommitResponse": (5, {"throttle_time_ms", "topics"}),
 }
-OTHER_NAMES = {"SASL_MECHANISMS", "get_sasl_mechanism"}
+OTHER_NAMES = {
+    "AbstractTokenProvider",
+    "KafkaConfigurationError",
+    "SASL_MECHANISMS",
+    "get_sasl_mechanism",
+}
 
 
 def test_each_name_taken_from_kafka_python_has_its_test_here() -> None:
@@ -176,3 +181,15 @@ def test_sasl_mechanisms_are_found_by_name_and_speak_without_io() -> None:
     plain.receive(b"")
     assert plain.is_done()
     assert plain.is_authenticated()
+
+
+def test_a_token_provider_has_a_token_and_extensions_and_is_looked_at_when_asked() -> None:
+    class Provider(kp.AbstractTokenProvider):
+        def token(self) -> str:
+            return "t"
+
+    login = kp.get_sasl_mechanism("OAUTHBEARER")(sasl_oauth_token_provider=Provider())
+    assert Provider().extensions() == {}
+    assert login.auth_bytes() == b"n,,\x01auth=Bearer t\x01\x01"
+    with pytest.raises(kp.KafkaConfigurationError):
+        kp.get_sasl_mechanism("OAUTHBEARER")(sasl_oauth_token_provider="no provider")

@@ -33,9 +33,9 @@ from txnproducer.errors import DisconnectError, KafkaTimeoutError
 
 from .codec import Codec
 from .connector import MAX_HANDSHAKE_ANSWER_BYTES, Connected
-from .handshake import Exchange, exchange_login
 from .io_calls import Calls
 from .produce_codec import Buffer
+from .reauthentication import Reauthentication
 from .version_choice import CLIENT_THROTTLES_FROM
 
 NEVER_MS = 2**62
@@ -69,6 +69,7 @@ class Connection:
         max_in_flight: how many requests may await their answers.
         now_ms: the time.
         rng: spreads the moments of re-authentication.
+        wake: wakes the loop from another thread; it then calls `continue_login`.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Connection:
         max_in_flight: int,
         now_ms: int,
         rng: random.Random,
+        wake: Callable[[], None],
     ) -> None:
         self.id = connection_id
         self.sock = connected.sock
@@ -95,12 +97,13 @@ class Connection:
         )
         self._max_in_flight = max_in_flight
         self._rng = rng
+        self._wake = wake
         self._correlation_ids = connected.correlation_ids
         self._in_flight: deque[_InFlight] = deque()
         self._out: deque[memoryview] = deque()
         self._received = bytearray()
         self._login = connected.login
-        self._reauthentication: Exchange[int] | None = None
+        self._reauthentication: Reauthentication | None = None
         self._login_ms = connected.login_ms
         self._reauthentication_due_ms = self._next_login_ms(connected.session_lifetime_ms)
         self._reauthentication_deadline_ms = NEVER_MS
@@ -116,6 +119,11 @@ class Connection:
     def must_log_in_again(self) -> bool:
         """Tell whether `tick` would begin a re-authentication once its time has come."""
         return self._reauthentication_due_ms < NEVER_MS and self._reauthentication is None
+
+    @property
+    def is_logging_in(self) -> bool:
+        """Tell whether a re-authentication is under way, which `continue_login` goes on with."""
+        return self._reauthentication is not None
 
     @property
     def has_output(self) -> bool:
@@ -268,7 +276,7 @@ class Connection:
 
     def _take_frame(self, payload: memoryview, now_ms: int, events: list[ClientEvent]) -> None:
         if self._reauthentication is not None:
-            self._continue_login(payload, now_ms)
+            self._reauthentication.answer(payload)
             return
         entry = self._in_flight[0]
         body = self._codec.decode(entry.request.body, entry.version, payload)
@@ -304,7 +312,7 @@ class Connection:
         if any(entry.deadline_ms <= now_ms for entry in self._in_flight):
             raise KafkaTimeoutError("a request was not answered within its time-out")
         if now_ms >= self._reauthentication_deadline_ms:
-            raise KafkaTimeoutError("the broker did not answer a re-authentication")
+            raise KafkaTimeoutError(self._late_login())
         if (
             now_ms >= self._reauthentication_due_ms
             and self._reauthentication is None
@@ -312,24 +320,38 @@ class Connection:
             and self._login is not None
         ):
             self._reauthentication_deadline_ms = now_ms + _MAX_REAUTHENTICATION_MS
-            self._reauthentication = exchange_login(self._login, self._correlation_ids)
+            self._reauthentication = Reauthentication(
+                self._login, self._correlation_ids, self._wake
+            )
             self._login_ms = now_ms
-            self._put([next(self._reauthentication)])
+            self._put([self._reauthentication.begin()])
             self.flush()
 
-    def _continue_login(self, payload: memoryview, now_ms: int) -> None:
+    def _late_login(self) -> str:
+        if self._reauthentication is not None and self._reauthentication.is_in_step:
+            return (
+                f"our side of a re-authentication took longer than {_MAX_REAUTHENTICATION_MS} ms: "
+                "is its token provider waiting for something?"
+            )
+        return "the broker did not answer a re-authentication"
+
+    def continue_login(self, now_ms: int) -> None:
+        """Go on with a re-authentication if a step of it has ended.
+
+        Raises:
+            KafkaError: it failed, or the connection is broken.
+        """
         if self._reauthentication is None:
             return
-        try:
-            request = self._reauthentication.send(payload)
-        except StopIteration as end:
+        outcome = self._reauthentication.collect()
+        if isinstance(outcome, bytes):
+            self._login_ms = now_ms
+            self._put([outcome])
+            self.flush()
+        elif outcome is not None:
             self._reauthentication = None
             self._reauthentication_deadline_ms = NEVER_MS
-            self._reauthentication_due_ms = self._next_login_ms(end.value)
-        else:
-            self._login_ms = now_ms
-            self._put([request])
-            self.flush()
+            self._reauthentication_due_ms = self._next_login_ms(outcome)
 
     def _next_login_ms(self, session_lifetime_ms: int) -> int:
         """Return when to log in again: early, and not when all other connections do.
@@ -350,9 +372,7 @@ class Connection:
             The requests without an answer, in order, each with whether its time was up.
         """
         self.sock.close()
-        if self._reauthentication is not None:
-            self._reauthentication.close()
-            self._reauthentication = None
+        self._reauthentication = None  # a step under way ends by itself
         left = [(entry.request, entry.deadline_ms <= now_ms) for entry in self._in_flight]
         self._in_flight.clear()
         self._out.clear()

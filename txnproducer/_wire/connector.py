@@ -133,6 +133,7 @@ class Connector:
 
     Attributes:
         suspicion: what a failed attempt may be due to, if the broker closed the connection.
+        doing: what is under way, for the text of an attempt that takes too long.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Connector:
     ) -> None:
         self.deadline_ms = deadline_ms
         self.suspicion: Suspicion | None = None
+        self.doing = "the look-up of the name, or the TCP connection"
         self._node = node
         self._address = f"{node.host}:{node.port}"
         self._settings = settings
@@ -207,10 +209,12 @@ class Connector:
         self._open()
         correlation_ids = new_correlation_ids()
         settings = self._settings
+        self.doing = "the exchange of versions"
         versions = self._drive_first(exchange_api_versions(settings.client_id, correlation_ids))
         login = None
         session_lifetime_ms = 0
         if settings.sasl_mechanism is not None:
+            self.doing = f"the {settings.sasl_mechanism} login"
             login = SaslLogin(
                 settings.client_id,
                 self._node.host,
@@ -231,6 +235,7 @@ class Connector:
         context = self._settings.ssl_context
         if context is None:
             return
+        self.doing = "the TLS handshake"
         try:
             self._speak_tls(context)
         except TimeoutError as error:

@@ -26,6 +26,7 @@ from txnproducer.errors import (
     ErrorCode,
     IllegalSaslStateError,
     InvalidConfigurationError,
+    KafkaError,
     SaslAuthenticationError,
     UnsupportedSaslMechanismError,
     UnsupportedVersionError,
@@ -51,6 +52,7 @@ _SCRAM_PREFIX = "SCRAM-"
 # Java has the same lower bound, and no upper one. A million take about a second.
 _ITERATIONS = range(4_096, 1_000_001)
 _MOST_DIGITS = 20
+_TOKEN_PROVIDER = "sasl_oauth_token_provider"  # noqa: S105  (a setting's name)
 
 
 class BrokerVersions(NamedTuple):
@@ -147,7 +149,8 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
         UnsupportedSaslMechanismError: the listener does not offer the mechanism.
         SaslAuthenticationError: the broker refused, or could not prove itself.
         IllegalSaslStateError: the listener wants no SASL.
-        DisconnectError: the answer is not Kafka's, or the broker asks to try again.
+        DisconnectError: the answer is not Kafka's, the broker asks to try again, or our side (a
+            token provider, Kerberos) has failed, perhaps for a moment.
     """
     request = kp.SaslHandshakeRequest(version=_SASL_HANDSHAKE_VERSION, mechanism=login.mechanism)
     answer = yield from _exchange(
@@ -163,7 +166,7 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
     mechanism = make_mechanism(login.mechanism, login.settings, login.host)
     lifetime_ms = 0
     while not mechanism.is_done():
-        token = _in_mechanism(login.mechanism, mechanism.auth_bytes)
+        token = _ask_our_side(login.mechanism, mechanism.auth_bytes)
         version = login.authenticate_version
         answer = yield from _exchange(
             kp.SaslAuthenticateRequest(version=version, auth_bytes=token),
@@ -231,6 +234,9 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
         # RFC 5802: these two separate the fields of a SCRAM message; kafka-python sends them bare.
         user = str(given["sasl_plain_username"])
         given["sasl_plain_username"] = user.replace("=", "=3D").replace(",", "=2C")
+    provider = given.get(_TOKEN_PROVIDER)
+    if isinstance(provider, kp.AbstractTokenProvider):
+        given[_TOKEN_PROVIDER] = _CheckedTokens(provider)
     try:
         return kp.get_sasl_mechanism(name)(**given)
     except Exception as error:  # a mechanism raises what it likes
@@ -249,6 +255,58 @@ def _check_iterations(mechanism: str, message: bytes) -> None:
                 "seconds. Alter the user's credentials on the broker (kafka-configs --alter "
                 f"--add-config '{mechanism}=[iterations=8192,password=...]')"
             )
+
+
+class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
+    """A user's token provider; what is no token is not sent.
+
+    Args:
+        given: the user's.
+    """
+
+    def __init__(self, given: kp.AbstractTokenProvider) -> None:
+        super().__init__()
+        self._given = given
+
+    def token(self) -> str:
+        """Return the user's token.
+
+        Raises:
+            ValueError: there is none, perhaps for a moment.
+            InvalidConfigurationError: it is no string.
+        """
+        token = self._given.token()
+        if token is None or token == "":
+            raise ValueError(f"{_TOKEN_PROVIDER}.token() returned {token!r}")
+        if not isinstance(token, str):
+            kind = type(token).__name__
+            raise InvalidConfigurationError(
+                f"{_TOKEN_PROVIDER}.token() must return a str, and returned a value of type {kind}"
+            )
+        return token
+
+    def extensions(self) -> dict[str, str]:
+        """Return the user's extensions; none is the same as None."""
+        extensions: dict[str, str] = self._given.extensions() or {}
+        return extensions
+
+
+def _ask_our_side(name: str, step: Callable[[], bytes]) -> bytes:
+    """Run the step that makes our next message; it may call a token provider, or Kerberos.
+
+    A setting is to be mended by the user. Anything else may pass by itself: an identity provider
+    that cannot be reached, a ticket that is about to be renewed.
+    """
+    try:
+        return step()
+    except KafkaError:  # a provider says by one of ours what to do
+        raise
+    except kp.KafkaConfigurationError as error:
+        raise SaslAuthenticationError(f"the {name} login failed on our side: {error}") from error
+    except BaseException as error:
+        raise DisconnectError(
+            f"the {name} login failed on our side, and is tried again: {error!r}"
+        ) from error
 
 
 def _in_mechanism(name: str, step: Callable[[], T]) -> T:

@@ -15,7 +15,9 @@ with warnings.catch_warnings():
     # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12 call deprecated; a
     # user's tests may turn warnings into errors, and importing us must not fail there.
     warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.errors import KafkaConfigurationError
     from kafka.net.sasl import SASL_MECHANISMS, get_sasl_mechanism
+    from kafka.net.sasl.oauth import AbstractTokenProvider
     from kafka.protocol.admin.transactions import (
         DescribeTransactionsRequest,
         DescribeTransactionsResponse,
@@ -77,6 +79,8 @@ __all__ = [
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
     # login
+    "AbstractTokenProvider",
+    "KafkaConfigurationError",
     "SASL_MECHANISMS",
     "get_sasl_mechanism",
 ]

@@ -329,7 +329,7 @@ class NetworkClient:
                     link,
                     KafkaTimeoutError(
                         f"no connection to {self._address(connection_id)} within "
-                        "socket_connection_setup_timeout_ms"
+                        f"socket_connection_setup_timeout_ms: {connector.doing} is under way"
                     ),
                     now_ms,
                 )
@@ -365,8 +365,10 @@ class NetworkClient:
             self._due_ms = min(self._due_ms, hopeless_at_ms(connector))
 
     def _collect(self, now_ms: int) -> None:
-        """Take over what the connectors have finished."""
+        """Take over what other threads have finished: connectors, logins, diagnoses."""
         for connection_id, link in self._links.items():
+            if link.connection is not None and link.connection.is_logging_in:
+                self._continue_login(link.connection, now_ms)
             outcome = None if link.connector is None else link.connector.collect()
             if isinstance(outcome, Connected):
                 link.connector = None
@@ -375,6 +377,16 @@ class NetworkClient:
                 self._attempt_failed(connection_id, link, outcome, now_ms)
         if self._diagnoses.are_under_way:
             self._tell_verdicts()
+
+    def _continue_login(self, connection: Connection, now_ms: int) -> None:
+        try:
+            connection.continue_login(now_ms)
+            self._watch(connection)
+        except KafkaError as error:
+            self._disconnect(connection, error, now_ms)
+            return
+        if connection.must_log_in_again and not connection.in_flight_count:
+            self._due_ms = min(self._due_ms, connection.next_deadline_ms())
 
     def _take_over(
         self, connection_id: ConnectionId, link: Link, connected: Connected, now_ms: int
@@ -387,6 +399,7 @@ class NetworkClient:
             self._config.max_in_flight_requests_per_connection,
             now_ms,
             self._rng,
+            self._wakeup.set,
         )
         link.connection = connection
         node = self._nodes[connection_id.node_id]

@@ -356,7 +356,10 @@ _SECURITY = (
         "sasl_oauth_token_provider",
         "object",
         None,
-        "For OAUTHBEARER: an instance of kafka-python's `AbstractTokenProvider`.",
+        "For OAUTHBEARER: an instance of kafka-python's `AbstractTokenProvider`. Its `token()` is "
+        "called for each connection and each new session, on several threads at once: keep a "
+        "token until shortly before it expires. If it raises or returns None, the connection is "
+        "tried again; raise `txnproducer.errors.SaslAuthenticationError` to end the producer.",
         secret=True,
     ),
     Setting("sasl_kerberos_name", "object", None, "For GSSAPI: a `gssapi.Name` or its text."),

@@ -1,0 +1,252 @@
+"""Token providers that are slow, fail or have nothing, at the first login and at the next ones."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.wire import answers
+from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
+from tests.wire.fake_broker import HANG_UP, FakeBroker
+from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
+from txnproducer._wire.handshake import SaslLogin
+from txnproducer._wire.reauthentication import Reauthentication
+from txnproducer.errors import DisconnectError, SaslAuthenticationError
+
+LOST = ConnectionState.DISCONNECTED
+REFUSED = ConnectionState.AUTHENTICATION_FAILED
+OTHER = ConnectionId(-2)
+Open = Callable[..., Driver]
+
+
+@pytest.fixture
+def drive() -> Iterator[Open]:
+    with contextlib.ExitStack() as stack:
+
+        def make(*brokers: FakeBroker, token: Callable[[], object], **settings: object) -> Driver:
+            driver = Driver(
+                *(broker.address for broker in brokers),
+                security_protocol="SASL_PLAINTEXT",
+                sasl_mechanism="OAUTHBEARER",
+                sasl_oauth_token_provider=answers.token_provider(token),
+                **settings,
+            )
+            stack.callback(driver.close)
+            return driver
+
+        yield make
+
+
+def broker(lifetimes_ms: list[int] | None = None) -> FakeBroker:
+    """Return a broker that grants sessions of these lifetimes, then without end."""
+    lifetimes = itertools.chain(lifetimes_ms or [], itertools.repeat(0))
+
+    def handle(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
+        if api_key == 17:
+            return answers.sasl_handshake(correlation_id, 0, ("OAUTHBEARER",))
+        if api_key == 36:
+            return answers.sasl_authenticate(correlation_id, lifetime_ms=next(lifetimes))
+        return answers.end_txn(correlation_id) if api_key == 26 else HANG_UP
+
+    return FakeBroker(handle)
+
+
+class Tokens:
+    """A token provider that does something else at one of its calls."""
+
+    def __init__(self, at_call: int, instead: Callable[[], object]) -> None:
+        self.calls = 0
+        self.threads: set[int] = set()
+        self._at_call = at_call
+        self._instead = instead
+
+    def __call__(self) -> object:
+        self.calls += 1
+        self.threads.add(threading.get_ident())
+        return self._instead() if self.calls == self._at_call else "token"
+
+
+def fail() -> object:
+    raise OSError("the identity provider is away")
+
+
+def ready(driver: Driver) -> bool:
+    return driver.client.is_ready(BOOTSTRAP, clock_ms())
+
+
+def is_connected(driver: Driver) -> bool:
+    """Tell whether there is a connection, which may be about to log in again already."""
+    ready(driver)
+    return driver.client.is_connected(BOOTSTRAP)
+
+
+# --- the first login ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("instead", "says"),
+    [(fail, "the identity provider is away"), (lambda: None, "returned None")],
+)
+def test_a_provider_that_fails_once_is_asked_again_and_its_reason_is_told(
+    drive: Open, instead: Callable[[], object], says: str
+) -> None:
+    tokens = Tokens(1, instead)
+    with broker() as one:
+        driver = drive(one, token=tokens)
+        driver.until(lambda: ready(driver))
+    (end,) = driver.ends()
+    assert end.state is LOST
+    assert says in str(end.error)
+    assert tokens.calls == 2
+
+
+def test_a_provider_may_refuse_by_an_error_of_the_library(drive: Open) -> None:
+    def refuse() -> object:
+        raise SaslAuthenticationError("the account is locked")
+
+    with broker() as one:
+        end = drive(one, token=refuse).fail_to_connect()
+    assert end.state is REFUSED
+    assert "the account is locked" in str(end.error)
+
+
+def test_a_provider_that_takes_too_long_is_named_by_its_mechanism(drive: Open) -> None:
+    may_go_on = threading.Event()
+    with broker() as one:
+        driver = drive(
+            one, token=lambda: may_go_on.wait(10), socket_connection_setup_timeout_ms=100
+        )
+
+        def is_told() -> bool:
+            ready(driver)
+            return any("the OAUTHBEARER login is under way" in str(e.error) for e in driver.ends())
+
+        driver.until(is_told)
+        assert {end.state for end in driver.ends()} == {LOST}
+        may_go_on.set()
+
+
+# --- the next ones ------------------------------------------------------------------------------
+
+
+def test_a_slow_provider_stops_no_other_connection(drive: Open) -> None:
+    is_asked, may_go_on = threading.Event(), threading.Event()
+
+    def wait() -> object:
+        is_asked.set()
+        assert may_go_on.wait(10)
+        return "token"
+
+    tokens = Tokens(2, wait)
+    with broker([100]) as slow, broker() as other:
+        driver = drive(slow, other, token=tokens)
+        driver.until(lambda: is_connected(driver))
+        driver.until(is_asked.is_set)
+        driver.connect(OTHER)
+        driver.answers_to(driver.send(connection=OTHER))
+        assert driver.client.is_connected(BOOTSTRAP)
+        assert not ready(driver)
+        may_go_on.set()
+        driver.until(lambda: ready(driver))
+        driver.answers_to(driver.send())
+        assert driver.ends() == []
+        assert threading.get_ident() not in tokens.threads
+        assert slow.connections == 1
+
+
+def test_every_session_is_renewed_in_its_time(drive: Open) -> None:
+    """The loop learns of each new lifetime, though it was another thread that logged in."""
+    tokens = Tokens(0, fail)
+    with broker([100, 100, 100]) as one:
+        driver = drive(one, token=tokens)
+        driver.until(lambda: is_connected(driver))
+        driver.until(lambda: tokens.calls == 4 and ready(driver))
+        assert one.connections == 1
+
+
+def test_a_provider_that_fails_at_a_renewal_costs_the_connection_and_nothing_else(
+    drive: Open,
+) -> None:
+    with broker([100]) as one:
+        driver = drive(one, token=Tokens(2, fail))
+        driver.until(lambda: is_connected(driver))
+        driver.until(lambda: bool(driver.ends()))
+        driver.until(lambda: ready(driver))
+        driver.answers_to(driver.send())
+    (end,) = driver.ends()
+    assert end.state is LOST
+    assert "the identity provider is away" in str(end.error)
+
+
+def test_closing_the_client_does_not_wait_for_a_provider(drive: Open) -> None:
+    is_asked, may_go_on = threading.Event(), threading.Event()
+
+    def wait() -> object:
+        is_asked.set()
+        assert may_go_on.wait(10)
+        return "token"
+
+    with broker([100]) as one:
+        driver = drive(one, token=Tokens(2, wait))
+        driver.until(lambda: is_connected(driver))
+        driver.until(is_asked.is_set)
+        driver.close()
+        driver.poll()
+        may_go_on.set()
+    assert [event.state for event in driver.events if isinstance(event, ConnectionEvent)] == [
+        ConnectionState.READY,
+        LOST,
+    ]
+
+
+# --- one login alone ----------------------------------------------------------------------------
+
+
+def begun(done: threading.Event, token: Callable[[], object]) -> Reauthentication:
+    provider = answers.token_provider(token)
+    login = SaslLogin("me", "h", "OAUTHBEARER", {"sasl_oauth_token_provider": provider}, 2)
+    again = Reauthentication(login, itertools.count(), done.set)
+    again.begin()
+    return again
+
+
+OFFERED = memoryview(answers.sasl_handshake(0, 0, ("OAUTHBEARER",)))
+
+
+def test_an_answer_during_a_step_ends_the_login() -> None:
+    may_go_on, done = threading.Event(), threading.Event()
+    again = begun(done, lambda: may_go_on.wait(10) and "token")
+    again.answer(OFFERED)
+    assert again.collect() is None
+    with pytest.raises(DisconnectError, match="nobody asked"):
+        again.answer(OFFERED)
+    may_go_on.set()
+    assert done.wait(5)
+
+
+def test_without_a_thread_the_login_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    again = begun(threading.Event(), lambda: "token")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more)
+        with pytest.raises(DisconnectError, match="cannot start to log in again"):
+            again.answer(OFFERED)
+
+
+def test_what_nobody_expects_in_a_step_ends_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_oddly(*args: object) -> object:
+        raise TypeError("an answer of nulls")
+
+    done = threading.Event()
+    again = begun(done, lambda: "token")
+    monkeypatch.setattr("txnproducer._wire.handshake.make_mechanism", fail_oddly)
+    again.answer(OFFERED)
+    assert done.wait(5)
+    with pytest.raises(DisconnectError, match="an answer of nulls"):
+        again.collect()

@@ -1,0 +1,83 @@
+"""Log in again on a living connection, without the loop: a token provider may take seconds.
+
+Why it exists: a step of a login calls code of others (a token provider, Kerberos, thousands of
+rounds of SCRAM's hash). On the loop's thread it would stop every connection of the client.
+Owns: the exchange, and the thread of the step that is under way.
+Must not know: sockets, when a login is due.
+Rules: one step at a time, each on a short-lived thread; whatever a step raises ends the login.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from txnproducer.errors import DisconnectError, KafkaError
+
+from .handshake import Exchange, SaslLogin, exchange_login
+
+
+class Reauthentication:
+    """One repeated login (KIP-368).
+
+    Args:
+        login: how the connection was logged in before.
+        correlation_ids: the connection's numbers; no request may take one meanwhile.
+        on_done: called on a step's thread once there is something to `collect`.
+    """
+
+    def __init__(
+        self, login: SaslLogin, correlation_ids: Iterator[int], on_done: Callable[[], None]
+    ) -> None:
+        self._exchange: Exchange[int] = exchange_login(login, correlation_ids)
+        self._on_done = on_done
+        self._outcome: bytes | int | KafkaError | None = None
+        self.is_in_step = False
+
+    def begin(self) -> bytes:
+        """Return the first request; it needs nobody's code."""
+        return next(self._exchange)
+
+    def answer(self, payload: memoryview) -> None:
+        """Begin the step that follows an answer.
+
+        Raises:
+            DisconnectError: the broker answers without a question, or no thread can be started.
+        """
+        if self.is_in_step:
+            raise DisconnectError("the broker sent an answer that nobody asked for")
+        self.is_in_step = True
+        thread = threading.Thread(
+            target=self._step, args=(payload,), name="txnproducer-login", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter is about to end
+            raise DisconnectError(f"cannot start to log in again: {error}") from error
+
+    def collect(self) -> bytes | int | None:
+        """Return the next request, or the session's lifetime in ms at the end; None if not yet.
+
+        Raises:
+            KafkaError: the login failed.
+        """
+        outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            return None
+        self.is_in_step = False
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
+
+    def _step(self, payload: memoryview) -> None:
+        try:
+            self._outcome = self._exchange.send(payload)
+        except StopIteration as end:
+            self._outcome = end.value
+        except KafkaError as error:
+            self._outcome = error
+        except BaseException as error:  # noqa: BLE001 - the loop has to hear of it
+            told = DisconnectError(f"cannot log in again: {error!r}")
+            told.__cause__ = error
+            self._outcome = told
+        self._on_done()
