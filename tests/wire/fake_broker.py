@@ -90,6 +90,11 @@ class FakeBroker:
         for thread in self._threads:
             thread.join(5)
 
+    def join_connections(self) -> None:
+        """Wait until every connection so far has been served to its end."""
+        for thread in self._threads[1:]:
+            thread.join(5)
+
     def hang_up(self) -> None:
         """End every connection."""
         with self._lock:

@@ -285,6 +285,25 @@ def test_requests_of_any_size_pass_through_tls(drive: Open, certificates: dict[s
     assert all(batch in request for request in seen for batch in batches)
 
 
+def test_answers_that_come_with_the_end_of_a_tls_stream_are_taken(
+    drive: Open, certificates: dict[str, Path]
+) -> None:
+    def answer(api_key: int, correlation_id: int, request: bytes) -> bytes:
+        return answers.end_txn(correlation_id)
+
+    # It hangs up right after its second answer.
+    with FakeBroker(answer, tls=listener(certificates["ip"]), hang_up_after=3) as broker:
+        driver = drive(broker.address, **tls(certificates))
+        driver.connect()
+        requests = [driver.send(), driver.send()]
+        driver.poll()
+        broker.join_connections()
+        ended = driver.answers_to(*requests)
+        driver.until(lambda: bool(driver.ends()))
+    assert [each.failure for each in ended] == [None, None]
+    assert driver.ends()[0].state is LOST
+
+
 def test_an_unknown_authority_is_a_refusal_that_names_ssl_cafile(
     drive: Open, certificates: dict[str, Path]
 ) -> None:

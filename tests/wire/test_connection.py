@@ -277,6 +277,17 @@ def test_a_throttled_answer_mutes_the_connection_for_its_time(wire: Wire) -> Non
     assert wire.connection.can_send(1250)
 
 
+def test_a_later_and_smaller_throttle_does_not_lift_an_earlier_one(wire: Wire) -> None:
+    wire.send()
+    wire.send()
+    wire.answer(answers.end_txn(10, throttle_ms=500))
+    wire.receive(now_ms=1000)
+    wire.answer(answers.end_txn(11, throttle_ms=20))
+    wire.receive(now_ms=1100)
+    assert wire.connection.muted_until_ms == 1500
+    assert not wire.connection.can_send(1499)
+
+
 def test_a_version_in_which_the_broker_itself_waited_does_not_mute(wire: Wire) -> None:
     request = ClientRequest(1, HERE, END_TXN, 0, 1000)
     wire.connection.send(request, 0, 0)
