@@ -14,7 +14,7 @@ import pytest
 from tests.wire import answers
 from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
 from tests.wire.fake_broker import HANG_UP, FakeBroker, Handler, silence
-from txnproducer._protocol.events import ConnectionState, ResponseFailure
+from txnproducer._protocol.events import Channel, ConnectionId, ConnectionState, ResponseFailure
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._wire import diagnosis
 from txnproducer._wire.connector import ConnectSettings, Suspicion
@@ -180,8 +180,33 @@ def test_after_a_minute_an_address_is_asked_again() -> None:
             questions.suspect(broker, WANTS_NO_TLS, now_ms)
             if now_ms != PAUSE_MS - 1:
                 assert "does not speak TLS" in str(questions.verdicts()[0])
-        assert not questions.diagnoses.are_under_way
+        assert not questions.diagnoses.are_awaited
         assert broker.connections == 2
+
+
+def test_every_connection_that_is_cut_is_told_the_verdict_of_its_address() -> None:
+    questions = Questions()
+    with FakeBroker() as broker:
+        node = BrokerNode(3, "127.0.0.1", broker.port)
+        for channel in Channel:
+            questions.diagnoses.suspect(ConnectionId(3, channel), node, WANTS_NO_TLS, 0)
+        assert questions.done.wait(5)
+        told = {connection for connection, *_ in questions.diagnoses.verdicts()}
+        assert told == {ConnectionId(3, channel) for channel in Channel}
+        # One that is cut afterwards is told by the same verdict.
+        questions.diagnoses.suspect(BOOTSTRAP, node, WANTS_NO_TLS, PAUSE_MS - 1)
+        assert [connection for connection, *_ in questions.diagnoses.verdicts()] == [BOOTSTRAP]
+        assert broker.connections == 1
+
+
+def test_a_coordinator_that_wants_tls_refuses_though_another_connection_asked(
+    drive: Open,
+) -> None:
+    with FakeBroker(tls=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as broker:
+        driver = drive(broker.address)
+        assert "speaks TLS" in str(driver.refusal().error)
+        coordinator = ConnectionId(-1, Channel.COORDINATOR)
+        assert "speaks TLS" in str(driver.refusal(coordinator).error)
 
 
 def test_two_addresses_are_asked_apart() -> None:
@@ -251,7 +276,7 @@ def test_without_a_thread_nothing_is_asked_and_nothing_fails(
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", fail)
             questions.suspect(broker, WANTS_NO_TLS)
-        assert not questions.diagnoses.are_under_way
+        assert not questions.diagnoses.are_awaited
         questions.suspect(broker, WANTS_NO_TLS)
         assert questions.verdicts()
 
@@ -276,5 +301,5 @@ def test_the_address_that_a_broker_has_left_gives_no_verdict_of_it(drive: Open) 
         driver = drive(old.address)
         cut(driver, 1)
         driver.client.update_nodes([BrokerNode(-1, "127.0.0.1", new.port)])
-        driver.until(lambda: not driver.client._diagnoses.are_under_way)
+        driver.until(lambda: not driver.client._diagnoses.are_awaited)
     assert {end.state for end in driver.ends()} == {ConnectionState.DISCONNECTED}

@@ -27,7 +27,7 @@ from txnproducer._protocol.events import (
     ResponseFailure,
 )
 from txnproducer._wire import kafka_python as kp
-from txnproducer._wire.links import UNTIL_NEWS_MS
+from txnproducer._wire.links import UNTIL_NEWS_MS, Link
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.errors import (
     DisconnectError,
@@ -360,6 +360,30 @@ def test_failures_in_a_row_double_the_pause_up_to_the_maximum(drive: Drive) -> N
     assert link_pauses[0] <= 12
     assert link_pauses[-1] <= 54
     assert link_pauses[-1] > link_pauses[0]
+
+
+def test_an_attempt_gets_more_time_after_one_that_was_late_and_not_after_a_cut(
+    serve: Serve, drive: Drive
+) -> None:
+    broker = serve(obliging, hang_up_after=0)
+    driver = drive(broker, socket_connection_setup_timeout_ms=1_000)
+    link = driver.client._links.setdefault(BOOTSTRAP, Link())
+    given: list[int] = []
+
+    def has_tried(times: int) -> bool:
+        begun_ms = clock_ms()
+        driver.client.is_ready(BOOTSTRAP, begun_ms)
+        if link.connector is not None and link.last_attempt_ms >= begun_ms:
+            given.append(link.connector.deadline_ms - begun_ms)
+        return len(given) >= times
+
+    driver.until(lambda: has_tried(4))
+    assert max(given) <= 1_200
+    late = KafkaTimeoutError("late")
+    driver.client._attempt_failed(BOOTSTRAP, link, late, clock_ms())
+    driver.client._attempt_failed(BOOTSTRAP, link, late, clock_ms())
+    driver.until(lambda: has_tried(5))
+    assert 3_200 <= given[-1] <= 4_800
 
 
 # --- nodes --------------------------------------------------------------------------------------

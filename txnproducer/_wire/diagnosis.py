@@ -4,9 +4,9 @@ Why it exists: a listener with another protocol says nothing to a stranger, it h
 proxy or a broker that is stopped. A second connection tells them apart. The client does not wait
 for it: a peer that accepts it and stays silent would hold up a healthy cluster.
 Owns: the questions, when one is asked, the verdicts. Must not know: attempts, backoff, events.
-Rules: one question takes a second at most; an address is asked once a minute at most, and no more
-once it has spoken the protocol in question; only what is certain becomes a verdict; nothing secret
-is sent.
+Rules: one question takes a second at most; an address is asked once a minute at most, for all of
+its connections, and no more once it has spoken the protocol in question; only what is certain
+becomes a verdict; nothing secret is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from txnproducer._protocol.events import ConnectionId
@@ -100,14 +100,15 @@ class Diagnosis(Connector):
         self._drive(exchange_sasl_question(client_id, correlation_ids))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Asked:
-    """A diagnosis under way, and the connection that gave the reason for it."""
+    """The last question to an address, and the connections that were cut and wait for its end."""
 
-    connection: ConnectionId
     node: BrokerNode
     suspicion: Suspicion
     diagnosis: Diagnosis
+    at_ms: int
+    waiting: set[ConnectionId] = field(default_factory=set)
 
 
 class Diagnoses:
@@ -129,13 +130,12 @@ class Diagnoses:
         self._clock_ms = clock_ms
         self._on_done = on_done
         self._ruled_out: set[tuple[Address, Suspicion]] = set()
-        self._asked_ms: dict[Address, int] = {}
-        self._under_way: list[_Asked] = []
+        self._asked: dict[Address, _Asked] = {}
 
     @property
-    def are_under_way(self) -> bool:
-        """Whether a diagnosis has not been collected yet."""
-        return bool(self._under_way)
+    def are_awaited(self) -> bool:
+        """Whether a connection was cut of which `verdicts` has not told the reason."""
+        return any(asked.waiting for asked in self._asked.values())
 
     def rule_out(self, node: BrokerNode, *suspicions: Suspicion) -> None:
         """Note that an address has spoken the protocol; a verdict that comes later is void."""
@@ -144,36 +144,36 @@ class Diagnoses:
     def suspect(
         self, connection: ConnectionId, node: BrokerNode, suspicion: Suspicion, now_ms: int
     ) -> None:
-        """Begin to ask an address why it closed a connection, unless it is not to be asked now."""
+        """Note that an address closed a connection, and ask it why unless that is known."""
         address = node.host, node.port
-        asked_ms = self._asked_ms.get(address)
-        is_too_soon = asked_ms is not None and now_ms - asked_ms < PAUSE_MS
-        if is_too_soon or (address, suspicion) in self._ruled_out:
+        if (address, suspicion) in self._ruled_out:
             return
-        diagnosis = Diagnosis(suspicion, node, self._settings, self._clock_ms, self._on_done)
-        try:
-            diagnosis.start(start_thread)
-        except RuntimeError as error:  # no more threads, or the interpreter is about to end
-            _LOG.debug("cannot ask %s:%s why it hung up: %s", *address, error)
-            return
-        self._asked_ms[address] = now_ms
-        self._under_way.append(_Asked(connection, node, suspicion, diagnosis))
+        asked = self._asked.get(address)
+        if asked is None or now_ms - asked.at_ms >= PAUSE_MS:
+            diagnosis = Diagnosis(suspicion, node, self._settings, self._clock_ms, self._on_done)
+            try:
+                diagnosis.start(start_thread)
+            except RuntimeError as error:  # no more threads, or the interpreter is about to end
+                _LOG.debug("cannot ask %s:%s why it hung up: %s", *address, error)
+                return
+            asked = self._asked[address] = _Asked(node, suspicion, diagnosis, now_ms)
+        if asked.suspicion is suspicion:
+            asked.waiting.add(connection)
 
     def verdicts(self) -> Iterator[tuple[ConnectionId, BrokerNode, KafkaError]]:
-        """Yield the refusals that are certain, each once, with the connection and its address."""
-        for asked in list(self._under_way):
+        """Yield the refusals that are certain, once for each connection that was cut."""
+        for address, asked in self._asked.items():
             outcome = asked.diagnosis.collect()
             if outcome is None:
                 continue
-            self._under_way.remove(asked)
-            address = asked.node.host, asked.node.port
-            _LOG.debug("%s:%s was asked why it hung up: %s", *address, outcome)
+            waiting, asked.waiting = asked.waiting, set()
             is_void = (address, asked.suspicion) in self._ruled_out
             if isinstance(outcome, KafkaError) and is_refusal(outcome) and not is_void:
-                yield asked.connection, asked.node, outcome
+                for connection in waiting:
+                    yield connection, asked.node, outcome
 
     def close(self) -> None:
         """Give up what is under way."""
-        for asked in self._under_way:
+        for asked in self._asked.values():
             asked.diagnosis.abandon()
-        self._under_way.clear()
+        self._asked.clear()

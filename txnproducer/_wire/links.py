@@ -53,6 +53,7 @@ class Link:
         connection: the established connection, if there is one.
         connector: the attempt to make one, if it is under way.
         failures: attempts and connections in a row that ended without a single answer.
+        late_attempts: attempts in a row that ran out of time; each gets more than the one before.
         retry_at_ms: not to be tried again before.
         last_attempt_ms: when it was last tried; -1 if never.
     """
@@ -60,6 +61,7 @@ class Link:
     connection: Connection | None = None
     connector: Connector | None = None
     failures: int = 0
+    late_attempts: int = 0
     retry_at_ms: int = 0
     last_attempt_ms: int = -1
 

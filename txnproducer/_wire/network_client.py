@@ -351,7 +351,7 @@ class NetworkClient:
             node,
             self._settings,
             self._clock_ms,
-            now_ms + self._setup_timeouts.after(link.failures),
+            now_ms + self._setup_timeouts.after(link.late_attempts),
             self._wakeup.set,
         )
         try:
@@ -375,7 +375,7 @@ class NetworkClient:
                 self._take_over(connection_id, link, outcome, now_ms)
             elif outcome is not None:
                 self._attempt_failed(connection_id, link, outcome, now_ms)
-        if self._diagnoses.are_under_way:
+        if self._diagnoses.are_awaited:
             self._tell_verdicts()
 
     def _continue_login(self, connection: Connection, now_ms: int) -> None:
@@ -402,6 +402,7 @@ class NetworkClient:
             self._wakeup.set,
         )
         link.connection = connection
+        link.late_attempts = 0
         node = self._nodes[connection_id.node_id]
         self._diagnoses.rule_out(node, Suspicion.WANTS_TLS, Suspicion.WANTS_NO_TLS)
         self._due_ms = min(self._due_ms, self._due_of(link))
@@ -420,6 +421,8 @@ class NetworkClient:
             suspicion = link.connector.suspicion
             link.connector.abandon()
             link.connector = None
+        if isinstance(error, KafkaTimeoutError):  # one that was cut says nothing of slowness
+            link.late_attempts += 1
         link.back_off(self._reconnects, now_ms)
         self._tell_end(connection_id, error)
         if suspicion is not None:
@@ -445,6 +448,7 @@ class NetworkClient:
         node = self._nodes[connection_id.node_id]
         self._rule_out_what_is_answered()
         self._diagnoses.suspect(connection_id, node, suspicion, now_ms)
+        self._tell_verdicts()  # it may have been asked for another connection
 
     def _tell_verdicts(self) -> None:
         """Tell what diagnoses have found as the refusal of the connection that was cut."""

@@ -89,7 +89,8 @@ _CONNECTION = (
         "socket_connection_setup_timeout_ms",
         "int",
         10_000,
-        "How long a connection may take to be made; grows with each failure.",
+        "How long a connection may take to be made; grows with each attempt in a row that runs "
+        "out of it.",
         low=1,
     ),
     Setting(
