@@ -21,7 +21,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
-.PHONY: help demo package test lint types unit simulation integration integration-all test-spark-versions examples chaos chaos-spark sim sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test lint types unit simulation integration integration-all test-spark-versions examples chaos chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,10 @@ chaos: .venv/.installed-dev  ## kill brokers and clients for as long as it takes
 
 chaos-spark: .venv/.installed-dev  ## kill Spark's and Kafka's processes under the sink; goes on where it stopped
 	$(BIN)/python -m integration.spark_chaos $(ARGS)
+
+fuzz: .venv/.installed-dev  ## a million damaged answers for every decoder, and 20,000 for whole producers
+	$(BIN)/python -m tests.fuzz.decoders --count 1000000 $(ARGS)
+	$(BIN)/python -m tests.fuzz.producers --count 20000 $(ARGS)
 
 sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on where it stopped
 	$(BIN)/txnproducer simulate --seed 1 --seeds 100000 --requests 100000000 \

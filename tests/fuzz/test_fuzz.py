@@ -1,0 +1,24 @@
+"""Damaged answers for every decoder and for whole producers, under a memory limit.
+
+`make fuzz` plays more of them. A failure prints the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory as Linux does")
+@pytest.mark.parametrize(("module", "count"), [("decoders", 100_000), ("producers", 1_000)])
+def test_a_damaged_answer_costs_no_more_than_its_connection(module: str, count: int) -> None:
+    command = [sys.executable, "-m", f"tests.fuzz.{module}", "--count", str(count)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
