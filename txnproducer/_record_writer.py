@@ -25,6 +25,7 @@ from txnproducer import _advice, _live_producers
 from txnproducer._arguments import Headers, check_headers, check_place, to_bytes
 from txnproducer._columns import Block, arrow_blocks, column_blocks
 from txnproducer._core.batch_future import FutureBatchMetadata
+from txnproducer._core.loss_inquiry import LONGEST_MS
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.txn_result import TransactionalRequestResult
@@ -66,6 +67,8 @@ _MOMENT_S = 2.0
 # milliseconds, unless a callback blocks.
 _EXIT_MOMENT_S = 1.0
 _SHORT_S = 0.05
+# For the coordinator's answer to why a transaction was lost, before a call's error is raised.
+_EVIDENCE_S = LONGEST_MS / 1000
 
 
 if TYPE_CHECKING or IMPL != "cython":
@@ -474,11 +477,14 @@ class RecordWriter(_UsualSender):
         """Begin an operation and wait for its end; raise what it ended with."""
         self._check_can_wait(call)
         began_ns = monotonic_ns()
-        with self._lock:
-            self._check_not_overtaken(call)
-            result = begin()
-            self._io.poke()
-            self._io.notify()
+        try:
+            with self._lock:
+                self._check_not_overtaken(call)
+                result = begin()
+                self._io.poke()
+                self._io.notify()
+        except KafkaError as error:
+            raise self._explained(error) from error.__cause__
         if not self._io.wait_until(lambda: result.is_completed, self._max_block_s):
             raise _advice.timed_out(call, self._config.max_block_ms)
         with self._lock:
@@ -487,7 +493,18 @@ class RecordWriter(_UsualSender):
             self._settle()
             self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
         if result.error is not None:
-            raise result.error
+            raise self._explained(result.error)
+
+    def _explained(self, error: KafkaError) -> KafkaError:
+        """Return a call's error; of a lost transaction it says what the coordinator knows.
+
+        The core has asked; its answer is waited for, for a second at most.
+        """
+        core = self._core
+        if not self._io.is_current:
+            self._io.wait_until(lambda: core.is_loss_explained, _EVIDENCE_S)
+        with self._lock:
+            return core.explained(error)
 
     def _check_cluster(self, lease: TransactionLease) -> None:
         """Refuse a lease of another cluster, where identities could be alike by chance."""

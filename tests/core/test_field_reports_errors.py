@@ -225,7 +225,7 @@ def test_a_producer_fenced_before_its_next_epoch_does_not_take_the_id_back(code)
     harness.commit()
     assert harness.manager.outcome == "committed"
     assert harness.state is TransactionState.FATAL_ERROR
-    with pytest.raises(ProducerFencedError, match="fenced by a newer producer") as told:
+    with pytest.raises(ProducerFencedError, match="a newer producer") as told:
         harness.begin_transaction()
     assert told.value.recovery == "restart"
     harness.run_for(QUIET_MS)

@@ -15,10 +15,12 @@ cdef class CoordinatorSender:
     cdef public object _request_timeout_ms
     cdef public object _retry_backoff_ms
     cdef public MarkerGate _gate
+    cdef public object _inquiry
     cdef public object _in_hand
     cdef public object _taken_ms
     cdef public dict _not_before_ms
 
+    cpdef object ask_about_loss(self, object now_ms)
     cpdef object step(self, object now_ms)
     cdef object _hold_data(self, object now_ms)
     cdef object _drop_unsent_batches(self)

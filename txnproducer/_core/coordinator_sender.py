@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 
 from txnproducer._core.login_refusals import LoginRefusals
+from txnproducer._core.loss_inquiry import LossInquiry
 from txnproducer._core.marker_gate import MarkerGate
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.ports import KafkaClient
@@ -83,6 +84,7 @@ class CoordinatorSender:
         self._request_timeout_ms = request_timeout_ms
         self._retry_backoff_ms = retry_backoff_ms
         self._gate = MarkerGate(client, requests, transactions.transactional_id)
+        self._inquiry = LossInquiry(client, requests, transactions.transactional_id)
         self._in_hand: TxnRequestHandler | None = None
         self._taken_ms = 0
         self._not_before_ms: dict[TxnRequestHandler, int] = {}
@@ -91,6 +93,12 @@ class CoordinatorSender:
     def has_request(self) -> bool:
         """Whether a request is in hand or on the wire."""
         return self._in_hand is not None or self._transactions.has_in_flight_request
+
+    def ask_about_loss(self, now_ms: int) -> None:
+        """Ask the coordinator why the transaction was lost, if it was. It delays nothing."""
+        loss = self._transactions.loss
+        if loss is not None:
+            self._inquiry.step(loss, self._transaction_coordinator, now_ms)
 
     def step(self, now_ms: int) -> int | None:
         """Send the next request if there is one that may go.

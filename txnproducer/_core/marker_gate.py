@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from txnproducer._core.loss_inquiry import is_describe_offered
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.request_tracker import RequestTracker
 from txnproducer._protocol.events import Channel, ClientResponse, ConnectionId
 from txnproducer._protocol.messages import (
-    ApiKey,
     BrokerNode,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -104,8 +104,7 @@ class MarkerGate:
         return self._ended_ms + GIVE_UP_MS - now_ms
 
     def _can_ask(self, coordinator: BrokerNode, now_ms: int) -> bool:
-        offered = self._client.api_versions(coordinator.node_id)
-        if offered is None or offered.max_version(ApiKey.DESCRIBE_TRANSACTIONS) is None:
+        if not is_describe_offered(self._client, coordinator):
             return False
         connection = ConnectionId(coordinator.node_id, Channel.COORDINATOR)
         return self._client.is_ready(connection, now_ms)

@@ -42,7 +42,7 @@ from txnproducer._protocol.events import (
 from txnproducer._protocol.messages import BrokerNode, PartitionMetadata
 from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import AuthenticationError, IllegalStateError
+from txnproducer.errors import AuthenticationError, IllegalStateError, KafkaError
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 
@@ -287,6 +287,18 @@ class ProducerCore(Appender):
         values["metadata-age"] = (self._now_ms - (last_ms or 0)) / 1000
         return values
 
+    @property
+    def is_loss_explained(self) -> bool:
+        """Whether nothing more will be known of why the latest transaction was lost, if it was."""
+        manager = self.transaction_manager
+        loss = None if manager is None else manager.loss
+        return loss is None or loss.is_explained or self.is_closed
+
+    def explained(self, error: KafkaError) -> KafkaError:
+        """Return a call's error with what is known of why its transaction was lost."""
+        manager = self.transaction_manager
+        return error if manager is None else manager.explained(error)
+
     def add_time(self, name: str, duration_ns: int) -> None:
         """Add to a total of time spent waiting, such as `flush` or `txn-commit`."""
         self._metrics.add_time(name, duration_ns)
@@ -296,7 +308,7 @@ class ProducerCore(Appender):
 
     def run_once(self, now_ms: int) -> int:
         """Take one step of the sender; return after how many milliseconds the next is due."""
-        self._now_ms = now_ms
+        self._set_time(now_ms)
         self._accumulator.settle_compressed()
         with self._as_sender:
             self._requests.end_unsent(now_ms)
@@ -305,12 +317,17 @@ class ProducerCore(Appender):
 
     def handle(self, event: ClientEvent, now_ms: int) -> None:
         """Take in an answer, or news of a connection."""
-        self._now_ms = now_ms
+        self._set_time(now_ms)
         with self._as_sender:
             if isinstance(event, ClientResponse):
                 self._requests.handle(event, now_ms)
             else:
                 self._handle_connection_event(event)
+
+    def _set_time(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        if self.transaction_manager is not None:
+            self.transaction_manager.set_time(now_ms)
 
     def _handle_connection_event(self, event: ConnectionEvent) -> None:
         self._refusals.handle_connection_event(event)

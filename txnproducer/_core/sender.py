@@ -5,7 +5,7 @@ done.
 
 The order, with a transaction manager:
 
-    1  resolve sequences that were left in doubt
+    1  resolve sequences that were left in doubt; ask why a transaction was lost
     2  fatal? then every batch and request fails, and that is all
     3  refused by authorization in a way that `init_transactions` can try again? then begin anew
     4  idempotent: a due epoch bump, or the first producer id
@@ -111,6 +111,7 @@ class Sender:
     ) -> int | None:
         """Do what comes before data; return a delay if no data may go, else None."""
         transactions.maybe_resolve_sequences()
+        coordinators.ask_about_loss(now_ms)
         if transactions.has_fatal_error:
             self._fail_everything(transactions, coordinators)
             return self._retry_backoff_ms

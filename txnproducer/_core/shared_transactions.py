@@ -353,6 +353,11 @@ class SharedTransactionManager(TransactionManager):
         self._is_started = lease.is_started or bool(lease.claims)
         self._hold(Part.HOLDER if lease.claims else Part.HEIR)
 
+    @property
+    def _age_ms(self) -> int | None:
+        """See `TransactionCourse`; other processes may have begun a transaction that is shared."""
+        return super()._age_ms if self.lease is None else None
+
     # --- what a part may not do -----------------------------------------------------------------
 
     def initialize_transactions(self) -> TransactionalRequestResult:

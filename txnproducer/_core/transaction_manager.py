@@ -101,6 +101,7 @@ class TransactionManager(TransactionCourse):
                 recovery="restart",
             )
         self.transition_to(_S.IN_TRANSACTION)
+        self.loss = None
         self.begun_count += 1
         self.outcome = "open"
 
@@ -311,18 +312,11 @@ class TransactionManager(TransactionCourse):
         error = self.last_error
         if not self.has_error or error is None:
             return
-        who = f"{self.name} ({self.producer_id_and_epoch})"
-        if isinstance(error, ProducerFencedError):
-            raise ProducerFencedError(
-                f"{who} was fenced by a newer producer, or by a delayed request of its own",
-                recovery=error.recovery,
-            )
-        if isinstance(error, InvalidProducerEpochError):
-            raise InvalidProducerEpochError(
-                f"{who} has written with an old epoch", recovery=error.recovery
-            )
+        if isinstance(error, ProducerFencedError | InvalidProducerEpochError):
+            raise self.explained(type(error)(str(error), recovery=error.recovery))
         kind = IllegalStateError if isinstance(error, IllegalStateError) else KafkaError
-        raise self._caused(f"{who} cannot go on in {self.state.name}: {error}", error, kind)
+        state = f"{self._who}, in state {self.state.name}"
+        raise self.explained(self._caused(f"{error} ({state})", error, kind))
 
     @staticmethod
     def _caused(text: str, cause: KafkaError, kind: type[KafkaError] = KafkaError) -> KafkaError:

@@ -32,6 +32,7 @@ from txnproducer._core.commit_evidence import ResolvedOutcome, SentCommit
 from txnproducer._core.end_txn import EndTxnHandler
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sequence_manager import BumpOutcome, SequenceManager
+from txnproducer._core.transaction_loss import TransactionLoss, sign_of_loss
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._core.txn_handler import Offsets
 from txnproducer._core.txn_partition_map import NumberedBatch, identity_of
@@ -74,6 +75,8 @@ class TransactionCourse(TxnRequestFlow):
         may_begin_again: whether a request without an answer may yet begin another one, in this
             epoch (transactions v1).
         outcome: how the latest transaction ended; None before the first.
+        loss: why the latest transaction was lost to the coordinator's time-out, or to a newer
+            producer; None if it was not.
         last_commit: the latest commit that was begun; once it was sent, and its answer is lost for
             good, evidence of it can be asked for.
     """
@@ -92,6 +95,10 @@ class TransactionCourse(TxnRequestFlow):
         self.sequences = SequenceManager(is_transactional=transactional_id is not None)
         self.outcome: Outcome | None = None
         self.last_commit: SentCommit | None = None
+        self.loss: TransactionLoss | None = None
+        self._now_ms = 0
+        self._started_ms: int | None = None
+        self._has_lost_init = False
         self.is_transaction_v2_enabled = False
         self._is_v2_enabled_next = False
         self._features_epoch = -1
@@ -145,6 +152,56 @@ class TransactionCourse(TxnRequestFlow):
     def can_handle_abortable_error(self) -> bool:
         """Whether the epoch will be raised after an abort, by whichever side."""
         return self.coordinator_can_bump or self.is_transaction_v2_enabled
+
+    # --- why a transaction was lost -------------------------------------------------------------
+
+    def set_time(self, now_ms: int) -> None:
+        """Note the time, and with it when the transaction begins at the coordinator."""
+        self._now_ms = now_ms
+        if self._started_ms is None and (self._must_be_ended or self._is_to_begin):
+            self._started_ms = now_ms
+
+    @property
+    def _is_to_begin(self) -> bool:
+        if self.outcome != "open":
+            return False
+        return bool(self._new_partitions or self._pending_partitions or self._queue)
+
+    @property
+    def _age_ms(self) -> int | None:
+        """How long the transaction is open; None where that is not known here."""
+        return 0 if self._started_ms is None else self._now_ms - self._started_ms
+
+    def _note_loss(self, error: KafkaError) -> None:
+        """Take in an error; one that tells of a lost transaction gets a text by its age."""
+        sign = sign_of_loss(error)
+        has_transaction = self.is_transactional and self.has_producer_id
+        if sign is None or self.loss is not None or not has_transaction or self.is_aborting:
+            return
+        self.loss = TransactionLoss(
+            self.producer_id_and_epoch,
+            2 if self.is_transaction_v2_enabled else 1,
+            self._age_ms,
+            self._transaction_timeout_ms,
+            self._now_ms,
+            self.outcome == "open",
+            self._has_lost_init,
+        )
+        sign.args = (self.loss.text(self._who),)
+
+    @property
+    def _who(self) -> str:
+        return f"{self.name}, {self.producer_id_and_epoch}"
+
+    def explained(self, error: KafkaError) -> KafkaError:
+        """Return a call's error with what is known of why the transaction was lost."""
+        return error if self.loss is None else self.loss.explain(error, self._who)
+
+    def transition_to(self, target: TransactionState, error: KafkaError | None = None) -> None:
+        """See `TransactionStateMachine`."""
+        if error is not None:
+            self._note_loss(error)
+        super().transition_to(target, error)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -257,6 +314,10 @@ class TransactionCourse(TxnRequestFlow):
         """Take in that a refused request may have begun the transaction all the same."""
         self.may_have_begun = self.may_have_begun or not self._is_started
 
+    def init_request_lost(self) -> None:
+        """Take in that an InitProducerId has no answer; it may yet raise the epoch, or fence."""
+        self._has_lost_init = True
+
     def request_lost(self, *, may_begin_transaction: bool) -> None:
         """Take in that a request which could do harm later has no answer."""
         if not self.is_transactional or self.is_transaction_v2_enabled:
@@ -293,6 +354,7 @@ class TransactionCourse(TxnRequestFlow):
         self.transition_to(_S.INITIALIZING if must_bump else _S.READY)
         self._is_bump_required = False
         self._is_started = self.may_have_begun = False
+        self._started_ms = None
         self._lost_offsets.clear()
         self._end_txn = None
         self._new_partitions.clear()
@@ -356,6 +418,7 @@ class TransactionCourse(TxnRequestFlow):
         if not self.is_transactional or self._is_commit_decided_elsewhere:
             return
         own_error = error
+        self._note_loss(own_error)  # before its text becomes a part of another error's
         if isinstance(error, ABORTABLE_AFTER_RETRIES):
             error = TransactionAbortableError(f"the transaction cannot be completed: {own_error}")
             error.__cause__ = own_error

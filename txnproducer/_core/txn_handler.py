@@ -120,6 +120,10 @@ class TransactionActions(Protocol):
         """Whether a request without an answer may yet begin another transaction, in this epoch."""
         ...
 
+    def init_request_lost(self) -> None:
+        """Take in that an InitProducerId has no answer; it may yet raise the epoch, or fence."""
+        ...
+
     def request_lost(self, *, may_begin_transaction: bool) -> None:
         """Take in that a request which could do harm later has no answer."""
         ...

@@ -207,8 +207,8 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
         if self.is_aborting or self.has_fatal_error:
             _LOG.debug("%s: in %s already: %s", self.name, self.state.name, error)
             return
-        _LOG.info("%s: the transaction must be aborted: %s", self.name, error)
         self.transition_to(TransactionState.ABORTABLE_ERROR, error)
+        _LOG.info("%s: the transaction must be aborted: %s", self.name, error)
         if not self.must_begin_anew:
             error.recovery = "abort"
         elif error.recovery == "abort":
@@ -217,9 +217,9 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
     def transition_to_fatal_error(self, error: KafkaError) -> None:
         """End the producer; all that waits fails."""
         if not self.has_fatal_error:
-            _LOG.error("%s: cannot go on: %s", self.name, error)
             error.recovery = recovery_when_fatal(error)
             self.transition_to(TransactionState.FATAL_ERROR, error)
+            _LOG.error("%s: cannot go on: %s", self.name, error)
         self._fail_all(self.last_error or error)
 
     def _on_poisoned(self, error: KafkaError) -> None:

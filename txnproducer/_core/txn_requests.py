@@ -184,6 +184,12 @@ class InitProducerIdHandler(TxnRequestHandler):
             return
         self._take_identity(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
 
+    def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
+        """Take in that there is no answer; the request may be carried out later."""
+        if failure.was_sent:
+            self._actions.init_request_lost()
+        super().on_failure(failure, error)
+
     def _take_identity(self, producer: ProducerIdAndEpoch) -> None:
         self._actions.initialized(producer, is_epoch_bump=self.is_epoch_bump)
         if self._on_bump_end is not None:

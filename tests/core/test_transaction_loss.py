@@ -1,0 +1,395 @@
+"""Why a transaction was lost: what the coordinator says of the id, and the transaction's age."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.on_cluster import OnCluster, make_cluster, started
+from tests.lost_transactions_page import PAGE, written
+from tests.scripted_client import DESCRIBE_VERSIONS
+from txnproducer._core.loss_inquiry import LONGEST_MS
+from txnproducer._core.transaction_loss import EVIDENCE, Cause, Step, TransactionLoss
+from txnproducer._protocol.events import ResponseFailure
+from txnproducer._protocol.messages import ApiKey, TransactionDescription
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    ErrorCode,
+    InvalidPidMappingError,
+    InvalidProducerEpochError,
+    KafkaError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from txnproducer.records import ProducerIdAndEpoch
+
+DESCRIBE = ApiKey.DESCRIBE_TRANSACTIONS
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+
+
+def asking(cluster, **settings):
+    """Return a producer on brokers that offer DescribeTransactions, in a transaction."""
+    harness = OnCluster(cluster, delivery_timeout_ms=600_000, **settings)
+    harness.client.default_versions = dict(DESCRIBE_VERSIONS)
+    harness.init()
+    harness.begin()
+    harness.write(b"one")
+    return harness
+
+
+def ended(harness, begin):
+    """Return the error of a transactional call, as the shell raises it."""
+    try:
+        result = begin()
+        harness.run_until(lambda: result.is_completed)
+        error = result.error
+    except KafkaError as raised:
+        error = raised
+    harness.settle()
+    assert harness.core.is_loss_explained
+    return harness.core.explained(error)
+
+
+def pass_time(harness, ms):
+    harness.now_ms += ms
+    harness.cluster.advance(harness.now_ms)
+
+
+# --- on the model of a cluster, with both versions ----------------------------------------------
+
+
+@VERSIONS
+def test_a_commit_after_the_time_out_says_after_how_long(version):
+    harness = asking(make_cluster(version))
+    pass_time(harness, 61_000)
+    error = ended(harness, harness.core.begin_commit)
+    assert "the coordinator aborted it after 61 s (transaction_timeout_ms=60000)" in str(error)
+    assert "taken over" not in str(error)
+    assert harness.manager.loss.cause is Cause.TIMED_OUT
+    assert len(harness.client.sent(DESCRIBE)) == 1
+
+
+@VERSIONS
+def test_a_record_after_the_time_out_makes_the_next_call_say_so(version):
+    harness = asking(make_cluster(version))
+    pass_time(harness, 61_000)
+    future = harness.send("topic", b"two")
+    harness.run_until(future.done)
+    told = str(_error(future))
+    assert "most likely the coordinator aborted it" in told  # by age alone
+    assert "transaction_timeout_ms=60000" in told
+    error = ended(harness, harness.core.begin_commit)
+    assert "the coordinator aborted it after 61 s (transaction_timeout_ms=60000)" in str(error)
+    assert error.recovery == "abort"
+
+
+def _error(future):
+    with pytest.raises(KafkaError) as told:
+        future.result()
+    return told.value
+
+
+@VERSIONS
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_newer_producer_is_named_with_its_epoch(version, is_open):
+    cluster = make_cluster(version)
+    harness = asking(cluster)
+    if not is_open:
+        harness.end(is_commit=True)
+        harness.begin()
+    newer = started(cluster, now_ms=harness.now_ms)
+    harness.now_ms = newer.now_ms
+    if not is_open:
+        future = harness.send("topic", b"two")
+        harness.run_until(future.done)
+    error = ended(harness, harness.core.begin_commit)
+    epoch = newer.identity.producer_epoch
+    assert f"a newer producer of this id, epoch {epoch}, has taken over" in str(error)
+    assert "transactional id 'txn'" in str(error)
+    assert "aborted" not in str(error)
+
+
+@VERSIONS
+def test_a_newer_producer_that_has_written_since_is_seen_as_well(version):
+    cluster = make_cluster(version)
+    harness = asking(cluster)
+    newer = started(cluster, now_ms=harness.now_ms)
+    newer.transact(b"of the newer one")
+    harness.now_ms = newer.now_ms
+    error = ended(harness, harness.core.begin_commit)
+    epoch = newer.identity.producer_epoch
+    assert f"epoch {epoch}, has taken over" in str(error)
+
+
+@VERSIONS
+def test_an_abort_before_its_time_clears_the_way_for_a_newer_producer(version):
+    """InitProducerId aborts an open transaction first, and has to be repeated for its epoch."""
+    cluster = make_cluster(version)
+    harness = asking(cluster)
+    coordinator = cluster.transaction_coordinator("txn")
+    coordinator.fence(coordinator.find("txn"), harness.now_ms)
+    pass_time(harness, 1000)
+    error = ended(harness, harness.core.begin_commit)
+    assert "a newer producer of this id has taken over" in str(error)
+
+
+def test_the_next_transaction_has_nothing_to_do_with_it():
+    harness = asking(make_cluster(2))
+    pass_time(harness, 61_000)
+    future = harness.send("topic", b"two")
+    harness.run_until(future.done)
+    harness.end(is_commit=False)
+    harness.begin()
+    assert harness.manager.loss is None
+    harness.write(b"three")
+    harness.end(is_commit=True)
+
+
+def test_an_id_that_the_coordinator_has_forgotten_is_called_that():
+    cluster = make_cluster(1)
+    harness = asking(cluster)
+    harness.end(is_commit=True)
+    harness.begin()
+    cluster.transaction_coordinator("txn").forget_idle(harness.now_ms)
+    future = harness.send("topic", b"two")
+    harness.run_until(future.done)
+    error = ended(harness, harness.core.begin_commit)
+    assert "does not know this id any more" in str(error)
+    assert "transactional.id.expiration.ms" in str(error)
+
+
+# --- where the coordinator does not tell --------------------------------------------------------
+
+
+def fenced(version=2, **settings):
+    """Return a producer whose transaction a newer one has ended, before anything tells it."""
+    cluster = make_cluster(version)
+    harness = asking(cluster, **settings)
+    newer = started(cluster, now_ms=harness.now_ms)
+    harness.now_ms = newer.now_ms
+    return harness
+
+
+@pytest.mark.parametrize("trouble", ["error", "lost", "not offered", "not known"])
+def test_without_the_coordinator_the_text_names_both_causes(trouble):
+    harness = fenced()
+    if trouble == "error":
+        harness.rewrite[DESCRIBE] = lambda answer: type(answer)(
+            (TransactionDescription(ErrorCode.NOT_COORDINATOR, "txn", ""),)
+        )
+    elif trouble == "lost":
+        harness.lost.append(DESCRIBE)
+    elif trouble == "not offered":
+        harness.client._offered.clear()
+    else:
+
+        def forget_the_coordinator(answer):
+            harness.manager.handle_coordinator_disconnected(0)
+            return answer
+
+        harness.rewrite[ApiKey.END_TXN] = forget_the_coordinator
+    error = ended(harness, harness.core.begin_commit)
+    assert isinstance(error, ProducerFencedError)
+    assert "most likely a newer producer of this id has taken over" in str(error)
+    assert "a time-out is unlikely" in str(error)
+    assert "transaction_timeout_ms=60000" in str(error)
+
+
+def test_a_coordinator_that_does_not_answer_is_not_waited_for():
+    harness = fenced()
+    harness.stalled.add(DESCRIBE)
+    result = harness.core.begin_commit()
+    harness.run_until(lambda: result.is_completed)
+    harness.settle()
+    assert not harness.core.is_loss_explained
+    harness.run_for(LONGEST_MS)
+    harness.step()
+    assert harness.core.is_loss_explained
+    assert len(harness.client.sent(DESCRIBE)) == 1
+
+
+def test_a_connection_that_is_not_ready_is_waited_for():
+    harness = fenced()
+
+    def take_no_more(answer):
+        harness.client.max_in_flight = 0
+        return answer
+
+    harness.rewrite[ApiKey.END_TXN] = take_no_more
+    result = harness.core.begin_commit()
+    harness.run_until(lambda: result.is_completed)
+    harness.settle()
+    assert harness.client.sent(DESCRIBE) == []
+    harness.client.max_in_flight = 1
+    harness.settle()
+    harness.step()
+    assert len(harness.client.sent(DESCRIBE)) == 1
+
+
+def test_a_producer_that_was_closed_explains_nothing_more():
+    harness = fenced()
+    harness.stalled.add(DESCRIBE)
+    result = harness.core.begin_commit()
+    harness.run_until(lambda: result.is_completed)
+    harness.settle()
+    harness.core.force_close(harness.now_ms)
+    assert harness.core.is_loss_explained
+
+
+def test_the_epoch_of_the_next_transaction_is_refused_and_nothing_is_lost():
+    """The commit stays what it was: its text may not say that a transaction is lost."""
+    harness = asking(make_cluster(1))
+    harness.lost.append(ApiKey.END_TXN)  # so that the epoch is raised afterwards
+    harness.rewrite[ApiKey.INIT_PRODUCER_ID] = lambda answer: type(answer)(
+        ErrorCode.PRODUCER_FENCED
+    )
+    harness.delayed.append(ApiKey.PRODUCE)
+    harness.send("topic", b"two")
+    result = harness.core.begin_commit()
+    harness.run_until(lambda: result.is_completed)
+    assert harness.manager.outcome == "committed"
+    harness.settle()
+    result.acknowledge()
+    with pytest.raises(ProducerFencedError) as told:
+        harness.core.begin_transaction()
+    assert "the producer cannot go on" in str(told.value)
+    assert "lost" not in str(told.value)
+
+
+def test_a_late_request_of_this_producer_is_a_possible_cause():
+    harness = OnCluster(make_cluster(1))
+    harness.client.default_versions = dict(DESCRIBE_VERSIONS)
+    harness.delayed.append(ApiKey.INIT_PRODUCER_ID)
+    harness.init()
+    harness.begin()
+    harness.write(b"one")
+    harness.arrive_late()
+    harness.arrive_late()
+    error = ended(harness, harness.core.begin_commit)
+    assert "or a delayed request of this producer came in" in str(error)
+
+
+def test_an_idempotent_producer_loses_no_transaction():
+    harness = OnCluster(make_cluster(2), transactional_id=None)
+    harness.manager.transition_to_fatal_error(ProducerFencedError())
+    assert harness.manager.loss is None
+    assert harness.core.is_loss_explained
+    error = KafkaError("as it is")
+    assert harness.core.explained(error) is error
+
+
+def test_a_producer_without_idempotence_has_nothing_to_explain():
+    harness = OnCluster(make_cluster(2), transactional_id=None, enable_idempotence=False)
+    error = KafkaError("as it is")
+    assert harness.core.explained(error) is error
+    assert harness.core.is_loss_explained
+
+
+def test_while_an_abort_is_under_way_a_loss_is_no_news():
+    harness = asking(make_cluster(2))
+    harness.stalled.add(ApiKey.END_TXN)
+    harness.core.begin_abort()
+    harness.settle()
+    harness.manager.maybe_transition_to_error_state(InvalidProducerEpochError())
+    assert harness.manager.loss is None
+
+
+# --- the table, and the words -------------------------------------------------------------------
+
+PRODUCER = ProducerIdAndEpoch(7, 6)
+
+
+def loss(version=2, age_ms=1000, producer=PRODUCER, **more):
+    return TransactionLoss(producer, version, age_ms, 60_000, 0, **more)
+
+
+def described(state, producer_id=7, epoch=7, code=0):
+    return TransactionDescription(code, "txn", state, producer_id, epoch)
+
+
+@pytest.mark.parametrize(
+    "row", EVIDENCE, ids=lambda row: f"{row.step.name}-{row.states[0]}-{row.versions}"
+)
+def test_each_row_of_the_table_decides_by_age(row):
+    epoch = {Step.NEXT: 7, Step.LATER: 9}[row.step]
+    for version in row.versions:
+        for state in row.states:
+            for age_ms, cause in ((59_999, row.younger), (60_000, row.older)):
+                seen = loss(version, age_ms)
+                seen.take(described(state, epoch=epoch))
+                assert seen.cause is cause
+
+
+@pytest.mark.parametrize(
+    ("version", "description"),
+    [
+        (2, described("CompleteCommit")),  # perhaps its own
+        (2, described("Ongoing", epoch=6)),
+        (1, described("CompleteAbort", epoch=6)),
+        (1, described("Dead")),
+        (1, described("", code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)),
+    ],
+)
+def test_what_no_row_fits_proves_nothing(version, description):
+    seen = loss(version, 61_000)
+    seen.take(description)
+    assert seen.cause is Cause.UNCERTAIN
+    assert seen.is_explained
+    assert "coordinator aborted it at its time-out" in seen.text("me")
+    assert "otherwise a newer producer" in seen.text("me")
+
+
+def test_of_a_shared_transaction_the_age_is_not_known():
+    seen = loss(age_ms=None)
+    seen.take(described("CompleteAbort"))
+    assert seen.cause is Cause.UNCERTAIN
+    text = seen.text("me")
+    assert "aborted it at its time-out (transaction_timeout_ms=60000), or a newer" in text
+
+
+def test_another_producer_id_is_a_newer_producers():
+    seen = loss(1, 61_000)
+    seen.take(described("Empty", producer_id=8, epoch=0))
+    assert "epoch 0, has taken over" in seen.text("me")
+
+
+@pytest.mark.parametrize(("version", "cause"), [(2, Cause.TIMED_OUT), (1, Cause.TAKEN_OVER)])
+def test_after_the_last_epoch_v2_goes_on_under_another_producer_id(version, cause):
+    seen = loss(version, 61_000, ProducerIdAndEpoch(7, 2**15 - 2))
+    seen.take(described("CompleteAbort", producer_id=8, epoch=0))
+    assert seen.cause is cause
+
+
+def test_only_errors_of_a_loss_are_explained():
+    other = KafkaError("another one")
+    assert loss().explain(other, "me") is other
+    unknown = CommitOutcomeUnknownError("lost")
+    unknown.__cause__ = ProducerFencedError()
+    assert loss().explain(unknown, "me") is unknown  # what it says is more than why
+    wrapped = TransactionAbortableError("cannot be completed", recovery="abort")
+    wrapped.__cause__ = InvalidPidMappingError()
+    explained = loss().explain(wrapped, "me")
+    assert isinstance(explained, TransactionAbortableError)
+    assert explained.__cause__ is wrapped.__cause__
+    assert explained.recovery == "abort"
+
+
+def test_a_participant_does_not_know_the_age():
+    harness = asking(make_cluster(2))
+    manager = harness.manager
+    assert manager._age_ms is not None
+    manager.lease = object()
+    assert manager._age_ms is None
+
+
+def test_a_failure_that_was_not_sent_is_no_delayed_request():
+    harness = OnCluster(make_cluster(2))
+    harness.core.init_transactions()
+    handler = harness.manager._queue.peek()
+    assert handler is not None
+    handler.on_failure(ResponseFailure.UNSUPPORTED_VERSION, None)
+    assert not harness.manager._has_lost_init
+
+
+def test_the_page_of_errors_has_the_table():
+    page = PAGE.read_text("utf-8")
+    assert page == written(page), "run: python -m tests.lost_transactions_page"

@@ -1,0 +1,229 @@
+"""Why a transaction was lost: the coordinator's time-out, or a newer producer of its id.
+
+Why it exists: brokers answer both with the same codes (INVALID_PRODUCER_EPOCH to a Produce
+request; PRODUCER_FENCED, INVALID_TXN_STATE or INVALID_PRODUCER_ID_MAPPING to the others), but the
+two need different repairs: a longer time-out, or the end of one of two programs.
+Owns: the table of evidence, the texts. Must not know: how the coordinator is asked.
+
+The evidence is what the coordinator says of the id (DescribeTransactions, KIP-664). Its time-out
+aborts the transaction under the next epoch, with transactions v1 and v2 alike. A newer producer
+has a still later epoch if it found the transaction open: the coordinator aborts that under the
+next epoch first, and for this moment only the transaction's age tells the two apart. It has the
+next epoch if it found nothing open, and then the state is not the end of this transaction.
+With v2 a commit takes the next epoch too, so it may be this producer's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from txnproducer._protocol.messages import TransactionDescription
+from txnproducer.errors import (
+    ErrorCode,
+    InvalidPidMappingError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    KafkaError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from txnproducer.records import ProducerIdAndEpoch
+
+
+class Cause(Enum):
+    """Why a transaction was lost."""
+
+    TIMED_OUT = "the time-out"
+    TAKEN_OVER = "a newer producer"
+    FORGOTTEN = "the id has expired"
+    UNCERTAIN = "not certain"
+
+
+class Step(Enum):
+    """How the epoch that the coordinator has compares with the transaction's."""
+
+    NEXT = "the next one"
+    LATER = "a later one, or another producer id"
+
+
+class Evidence(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        versions: of transactions, for which it holds.
+        step: the coordinator's epoch.
+        states: the coordinator's states of the id.
+        younger: the cause if the transaction was open for less than its time-out.
+        older: the cause if it was open for longer.
+    """
+
+    versions: tuple[int, ...]
+    step: Step
+    states: tuple[str, ...]
+    younger: Cause
+    older: Cause
+
+
+_ABORTS: Final = ("PrepareAbort", "CompleteAbort")
+_COMMITS: Final = ("PrepareCommit", "CompleteCommit")
+_BEGINNINGS: Final = ("Empty", "Ongoing")
+_OVER: Final = Cause.TAKEN_OVER
+
+EVIDENCE: Final = (
+    Evidence((1, 2), Step.NEXT, _ABORTS, _OVER, Cause.TIMED_OUT),
+    Evidence((1, 2), Step.NEXT, _BEGINNINGS, _OVER, _OVER),
+    Evidence((1,), Step.NEXT, _COMMITS, _OVER, _OVER),
+    Evidence((1, 2), Step.LATER, (*_BEGINNINGS, *_ABORTS, *_COMMITS), _OVER, _OVER),
+)
+"""What the coordinator's state of the id proves; nothing where no row fits."""
+
+# What brokers answer when a transaction is not the asking producer's any more.
+_SIGNS: Final = (
+    InvalidPidMappingError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+)
+_TOLD_AS: Final = (*_SIGNS, TransactionAbortableError, KafkaError)
+# The last epoch that a producer gets; v2 goes on under a new producer id after it.
+_LAST_EPOCH: Final = 2**15 - 2
+
+_WAY_OUT: Final = {
+    Cause.TIMED_OUT: "Make transactions shorter, or raise transaction_timeout_ms",
+    Cause.TAKEN_OVER: (
+        "If nobody took over on purpose, look for a second program with this transactional_id"
+    ),
+    Cause.FORGOTTEN: "Make a new producer",
+    Cause.UNCERTAIN: (
+        "Look for a second program with this transactional_id, or raise transaction_timeout_ms"
+    ),
+}
+
+
+def sign_of_loss(error: BaseException | None) -> KafkaError | None:
+    """Return the answer, in an error's chain of causes, that a lost transaction gets; or None."""
+    while error is not None:
+        if isinstance(error, _SIGNS):
+            return error
+        error = error.__cause__
+    return None
+
+
+@dataclass(slots=True, eq=False)
+class TransactionLoss:
+    """One loss, and what is known of its cause.
+
+    Attributes:
+        producer: the identity that the transaction was written with.
+        version: of its transactions, 1 or 2.
+        age_ms: how long it was open when the loss was noticed; None where other processes wrote
+            in it before, so that only the coordinator knows.
+        timeout_ms: `transaction_timeout_ms`.
+        noticed_ms: when.
+        is_open: whether a transaction was open; an end before may have succeeded.
+        may_be_own: whether an InitProducerId of this producer has no answer, and may have come in
+            late: nobody can tell it from a newer producer's.
+        cause: what the evidence says.
+        epoch: the newer producer's; -1 where it is not known.
+        is_explained: whether the coordinator was asked, or can't be.
+    """
+
+    producer: ProducerIdAndEpoch
+    version: int
+    age_ms: int | None
+    timeout_ms: int
+    noticed_ms: int
+    is_open: bool = True
+    may_be_own: bool = False
+    cause: Cause = Cause.UNCERTAIN
+    epoch: int = -1
+    is_explained: bool = False
+
+    def take(self, description: TransactionDescription) -> None:
+        """Take in what the coordinator says of the id."""
+        self.is_explained = True
+        if description.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            self.cause = Cause.FORGOTTEN
+        elif not description.error_code:
+            self._judge(description)
+
+    def _judge(self, description: TransactionDescription) -> None:
+        step = self._step_to(description)
+        for row in EVIDENCE:
+            fits = self.version in row.versions and description.state in row.states
+            if fits and step is row.step:
+                self.cause = self._by_age(row)
+                # An abort under the next epoch clears the way for a newer one, whose epoch is
+                # not known yet.
+                is_its_own = step is Step.LATER or description.state not in _ABORTS
+                self.epoch = description.producer_epoch if is_its_own else -1
+
+    def _by_age(self, row: Evidence) -> Cause:
+        if row.younger is row.older:
+            return row.older
+        if self.age_ms is None:
+            return Cause.UNCERTAIN
+        return row.older if self.age_ms >= self.timeout_ms else row.younger
+
+    def _step_to(self, description: TransactionDescription) -> Step | None:
+        producer_id, epoch = self.producer.producer_id, self.producer.producer_epoch
+        if description.producer_id != producer_id:
+            is_rotated = epoch == _LAST_EPOCH and description.producer_epoch == 0
+            return Step.NEXT if is_rotated and self.version == 2 else Step.LATER
+        if description.producer_epoch <= epoch:
+            return None
+        return Step.NEXT if description.producer_epoch == epoch + 1 else Step.LATER
+
+    # --- in words -------------------------------------------------------------------------------
+
+    def text(self, who: str) -> str:
+        """Return what is known, for people.
+
+        Args:
+            who: names the producer.
+        """
+        what = "the transaction is lost" if self.is_open else "the producer cannot go on"
+        return f"{what}: {self._reason()} ({who}). {_WAY_OUT[self.cause]}"
+
+    def _reason(self) -> str:
+        limit = f"transaction_timeout_ms={self.timeout_ms}"
+        if self.cause is Cause.TIMED_OUT:
+            return f"the coordinator aborted it after {self._seconds()} s ({limit})"
+        if self.cause is Cause.FORGOTTEN:
+            return (
+                "the coordinator does not know this id any more; ids that are not used expire"
+                " (transactional.id.expiration.ms of the brokers)"
+            )
+        newer = "a newer producer of this id"
+        own = ", or a delayed request of this producer came in" if self.may_be_own else ""
+        if self.cause is Cause.TAKEN_OVER:
+            epoch = "" if self.epoch < 0 else f", epoch {self.epoch},"
+            return f"{newer}{epoch} has taken over{own}"
+        if not self.is_open:
+            return f"{newer} has taken over, or a delayed request of this producer came in"
+        if self.age_ms is None:
+            return (
+                f"the coordinator aborted it at its time-out ({limit}), or {newer} has taken over"
+            )
+        if self.age_ms >= self.timeout_ms:
+            return (
+                "most likely the coordinator aborted it at its time-out, since it was open for"
+                f" {self._seconds()} s ({limit}); otherwise {newer} has taken over{own}"
+            )
+        return (
+            f"most likely {newer} has taken over, or a delayed request of this producer came in;"
+            f" a time-out is unlikely, since it was open for {self._seconds()} s ({limit})"
+        )
+
+    def _seconds(self) -> str:
+        return f"{(self.age_ms or 0) / 1000:.0f}"
+
+    def explain(self, error: KafkaError, who: str) -> KafkaError:
+        """Return a call's error with this text; one that does not tell of a loss stays."""
+        if sign_of_loss(error) is None or type(error) not in _TOLD_AS:
+            return error
+        explained = type(error)(self.text(who), recovery=error.recovery)
+        explained.__cause__ = error.__cause__
+        return explained
