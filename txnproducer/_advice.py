@@ -8,6 +8,9 @@ Rules: each names the call, says whether it goes on by itself, and what usually 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from txnproducer._core.failed_tries import caused_by, in_words
 from txnproducer.errors import (
     ForkedProducerError,
     IllegalStateError,
@@ -55,28 +58,46 @@ _HINTS = {
 }
 
 
-def timed_out(call: str, max_block_ms: int) -> KafkaTimeoutError:
-    """Return the error of a transactional call that took longer than `max_block_ms`."""
-    return KafkaTimeoutError(
-        f"{call} did not finish within max_block_ms={max_block_ms}."
-        f" {_GOES_ON.format(call=call)} {_HINTS[call]}"
+def timed_out(call: str, max_block_ms: int, tries: Sequence[KafkaError] = ()) -> KafkaTimeoutError:
+    """Return the error of a transactional call that took longer than `max_block_ms`.
+
+    Args:
+        call: its name.
+        max_block_ms: the setting.
+        tries: the last failure of each address that can't be reached.
+    """
+    why = f": {in_words(tries)}" if tries else ""
+    hint = "" if tries else f" {_HINTS[call]}"
+    return caused_by(
+        KafkaTimeoutError(
+            f"{call} did not finish within max_block_ms={max_block_ms}{why}."
+            f" {_GOES_ON.format(call=call)}{hint}"
+        ),
+        tries,
     )
 
 
-def topic_unknown(topic: str, max_block_ms: int) -> KafkaTimeoutError:
+def topic_unknown(
+    topic: str, max_block_ms: int, tries: Sequence[KafkaError] = ()
+) -> KafkaTimeoutError:
     """Return the error of a question for a topic that the cluster does not know."""
+    if tries:
+        text = f"partitions_for got no answer within max_block_ms={max_block_ms}"
+        return caused_by(KafkaTimeoutError(f"{text}: {in_words(tries)}"), tries)
     return KafkaTimeoutError(
         f"partitions_for got no answer within max_block_ms={max_block_ms}: the cluster does not"
         f" know topic {topic!r}. Create it, check its name, or check that a broker can be reached."
     )
 
 
-def flush_timed_out(limit_s: float) -> KafkaTimeoutError:
+def flush_timed_out(limit_s: float, tries: Sequence[KafkaError] = ()) -> KafkaTimeoutError:
     """Return the error of a flush that took too long."""
-    return KafkaTimeoutError(
-        f"flush did not finish within {limit_s:g} s: some records are still on their way."
+    why = f", {in_words(tries)}" if tries else ""
+    error = KafkaTimeoutError(
+        f"flush did not finish within {limit_s:g} s: some records are still on their way{why}."
         " They go on; call flush() again to wait for them."
     )
+    return caused_by(error, tries)
 
 
 def lost_in_callback(topic: str) -> KafkaError:

@@ -52,12 +52,15 @@ class KafkaError(Exception):
         recovery: what the caller can do (see `Recovery`). The class gives the default; the
             producer sets it on the instance, since its state decides: the same code can ask for
             an abort in one place and for a new producer in another.
+        causes: of a time-out, the last failure of each address that could not be reached; the
+            last of them is `__cause__` as well.
     """
 
     __module__ = _PUBLIC_HOME
 
     code: ClassVar[int] = ErrorCode.UNKNOWN_SERVER_ERROR
     recovery: Recovery = "restart"
+    causes: tuple[KafkaError, ...] = ()
 
     def __init__(self, message: str | None = None, *, recovery: Recovery | None = None) -> None:
         super().__init__(self.default_message() if message is None else message)

@@ -42,6 +42,7 @@ from txnproducer._record.format import Header
 from txnproducer._record.implementation import IMPL
 from txnproducer._row_sending import RowSender
 from txnproducer._turnstile import new_turnstile, refuse_reentry
+from txnproducer._waiting import wait_for_brokers
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import ClaimRefusedError, KafkaError
@@ -320,7 +321,7 @@ class RecordWriter(_UsualSender):
                 self._core.end_flush(ticket)
                 self._core.add_time("flush", monotonic_ns() - began_ns)
         if not is_done:
-            raise _advice.flush_timed_out(limit_s)
+            raise _advice.flush_timed_out(limit_s, self._failed_tries())
 
     def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
         """Return a topic's partitions and their leaders; asks the cluster if it must.
@@ -345,9 +346,12 @@ class RecordWriter(_UsualSender):
             if partitions is not None:
                 return partitions
             if now_ms >= deadline_ms:
-                raise _advice.topic_unknown(topic, self._config.max_block_ms)
+                tries = self._failed_tries()
+                raise _advice.topic_unknown(topic, self._config.max_block_ms, tries)
             left_s = (deadline_ms - now_ms) / 1000
-            self._io.wait_until(lambda: self._core.is_topic_decided(topic), left_s)
+            wait_for_brokers(
+                self._io, self._core, lambda: self._core.is_topic_decided(topic), left_s
+            )
 
     def metrics(self) -> dict[str, float]:
         """Return the counters and rates, under the Java client's names."""
@@ -485,8 +489,8 @@ class RecordWriter(_UsualSender):
                 self._io.notify()
         except KafkaError as error:
             raise self._explained(error) from error.__cause__
-        if not self._io.wait_until(lambda: result.is_completed, self._max_block_s):
-            raise _advice.timed_out(call, self._config.max_block_ms)
+        if not self._wait_for_brokers(lambda: result.is_completed):
+            raise _advice.timed_out(call, self._config.max_block_ms, self._failed_tries())
         with self._lock:
             result.acknowledge()
             # In the same hold: from here on another thread may begin the next transaction.
@@ -495,14 +499,20 @@ class RecordWriter(_UsualSender):
         if result.error is not None:
             raise self._explained(result.error)
 
+    def _wait_for_brokers(self, is_done: Callable[[], bool]) -> bool:
+        return wait_for_brokers(self._io, self._core, is_done, self._max_block_s)
+
+    def _failed_tries(self) -> tuple[KafkaError, ...]:
+        with self._lock:
+            return self._core.failed_tries.last
+
     def _explained(self, error: KafkaError) -> KafkaError:
         """Return a call's error; of a lost transaction it says what the coordinator knows.
 
         The core has asked; its answer is waited for, for a second at most.
         """
         core = self._core
-        if not self._io.is_current:
-            self._io.wait_until(lambda: core.is_loss_explained, _EVIDENCE_S)
+        self._io.wait_until(lambda: core.is_loss_explained, _EVIDENCE_S)
         with self._lock:
             return core.explained(error)
 
@@ -511,8 +521,8 @@ class RecordWriter(_UsualSender):
         core = self._core
         if lease.cluster_id is None:
             return
-        if not self._io.wait_until(lambda: core.cluster_id is not None, self._max_block_s):
-            raise _advice.timed_out("join", self._config.max_block_ms)
+        if not self._wait_for_brokers(lambda: core.cluster_id is not None):
+            raise _advice.timed_out("join", self._config.max_block_ms, self._failed_tries())
         with self._lock:
             cluster_id = core.cluster_id
         if cluster_id != lease.cluster_id:
@@ -561,7 +571,10 @@ class RecordWriter(_UsualSender):
             raise
 
     def _wait_to_append(self, blocked: AppendBlocked, timeout_s: float) -> bool:
-        return self._io.wait_until(lambda: self._core.append_can_proceed(blocked), timeout_s)
+        core = self._core
+        return wait_for_brokers(
+            self._io, core, lambda: core.append_can_proceed(blocked), timeout_s
+        )
 
 
 if IMPL == "cython":

@@ -26,6 +26,7 @@ from txnproducer._core.row_appender import RowRun
 from txnproducer._io_thread import IoThread, WaitInCallbackError, monotonic_ms
 from txnproducer._record.rows import NO_PARTITION
 from txnproducer._row_runs import PartitionsFor, RowSorter
+from txnproducer._waiting import wait_for_brokers
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     IllegalStateError,
@@ -196,7 +197,10 @@ class RowSender:
         """Wait until it is worth trying again; return whether it is, or there is time left."""
         deadline_ms = began_ms + self._max_block_ms
         left_s = max(0, deadline_ms - monotonic_ms()) / 1000
-        can_proceed = self._io.wait_until(lambda: self._core.append_can_proceed(blocked), left_s)
+        core = self._core
+        can_proceed = wait_for_brokers(
+            self._io, core, lambda: core.append_can_proceed(blocked), left_s
+        )
         return can_proceed or monotonic_ms() < deadline_ms
 
     def _wake(self) -> None:

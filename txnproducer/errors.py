@@ -8,7 +8,8 @@ general (KIP-1050), and `error.recovery` for this very failure.
     |-- RetriableError                        "resume": retried inside; outside mostly a cause
     |   |-- KafkaTimeoutError(TimeoutError)   raised by blocking calls: call again to go on
     |   |   `-- BufferExhaustedError
-    |   |-- DisconnectError  ConcurrentTransactionsError  CoordinatorLoadInProgressError
+    |   |-- DisconnectError                   (ours: UnknownHostError)
+    |   |-- ConcurrentTransactionsError  CoordinatorLoadInProgressError
     |   |-- NotEnoughReplicasError  NotEnoughReplicasAfterAppendError  CorruptRecordError ...
     |   `-- RefreshRetriableError             after a look-up
     |       |-- CoordinatorNotAvailableError  NotCoordinatorError
@@ -102,6 +103,10 @@ class DisconnectError(RetriableError):
 
     The producer connects and asks again; the request may have been carried out or not.
     """
+
+
+class UnknownHostError(DisconnectError):
+    """The name service knows no host of this name; check `bootstrap_servers`."""
 
 
 class CorruptRecordError(RetriableError, code=ErrorCode.CORRUPT_MESSAGE):

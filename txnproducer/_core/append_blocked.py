@@ -5,10 +5,12 @@ Owns: `AppendBlocked`, its reasons, the texts of its time-outs. Must not know: h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from txnproducer._core.buffer_pool import BufferPool, MemoryTicket
+from txnproducer._core.failed_tries import caused_by, in_words
 from txnproducer._core.metadata import Metadata
 from txnproducer.errors import BufferExhaustedError, KafkaError, KafkaTimeoutError
 
@@ -43,6 +45,7 @@ def time_out_error(
     waited_ms: int,
     pool: BufferPool,
     metadata: Metadata,
+    tries: Sequence[KafkaError],
 ) -> KafkaError:
     """Say why a record could not be appended in time.
 
@@ -52,6 +55,7 @@ def time_out_error(
         waited_ms: how long it waited in all.
         pool: the buffer memory.
         metadata: the topics.
+        tries: the last failure of each address that can't be reached.
     """
     if blocked.reason is BlockReason.MEMORY:
         return BufferExhaustedError(
@@ -66,6 +70,9 @@ def time_out_error(
             f"partition {partition} of topic {topic!r} does not exist: it has "
             f"{snapshot.partition_count} partitions, still after {waited_ms} ms (max_block_ms)"
         )
+    if tries:
+        text = f"nothing is known of topic {topic!r} after {waited_ms} ms (max_block_ms)"
+        return caused_by(KafkaTimeoutError(f"{text}: {in_words(tries)}"), tries)
     return KafkaTimeoutError(
         f"the cluster does not know topic {topic!r} after {waited_ms} ms (max_block_ms): "
         "create it, check its name, or check that a broker can be reached"

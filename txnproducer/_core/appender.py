@@ -20,6 +20,7 @@ from typing import Final
 
 from txnproducer._core.append_blocked import AppendBlocked, BlockReason, time_out_error
 from txnproducer._core.buffer_pool import MemoryTicket
+from txnproducer._core.failed_tries import FailedTries
 from txnproducer._core.metadata import Metadata, TopicSnapshot, name_error
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.partition_queues import PartitionQueue, TopicQueues
@@ -80,6 +81,7 @@ class Appender:
         append: takes a record, as `append_any` does, and is quick with a usual one.
         usual_records: are what it is quick with.
         needs_wakeup: set when the sender should look; the shell clears it.
+        failed_tries: which addresses can't be reached, and why.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Appender:
         self.transaction_manager = transactions
         self._options = options
         self._metadata = metadata
+        self.failed_tries = FailedTries(metadata)
         self._accumulator = accumulator
         self._metrics = metrics
         self._waiter = waiter
@@ -398,7 +401,8 @@ class Appender:
         self.give_up_append(blocked)
         self.refuse_if_ended(blocked.transaction)
         place = (topic, partition)
-        error = time_out_error(blocked, place, waited_ms, self._accumulator.pool, self._metadata)
+        pool, tries = self._accumulator.pool, self.failed_tries.last
+        error = time_out_error(blocked, place, waited_ms, pool, self._metadata, tries)
         return self.fail_append(error, topic, partition, on_delivery, now_ms)
 
     def fail_append(

@@ -9,6 +9,7 @@ cdef class MetadataRefresher:
     cdef public RequestTracker _requests
     cdef public object _retry_backoff_ms
     cdef public object _on_update
+    cdef public object _on_refusal
     cdef public bint _is_in_flight
 
     cpdef object step(self, object now_ms)

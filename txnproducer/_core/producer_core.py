@@ -103,7 +103,12 @@ class ProducerCore(Appender):
         self._now_ms = now_ms
         self._requests = RequestTracker(client, config.request_timeout_ms)
         refresher = MetadataRefresher(
-            metadata, client, self._requests, config.retry_backoff_ms, self._on_metadata
+            metadata,
+            client,
+            self._requests,
+            config.retry_backoff_ms,
+            self._on_metadata,
+            self.failed_tries.note_no_metadata,
         )
         producing = ProduceSender(
             _produce_options(config),
@@ -331,6 +336,7 @@ class ProducerCore(Appender):
 
     def _handle_connection_event(self, event: ConnectionEvent) -> None:
         self._refusals.handle_connection_event(event)
+        self.failed_tries.handle_connection_event(event, self._now_ms)
         if event.state is ConnectionState.READY:
             return
         if event.state is ConnectionState.AUTHENTICATION_FAILED and self._refusals.leave_none:

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from txnproducer.errors import DisconnectError
+from txnproducer.errors import DisconnectError, UnknownHostError
+
+# A certain answer, unlike EAI_AGAIN. The second one is not defined everywhere.
+_NO_SUCH_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,9 @@ def _look_up(host: str, port: int) -> list[Any]:
     try:
         found = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
-        raise DisconnectError(f"cannot find the host of {host}:{port}: {error}") from error
+        is_unknown = isinstance(error, socket.gaierror) and error.errno in _NO_SUCH_HOST
+        kind = UnknownHostError if is_unknown else DisconnectError
+        raise kind(f"cannot find the host of {host}:{port}: {error}") from error
     if not found:
         raise DisconnectError(f"cannot find the host of {host}:{port}")
     return found

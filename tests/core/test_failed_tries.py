@@ -1,0 +1,166 @@
+"""Addresses that can't be reached: one warning for each reason, and what a time-out says."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.harness import CoreHarness
+from txnproducer._core.append_blocked import AppendBlocked
+from txnproducer._protocol.events import (
+    Channel,
+    ConnectionEvent,
+    ConnectionId,
+    ConnectionState,
+    ResponseFailure,
+)
+from txnproducer._protocol.messages import ApiKey, BrokerNode
+from txnproducer.errors import (
+    DisconnectError,
+    InvalidConfigurationError,
+    KafkaTimeoutError,
+    UnknownHostError,
+    UnsupportedVersionError,
+)
+
+LOGGER = "txnproducer._core.failed_tries"
+REFUSED = "cannot connect to boot:9092 (127.0.0.1: refused)"
+
+
+@pytest.fixture
+def warned(caplog):
+    caplog.set_level(logging.WARNING, LOGGER)
+    return lambda: [r.getMessage() for r in caplog.records if r.name == LOGGER]
+
+
+@pytest.fixture
+def harness():
+    return CoreHarness(bootstrap_servers="boot:9092,other:9092")
+
+
+def fail(harness, error, node_id=-1, channel=Channel.DATA, at_ms=0):
+    harness.now_ms = max(harness.now_ms, at_ms)
+    state = ConnectionState.DISCONNECTED
+    event = ConnectionEvent(ConnectionId(node_id, channel), state, error)
+    harness.core.handle(event, harness.now_ms)
+
+
+def succeed(harness, node_id=-1):
+    event = ConnectionEvent(ConnectionId(node_id), ConnectionState.READY)
+    harness.core.handle(event, harness.now_ms)
+
+
+def test_one_warning_for_each_address_and_reason_and_again_after_a_change(harness, warned):
+    for channel in Channel:
+        for _ in range(3):
+            fail(harness, DisconnectError(REFUSED), channel=channel)
+    assert warned() == [f"{REFUSED}; trying again"]
+    fail(harness, DisconnectError("boot:9092 is no Kafka broker"))
+    fail(harness, DisconnectError(REFUSED))
+    assert len(warned()) == 3
+    fail(harness, DisconnectError("cannot connect to other:9092"), node_id=-2)
+    assert len(warned()) == 4
+    assert [str(error) for error in harness.core.failed_tries.last] == [
+        REFUSED,
+        "cannot connect to other:9092",
+    ]
+
+
+def test_an_address_that_was_reached_is_no_failure(harness, warned):
+    fail(harness, DisconnectError(REFUSED))
+    succeed(harness)
+    assert harness.core.failed_tries.last == ()
+    fail(harness, DisconnectError("boot:9092 closed the connection"))  # one that was made
+    assert harness.core.failed_tries.last == ()
+    fail(harness, DisconnectError(REFUSED))
+    assert len(warned()) == 2
+    assert len(harness.core.failed_tries.last) == 1
+
+
+def test_an_idle_connection_that_is_closed_says_nothing(harness, warned):
+    fail(harness, None)
+    assert warned() == []
+
+
+def test_a_node_is_named_by_its_address(harness):
+    tries = harness.core.failed_tries
+    harness.core._metadata.nodes = {7: BrokerNode(7, "seven", 9092)}
+    assert tries._address(7) == "seven:9092"
+    assert tries._address(8) == "broker 8"
+
+
+def test_a_controller_offers_no_metadata_and_is_named(harness, warned):
+    error = UnsupportedVersionError("the broker does not offer Metadata")
+    harness.client.prepare(
+        ApiKey.METADATA, failure=ResponseFailure.UNSUPPORTED_VERSION, error=error
+    )
+    harness.core.partitions_for("topic", 0)
+    harness.settle()
+    (warning,) = warned()
+    assert "the broker does not offer Metadata: is it the port of a controller?" in warning
+
+
+def test_a_record_that_waited_for_metadata_names_the_last_tries():
+    harness = CoreHarness(transactional_id=None)
+    fail(harness, DisconnectError(REFUSED))
+    blocked = harness.try_send("unknown")
+    assert isinstance(blocked, AppendBlocked)
+    future = harness.core.time_out_append(blocked, "unknown", None, None, 60_000, 60_000)
+    error = future.exception()
+    assert isinstance(error, KafkaTimeoutError)
+    assert str(error) == (
+        f"nothing is known of topic 'unknown' after 60000 ms (max_block_ms): no connection"
+        f" ({REFUSED})"
+    )
+    assert [str(cause) for cause in error.causes] == [REFUSED]
+    assert error.__cause__ is error.causes[-1]
+
+
+# --- hosts that do not exist --------------------------------------------------------------------
+
+
+def unknown(harness, at_ms, node_id=-1):
+    host = {-1: "boot", -2: "other"}[node_id]
+    fail(harness, UnknownHostError(f"no {host}"), node_id, at_ms=at_ms)
+
+
+def test_two_answers_a_second_apart_from_each_name_are_certain(harness):
+    tries = harness.core.failed_tries
+    for at_ms in (0, 999):
+        unknown(harness, at_ms)
+        unknown(harness, at_ms, -2)
+        assert not tries.has_no_host
+    unknown(harness, 1000)
+    assert not tries.has_no_host  # one name is left
+    unknown(harness, 1000, -2)
+    assert tries.has_no_host
+    error = tries.no_host_error()
+    assert isinstance(error, InvalidConfigurationError)
+    assert error.recovery == "fix"
+    assert "boot:9092, other:9092" in str(error)
+    assert len(error.causes) == 2
+
+
+@pytest.mark.parametrize("between", ["try again later", "reached"])
+def test_another_outcome_between_begins_the_count_again(harness, between):
+    unknown(harness, 0, -2)
+    unknown(harness, 1000, -2)
+    unknown(harness, 0)
+    if between == "reached":
+        succeed(harness)
+        fail(harness, DisconnectError("lost"))
+    else:
+        fail(harness, DisconnectError("temporary failure in name resolution"))
+    unknown(harness, 1000)
+    assert not harness.core.failed_tries.has_no_host
+    unknown(harness, 2000)
+    assert harness.core.failed_tries.has_no_host
+
+
+def test_a_producer_that_knows_the_cluster_goes_on_without_bootstrap_hosts(harness):
+    harness.core._metadata.last_success_ms = 0
+    for node_id in (-1, -2):
+        unknown(harness, 0, node_id)
+        unknown(harness, 5000, node_id)
+    assert not harness.core.failed_tries.has_no_host

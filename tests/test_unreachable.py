@@ -1,0 +1,136 @@
+"""Addresses where no broker is: what the log, the call and its error say, over real sockets."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+import threading
+import time
+
+import pytest
+
+from txnproducer import TransactionalProducer
+from txnproducer.errors import DisconnectError, InvalidConfigurationError, KafkaTimeoutError
+
+LOGGER = "txnproducer._core.failed_tries"
+SHORT_MS = 400
+
+
+@pytest.fixture
+def closed_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # bound, and not listening: connections are refused
+        yield sock.getsockname()[1]
+
+
+@pytest.fixture
+def web_port():
+    """A port that answers like a web server, whatever is said."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            while True:
+                try:
+                    peer, _ = server.accept()
+                except OSError:
+                    return
+                with peer:
+                    peer.recv(1000)
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def look_ups(monkeypatch):
+    """Names that end in .nowhere do not exist, those in .later may."""
+    real, seen = socket.getaddrinfo, []
+
+    def look_up(host, *arguments, **more):
+        if host.endswith(".nowhere"):
+            seen.append(host)
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        if host.endswith(".later"):
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(host, *arguments, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return seen
+
+
+def timed_out(servers, **settings):
+    """Return what init_transactions() says after a short time."""
+    with (
+        TransactionalProducer(servers, "txn", max_block_ms=SHORT_MS, **settings) as producer,
+        pytest.raises(KafkaTimeoutError) as told,
+    ):
+        producer.init_transactions()
+    return told.value
+
+
+def test_a_refused_port_is_told_in_a_warning_and_by_the_time_out(closed_port, caplog):
+    caplog.set_level(logging.WARNING, LOGGER)
+    error = timed_out(f"127.0.0.1:{closed_port}")
+    assert str(error).startswith(
+        f"init_transactions did not finish within max_block_ms={SHORT_MS}: no connection (cannot"
+        f" connect to 127.0.0.1:{closed_port} (127.0.0.1: [Errno"
+    )
+    assert "__transaction_state" not in str(error)
+    assert isinstance(error.__cause__, DisconnectError)
+    assert error.causes == (error.__cause__,)
+    (warning,) = [record for record in caplog.records if record.name == LOGGER]
+    assert f"127.0.0.1:{closed_port}" in warning.getMessage()
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again.causes[0]) == str(error.causes[0])
+
+
+def test_a_web_server_is_no_broker(web_port):
+    assert f"127.0.0.1:{web_port} is no Kafka broker: it answered" in str(
+        timed_out(f"127.0.0.1:{web_port}")
+    )
+
+
+def test_each_address_has_its_own_reason(closed_port, web_port, look_ups):
+    error = timed_out(f"127.0.0.1:{closed_port},127.0.0.1:{web_port},kafka.nowhere:9092")
+    assert len(error.causes) == 3
+    assert "cannot find the host of kafka.nowhere:9092" in str(error)
+
+
+def test_if_no_host_exists_the_call_fails_after_a_second_and_names_them(look_ups):
+    began = time.monotonic()
+    with TransactionalProducer("a.nowhere:1,b.nowhere:2", "txn") as producer:
+        assert look_ups == [] or time.monotonic() - began < 1  # the constructor waits for none
+        with pytest.raises(InvalidConfigurationError) as told:
+            producer.init_transactions()
+        assert time.monotonic() - began >= 1
+        assert "a.nowhere:1, b.nowhere:2" in str(told.value)
+        assert told.value.recovery == "fix"
+        assert {"a.nowhere", "b.nowhere"} == set(look_ups)
+        for call in (producer.init_transactions, lambda: producer.partitions_for("topic")):
+            with pytest.raises(InvalidConfigurationError):
+                call()
+        producer.close(0)
+
+
+def test_records_do_not_wait_for_hosts_that_do_not_exist(look_ups):
+    with TransactionalProducer("a.nowhere:1") as producer:
+        with pytest.raises(InvalidConfigurationError):
+            producer.send("topic", b"value")
+        with pytest.raises(InvalidConfigurationError):
+            producer.send_batch("topic", [b"value"])
+        producer.close(0)
+
+
+def test_a_name_service_that_is_away_is_waited_for(look_ups):
+    error = timed_out("kafka.later:9092,kafka.nowhere:9092")
+    assert "Temporary failure in name resolution" in str(error)
+
+
+def test_the_constructor_looks_no_names_up(look_ups, monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+    producer = TransactionalProducer("a.nowhere:1", "txn")
+    assert look_ups == []
+    producer._refusal = lambda call: KafkaTimeoutError(call)  # it was never started

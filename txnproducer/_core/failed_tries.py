@@ -1,0 +1,126 @@
+"""Which addresses can't be reached, and why: what a time-out has to say.
+
+Why it exists: a misspelt host, a port that nobody listens on and a port of another protocol all
+end in a time-out. The reason is known long before that.
+Owns: the last failure of each address, the warning about it, the certainty that no bootstrap host
+exists. Must not know: connections' lives, who waits.
+Rules:
+* A warning comes once for each address and reason, and again after that has changed. A connection
+  that was made and lost later is no failure of its address: the next try shows what is wrong.
+* A host does not exist if that was answered twice, a second apart, with no other outcome between.
+  "Try again later" (EAI_AGAIN) is another outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from txnproducer._core.metadata import Metadata
+from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
+from txnproducer.errors import (
+    DisconnectError,
+    InvalidConfigurationError,
+    KafkaError,
+    UnknownHostError,
+)
+
+_LOG = logging.getLogger(__name__)
+
+_CERTAIN_AFTER_MS: Final = 1000
+
+E = TypeVar("E", bound=KafkaError)
+
+
+class FailedTries:
+    """See the module.
+
+    Args:
+        metadata: has the brokers' addresses.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._last: dict[str, KafkaError] = {}
+        self._unknown_since_ms: dict[str, int] = {}
+        self._nonexistent: set[str] = set()
+        self._ready: set[ConnectionId] = set()
+
+    @property
+    def last(self) -> tuple[KafkaError, ...]:
+        """The last failure of each address that has failed since it was reached."""
+        return tuple(self._last.values())
+
+    def handle_connection_event(self, event: ConnectionEvent, now_ms: int) -> None:
+        """Take in the news of a connection."""
+        connection = event.connection
+        if event.state is ConnectionState.READY:
+            self._ready.add(connection)
+            self._forget(self._address(connection.node_id))
+        elif connection in self._ready:
+            self._ready.discard(connection)
+        elif event.error is not None:
+            self.note(connection.node_id, event.error, now_ms)
+
+    def note(self, node_id: int, error: KafkaError, now_ms: int) -> None:
+        """Take in why a broker could not be used."""
+        address = self._address(node_id)
+        known = self._last.get(address)
+        if known is None or str(known) != str(error):
+            _LOG.warning("%s; trying again", error)
+        self._last[address] = error
+        if not isinstance(error, UnknownHostError):
+            self._unknown_since_ms.pop(address, None)
+            self._nonexistent.discard(address)
+        elif now_ms - self._unknown_since_ms.setdefault(address, now_ms) >= _CERTAIN_AFTER_MS:
+            self._nonexistent.add(address)
+
+    def note_no_metadata(self, node_id: int, error: KafkaError, now_ms: int) -> None:
+        """Take in that a broker offers no metadata, as a controller does not."""
+        text = f"{self._address(node_id)}: {error}: is it the port of a controller?"
+        self.note(node_id, DisconnectError(text), now_ms)
+
+    def _forget(self, address: str) -> None:
+        self._last.pop(address, None)
+        self._unknown_since_ms.pop(address, None)
+        self._nonexistent.discard(address)
+
+    def _address(self, node_id: int) -> str:
+        metadata = self._metadata
+        bootstrap = {node.node_id: node for node in metadata.bootstrap_nodes}
+        node = metadata.nodes.get(node_id) or bootstrap.get(node_id)
+        return f"broker {node_id}" if node is None else f"{node.host}:{node.port}"
+
+    @property
+    def has_no_host(self) -> bool:
+        """Whether no bootstrap host exists, and no broker was ever reached."""
+        if not self._nonexistent or self._metadata.last_success_ms is not None:
+            return False
+        return self._nonexistent.issuperset(
+            f"{node.host}:{node.port}" for node in self._metadata.bootstrap_nodes
+        )
+
+    def no_host_error(self) -> KafkaError:
+        """Return the error of a call that can't succeed because no bootstrap host exists."""
+        names = ", ".join(sorted(self._nonexistent))
+        return caused_by(
+            InvalidConfigurationError(
+                f"no host of bootstrap_servers exists: {names}. Correct the names, or the name"
+                " service of this machine"
+            ),
+            self.last,
+        )
+
+
+def in_words(tries: Sequence[KafkaError]) -> str:
+    """Return failed tries for an error's text."""
+    return f"no connection ({'; '.join(str(each) for each in tries)})"
+
+
+def caused_by(error: E, tries: Sequence[KafkaError]) -> E:
+    """Return an error with the failed tries as its causes."""
+    if tries:
+        error.causes = tuple(tries)
+        error.__cause__ = tries[-1]
+    return error
