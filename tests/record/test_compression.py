@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import struct
+import subprocess
 import sys
 
 import cramjam
@@ -16,6 +17,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txnproducer._record import compression
 from txnproducer._record.compression import (
     LZ4_BLOCKS,
     codec_for,
@@ -30,6 +32,11 @@ from txnproducer.errors import (
 )
 
 from .strategies import unhurried
+
+if sys.version_info >= (3, 14):
+    from compression import zstd as std_zstd
+else:
+    from backports import zstd as std_zstd
 
 IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 THEIR_DECODERS = {
@@ -185,10 +192,53 @@ def test_a_level_that_the_codec_does_not_have_is_refused(name, level, message):
         codec_for(name, level)
 
 
-@pytest.mark.parametrize(("name", "library"), [("snappy", "cramjam"), ("zstd", "zstandard")])
+@pytest.mark.parametrize("writes", [True, False])
+def test_zstd_of_the_standard_library_and_the_package_read_each_other(monkeypatch, writes):
+    def use(*, standard):
+        monkeypatch.setattr(compression, "_standard_zstd", lambda: std_zstd if standard else None)
+        codec_for.cache_clear()
+
+    try:
+        use(standard=writes)
+        frames = [codec_for("zstd", level).compress(memoryview(LONG)) for level in (None, -5, 22)]
+        use(standard=not writes)
+        assert decompress(IDS["zstd"], b"".join(frames)) == LONG * 3
+        use(standard=writes)
+        assert decompress(IDS["zstd"], b"".join(frames)) == LONG * 3
+        for broken in (frames[0][:-1], b"no frame", frames[0] + b"x"):
+            with pytest.raises(CorruptRecordError):
+                decompress(IDS["zstd"], broken)
+    finally:
+        codec_for.cache_clear()
+
+
+def test_the_package_works_without_any_codec_library():
+    script = """
+import sys
+for name in ("lz4", "lz4.frame", "cramjam", "snappy", "zstandard", "compression.zstd"):
+    sys.modules[name] = None
+from txnproducer import TransactionalProducer
+from txnproducer.errors import InvalidConfigurationError
+TransactionalProducer("localhost:1", compression_type="gzip").close(0)
+try:
+    TransactionalProducer("localhost:1", compression_type="lz4")
+except InvalidConfigurationError as error:
+    print(error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "pip install 'txnproducer[lz4]'" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "library"), [("lz4", "lz4.frame"), ("snappy", "cramjam"), ("zstd", "zstandard")]
+)
 def test_a_library_that_is_missing_is_named_with_the_extra_that_brings_it(
     name, library, monkeypatch
 ):
+    monkeypatch.setattr(compression, "_standard_zstd", lambda: None)
+    codec_for.cache_clear()
     compressed = codec_for(name).compress(b"content")
     monkeypatch.setitem(sys.modules, library, None)
     codec_for.cache_clear()

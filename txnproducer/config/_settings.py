@@ -270,7 +270,8 @@ _RECORDS = (
         "compression_type",
         "choice",
         "none",
-        "Codec of the batches. `snappy` and `zstd` need the extras of these names.",
+        "Codec of the batches. `lz4`, `snappy` and `zstd` need the extras of these names; `zstd` "
+        "needs none on Python 3.14.",
         choices=COMPRESSION_TYPES,
     ),
     Setting(
