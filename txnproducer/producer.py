@@ -105,6 +105,8 @@ class TransactionalProducer(RecordWriter):
 
     def _begin(self, transaction: Transaction | None) -> None:
         self._check_usable("begin_transaction")
+        if transaction is not None:
+            self._await_unseen_abort()
         with self._lock:
             self._check_not_overtaken("begin_transaction")
             self._check_owner("begin_transaction")
@@ -113,8 +115,22 @@ class TransactionalProducer(RecordWriter):
             self._commit = None
             self._resolved = "unknown"
 
+    def _await_unseen_abort(self) -> None:
+        """Go on waiting for an abort that has timed out: nobody calls it again after its block."""
+        manager = self._core.transaction_manager
+        with self._lock:
+            self._check_not_overtaken("begin_transaction")
+            self._check_owner("begin_transaction")
+            abort = None if manager is None else manager.unseen_abort
+        if abort is not None:
+            self._await("abort_transaction", lambda: abort)
+
     def transaction(self) -> Transaction:
-        """Return a transaction to be used as a `with` block: commits at its end, or aborts."""
+        """Return a transaction to be used as a `with` block: commits at its end, or aborts.
+
+        If an earlier abort has timed out, the block begins by waiting for it, up to
+        `max_block_ms`, and then raises `KafkaTimeoutError` (`recovery` is "resume").
+        """
         return Transaction(self, self._begin, self._block_owner)
 
     def send_offsets_to_transaction(
@@ -385,5 +401,7 @@ class TransactionalProducer(RecordWriter):
             return manager.outcome  # also where an abort has found out about a lost commit
         if self._commit is not None and isinstance(self._commit.error, CommitOutcomeUnknownError):
             return self._resolved
+        if manager.is_abort_certain:
+            return "aborted"  # whenever its answer comes
         # After a fatal error no commit is under way that could still succeed, and none can follow.
         return "aborted" if manager.has_fatal_error else "open"

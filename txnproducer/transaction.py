@@ -77,7 +77,9 @@ class Transaction:
 
     Attributes:
         outcome: "open" while it can still go either way. "committed": every record and offset is
-            in. "aborted": nothing of it is, or ever will be, visible to a `read_committed` reader.
+            in. "aborted": nothing of it is, or ever will be, visible to a `read_committed` reader;
+            that is certain as soon as an abort is under way and no commit was sent, and where the
+            block could not begin.
             "unknown": the commit was sent and its answer lost for good; see
             `CommitOutcomeUnknownError`.
     """
@@ -106,7 +108,12 @@ class Transaction:
                 "a transaction object is used once: call producer.transaction() for the next"
             )
         self._is_owner = self._own()
-        self._begin(self)
+        self.outcome = "open"
+        try:
+            self._begin(self)
+        except BaseException:
+            self.outcome = "aborted"  # a caller may write again: nothing was written
+            raise
         self._has_begun = True
         return self
 

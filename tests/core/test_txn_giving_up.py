@@ -54,6 +54,30 @@ def test_a_commit_that_was_not_sent_becomes_an_abort(version):
     assert driver.take() is None
 
 
+def test_an_abort_is_certain_and_unseen_from_its_begin_to_its_end():
+    driver = with_partition()
+    manager = driver.manager
+    assert manager.unseen_abort is None
+    assert not manager.is_abort_certain
+    abort = manager.begin_abort()
+    assert manager.unseen_abort is abort
+    assert manager.is_abort_certain
+    driver.expect(EndTxnRequest)
+    assert not manager.is_abort_certain  # by then the outcome itself tells
+    assert manager.outcome == "aborted"
+    finish(abort)
+    assert manager.unseen_abort is None
+
+
+def test_an_abort_behind_a_commit_that_was_sent_is_not_certain():
+    driver = with_partition()
+    driver.manager.begin_commit()
+    assert driver.manager.unseen_abort is None  # the pending operation is a commit
+    assert driver.take()
+    driver.manager.begin_abort()
+    assert not driver.manager.is_abort_certain
+
+
 @pytest.mark.conformance("2.12")
 @pytest.mark.trap(3)
 def test_a_commit_that_failed_unseen_can_be_aborted_at_once():

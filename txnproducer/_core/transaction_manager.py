@@ -59,6 +59,20 @@ class TransactionManager(TransactionCourse):
 
     # --- what the application asks for ----------------------------------------------------------
 
+    @property
+    def unseen_abort(self) -> TransactionalRequestResult | None:
+        """An abort that timed out, or was interrupted, and whose end nobody has seen yet."""
+        pending = self._unseen_operation()
+        is_abort = pending is not None and pending.kind is _S.ABORTING_TRANSACTION
+        return pending.result if pending is not None and is_abort else None
+
+    @property
+    def is_abort_certain(self) -> bool:
+        """Whether the transaction is being aborted and no commit of it was ever sent."""
+        if self.state is not _S.ABORTING_TRANSACTION or self._end_txn is None:
+            return False
+        return not self._end_txn.may_be_committed
+
     def initialize_transactions(self) -> TransactionalRequestResult:
         """Begin to get an identity; older producers of the transactional id are fenced by it.
 
