@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -57,16 +58,34 @@ def expected(count, first=0):
     return sorted(b"value %d" % n for n in range(first, first + count))
 
 
+# Two that are equal, two that are empty, two that are like no other.
+PARTS: tuple[list[Row], ...] = (rows(5), [], rows(7, first=5), rows(5), rows(3, first=12), [])
+WRITTEN = sorted([*expected(15), *expected(5)])
+
+
+def numbered(*order):
+    return [PARTS[number] for number in order]
+
+
 class Query:
     """A streaming query, as far as tasks and commits know of it."""
 
-    def __init__(self, broker, topic, query_id="query", rules=None, on_event=None, keep=False):
+    def __init__(
+        self,
+        broker,
+        topic,
+        query_id="query",
+        rules=None,
+        on_event=None,
+        keep=False,
+        timeout_ms=60_000,
+    ):
         self.query_id = query_id
         self.ledger = Ledger(broker.servers, f"sink-{topic}", topic, {})
         self.rules = rules or LedgerRules()
         settings = {
             "bootstrap.servers": broker.servers,
-            "transaction.timeout.ms": "60000",
+            "transaction.timeout.ms": str(timeout_ms),
             "max.block.ms": "20000",
         }
         self.writer = PartWriter(self.ledger, self.rules, settings, RowReader(topic), on_event)
@@ -94,6 +113,43 @@ class Query:
 
     def entries(self, partitions):
         return self.ledger.read_entries(range(partitions))
+
+    def wait_for_entries(self, count):
+        """Wait until so many of six entries are committed, whatever parts that are open hold."""
+
+        def found():
+            return self.ledger.read(range(6), waits_for_undecided=False)[1]
+
+        wait_until(lambda: len(found()) >= count, f"fewer than {count} entries")
+        assert len(found()) == count
+        return found()
+
+
+class Killed(BaseException):
+    """The end of the process, as far as the commit is concerned."""
+
+
+def die_at(event, partition=None):
+    def hook(name, info):
+        if name == event and info.get("partition") == partition:
+            raise Killed
+
+    return hook
+
+
+def die_before_the_end_of(*partitions, behind):
+    """Return a hook: the commit dies before some ends, and behind so many others."""
+    others = threading.Semaphore(0)
+
+    def hook(name, info):
+        if name == "partition_committed":
+            others.release(len(partitions))
+        elif name == "partition_before_commit" and info["partition"] in partitions:
+            for _ in range(behind):
+                assert others.acquire(timeout=30)
+            raise Killed
+
+    return hook
 
 
 @pytest.fixture
@@ -187,7 +243,14 @@ def test_a_commit_that_comes_twice_finds_its_work_done(query, seen):
     seen(expected(30))
 
 
-def test_a_part_that_was_ended_meanwhile_is_found_in_the_ledger(query, seen, monkeypatch):
+@pytest.mark.parametrize("is_replay", [False, True])
+def test_a_part_that_was_ended_meanwhile_is_found_in_the_ledger(
+    query, seen, monkeypatch, is_replay
+):
+    if is_replay:
+        told = query().tasks(PARTS)
+        with pytest.raises(Killed):
+            query(on_event=die_before_the_end_of(0, 2, behind=4)).commits.commit(told, 0)
     usual = PartCommits._end
 
     def twice(commits, part):
@@ -197,8 +260,8 @@ def test_a_part_that_was_ended_meanwhile_is_found_in_the_ledger(query, seen, mon
         usual(commits, part)
 
     monkeypatch.setattr(PartCommits, "_end", twice)
-    query().batch(cut(30, 3))
-    seen(expected(30))
+    query().batch(numbered(2, 0, 1, 4, 3, 5) if is_replay else PARTS)
+    seen(WRITTEN)
 
 
 def test_more_and_fewer_partitions_from_batch_to_batch(query, seen):
@@ -231,18 +294,6 @@ def test_a_task_whose_rows_fail_leaves_nothing_open(query, seen, nothing_is_open
     seen(sorted([*expected(5), b"behind", b"behind"]))
 
 
-class Killed(BaseException):
-    """The end of the process, as far as the commit is concerned."""
-
-
-def die_at(event, partition=None):
-    def hook(name, info):
-        if name == event and info.get("partition") == partition:
-            raise Killed
-
-    return hook
-
-
 @pytest.mark.parametrize(
     ("event", "partition"),
     [("batch_before_commit", None), ("partition_committed", 1), ("batch_after_commit", None)],
@@ -251,7 +302,7 @@ def test_a_commit_that_is_killed_is_completed_by_the_next_attempt(query, seen, e
     told = query().tasks(cut(60, 6))
     with pytest.raises(Killed):
         query(on_event=die_at(event, partition)).commits.commit(told, 0)
-    query().batch(cut(60, 6))
+    query().batch(cut(60, 6)[::-1])  # numbered otherwise, as by Spark's own Kafka source
     query().batch(cut(10, 2, first=60), batch_id=1)
     seen(expected(70))
 
@@ -299,6 +350,124 @@ def test_other_rows_are_kept_out_where_that_is_allowed(query, seen):
     seen(expected(10))
 
 
+# --- batches that come again and are numbered otherwise ------------------------------------------
+
+
+@pytest.mark.parametrize("left", [(0,), (0, 1), (2, 4), (1, 2, 3), (0, 1, 2, 3, 4)])
+def test_a_batch_that_was_broken_off_is_completed_however_its_parts_are_numbered_now(
+    query, seen, left
+):
+    told = query().tasks(PARTS)
+    with pytest.raises(Killed):
+        query(on_event=die_before_the_end_of(*left, behind=6 - len(left))).commits.commit(told, 0)
+    query().wait_for_entries(6 - len(left))
+    query().batch(numbered(5, 3, 4, 0, 1, 2))
+    assert {entry.batch_id for entry in query().entries(6).values()} == {0}
+    assert len(query().entries(6)) == 6
+    query().batch(cut(10, 2, first=15), batch_id=1)
+    seen(sorted([*WRITTEN, *expected(10, first=15)]))
+
+
+def test_a_replay_that_is_killed_and_numbered_otherwise_once_more_is_completed(query, seen):
+    told = query().tasks(PARTS)
+    with pytest.raises(Killed):
+        query(on_event=die_before_the_end_of(0, 1, 2, 4, behind=2)).commits.commit(told, 0)
+    for event, order, count in (
+        (die_at("batch_before_commit"), (4, 2, 5, 3, 0, 1), 2),
+        (die_before_the_end_of(0, 3, behind=2), (2, 0, 1, 4, 3, 5), 4),
+        (die_before_the_end_of(0, behind=1), (4, 5, 1, 0, 2, 3), 5),
+    ):
+        told = query().tasks(numbered(*order))
+        with pytest.raises(Killed):
+            query(on_event=event).commits.commit(told, 0)
+        query().wait_for_entries(count)
+    query().batch(numbered(3, 1, 2, 0, 4, 5))
+    query().batch(numbered(5, 4, 3, 2, 1, 0))  # a replay of the whole
+    seen(WRITTEN)
+
+
+def test_tasks_do_not_wait_for_an_entry_that_the_id_of_a_later_task_has_left_undecided(
+    query, seen
+):
+    patient = {"timeout_ms": 600_000}  # longer than a ledger is asked for
+    told = query(**patient).tasks(PARTS)
+    with pytest.raises(Killed):
+        query(on_event=die_before_the_end_of(0, 1, 2, 4, behind=2), **patient).commits.commit(
+            told, 0
+        )
+    told = query(**patient).tasks(numbered(4, 2, 5, 3, 0, 1))
+    with pytest.raises(Killed):
+        query(on_event=die_at("batch_before_commit"), **patient).commits.commit(told, 0)
+    query(**patient).batch(numbered(1, 5, 0, 3, 2, 4))
+    seen(WRITTEN)
+
+
+@pytest.mark.parametrize("partition", range(6))
+def test_parts_that_are_to_be_aborted_have_to_be_alive_as_well(query, seen, partition):
+    # An earlier attempt may have the id, and be about to commit.
+    told = query().tasks(PARTS)
+    with pytest.raises(Killed):
+        query(on_event=die_before_the_end_of(0, 1, behind=4)).commits.commit(told, 0)
+    before = query().wait_for_entries(4)
+    order = (5, 3, 4, 0, 1, 2)
+    told = query().tasks(numbered(*order))
+    zombie = query().task(partition, PARTS[order[partition]])
+    with pytest.raises(BatchFailedError, match=f"partition {partition} is lost"):
+        query().commits.commit(told, 0)
+    assert query().wait_for_entries(4) == before
+    query().commits.abort([*told, zombie])
+    query().batch(numbered(*order))
+    seen(WRITTEN)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [PARTS[0], PARTS[1], rows(7, first=6), *PARTS[3:]],  # one has other rows
+        [*numbered(1, 4, 1, 0, 1), rows(7, first=5)[1:]],  # a row less
+        [PARTS[2], *numbered(2, 4, 0, 1, 5)],  # two that are equal have become one
+        [*PARTS, []],  # one more
+    ],
+)
+def test_a_batch_that_was_broken_off_is_not_completed_with_other_parts(
+    query, seen, nothing_is_open, parts
+):
+    told = query().tasks(PARTS)
+    with pytest.raises(Killed):
+        query(on_event=die_before_the_end_of(1, 4, behind=4)).commits.commit(told, 0)
+    with pytest.raises((ReplayMismatchError, PartialReplayError), match="committed"):
+        query().batch(parts)
+    nothing_is_open()
+    query().wait_for_entries(4)
+    query().batch(numbered(1, 0, 3, 2, 5, 4))
+    seen(sorted([*WRITTEN, b"behind", b"behind"]))
+
+
+def test_an_older_commit_that_wakes_in_a_replay_of_the_same_batch_commits_nothing_more(
+    query, seen
+):
+    def newer():
+        query().batch(numbered(3, 1, 2, 0, 4, 5))
+
+    told = query().tasks(PARTS)
+    with pytest.raises(Killed):
+        query(on_event=die_before_the_end_of(0, 2, behind=4)).commits.commit(told, 0)
+    older = query(on_event=run_meanwhile("batch_before_commit", newer))
+    told = older.tasks(numbered(4, 2, 5, 3, 0, 1))
+    # It is shut out of its ids, and what the newer one has committed lies in other slots.
+    with pytest.raises(CommitIncompleteError):
+        older.commits.commit(told, 0)
+    seen(WRITTEN)
+
+
+def test_an_aborted_part_does_not_hold_readers_back(query, nothing_is_open):
+    told = query().tasks(PARTS)
+    with pytest.raises(Killed):
+        query(on_event=die_before_the_end_of(0, behind=5)).commits.commit(told, 0)
+    query().commits.commit(query().tasks(numbered(5, 3, 4, 0, 1, 2)), 0)
+    nothing_is_open()
+
+
 # --- two drivers ---------------------------------------------------------------------------------
 
 
@@ -326,10 +495,8 @@ def test_an_older_commit_that_wakes_among_its_ends_commits_nothing_more(query, s
     seen(expected(60))
 
 
-def test_an_older_commit_that_wakes_before_it_begins_is_refused_where_its_parts_differ(
-    query, seen
-):
-    told = query().tasks(cut(60, 6)[::-1])
+def test_an_older_commit_that_wakes_before_it_begins_is_refused_where_its_rows_differ(query, seen):
+    told = query().tasks(cut(60, 6, first=1))
     query().batch(cut(60, 6))
     with pytest.raises(ReplayMismatchError):
         query().commits.commit(told, 0)
@@ -339,11 +506,12 @@ def test_an_older_commit_that_wakes_before_it_begins_is_refused_where_its_parts_
     seen(expected(70))
 
 
+@pytest.mark.parametrize("writers", [2, 6])
 def test_an_older_commit_that_wakes_before_it_begins_is_a_replay_where_its_whole_is_the_same(
-    query, seen
+    query, seen, writers
 ):
     told = query().tasks(cut(60, 6)[::-1])
-    query().batch(cut(60, 2))
+    query().batch(cut(60, writers))
     query().commits.commit(told, 0)
     query().batch(cut(10, 2, first=60), batch_id=1)
     with pytest.raises(LedgerError, match="rewound"):
@@ -359,7 +527,7 @@ def test_a_task_of_an_older_attempt_that_wakes_stops_the_commit_before_its_first
     zombie = query().task(partition, cut(60, 6)[partition])
     with pytest.raises(BatchFailedError, match=f"partition {partition} is lost"):
         query().commits.commit(told, 0)
-    assert query().ledger.read(range(6), waits_for_undecided=False)[1] == {}
+    query().wait_for_entries(0)
     query().commits.abort([*told, zombie])
     nothing_is_open()
     query().batch(cut(60, 6))

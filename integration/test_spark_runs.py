@@ -11,10 +11,17 @@ import pytest
 from integration.readers import read_with_confluent, values
 from txnproducer import TransactionParticipant, admin
 from txnproducer.errors import KafkaError
-from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, StaleRunError
+from txnproducer.spark import (
+    ExactlyOnceKafkaSink,
+    LedgerError,
+    ReplayMismatchError,
+    StaleRunError,
+)
 from txnproducer.spark.digest import Digest
+from txnproducer.spark.errors import BatchFailedError
 from txnproducer.spark.participant_task import Part
 from txnproducer.spark.runs import Batch, Runs
+from txnproducer.spark.slots import assign_slots
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -106,6 +113,135 @@ def test_a_task_of_an_earlier_run_that_is_about_to_commit_is_shut_out(
     assert committed(kafka, topic) == 0
     write_all(seen[0])
     assert committed(kafka, topic) == 40
+
+
+# --- slots: a batch that was broken off, and is numbered otherwise now ---------------------------
+
+PARTS = ([Row(("a",))], [Row(("b",))], [Row(("c",))])
+
+
+def complete(sink, parts):
+    """Enter batch 0 again, and return what its tasks are told, as `write` does it."""
+    plan, done = sink._plan(Batch(0, "query", len(parts)))
+    found = {}
+    for number, rows in enumerate(parts):
+        source = plan.rows(rows)
+        source.read()
+        found[number] = source.digest.count, source.digest.hex()
+    return replace(plan, slots=assign_slots(0, done, found, "stop"))
+
+
+def written(kafka, topic):
+    return sorted(values(read_with_confluent(kafka.bootstrap_servers, topic)))
+
+
+def test_tasks_take_the_ids_of_their_slots(kafka, topic, driver):
+    before = enter(driver(), writers=3)
+    before.write(0, before.rows(PARTS[0]))
+    now = PARTS[1], PARTS[2], PARTS[0]
+    plan = complete(driver(), now)
+    assert {part: slot.number for part, slot in plan.slots.items()} == {2: 0, 0: 2, 1: 1}
+    reports = [plan.write(part, plan.rows(now[part])) for part in (2, 0)]
+    assert [report.is_replay for report in reports] == [True, False]
+    # A second crash, and another numbering.
+    now = PARTS[2], PARTS[0], PARTS[1]
+    plan = complete(driver(), now)
+    reports = [plan.write(part, plan.rows(rows)) for part, rows in enumerate(now)]
+    assert [report.is_replay for report in reports] == [False, True, True]
+    assert written(kafka, topic) == [b"a", b"b", b"c"]
+    assert sorted(plan.ledger.read(range(3))[1]) == [0, 1, 2]
+
+
+def test_a_task_that_has_other_rows_than_were_read_commits_nothing(kafka, topic, driver):
+    before = enter(driver(), writers=3)
+    before.write(1, before.rows(PARTS[1]))
+    plan = complete(driver(), PARTS)
+    with pytest.raises(ReplayMismatchError, match="partition 0 has changed between two passes"):
+        plan.write(0, plan.rows(PARTS[2]))
+    with pytest.raises(ReplayMismatchError, match=r"Partition 1: 1 rows .* were committed, now"):
+        plan.write(1, plan.rows(PARTS[0]))
+    assert written(kafka, topic) == [b"b"]
+    assert list(plan.ledger.read(range(3))[1]) == [1]
+    kept = replace(complete(driver(), PARTS), on_replay_mismatch="keep")
+    for part, rows in ((0, PARTS[2]), (1, PARTS[0]), (2, PARTS[2])):
+        kept.write(part, kept.rows(rows))
+    assert written(kafka, topic) == [b"b", b"c", b"c"]
+
+
+def test_a_slot_that_was_committed_and_is_empty_now_is_not_written_again(kafka, topic, driver):
+    before = enter(driver(), writers=3)
+    before.write(1, before.rows(PARTS[1]))
+    plan = complete(driver(), PARTS)
+    delete_group(kafka, plan.ledger.group(1))
+    with pytest.raises(BatchFailedError, match="batch 0 in the ledger of 1, and now it is not"):
+        plan.write(1, plan.rows(PARTS[1]))
+    assert written(kafka, topic) == [b"b"]
+
+
+@pytest.mark.parametrize("partition", range(3))
+def test_a_task_of_an_earlier_run_commits_nothing_once_slots_are_assigned(
+    kafka, topic, driver, partition
+):
+    # It has written its rows, which another partition has now, and wakes before its commit.
+    now = PARTS[1], PARTS[2], PARTS[0]
+    begun: list[Any] = []
+
+    def begin_again(name, info):
+        if name == "task_before_commit" and info["partition"] == partition and not begun:
+            begun.append(complete(driver(), now))
+
+    before = enter(driver(on_event=begin_again), writers=3)
+    other = (partition + 1) % 3
+    before.write(other, before.rows(PARTS[other]))
+    with pytest.raises(KafkaError):
+        before.write(partition, before.rows(PARTS[partition]))
+    with pytest.raises(StaleRunError):
+        before.write(partition, before.rows(PARTS[partition]))
+    plan = begun[0]
+    assert [slot.is_committed for slot in plan.slots.values()].count(True) == 1
+    for part, rows in enumerate(now):
+        plan.write(part, plan.rows(rows))
+    with pytest.raises(StaleRunError):
+        before.write(partition, before.rows(PARTS[partition]))
+    assert written(kafka, topic) == [b"a", b"b", b"c"]
+
+
+def test_an_attempt_that_lost_its_id_to_its_twin_finds_the_entry_in_its_slot(kafka, topic, driver):
+    twins: list[Any] = []
+
+    def overtake(name, info):
+        if name == "task_before_commit" and not twins:
+            twins.append(None)
+            twins.append(plan.write(info["partition"], plan.rows(PARTS[1])))
+
+    before = enter(driver(), writers=3)
+    before.write(0, before.rows(PARTS[0]))
+    now = PARTS[1], PARTS[2], PARTS[0]
+    plan = complete(driver(on_event=overtake), now)
+    report = plan.write(0, plan.rows(PARTS[1]))
+    assert (report.is_replay, twins[1].is_replay) == (True, False)
+    assert written(kafka, topic) == [b"a", b"b"]
+
+
+def test_a_refresh_commits_no_entry_again_if_a_run_has_begun_meanwhile(driver, monkeypatch):
+    # The commit of a data source, which may have put an entry of this slot under another id.
+    sink = driver()
+    write_all(enter(sink))
+    sink._runs.batch_done()
+    read = type(sink._ledger).read
+    begun: list[None] = []
+
+    def begin_at_the_first_look_of_a_slot(ledger, partitions=(), **how):
+        found = list(partitions)
+        if how.get("waits_for_undecided", True) and found and not begun:
+            begun.append(None)
+            enter(driver(), 1)
+        return read(ledger, found, **how)
+
+    monkeypatch.setattr(type(sink._ledger), "read", begin_at_the_first_look_of_a_slot)
+    with pytest.raises(StaleRunError, match=r"this is run 1 .* run 2 "):
+        sink._runs.refresh("query", sink._producer_settings())
+    assert begun
 
 
 @pytest.mark.parametrize("has_plan", [True, False])

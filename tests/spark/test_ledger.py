@@ -18,7 +18,7 @@ from txnproducer.spark.ledger_rules import (
     LedgerRules,
     added_up,
     check_without_frame,
-    is_cut_otherwise,
+    is_whole,
 )
 
 LEDGER = Ledger("127.0.0.1:9092", "orders", "topic", {})
@@ -112,16 +112,15 @@ def test_a_batch_that_is_wholly_committed_is_a_replay_however_it_is_cut_now(writ
     entries = {p: entry(5, writers=3) for p in range(3)}
     done = check(entries, 5, writers)
     assert done == entries
-    assert is_cut_otherwise(done, writers)
-    assert not is_cut_otherwise(done, 3)
+    assert is_whole(done)
     assert added_up(done) == LedgerEntry(5, "q", 3, 30, total(["d" * 32] * 3))
 
 
 def test_a_batch_that_is_not_whole_is_not_taken_for_it():
     for partitions in ((0,), (0, 2), (1, 2), (1, 2, 3)):
-        assert not is_cut_otherwise({p: entry(5, writers=3) for p in partitions}, 2)
-    assert not is_cut_otherwise({}, 2)
-    assert not is_cut_otherwise({0: entry(5, writers=2), 1: entry(5, writers=3)}, 3)
+        assert not is_whole({p: entry(5, writers=3) for p in partitions})
+    assert not is_whole({})
+    assert not is_whole({0: entry(5, writers=2), 1: entry(5, writers=3)})
 
 
 def test_without_a_frame_a_batch_that_can_not_be_compared_stops():

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from txnproducer.spark.digest import Digest, total
+from txnproducer.spark.digest import total
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
 from txnproducer.spark.torn_batches import check_not_torn
@@ -121,9 +121,8 @@ class LedgerRules:
             taken_over: those of the entries that count for nothing.
 
         Returns:
-            The entries of partitions that hold the batch already: none for a new batch, all of
-            them for a replay (as many as there were then, see `is_cut_otherwise`), some if it was
-            broken off.
+            The entries that hold the batch already: none for a new batch, all of them for a
+            replay (as many as there were then, see `is_whole`), some if it was broken off.
 
         Raises:
             LedgerError: the ledger is missing, another query's, or ahead.
@@ -132,8 +131,8 @@ class LedgerRules:
         """
         fitting = self.check_any_cut(entries, batch_id, query_id, taken_over)
         done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
-        if _is_whole(done) or all(entry.writers == writers for entry in done.values()):
-            if done and not _is_whole(done):
+        if is_whole(done) or all(entry.writers == writers for entry in done.values()):
+            if done and not is_whole(done):
                 self._check_lost(entries, batch_id, writers)
             return done
         raise PartialReplayError(
@@ -213,52 +212,13 @@ class LedgerRules:
             )
 
 
-def check_replay(
-    batch_id: int,
-    entries: Mapping[int, LedgerEntry],
-    found: Mapping[int, tuple[int, str]],
-    on_replay_mismatch: str,
-) -> None:
-    """Compare what partitions have committed with the rows that they have now.
+def is_whole(done: Mapping[int, LedgerEntry]) -> bool:
+    """Tell whether partitions hold all of a batch, by their own word.
 
-    Args:
-        batch_id: of the batch.
-        entries: of this batch, by partition.
-        found: rows and digest of each of these partitions.
-        on_replay_mismatch: "keep" to leave what was committed as it is.
-
-    Raises:
-        ReplayMismatchError: they differ, and that is not allowed.
+    However many partitions it has now, all of its rows can be compared then.
     """
-    nothing = (0, Digest().hex())
-    others = [
-        f"partition {partition}: {entry.rows} rows (digest {entry.digest}) were committed, "
-        "now there are {} (digest {})".format(*found.get(partition, nothing))
-        for partition, entry in sorted(entries.items())
-        if found.get(partition, nothing) != (entry.rows, entry.digest)
-    ]
-    if others and on_replay_mismatch != "keep":
-        raise ReplayMismatchError(
-            f"batch {batch_id} comes again with other rows. {'; '.join(others)}. The "
-            "source or the plan does not give the same rows again, so the rest of the batch "
-            "can't be written exactly once. What was committed stays. Ways out: a source "
-            'that can be read again; on_replay_mismatch="keep" to go on with what was '
-            "committed; another sink id."
-        )
-
-
-def _is_whole(done: Mapping[int, LedgerEntry]) -> bool:
-    """Tell whether partitions hold all of a batch, by their own word."""
     writers = {entry.writers for entry in done.values()}
     return writers == {len(done)} and set(done) == set(range(len(done)))
-
-
-def is_cut_otherwise(done: Mapping[int, LedgerEntry], writers: int) -> bool:
-    """Tell whether a batch is wholly committed, by another number of partitions than now.
-
-    Its partitions can't be compared one by one then, but all of its rows can.
-    """
-    return _is_whole(done) and len(done) != writers
 
 
 def added_up(done: Mapping[int, LedgerEntry]) -> LedgerEntry:
@@ -276,7 +236,7 @@ def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers:
         ReplayMismatchError: it is wholly committed, and was cut into another number of partitions.
         PartialReplayError: it was broken off.
     """
-    if is_cut_otherwise(done, writers):
+    if is_whole(done) and len(done) != writers:
         raise ReplayMismatchError(
             f"batch {batch_id} is wholly committed, by {len(done)} partitions, and now there are "
             f"{writers}. Nothing was written: whether the rows are the same again can't be looked "
@@ -285,8 +245,9 @@ def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers:
         )
     if 0 < len(done) < writers:
         raise PartialReplayError(
-            f"{in_part(batch_id, done)}. Nothing was written: whether the rows are the same "
-            "again can't be looked at here, without the frame. Ways out: `write`, which can; "
+            f"{in_part(batch_id, done)}. Nothing was written: whether the same partitions have the"
+            " same rows again can't be looked at here, without the frame. Ways out: `write`, which"
+            " can, also where they are numbered otherwise; "
             'on_replay_mismatch="keep", if they are; another sink id'
         )
 

@@ -9,7 +9,11 @@ Rules:
 * What belongs to another query is found out before the id is taken, which would fence that query.
 * `InitProducerId` comes next: it fences every earlier attempt of this partition and aborts what it
   left open. Then the ledger is read: until then an older part could still be committed.
-* A batch that the ledger holds is not written again: its rows are read, for the commit to compare.
+* A batch that is wholly committed is not written again: its rows are read, for the commit to
+  compare. One that is committed in part is written by every task, since the commit alone can tell
+  which of the parts are committed: Spark may have numbered them otherwise.
+* No entry is waited for here. One may be undecided until the task of another partition has taken
+  its id, and that task may come after this one. The commit waits, when all ids are taken.
 * A task that fails leaves nothing open; one that is killed does, until its id is taken again or
   the transaction times out.
 """
@@ -26,9 +30,10 @@ from txnproducer.config import ProducerConfig
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.arrow_rows import ArrowRows
+from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.ledger_rules import LedgerRules, is_whole
 from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rights import taking
@@ -46,7 +51,8 @@ class OpenPart:
         partition: Spark's number of it.
         batch_id: the batch.
         query_id: whose.
-        lease: of the open transaction that has the rows; None if they were committed before.
+        lease: of the open transaction that has the rows; None if the whole batch was committed
+            before.
         rows: how many there are.
         size_bytes: of keys and values.
         digest: of the rows.
@@ -132,7 +138,7 @@ class _Writing:
             with self._timed("init"), taking(writer.ledger, name):
                 producer.init_transactions()
             with self._timed("ledger"):
-                is_replay = self._is_committed()
+                is_replay = self._is_batch_committed()
             with self._timed("write"):
                 lease = None if is_replay else self._write(producer)
                 if is_replay:
@@ -159,12 +165,19 @@ class _Writing:
         writer.rules.check_plan(view.plan, self.query_id)
         writer.rules.fitting(view.entries, self.batch_id, self.query_id)
 
-    def _is_committed(self) -> bool:
-        writer = self.writer
-        entries = writer.ledger.read_entries([self.partition])
-        fitting = writer.rules.fitting(entries, self.batch_id, self.query_id)
+    def _is_batch_committed(self) -> bool:
+        """Tell whether the ledger holds the whole batch; one that is under way may not be seen."""
+        fitting = self._fitting([self.partition])
         entry = fitting.get(self.partition)
-        return entry is not None and entry.batch_id == self.batch_id
+        if entry is None or entry.batch_id != self.batch_id:
+            return False
+        entries = self._fitting(range(entry.writers))
+        return is_whole({p: e for p, e in entries.items() if e.batch_id == self.batch_id})
+
+    def _fitting(self, slots: Iterable[int]) -> dict[int, LedgerEntry]:
+        ledger = self.writer.ledger
+        view = ledger.look(slots, asks_for_plan=False, waits_for_undecided=False)
+        return self.writer.rules.fitting(view.entries, self.batch_id, self.query_id)
 
     def _read(self) -> None:
         self.source.read()

@@ -9,12 +9,14 @@ remembered is in the ledger.
 Rules:
 * Before the first transaction is ended, the plan says how many partitions there are, and the ids
   above them are taken: a commit of an earlier attempt, which had more, may still be under way.
-* A batch that some partitions hold already must be the same again: as many partitions, and the
-  rows and digests that were committed. Else nothing is ended.
-* A batch that is wholly committed, and cut otherwise, must have the same rows in all.
-* Every part gets its ledger entry before the first one is ended. Who has all of them had all of
-  the ids, at one time behind its look at the ledger; so an earlier attempt, that ends its parts
-  meanwhile, and this one do not both end some of a batch that they have cut differently.
+* A batch that is committed in part must be the same again: as many partitions, and among them the
+  committed ones, by rows and digest, whatever their numbers are now. Otherwise nothing is ended.
+* Parts whose rows are committed are aborted. Each other part puts its entry into a free slot, so
+  slot and transactional id may differ (`slots.py`).
+* A batch that is wholly committed must have the same rows in all.
+* Every part gets a ledger entry before the first one is ended, also a part that is to be aborted.
+  It proves that this attempt has had all of the ids at the time of its look at the ledger. So what
+  an earlier attempt had ended by then was seen, and that attempt can end nothing more.
 * A part that can't be ended is looked up in the ledger: what holds the batch is committed. What
   does not is left to the next attempt, which finds the others committed and completes the batch.
 * An abort is best effort. It touches only what is ours.
@@ -41,12 +43,12 @@ from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import (
     LedgerRules,
     added_up,
-    check_replay,
     check_whole_replay,
-    is_cut_otherwise,
+    is_whole,
 )
 from txnproducer.spark.open_part import OpenPart
 from txnproducer.spark.runs import MOST_AT_ONCE, Batch, Runs
+from txnproducer.spark.slots import Slot, assign_slots
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
@@ -60,6 +62,7 @@ class _Prepared:
     """A part with its ledger entry in it: all that is left is its end."""
 
     partition: int
+    slot: Slot
     lease: TransactionLease
     entry: LedgerEntry
 
@@ -96,15 +99,16 @@ class PartCommits:
         ours = _checked(parts, batch_id)
         batch = Batch(batch_id, ours[0].query_id, len(ours))
         done = Runs(self.ledger, self.rules).enter_commit(batch, self.settings)
-        if is_cut_otherwise(done, batch.writers):
+        if is_whole(done):
             self._leave(ours, done)
             return
         found = {part.partition: (part.rows, part.digest) for part in ours}
-        check_replay(batch_id, done, found, self.on_replay_mismatch)
-        left = [part for part in ours if part.partition not in done]
-        prepared = _at_once(lambda part: self._prepare(part, batch), left)
+        slots = assign_slots(batch_id, done, found, self.on_replay_mismatch)
+        prepared = _at_once(lambda part: self._prepare(part, batch, slots[part.partition]), ours)
+        _at_once(self._abort, [part for part in prepared if part.slot.is_committed])
         self._tell("batch_before_commit", ours)
-        _at_once(self._end, prepared)
+        left = [part for part in prepared if not part.slot.is_committed]
+        _at_once(self._end, left)
         self._tell("batch_after_commit", ours)
         _LOG.info(
             "batch %d of query %s: %d rows, %d transactions, %d replayed",
@@ -116,25 +120,27 @@ class PartCommits:
         )
 
     def _leave(self, parts: Sequence[OpenPart], done: Mapping[int, LedgerEntry]) -> None:
-        """Leave a batch as it was committed, by another number of partitions than now."""
+        """Leave a batch as it was committed, however it is cut and numbered now."""
         if self.on_replay_mismatch != "keep":
             rows = sum(part.rows for part in parts)
             check_whole_replay(added_up(done), rows, total(part.digest for part in parts))
-        _at_once(self._abort, parts)  # those beyond the partitions of then hold rows once more
+        # Tasks that did not see the whole batch yet have written their rows once more.
+        _at_once(self._abort, parts)
         _LOG.info("batch %d is committed already, by %d tasks", parts[0].batch_id, len(done))
 
-    def _prepare(self, part: OpenPart, batch: Batch) -> _Prepared:
+    def _prepare(self, part: OpenPart, batch: Batch, slot: Slot) -> _Prepared:
         """Put the ledger's entry into a part, which also shows that the part is still alive."""
         if part.lease is None:
             raise BatchFailedError(
-                f"partition {part.partition} found batch {part.batch_id} in the ledger, and now it"
-                " is not there: the ledger was deleted meanwhile. Nothing was committed"
+                f"partition {part.partition} found all of batch {part.batch_id} in the ledger, and"
+                " now some of it is not there: the ledger was deleted meanwhile. Nothing was"
+                " committed"
             )
         entry = LedgerEntry(part.batch_id, part.query_id, batch.writers, part.rows, part.digest)
         try:
             with self._resumed(part.lease) as producer:
-                self.ledger.write(producer, part.partition, entry)
-                return _Prepared(part.partition, producer.lease(claims=0), entry)
+                self.ledger.write(producer, slot.number, entry)
+                return _Prepared(part.partition, slot, producer.lease(claims=0), entry)
         except KafkaError as error:
             if error.recovery == "fix":
                 raise
@@ -149,12 +155,13 @@ class PartCommits:
             ) from error
 
     def _end(self, part: _Prepared) -> None:
-        entry = part.entry
+        entry, slot = part.entry, part.slot.number
+        tell(self.on_event, "partition_before_commit", entry.batch_id, entry.rows, part.partition)
         try:
             with self._resumed(part.lease) as producer:
                 producer.commit_transaction()
         except KafkaError as error:
-            if self.ledger.read_entries([part.partition]).get(part.partition) != entry:
+            if self.ledger.read_entries([slot]).get(slot) != entry:
                 raise CommitIncompleteError(
                     f"batch {entry.batch_id}: partition {part.partition} could not be committed"
                     f" ({type(error).__name__}: {error}); others of the batch may be. Start the"
@@ -185,7 +192,7 @@ class PartCommits:
             return  # what they have left open ends by the time-out, or at the next start
         _at_once(self._fence, silent)
 
-    def _abort(self, part: OpenPart) -> None:
+    def _abort(self, part: OpenPart | _Prepared) -> None:
         if part.lease is None:
             return
         with _best_effort(f"partition {part.partition}: not aborted"):

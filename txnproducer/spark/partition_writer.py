@@ -8,6 +8,8 @@ Rules:
 * With the ledger the plan is read: a task of an earlier run of the sink writes nothing.
 * A batch that the ledger holds is not written again: its rows are read and compared, by count and
   digest, with what was committed. Other rows are an error, never silence.
+* To complete a batch, the driver has read all partitions, and each has its slot (`slots.py`). A
+  task takes the id of its slot, and commits only the rows that the driver has read.
 * What is taken over of another query is the driver's choice, and told entry by entry: a task that
   is left over from an earlier batch finds a later one of its own query, and stops.
 * What is committed, or compared, is a whole partition: rows that broke off look like their end.
@@ -33,15 +35,16 @@ from txnproducer.errors import (
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
-from txnproducer.spark.errors import SinkError
+from txnproducer.spark.errors import BatchFailedError, SinkError
 from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import LedgerRules, check_replay
+from txnproducer.spark.ledger_rules import LedgerRules
 from txnproducer.spark.record_sources import RecordSource, RowRecords
 from txnproducer.spark.reports import PartitionReport
 from txnproducer.spark.runs import check_run
 from txnproducer.spark.schema import RowReader
 from txnproducer.spark.session import attempt_number
+from txnproducer.spark.slots import Content, Slot, check_replay
 from txnproducer.spark.topic_partitions import TopicPartitions
 from txnproducer.spark.whole_input import check_input_is_whole
 from txnproducer.spark.worker_imports import forget_sparks_zips
@@ -66,8 +69,9 @@ class BatchPlan:
         on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
         on_event: told what happens, in the task's process.
         include_headers: whether the column `headers` is written.
-        taken_over: the entries that count for nothing, by partition.
+        taken_over: the entries that count for nothing, by slot.
         partitions: of the topic, for rows that name theirs; None where rows choose their topic.
+        slots: of the partitions; one that is not named has the slot of its own number.
     """
 
     ledger: Ledger
@@ -83,6 +87,7 @@ class BatchPlan:
     include_headers: bool = True
     taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
     partitions: TopicPartitions | None = None
+    slots: Mapping[int, Slot] = field(default_factory=dict)
 
     def write(self, partition: int, source: RecordSource) -> PartitionReport:
         """Write a partition, exactly once.
@@ -106,20 +111,6 @@ class BatchPlan:
             partitions=self.partitions,
         )
 
-    def compare(
-        self, entries: Mapping[int, LedgerEntry], found: Mapping[int, tuple[int, str]]
-    ) -> None:
-        """Compare what partitions have committed with the rows that they have now.
-
-        Args:
-            entries: of this batch, by partition.
-            found: rows and digest of each of these partitions.
-
-        Raises:
-            ReplayMismatchError: they differ, and that is not allowed.
-        """
-        check_replay(self.batch_id, entries, found, self.on_replay_mismatch)
-
     def tell(self, name: str, partition: int, rows: int) -> None:
         """Tell the hook of an event."""
         tell(self.on_event, name, self.batch_id, rows, partition)
@@ -131,6 +122,7 @@ class _PartitionWriter:
     def __init__(self, plan: BatchPlan, partition: int, source: RecordSource) -> None:
         self._plan = plan
         self._partition = partition
+        self._slot = plan.slots.get(partition) or Slot(partition)
         self._source = source
         self._seconds: dict[str, float] = {}
         self._began_s: float | None = None
@@ -138,7 +130,7 @@ class _PartitionWriter:
 
     def write(self) -> PartitionReport:
         plan = self._plan
-        name = plan.ledger.transactional_id(self._partition)
+        name = plan.ledger.transactional_id(self._slot.number)
         config = ProducerConfig.from_properties({**plan.producer, "transactional.id": name})
         producer = TransactionalProducer.from_config(config)
         try:
@@ -146,6 +138,12 @@ class _PartitionWriter:
             entry = self._timed("ledger", self._committed_in_this_run)
             if entry is not None:
                 return self._compare(entry)
+            if self._slot.is_committed:
+                raise BatchFailedError(
+                    f"the driver has found batch {plan.batch_id} in the ledger of "
+                    f"{self._slot.number}, and now it is not there: the ledger was deleted "
+                    "meanwhile. This task has written nothing"
+                )
             return self._write(producer)
         finally:
             producer.close(_CLOSE_S)
@@ -164,16 +162,17 @@ class _PartitionWriter:
         return entry
 
     def _committed(self) -> LedgerEntry | None:
-        """Return this partition's entry if it is this batch's."""
+        """Return the entry of this partition's slot if it is this batch's."""
         return self._look()[1]
 
     def _look(self) -> tuple[PlanEntry | None, LedgerEntry | None]:
         plan = self._plan
-        run, entries = plan.ledger.read([self._partition])
+        slot = self._slot.number
+        run, entries = plan.ledger.read([slot])
         counting = {p: each for p, each in entries.items() if plan.taken_over.get(p) != each}
         rules = replace(plan.rules, on_foreign_ledger="stop")
         fitting = rules.fitting(counting, plan.batch_id, plan.query_id)
-        entry = fitting.get(self._partition)
+        entry = fitting.get(slot)
         return run, entry if entry is not None and entry.batch_id == plan.batch_id else None
 
     def _write(self, producer: TransactionalProducer) -> PartitionReport:
@@ -182,10 +181,13 @@ class _PartitionWriter:
             self._began_s = time.monotonic()
             producer.begin_transaction()
             self._timed("write", lambda: self._send(producer))
+            self._slot.check(
+                plan.batch_id, self._partition, self._content, plan.on_replay_mismatch
+            )
             entry = LedgerEntry(
                 plan.batch_id, plan.query_id, plan.writers, digest.count, digest.hex()
             )
-            self._timed("ledger", lambda: plan.ledger.write(producer, self._partition, entry))
+            self._timed("ledger", lambda: plan.ledger.write(producer, self._slot.number, entry))
             plan.tell("task_before_commit", self._partition, digest.count)
             self._timed("commit", producer.commit_transaction)
             self._ended_s = time.monotonic()
@@ -229,12 +231,16 @@ class _PartitionWriter:
 
     def _compare(self, entry: LedgerEntry) -> PartitionReport:
         """Compare what was committed with all rows; those that broke off half-way are read on."""
-        plan, digest = self._plan, self._source.digest
+        plan = self._plan
         self._source.read()
         check_input_is_whole()
-        plan.compare({self._partition: entry}, {self._partition: (digest.count, digest.hex())})
+        check_replay(plan.batch_id, self._partition, entry, self._content, plan.on_replay_mismatch)
         plan.tell("task_replayed", self._partition, entry.rows)
         return self._report(is_replay=True)
+
+    @property
+    def _content(self) -> Content:
+        return self._source.digest.count, self._source.digest.hex()
 
     def _report(self, *, is_replay: bool) -> PartitionReport:
         digest = self._source.digest
@@ -258,14 +264,16 @@ class PartitionOrder:
     Attributes:
         run: of the sink.
         writers: how many partitions write.
-        read_only: partitions that are to be read, and nothing written at all; None: write.
+        is_read_only: whether the partitions are read only, and nothing is written at all.
         taken_over: as of `BatchPlan`.
+        slots: as of `BatchPlan`.
     """
 
     run: int
     writers: int
-    read_only: frozenset[int] | None = None
+    is_read_only: bool = False
     taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
+    slots: Mapping[int, Slot] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -280,16 +288,18 @@ class PartitionTask:
 
     def __call__(
         self, order: PartitionOrder, partition: int, batches: Iterable[Any]
-    ) -> PartitionReport | tuple[int, str] | None:
+    ) -> PartitionReport | Content:
         """Write a partition, and return its report; or read it, and return rows and digest."""
         plan = replace(
-            self.plan, run=order.run, writers=order.writers, taken_over=order.taken_over
+            self.plan,
+            run=order.run,
+            writers=order.writers,
+            taken_over=order.taken_over,
+            slots=order.slots,
         )
         source = plan.arrow_rows(batches)
-        if order.read_only is None:
+        if not order.is_read_only:
             return plan.write(partition, source)
-        if partition not in order.read_only:
-            return None
         source.read()
         check_input_is_whole()
         return source.digest.count, source.digest.hex()

@@ -14,6 +14,9 @@ Rules:
 * What is taken over of another query is what the first look has found; see `take_over.py`.
 * What belongs to another query stops a run before anybody is fenced.
 * The plan is committed again before it could expire, also by a driver that runs for months.
+* A task or a refresh takes the id of a slot, and then reads the plan: it commits nothing in a run
+  that is over. A data source's commit begins a run, and then makes sure of all ids. Its entries
+  may lie under the ids of other slots; even so only one of the two can commit an entry of a slot.
 * Until a partition has an entry, a plan shuts out a driver that writes whole batches: its first
   one leaves no trace before it is committed, and nothing that comes later would keep it from it.
   (Not with the first plan alone: a driver may die behind that, or have no right to the id.)
@@ -326,15 +329,16 @@ class Runs:
         _, entries = self._ledger.read(range(plan.most_writers), waits_for_undecided=False)
         if entries:
             with ThreadPoolExecutor(min(len(entries), MOST_AT_ONCE)) as pool:
-                list(pool.map(lambda partition: self._refresh(partition, settings), entries))
+                list(pool.map(lambda slot: self._refresh(slot, plan, settings), entries))
         return len(entries)
 
-    def _refresh(self, partition: int, settings: Mapping[str, str]) -> None:
-        with self._holding(self._ledger.transactional_id(partition), settings) as producer:
-            entry = self._ledger.read([partition])[1].get(partition)
-            if entry is not None:
+    def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
+        with self._holding(self._ledger.transactional_id(slot), settings) as producer:
+            present, entries = self._ledger.read([slot])
+            check_run(present, plan.run, plan.query_id)
+            if slot in entries:
                 with producer.transaction():
-                    self._ledger.write(producer, partition, entry)
+                    self._ledger.write(producer, slot, entries[slot])
 
     def _planning(
         self, settings: Mapping[str, str]

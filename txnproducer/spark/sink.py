@@ -31,7 +31,7 @@ from txnproducer.spark.ledger_rules import (
     added_up,
     check_whole_replay,
     check_without_frame,
-    is_cut_otherwise,
+    is_whole,
 )
 from txnproducer.spark.options import read_settings
 from txnproducer.spark.participant_task import Part, ParticipantOrder, ParticipantTask
@@ -54,6 +54,7 @@ from txnproducer.spark.reports import (
 )
 from txnproducer.spark.runs import Batch, Runs
 from txnproducer.spark.schema import check_schema, written_columns
+from txnproducer.spark.slots import assign_slots
 from txnproducer.spark.status import SinkStatus, read_status
 from txnproducer.spark.topic_partitions import partitions_of_topic
 from txnproducer.spark.turn import Turn
@@ -197,21 +198,20 @@ class ExactlyOnceKafkaSink:
         partitions = partitions_of(frame, task, wanted)
         writers = partitions.count
         plan, done = self._plan(Batch(batch_id, query_id, max(1, writers)))
-        if is_cut_otherwise(done, max(1, writers)):
-            order = PartitionOrder(plan.run, writers, read_only=frozenset(range(writers)))
-            report = self._found(batch_id, added_up(done), began, lambda: partitions.run(order))
+        reading = PartitionOrder(plan.run, writers, is_read_only=True)
+        if is_whole(done):
+            report = self._found(batch_id, added_up(done), began, lambda: partitions.run(reading))
             self._runs.batch_done()
             return self._tell_of(report)
-        if 0 < len(done) < writers:
+        slots = {}
+        if done:
             # The others may be written only if the rows are cut as they were then; a task would
             # find out too late, when its neighbour has written already.
-            order = PartitionOrder(plan.run, writers, read_only=frozenset(done))
-            plan.compare(
-                done, {part: rows for part, rows in enumerate(partitions.run(order)) if rows}
-            )
+            found = dict(enumerate(partitions.run(reading)))
+            slots = assign_slots(batch_id, done, found, self._settings.on_replay_mismatch)
         checked = time.monotonic()
         if writers:
-            order = PartitionOrder(plan.run, writers, taken_over=plan.taken_over)
+            order = PartitionOrder(plan.run, writers, taken_over=plan.taken_over, slots=slots)
             reports = partitions.run(order)
         else:  # a frame that is empty by its plan runs no task, but the batch must be recorded
             partitions.raise_if_stopped()
@@ -294,7 +294,7 @@ class ExactlyOnceKafkaSink:
             plan, done = self._plan(Batch(batch_id, query_id, writers))
         if self._settings.on_replay_mismatch != "keep":
             check_without_frame(batch_id, done, writers)
-        if is_cut_otherwise(done, writers):
+        if is_whole(done) and len(done) != writers:
             self._runs.batch_done()
             return skip_rows
         return PartitionWriter(plan)
