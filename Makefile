@@ -90,8 +90,12 @@ examples: .venv/.installed-dev  ## run every program in examples/ alone
 chaos: .venv/.installed-dev  ## kill brokers and clients for as long as it takes; goes on where it stopped
 	$(BIN)/python -m integration.chaos $(ARGS)
 
-chaos-spark: .venv/.installed-dev  ## kill Spark's and Kafka's processes under the sink; goes on where it stopped
+# Spark's Kafka connector is complete on the registries for this version alone.
+BENCH_SPARK := .venv-bench-spark
+
+chaos-spark: .venv/.installed-dev $(BENCH_SPARK)/.installed  ## kill Spark's and Kafka's processes under the sink; goes on where it stopped
 	$(BIN)/python -m integration.spark_chaos $(ARGS)
+	$(BENCH_SPARK)/bin/python -m integration.spark_chaos --inputs kafka $(ARGS)
 
 fuzz: .venv/.installed-dev  ## a million damaged answers for every decoder, and 20,000 for whole producers
 	$(BIN)/python -m tests.fuzz.decoders --count 1000000 $(ARGS)
@@ -112,8 +116,6 @@ bench: .venv/.installed-dev  ## measure against other clients, side by side (fiv
 bench-full: .venv/.installed-dev  ## everybody in everything, and more sizes, codecs, partitions and threads (an hour)
 	$(BIN)/python -m integration.benchmarks --full $(ARGS)
 
-# Spark's Kafka connector is complete on the registries for this version alone.
-BENCH_SPARK := .venv-bench-spark
 BENCH_SPARK_PIP := $(BENCH_SPARK)/bin/python -m pip install -qq --disable-pip-version-check
 
 $(BENCH_SPARK)/.installed: .venv/.created pyproject.toml $(COMPILED)

@@ -2,19 +2,29 @@
 
 Every run is noted as it ends. A run that was noted for this commit is not played again, unless it
 failed. `--runs` is for faults that kill processes; the others are played three times at most, and
-so are those of the plain writer, which is only there to compare.
+so are those of the plain writer, which is only there to compare. The input "kafka" is Spark's own
+Kafka source; it needs the one version of Spark whose connector can be had.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from integration.spark_chaos import kafka_input
 from integration.spark_chaos.faults import BY_NAME, FAULTS, Fault
-from integration.spark_chaos.job import Writer
-from integration.spark_chaos.results import RESULTS, Result, append, load, present_commit
+from integration.spark_chaos.job import Input, Writer
+from integration.spark_chaos.results import (
+    RESULTS,
+    Result,
+    append,
+    load,
+    name_of,
+    present_commit,
+)
 from integration.spark_chaos.run import run
 from integration.spark_chaos.stage import Stage
 
@@ -25,6 +35,7 @@ SHORT: tuple[tuple[str, Writer], ...] = (
     ("zombie", "batch"),
     ("driver-after-end", "batch"),
 )
+INPUTS: tuple[Input, ...] = ("files", "kafka")
 _FEW = 3
 
 
@@ -34,41 +45,50 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--faults", nargs="+", choices=sorted(BY_NAME), default=sorted(BY_NAME))
     parser.add_argument("--writers", nargs="+", choices=WRITERS, default=list(WRITERS))
+    parser.add_argument("--inputs", nargs="+", choices=INPUTS, default=["files"])
     parser.add_argument("--short", action="store_true", help="four faults, one run each")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args()
 
 
-def plan(arguments: argparse.Namespace) -> Iterator[tuple[Fault, Writer, int]]:
+def plan(arguments: argparse.Namespace) -> Iterator[tuple[Fault, Writer, int, Input]]:
     """Return the runs, in an order in which drivers live long."""
     if arguments.short:
         for name, writer in SHORT:
-            yield BY_NAME[name], writer, arguments.seed
+            yield BY_NAME[name], writer, arguments.seed, "files"
         return
-    for fault in FAULTS:
-        for writer in WRITERS:
-            if fault.name in arguments.faults and writer in arguments.writers:
-                is_many = fault.kills and writer != "plain"
-                runs = arguments.runs if is_many else min(arguments.runs, _FEW)
-                for seed in range(arguments.seed, arguments.seed + runs):
-                    yield fault, writer, seed
+    for source, fault, writer in itertools.product(INPUTS, FAULTS, WRITERS):
+        if source not in arguments.inputs or source not in fault.inputs:
+            continue
+        if fault.name in arguments.faults and writer in arguments.writers:
+            is_many = fault.kills and writer != "plain"
+            runs = arguments.runs if is_many else min(arguments.runs, _FEW)
+            for seed in range(arguments.seed, arguments.seed + runs):
+                yield fault, writer, seed, source
 
 
 def main() -> int:
     arguments, commit = _arguments(), present_commit()
+    if "kafka" in arguments.inputs and not kafka_input.is_available():
+        print(f"the input kafka needs PySpark {kafka_input.SPARK_VERSION}", file=sys.stderr)
+        return 2
     done = {
         result.name
         for result in load(arguments.results)
         if result.commit == commit and result.outcome != "failed"
     }
-    left = [each for each in plan(arguments) if f"{each[0].name}-{each[1]}-{each[2]}" not in done]
+    left = [
+        (fault, writer, seed, source)
+        for fault, writer, seed, source in plan(arguments)
+        if name_of(fault.name, writer, seed, source) not in done
+    ]
     print(f"{len(left)} runs at {commit}; {len(done)} were done before")
     if not left:
         return 0
     bad = 0
     with Stage() as stage:
-        for fault, writer, seed in left:
-            result = run(stage, fault, writer, seed, commit)
+        for fault, writer, seed, source in left:
+            result = run(stage, fault, writer, seed, commit, source)
             append(result, arguments.results)
             bad += _tell(result)
     return 1 if bad else 0
@@ -83,7 +103,7 @@ def _tell(result: Result) -> bool:
     if is_bad:
         print(
             f"  again: python -m integration.spark_chaos --faults {result.fault} --writers"
-            f" {result.writer} --seed {result.seed} --runs 1"
+            f" {result.writer} --inputs {result.input} --seed {result.seed} --runs 1"
         )
     return is_bad
 

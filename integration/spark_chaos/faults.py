@@ -17,6 +17,7 @@ from integration.readers import Read, values
 from integration.spark_chaos.checks import Count
 from integration.spark_chaos.scene import BATCHES, Scene
 from integration.spark_chaos.writers import HALF_WAY
+from integration.waiting import wait_until
 from txnproducer.admin import GROUP_TOPIC, coordinator_of
 from txnproducer.spark.errors import LedgerError, PartialReplayError, SinkError
 
@@ -55,6 +56,11 @@ _AFTER_END: Final = {
     "source": "batch_after_commit",
     "plain": "batch_done",
 }
+
+
+_LAST_MOMENT: Final = {**_WRITTEN, "source": "partition_before_commit"}
+_COMMITTED: Final = {**_DONE, "source": "partition_committed"}
+_OTHERS_S: Final = 120.0
 
 
 class WrongEndError(AssertionError):
@@ -193,6 +199,29 @@ ZOMBIE_OPTIONS: Final = {
     "kafka.linger.ms": "60000",
     "kafka.batch.size": "65536",
 }
+
+
+def lose_task(scene: Scene) -> End:
+    """A task dies in mid-batch, and so does the query; it is started again once."""
+    event, done = _LAST_MOMENT[scene.writer], _COMMITTED[scene.writer]
+    struck = scene.gate(_STRUCK, event, partition=scene.partition)
+    others = [number for number in range(scene.partitions) if number != scene.partition]
+    notes = [scene.gate(f"done-{n}", done, partition=n, action="note") for n in others]
+    scene.submit(struck, *notes, settings=("spark.task.maxFailures=1",))
+    who = scene.keeper.await_arrival(_STRUCK)
+    wanted = scene.dice.randint(1, len(others))
+    wait_until(
+        lambda: sum(scene.keeper.has_come(note.name) for note in notes) >= wanted,
+        f"fewer than {wanted} others have committed",
+        _OTHERS_S,
+    )
+    scene.kill_process_of(who)
+    if scene.writer == "batch":  # the sink itself runs it again
+        return _exact(scene)
+    if not scene.finish():
+        raise WrongEndError("the query has survived its task")
+    scene.submit()
+    return _exact(scene)
 
 
 # --- killed brokers ------------------------------------------------------------------------------
@@ -335,6 +364,7 @@ class Fault:
         kills: whether processes are killed; such faults are played more often.
         row_bytes: how long rows are.
         rows: of each batch.
+        inputs: with which it is played; some need a shuffle.
     """
 
     name: str
@@ -343,6 +373,7 @@ class Fault:
     kills: bool = True
     rows: int = 600
     row_bytes: int = 100
+    inputs: tuple[str, ...] = ("files", "kafka")
 
 
 FAULTS: Final = (
@@ -355,6 +386,12 @@ FAULTS: Final = (
         "executor-after-commit",
         "kill -9 of an executor whose task has committed (or has its receipt), before its result",
         kill_executor(_DONE),
+    ),
+    Fault(
+        "task-lost",
+        "kill -9 of a task's (or the commit's) process in mid-batch, when others have committed;"
+        " the query fails, and is started again once",
+        lose_task,
     ),
     Fault(
         "driver-before-end",
@@ -373,6 +410,7 @@ FAULTS: Final = (
         kills=False,
         rows=3000,
         row_bytes=1000,
+        inputs=("files",),
     ),
     Fault("leader", "kill -9 of the leader of a partition", kill_broker(_leader)),
     Fault(
@@ -402,6 +440,7 @@ FAULTS: Final = (
         "other-partitions",
         "kill -9 of the driver in the midst of a batch, and a restart with 5 partitions, not 3",
         other_partitions,
+        inputs=("files",),
     ),
     Fault("deleted-checkpoint", "the checkpoint is deleted", deleted_checkpoint, kills=False),
 )

@@ -11,6 +11,7 @@ from typing import Literal, Self
 from integration.spark_chaos.gates import Gate, Gates, write_whole
 
 Writer = Literal["partition", "batch", "source", "plain"]
+Input = Literal["files", "kafka"]
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,16 @@ class Job:
         servers: of Kafka.
         topic: to write to.
         sink_id: of the sink.
-        source: folder of the input: one file is one batch.
+        source: folder of the input: one file is one batch; with input "kafka" its topic.
         checkpoint: of the query.
-        partitions: of the frame.
+        partitions: of the frame; with input "kafka" its topic's count.
         is_keyed: whether rows have keys.
         gates: where the run is held up.
         halts_half_way: a gate in the middle of the rows of partition 0 of this batch; -1 for none.
         has_claims: False switches the claims of "batch" off, to see what they are for.
         options: of the sink.
+        input: where rows come from.
+        rows_per_batch: with input "kafka".
     """
 
     answer: str
@@ -47,6 +50,8 @@ class Job:
     halts_half_way: int = -1
     has_claims: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
+    input: Input = "files"
+    rows_per_batch: int = 0
 
     def save(self, path: Path) -> None:
         """Write it for a driver."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from integration.benchmarks.markdown import table
 from integration.spark_chaos.cluster import ROOT
 from integration.spark_chaos.faults import FAULTS
+from integration.spark_chaos.kafka_input import SPARK_VERSION
 from integration.spark_chaos.results import RESULTS, Result, load
 
 PAGE = ROOT / "docs" / "guarantees.md"
@@ -37,8 +38,14 @@ def lines(results: Sequence[Result]) -> Iterator[str]:
         f" {told['failed']} failed; {rows:,} rows. Readers read the topics of"
         f' "batch" {passes:,} times meanwhile.'
     )
-    yield ""
-    yield from table(_HEADS, [_row(fault.name, fault.text, results) for fault in FAULTS])
+    for source in dict.fromkeys(result.input for result in results):
+        found = [result for result in results if result.input == source]
+        yield ""
+        if source == "kafka":
+            yield f"With Spark's own Kafka source as the input, on Spark {SPARK_VERSION}:"
+            yield ""
+        faults = [fault for fault in FAULTS if source in fault.inputs]
+        yield from table(_HEADS, [_row(fault.name, fault.text, found) for fault in faults])
 
 
 def _row(name: str, text: str, results: Sequence[Result]) -> list[str]:

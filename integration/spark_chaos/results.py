@@ -35,6 +35,7 @@ class Result:
         torn: how often a part of a batch was seen.
         passes: how often the topic was read while the query ran.
         text: what else there is to say.
+        input: where rows came from.
     """
 
     commit: str
@@ -49,11 +50,18 @@ class Result:
     torn: int = 0
     passes: int = 0
     text: str = ""
+    input: str = "files"
 
     @property
     def name(self) -> str:
         """Which run it is, of its commit."""
-        return f"{self.fault}-{self.writer}-{self.seed}"
+        return name_of(self.fault, self.writer, self.seed, self.input)
+
+
+def name_of(fault: str, writer: str, seed: int, source: str) -> str:
+    """Return the name of a run."""
+    name = f"{fault}-{writer}-{seed}"
+    return name if source == "files" else f"{name}-{source}"
 
 
 def append(result: Result, path: Path = RESULTS) -> None:

@@ -6,17 +6,19 @@ import time
 import uuid
 
 from integration.spark_chaos.faults import End, Fault
-from integration.spark_chaos.job import Writer
+from integration.spark_chaos.job import Input, Writer
 from integration.spark_chaos.results import Outcome, Result
 from integration.spark_chaos.scene import Scene
 from integration.spark_chaos.stage import Stage
 
 
-def run(stage: Stage, fault: Fault, writer: Writer, seed: int, commit: str) -> Result:
+def run(
+    stage: Stage, fault: Fault, writer: Writer, seed: int, commit: str, source: Input = "files"
+) -> Result:
     """Play a fault; whatever becomes of it is a result."""
     # A run that is played again must find nothing of the last one.
     name = f"{fault.name}-{writer}-{seed}-{uuid.uuid4().hex[:6]}"
-    scene = Scene(stage, name, writer, f"{fault.name}-{writer}-{seed}")
+    scene = Scene(stage, name, writer, f"{fault.name}-{writer}-{seed}", source)
     began = time.monotonic()
     try:
         scene.prepare(fault.rows, fault.row_bytes)
@@ -24,7 +26,9 @@ def run(stage: Stage, fault: Fault, writer: Writer, seed: int, commit: str) -> R
     except Exception as error:  # noqa: BLE001 - a run that failed is a result as well
         stage.abandon()
         text = f"{type(error).__name__}: {error}"[:5000]
-        return Result(commit, fault.name, writer, seed, "failed", _since(began), text=text)
+        return Result(
+            commit, fault.name, writer, seed, "failed", _since(began), text=text, input=source
+        )
     finally:
         scene.clear()
     return Result(
@@ -40,6 +44,7 @@ def run(stage: Stage, fault: Fault, writer: Writer, seed: int, commit: str) -> R
         len(end.torn),
         scene.passes,
         "; ".join((end.refusal, *end.torn)) if end.torn else end.refusal,
+        source,
     )
 
 

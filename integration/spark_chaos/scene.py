@@ -11,14 +11,15 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from integration.readers import Read, end_offset
-from integration.spark_chaos import checks
+from integration.spark_chaos import checks, kafka_input
 from integration.spark_chaos.checks import Count, Poller
 from integration.spark_chaos.cluster import children_of, kill_with_children, parent_of
 from integration.spark_chaos.gates import Arrival, Gate, Gatekeeper
-from integration.spark_chaos.job import Job, Writer
+from integration.spark_chaos.job import Input, Job, Writer
 from integration.spark_chaos.stage import Driver, Stage
 from integration.waiting import wait_until
 
@@ -37,17 +38,23 @@ class Scene:
         name: of the run; topic, sink id and checkpoint are named after it.
         writer: "partition", "batch", "source" or "plain".
         seed: decides what the fault leaves open.
+        source: where rows come from.
 
     Attributes:
         dice: the seed's.
         batch: that is struck.
         partition: of Spark's that is struck.
+        partitions: of Spark's that there are.
         rows: all that should be there in the end.
     """
 
-    def __init__(self, stage: Stage, name: str, writer: Writer, seed: str) -> None:
+    def __init__(
+        self, stage: Stage, name: str, writer: Writer, seed: str, source: Input = "files"
+    ) -> None:
         self.stage = stage
         self.writer = writer
+        self.input = source
+        self.partitions = kafka_input.PARTITIONS if source == "kafka" else PARTITIONS
         self.dice = random.Random(seed)
         self.batch = self.dice.randrange(BATCHES)
         self.partition = self.dice.randrange(PARTITIONS)
@@ -56,7 +63,7 @@ class Scene:
         self.topic = self.sink_id = name
         self.folder = stage.spark.folder / "runs" / name
         self.keeper = Gatekeeper(self.folder / "gates")
-        self._source = self.folder / "in"
+        self._source = f"{name}-in" if source == "kafka" else str(self.folder / "in")
         self._checkpoint = self.folder / "checkpoint"
         self._job: Job | None = None
         self._driver: Driver | None = None
@@ -72,14 +79,17 @@ class Scene:
         """
         kafka = self.stage.kafka
         kafka.create_topic(self.topic, partitions=PARTITIONS)
-        self._source.mkdir(parents=True)
-        for batch in range(BATCHES):
-            lines = [checks.value_of(batch, number, size_bytes) for number in range(rows)]
-            path = self._source / f"{batch}.txt"
-            path.write_text("\n".join(lines), "utf-8")
-            # Spark takes files by their time.
-            os.utime(path, (1_000_000_000 + batch, 1_000_000_000 + batch))
-            self.rows += lines
+        self.folder.mkdir(parents=True, exist_ok=True)
+        batches = [
+            [checks.value_of(batch, number, size_bytes) for number in range(rows)]
+            for batch in range(BATCHES)
+        ]
+        self.rows = [row for batch in batches for row in batch]
+        if self.input == "kafka":
+            kafka.create_topic(self._source, partitions=self.partitions)
+            kafka_input.fill(kafka.bootstrap_servers, self._source, self.rows)
+        else:
+            _write_files(Path(self._source), batches)
         if self.writer == "batch":
             self._poller = Poller(kafka.bootstrap_servers, self.topic)
             self._poller.start()
@@ -121,12 +131,15 @@ class Scene:
             servers=self.stage.kafka.bootstrap_servers,
             topic=self.topic,
             sink_id=self.sink_id,
-            source=str(self._source),
+            source=self._source,
             checkpoint=str(self._checkpoint),
             gates=hook,
+            input=self.input,
+            rows_per_batch=len(self.rows) // BATCHES,
             **given,
         )
-        self._driver = self.stage.driver(settings)
+        more = kafka_input.settings() if self.input == "kafka" else ()
+        self._driver = self.stage.driver((*settings, *more))
         self._driver.ask(self._job)
 
     def finish(self) -> str:
@@ -144,6 +157,10 @@ class Scene:
     def kill_executor_of(self, who: Arrival) -> None:
         """Kill the executor of a task, with its Python workers."""
         kill_with_children(executor_of(who))
+
+    def kill_process_of(self, who: Arrival) -> None:
+        """Kill the very process that has come to a gate."""
+        os.kill(who.pid, signal.SIGKILL)
 
     def kill_driver(self) -> None:
         """Kill the driver, with its JVM."""
@@ -221,6 +238,15 @@ class Scene:
     def ledger_group(self) -> str:
         """The group of its ledger."""
         return f"__txn.{self.transactional_id}"
+
+
+def _write_files(folder: Path, batches: Sequence[Sequence[str]]) -> None:
+    folder.mkdir()
+    for number, lines in enumerate(batches):
+        path = folder / f"{number}.txt"
+        path.write_text("\n".join(lines), "utf-8")
+        # Spark takes files by their time.
+        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
 
 
 def executor_of(who: Arrival) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import confluent_kafka
 
+from integration.spark_chaos import kafka_input
 from integration.spark_chaos.gates import Gate, Gates, take
 from integration.spark_chaos.job import Job
 from txnproducer._core import producer_core
@@ -25,10 +26,18 @@ _FLUSH_S = 60.0
 
 
 def frame_of(spark: Any, job: Job) -> Any:
-    """Return the stream: a file is a batch, a line is a row, and there is a shuffle behind it."""
-    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(job.source)
+    """Return the stream.
+
+    From files, a file is a batch, a line is a row, and there is a shuffle after it.
+    """
+    if job.input == "kafka":
+        lines = kafka_input.stream(spark, job.servers, job.source, job.rows_per_batch)
+    else:
+        lines = spark.readStream.option("maxFilesPerTrigger", 1).text(job.source)
     if job.is_keyed:
         lines = lines.selectExpr("substring(value, 1, 9) AS key", "value")
+    if job.input == "kafka":
+        return lines
     frame = lines.repartition(job.partitions)
     if job.halts_half_way < 0:
         return frame
