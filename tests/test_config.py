@@ -438,3 +438,14 @@ def test_the_documentation_page_is_the_tables() -> None:
 def test_every_setting_is_documented_in_a_sentence(name: str) -> None:
     assert SETTINGS[name].doc.endswith(".")
     assert f"| `{name}` |" in page()
+
+
+def test_a_transactional_id_too_long_for_the_client_id_made_from_it_is_refused() -> None:
+    fits = "x" * (2**15 - 1 - len("producer-"))
+    assert ProducerConfig.build(bootstrap_servers="b", transactional_id=fits).client_id
+    with pytest.raises(InvalidConfigurationError, match="the client_id made from it has 32768"):
+        ProducerConfig.build(bootstrap_servers="b", transactional_id=fits + "x")
+    named = ProducerConfig.build(
+        bootstrap_servers="b", transactional_id=fits + "x", client_id="me"
+    )
+    assert named.client_id == "me"

@@ -110,6 +110,10 @@ class RecordWriter(_UsualSender):
         self._key_serializer = config.key_serializer
         self._max_block_s = config.max_block_ms / 1000
         self._delivery_s = config.delivery_timeout_ms / 1000 + _MOMENT_S
+        # A codec whose library is missing is told before anything is opened, or anybody fenced.
+        codec_for(
+            config.compression_type, config.compression_level, config.compression_lz4_block_bytes
+        )
         turnstile = new_turnstile()
         client = NetworkClient(config, monotonic_ms, turnstile=turnstile)
         self._io = IoThread(client, f"txnproducer-{config.client_id}", turnstile)

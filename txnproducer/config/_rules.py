@@ -191,7 +191,16 @@ def _check_lz4_block(draft: Draft) -> None:
 def _name_the_client(draft: Draft) -> None:
     if draft.values["client_id"] is None:
         name = draft.values["transactional_id"]
-        draft.values["client_id"] = f"producer-{next(_CLIENT_NUMBERS) if name is None else name}"
+        client_id = f"producer-{next(_CLIENT_NUMBERS) if name is None else name}"
+        size = len(client_id.encode())
+        if size > _LONGEST_TEXT_BYTES:
+            raise invalid(
+                "transactional_id",
+                name,
+                f"the client_id made from it has {size} bytes, more than {_LONGEST_TEXT_BYTES}; "
+                "set client_id, or shorten transactional_id",
+            )
+        draft.values["client_id"] = client_id
 
 
 def _check_security_protocol(draft: Draft) -> None:
