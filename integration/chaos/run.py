@@ -38,13 +38,23 @@ class Account:
     outcomes: dict[int, str] = field(default_factory=dict)
     aborts: Counter[str] = field(default_factory=Counter)
     new_producers: Counter[str] = field(default_factory=Counter)
-    longest_s: float = 0.0
+    took_s: list[float] = field(default_factory=list)
+
+    @property
+    def longest_s(self) -> float:
+        return max(self.took_s, default=0.0)
 
 
-def write_transactions(servers: str, topic: str, plan: Plan, transactional_id: str) -> Account:
+def write_transactions(
+    servers: str,
+    topic: str,
+    plan: Plan,
+    transactional_id: str,
+    account: Account,
+    **settings: int,
+) -> None:
     """Write the transactions, each again (under a new number) until as many are committed."""
-    account = Account()
-    producer = _producer(servers, transactional_id)
+    producer = _producer(servers, transactional_id, settings)
     try:
         number = 0
         while sum(outcome == "committed" for outcome in account.outcomes.values()) < (
@@ -60,22 +70,22 @@ def write_transactions(servers: str, topic: str, plan: Plan, transactional_id: s
                 )
                 account.new_producers[f"{type(error).__name__}: {error}"[:200]] += 1
                 producer.close(timeout=5)
-                producer = _producer(servers, transactional_id)
-            account.longest_s = max(account.longest_s, time.monotonic() - began)
+                producer = _producer(servers, transactional_id, settings)
+            account.took_s.append(time.monotonic() - began)
             number += 1
     finally:
         producer.close(timeout=30)
-    return account
 
 
-def _producer(servers: str, transactional_id: str) -> TransactionalProducer:
-    producer = TransactionalProducer(
-        servers,
-        transactional_id,
-        max_block_ms=60_000,
-        request_timeout_ms=5_000,
-        delivery_timeout_ms=60_000,
-    )
+def _producer(
+    servers: str, transactional_id: str, settings: dict[str, int]
+) -> TransactionalProducer:
+    defaults = {
+        "max_block_ms": 60_000,
+        "request_timeout_ms": 5_000,
+        "delivery_timeout_ms": 60_000,
+    }
+    producer = TransactionalProducer(servers, transactional_id, **defaults | settings)
     _again(producer.init_transactions)
     return producer
 
@@ -140,11 +150,12 @@ def run(kafka: EmbeddedKafka, plan: Plan, name: str) -> dict[str, object]:
     """Do a run on a cluster; return what is to be noted of it."""
     topic, transactional_id = f"chaos-{name}", f"chaos-{name}"
     kafka.create_topic(topic, partitions=PARTITIONS, config={"min.insync.replicas": "2"})
+    account = Account()
     faults = Faults(kafka, topic, PARTITIONS, transactional_id, plan.kinds, plan.seed)
     began = time.monotonic()
     faults.start()
     try:
-        account = write_transactions(kafka.bootstrap_servers, topic, plan, transactional_id)
+        write_transactions(kafka.bootstrap_servers, topic, plan, transactional_id, account)
     finally:
         faults.stop()
     took_s = time.monotonic() - began
