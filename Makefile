@@ -90,6 +90,9 @@ examples: .venv/.installed-dev  ## run every program in examples/ alone
 chaos: .venv/.installed-dev  ## kill brokers and clients for as long as it takes; goes on where it stopped
 	$(BIN)/python -m integration.chaos $(ARGS)
 
+chaos-cut: .venv/.installed-dev  ## cut connections at random in a hundred runs, v1 and v2, and tell the longest standstill
+	$(BIN)/python -m integration.cut_connections $(ARGS)
+
 # Spark's Kafka connector is complete on the registries for this version alone.
 BENCH_SPARK := .venv-bench-spark
 
