@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -66,15 +67,32 @@ def test_headers_become_pairs_of_str_and_bytes():
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        {"a": b"1", "b": "ä", "c": None},
+        MappingProxyType({"a": "1", "b": "ä", "c": None}),
+        [("a", "1"), ("b", "ä"), ("c", None)],
+        iter([("a", b"1"), ["b", "ä"], ("c", None)]),
+    ],
+)
+def test_headers_may_be_a_mapping_or_pairs_and_their_values_text(given):
+    assert check_headers(given) == (("a", b"1"), ("b", "ä".encode()), ("c", None))
+
+
+def test_text_without_an_encoding_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"headers\[1\] \('b'\): .*surrogates not allowed"):
+        check_headers({"a": "1", "b": "\ud800"})
+
+
+@pytest.mark.parametrize(
     ("headers", "message"),
     [
-        ({"a": b"1"}, r"list\(headers\.items\(\)\)"),
-        (7, "headers must be a sequence"),
-        ("text", "headers must be a sequence"),
+        (7, "headers must be a mapping, or .* pairs, not a int"),
+        ("text", "headers must be a mapping"),
+        ({b"a": b"1"}, r"headers\[0\]: the name must be a str"),
         ([("a",)], r"headers\[0\] must be a pair"),
         ([("a", b"1"), (b"b", b"2")], r"headers\[1\]: the name must be a str"),
-        ([("a", "text")], r"headers\[0\] \('a'\): the value must be bytes or None.*encode"),
-        ([("a", 1)], r"headers\[0\] \('a'\): the value must be bytes or None, not int"),
+        ([("a", 1)], r"headers\[0\] \('a'\): the value must be bytes, str or None, not int"),
     ],
 )
 def test_malformed_headers_are_refused_by_position(headers, message):

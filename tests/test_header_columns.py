@@ -94,3 +94,26 @@ def test_what_is_not_usual_is_refused_by_its_row_in_the_column(row, message):
 )
 def test_other_forms_of_a_header_come_to_the_same(row):
     assert listed_headers([None, row]) == (None, (("a", b"1"),))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [{"a": "text", "b": None}, None],
+        [[("a", "text"), ("b", b"")], None],
+        pa.array([[("a", "text"), ("b", None)], None], pa.map_(pa.string(), pa.string())),
+    ],
+    ids=["mappings", "pairs", "arrow"],
+)
+def test_a_row_may_be_a_mapping_and_values_may_be_text(column):
+    [first, second] = (
+        arrow_headers(column) if isinstance(column, pa.Array) else listed_headers(column)
+    )
+    assert first is not None
+    assert [(name, value or None) for name, value in first] == [("a", b"text"), ("b", None)]
+    assert second is None
+
+
+def test_text_without_an_encoding_is_refused_by_row():
+    with pytest.raises(ValueError, match=r"headers of row 1: headers\[0\] \('a'\)"):
+        listed_headers([None, {"a": "\ud800"}])

@@ -3,13 +3,14 @@
 Owns: the checks of key, value, headers, partition and timestamp, and calling serializers.
 Must not know: producers or transactions. Nothing here changes any state, so a refusal costs the
 caller nothing but the call.
-Rules: every refusal names the argument and the way out. A str is never encoded silently: which
-encoding would be a guess that the reader of the topic has to share.
+Rules: every refusal names the argument and the way out. A key or value that is a str is never
+encoded silently: which encoding would be a guess that the reader of the topic has to share. A
+header's value is: its name is UTF-8 as well, and other clients take both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from txnproducer._record.format import Header
@@ -18,7 +19,8 @@ from txnproducer.errors import KafkaError, SerializationError
 
 __all__ = ["Headers", "check_headers", "check_place", "to_bytes"]
 
-Headers: TypeAlias = Sequence[Header]
+HeaderValue: TypeAlias = bytes | bytearray | memoryview | str | None
+Headers: TypeAlias = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
 
 
 def to_bytes(name: str, data: object, serializer: Serializer | None) -> bytes | None:
@@ -69,15 +71,20 @@ def _serialize(name: str, data: object, serializer: Serializer) -> object:
 def check_headers(headers: Headers) -> tuple[Header, ...]:
     """Return headers as a tuple of pairs.
 
+    Args:
+        headers: a mapping of names to values, or pairs of them; a value is bytes, a str (it is
+            encoded as UTF-8) or None.
+
     Raises:
-        TypeError: naming the header that is not a pair of a str and bytes (or None).
+        TypeError: naming the header that is not a pair of a name and such a value.
+        ValueError: a str has no encoding in UTF-8.
     """
-    if isinstance(headers, str | bytes | dict) or not hasattr(headers, "__iter__"):
+    pairs: object = headers.items() if isinstance(headers, Mapping) else headers
+    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
         raise TypeError(
-            f"headers must be a sequence of (str, bytes) pairs, not a {type(headers).__name__}"
-            + (": pass list(headers.items())" if isinstance(headers, dict) else "")
+            f"headers must be a mapping, or (name, value) pairs, not a {type(pairs).__name__}"
         )
-    return tuple(_check_header(index, header) for index, header in enumerate(headers))
+    return tuple(_check_header(index, header) for index, header in enumerate(pairs))
 
 
 def _check_header(index: int, header: object) -> Header:
@@ -90,9 +97,14 @@ def _check_header(index: int, header: object) -> Header:
         return name, value
     if isinstance(value, bytearray | memoryview):
         return name, bytes(value)
+    if isinstance(value, str):
+        try:
+            return name, value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"headers[{index}] ({name!r}): {error}") from None
     raise TypeError(
-        f"headers[{index}] ({name!r}): the value must be bytes or None, not"
-        f" {type(value).__name__}" + (": use .encode()" if isinstance(value, str) else "")
+        f"headers[{index}] ({name!r}): the value must be bytes, str or None, not"
+        f" {type(value).__name__}"
     )
 
 

@@ -26,14 +26,14 @@ def listed_headers(column: Iterable[Any]) -> HeaderColumn:
     """Return the headers of each row, None for a row without.
 
     Raises:
-        TypeError: naming the row, and the header that is not a pair of a str and bytes (or None).
+        TypeError, ValueError: as for `send`, naming the row.
     """
     checked: list[tuple[Header, ...] | None] = []
     for index, row in enumerate(column):
         try:
             checked.append(_of_row(row) if row else None)
-        except TypeError as error:
-            raise TypeError(f"headers of row {index}: {error}") from None
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"headers of row {index}: {error}") from None
     return tuple(checked)
 
 
@@ -41,7 +41,7 @@ def arrow_headers(column: Any) -> HeaderColumn:
     """Return the same of an Arrow array: lists of structs of a key and a value, or maps.
 
     Raises:
-        TypeError: as above.
+        TypeError, ValueError: as above.
     """
     rows: list[tuple[Header, ...] | None] = []
     for chunk in getattr(column, "chunks", (column,)):

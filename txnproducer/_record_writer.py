@@ -157,7 +157,8 @@ class RecordWriter(_UsualSender):
             topic: where to.
             value: bytes, or what `value_serializer` takes; None is a tombstone.
             key: bytes, or what `key_serializer` takes; equal keys go to one partition.
-            headers: pairs of a name and bytes (or None).
+            headers: a mapping of names to values, or pairs of a name and a value; a value is
+                bytes, a str (encoded as UTF-8) or None.
             partition: which one; None lets key or load decide.
             timestamp_ms: milliseconds since the epoch; None for now.
             on_delivery: called with the record's metadata and None, or what is known of it (offset

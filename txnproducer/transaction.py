@@ -10,13 +10,13 @@ clearing up after it is added to it as a note and logged, never raised in its pl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
+from txnproducer._arguments import Headers
 from txnproducer._block_owner import IsOwner
 from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
-from txnproducer._record.format import Header
 from txnproducer.errors import IllegalStateError, KafkaError
 
 __all__ = ["Outcome", "Transaction"]
@@ -42,7 +42,7 @@ class TransactionCalls(Protocol):
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Sequence[Header] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
@@ -148,7 +148,7 @@ class Transaction:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Sequence[Header] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,

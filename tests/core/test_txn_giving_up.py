@@ -57,7 +57,8 @@ def test_a_commit_that_was_not_sent_becomes_an_abort(version):
 def test_an_abort_is_certain_and_unseen_from_its_begin_to_its_end():
     driver = with_partition()
     manager = driver.manager
-    assert manager.unseen_abort is None
+    before = manager.unseen_abort
+    assert before is None
     assert not manager.is_abort_certain
     abort = manager.begin_abort()
     assert manager.unseen_abort is abort
@@ -65,7 +66,7 @@ def test_an_abort_is_certain_and_unseen_from_its_begin_to_its_end():
     driver.expect(EndTxnRequest)
     assert not manager.is_abort_certain  # by then the outcome itself tells
     assert manager.outcome == "aborted"
-    finish(abort)
+    abort.acknowledge()
     assert manager.unseen_abort is None
 
 
