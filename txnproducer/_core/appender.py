@@ -95,6 +95,10 @@ class Appender:
     ) -> None:
         self.needs_wakeup = False
         self.transaction_manager = transactions
+        # Where a record is on its way into a batch, until its partition is in the transaction.
+        self._appending_to: PartitionQueue | None = None
+        # The place in the queue for memory that the last append returned, until its caller waits.
+        self._unclaimed: MemoryTicket | None = None
         self._options = options
         self._metadata = metadata
         self.failed_tries = FailedTries(metadata)
@@ -155,6 +159,7 @@ class Appender:
             TransactionAbortedError: its transaction has ended while it was blocked.
             KafkaError: the transaction or the producer has failed before.
         """
+        self.finish_interrupted_call()
         record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         ticket = None if blocked is None else blocked.ticket
         if ticket is None:
@@ -172,7 +177,35 @@ class Appender:
             # behind it.
             if ticket is not kept:
                 self._accumulator.give_up(ticket)
+            self._unclaimed = kept
         return outcome
+
+    def finish_interrupted_call(self) -> None:
+        """Make whole what an exception has left half-way; else do nothing.
+
+        An exception can leave an entry of the core between any two of its steps: Ctrl-C, or
+        whatever a signal handler raises. An operation that had begun goes on, and its caller can
+        make the call again. A record that is in a batch belongs to the transaction. If offsets or
+        a lease may be there in part, the transaction can only be aborted.
+
+        Each entry that depends on it does this first. It is no part of the lock's release, where
+        another exception could leave the lock held. The shell calls it as well where it sees such
+        an exception; so may a simulator that lets one come before, in or after an entry.
+        """
+        queue = self._appending_to
+        if queue is not None:
+            if queue.batches and self.is_usual:
+                self._join_transaction(queue)
+            self._appending_to = None
+            self.needs_wakeup = True
+        if self.transaction_manager is not None:
+            self.transaction_manager.finish_interrupted_call()
+
+    def give_up_unclaimed(self) -> None:
+        """Leave the queue for memory, if an exception took what the last append returned."""
+        if self._unclaimed is not None:
+            self._accumulator.give_up(self._unclaimed)
+            self._unclaimed = None
 
     def _append_record(
         self, record: _Record, ticket: MemoryTicket, now_ms: int, *, is_first: bool
@@ -238,6 +271,7 @@ class Appender:
     ) -> FutureRecordMetadata | AppendBlocked:
         queue = queues.sticky_queue
         if queue is not None:
+            self._appending_to = queue
             future = self._accumulator.append_to_open_batch(
                 queue,
                 record.timestamp_ms,
@@ -263,6 +297,7 @@ class Appender:
         ticket: MemoryTicket,
         now_ms: int,
     ) -> FutureRecordMetadata | AppendBlocked:
+        self._appending_to = queue
         outcome = self._accumulator.append(
             queues,
             queue,
@@ -275,6 +310,7 @@ class Appender:
             ticket,
         )
         if isinstance(outcome, MemoryTicket):
+            self._appending_to = None
             self.needs_wakeup = True
             number = self.transaction_number
             return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
@@ -299,6 +335,7 @@ class Appender:
     def _join_transaction(self, queue: PartitionQueue) -> None:
         if self.transaction_manager is not None:
             self.transaction_manager.maybe_add_partition(queue.topic_partition)
+        self._appending_to = None
 
     # --- what speaks against a record -----------------------------------------------------------
 
@@ -352,6 +389,8 @@ class Appender:
 
     def append_can_proceed(self, blocked: AppendBlocked) -> bool:
         """Return whether it is worth calling `append` again."""
+        if self._unclaimed is blocked.ticket:
+            self._unclaimed = None  # its caller has it
         if self._accumulator.is_closed:
             return True
         if blocked.ticket is not None:
@@ -434,6 +473,7 @@ class Appender:
 
     def fail_transaction(self, error: KafkaError) -> None:
         """Let an open transaction end by an abort alone: a part of it is missing."""
+        self.finish_interrupted_call()
         transactions = self.transaction_manager
         if (
             transactions is not None

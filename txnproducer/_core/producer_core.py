@@ -11,7 +11,7 @@ may poison the producer, a mistake of the application only raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from txnproducer._core.append_blocked import AppendBlocked as AppendBlocked
 from txnproducer._core.append_blocked import BlockReason as BlockReason
@@ -47,14 +47,20 @@ from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicP
 
 
 class _SenderRole:
-    """Lets a block of code act as the sender."""
+    """Lets a block of code act as the sender, once no call of the application is half-way."""
 
-    __slots__ = ("_manager",)
+    __slots__ = ("_finish_interrupted_call", "_manager")
 
-    def __init__(self, manager: SharedTransactionManager | None) -> None:
+    def __init__(
+        self,
+        manager: SharedTransactionManager | None,
+        finish_interrupted_call: Callable[[], None],
+    ) -> None:
         self._manager = manager
+        self._finish_interrupted_call = finish_interrupted_call
 
     def __enter__(self) -> None:
+        self._finish_interrupted_call()
         if self._manager is not None:
             self._manager.role = Role.SENDER
 
@@ -99,7 +105,7 @@ class ProducerCore(Appender):
         self.rows = RowAppender(self, accumulator.topics)
         self.row_placer = RowPlacer(metadata, accumulator)
         self._client = client
-        self._as_sender = _SenderRole(transactions)
+        self._as_sender = _SenderRole(transactions, self.finish_interrupted_call)
         self._now_ms = now_ms
         self._requests = RequestTracker(client, config.request_timeout_ms)
         refresher = MetadataRefresher(
@@ -226,6 +232,7 @@ class ProducerCore(Appender):
             raise IllegalStateError("transactions need a transactional_id in the configuration")
         if self._accumulator.is_closed:
             raise IllegalStateError("the producer is closed")
+        self.finish_interrupted_call()
         return manager
 
     # --- the rest of the application's calls

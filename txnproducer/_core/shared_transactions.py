@@ -138,6 +138,7 @@ class SharedTransactionManager(TransactionManager):
         if leasing is not None and not leasing.is_acked and claims == self._wanted_claims:
             return leasing
         self._refuse_lease(claims, has_incomplete=has_incomplete)
+        self.is_half_way = True
         self._wanted_claims = claims
         self._leasing = result = TransactionalRequestResult("lease")
         if not claims:
@@ -146,6 +147,7 @@ class SharedTransactionManager(TransactionManager):
             self._take_fresh_epoch(result)
         else:
             self._claim_next(result)
+        self.is_half_way = False
         return result
 
     def _refuse_lease(self, claims: int, *, has_incomplete: bool) -> None:
@@ -211,20 +213,21 @@ class SharedTransactionManager(TransactionManager):
         take: Callable[[ProducerIdAndEpoch], None],
     ) -> None:
         name = claim_id(self.transactional_id or "", claim)
-        handler = ClaimHandler(self, result, name, self._transaction_timeout_ms, take)
-        self._queue.push(handler)
+        self._push_once(ClaimHandler(self, result, name, self._transaction_timeout_ms, take))
 
     def _give_lease(self, result: TransactionalRequestResult, part: Part) -> None:
         answers = tuple(self._answers[n] for n in range(self._wanted_claims))
-        self.lease = TransactionLease(
+        lease = TransactionLease(
             self.transactional_id or "",
             self.producer_id_and_epoch,
             self.is_transaction_v2_enabled,
             answers,
             self._is_started,
         )
-        self._hold(part)
         result.done()
+        # Last: a part that may not end the transaction is taken with nothing left to be done.
+        self.lease = lease
+        self._hold(part)
 
     def _hold(self, part: Part) -> None:
         self.part = part
@@ -251,8 +254,9 @@ class SharedTransactionManager(TransactionManager):
         for receipt in receipts:
             _check_receipt(receipt, lease, adopted)
             adopted[receipt.claim] = receipt
+        is_written = any(receipt.partitions for receipt in adopted.values())
         self._receipts = adopted
-        self._is_started |= any(receipt.partitions for receipt in adopted.values())
+        self._is_started |= is_written
         if len(adopted) == len(lease.claims):
             self.may_have_begun = False
 
@@ -271,7 +275,7 @@ class SharedTransactionManager(TransactionManager):
             raise ValueError(f"{self.name} cannot take part in the {lease}: they need one id")
 
         def start(result: TransactionalRequestResult) -> None:
-            self.transition_to(_S.INITIALIZING)
+            self._go_to(_S.INITIALIZING)
             self._ask_for_claim(
                 result, claim, lambda claimed: self._join(result, lease, claim, claimed)
             )

@@ -14,6 +14,8 @@ Rules:
 * `init_transactions` looks at the state first, and so tells an error of an earlier call wrapped;
   commit and abort tell the earlier call's own error first.
 * A call that is refused changes nothing.
+* An exception can come between any two steps of a call (Ctrl-C, a signal handler's). What it left
+  half-way is made whole by `finish_interrupted_call`, before anything else is done.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from txnproducer._core.txn_requests import (
     AddOffsetsToTxnHandler,
     InitProducerIdHandler,
     TxnOffsetCommitHandler,
+    TxnRequestHandler,
 )
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer.errors import (
@@ -39,6 +42,7 @@ from txnproducer.errors import (
     InvalidProducerEpochError,
     KafkaError,
     ProducerFencedError,
+    TransactionAbortableError,
     TransactionAbortedError,
 )
 from txnproducer.records import (
@@ -85,9 +89,9 @@ class TransactionManager(TransactionCourse):
         return self._begin(_S.INITIALIZING, "init_transactions", self._start_initializing)
 
     def _start_initializing(self, result: TransactionalRequestResult) -> None:
-        self.transition_to(_S.INITIALIZING)
+        self._go_to(_S.INITIALIZING)
         self._lost_identity = None
-        self._queue.push(InitProducerIdHandler(self, result, self._transaction_timeout_ms))
+        self._push_once(InitProducerIdHandler(self, result, self._transaction_timeout_ms))
 
     def begin_transaction(self) -> None:
         """Begin a transaction; nothing is sent.
@@ -118,6 +122,7 @@ class TransactionManager(TransactionCourse):
         self.loss = None
         self.begun_count += 1
         self.outcome = "open"
+        self.commit_result = None
 
     def begin_commit(self) -> TransactionalRequestResult:
         """Begin to commit: batches and offsets go first, then EndTxn.
@@ -127,11 +132,16 @@ class TransactionManager(TransactionCourse):
             KafkaError: the producer is in an error state.
         """
         self._ensure_transactional()
-        return self._begin(_S.COMMITTING_TRANSACTION, "commit_transaction", self._start_commit)
+        return self._begin(
+            _S.COMMITTING_TRANSACTION,
+            "commit_transaction",
+            self._start_commit,
+            check=self._fail_with_error,
+        )
 
     def _start_commit(self, result: TransactionalRequestResult) -> None:
-        self._fail_with_error()
-        self.transition_to(_S.COMMITTING_TRANSACTION)
+        self.commit_result = result
+        self._go_to(_S.COMMITTING_TRANSACTION)
         self.last_commit = SentCommit(self.producer_id_and_epoch, self.is_transaction_v2_enabled)
         self._queue_end_txn(result, is_commit=True)
 
@@ -149,33 +159,40 @@ class TransactionManager(TransactionCourse):
         given_up = self._commit_to_give_up()
         if given_up is not None:
             return self._give_up_commit(given_up)
-        return self._begin(_S.ABORTING_TRANSACTION, "abort_transaction", self._start_abort)
+        return self._begin(
+            _S.ABORTING_TRANSACTION,
+            "abort_transaction",
+            self._start_abort,
+            check=None if self.has_abortable_error else self._fail_with_error,
+        )
 
     def _start_abort(self, result: TransactionalRequestResult) -> None:
-        if not self.has_abortable_error:
-            self._fail_with_error()
-        self.transition_to(_S.ABORTING_TRANSACTION)
+        self._go_to(_S.ABORTING_TRANSACTION)
         self._drop_what_an_abort_needs_not()
         self._queue_end_txn(result, is_commit=False)
 
     def _drop_what_an_abort_needs_not(self) -> None:
         self._new_partitions.clear()
-        for handler in self._queue.remove(lambda queued: queued.is_of_no_use_for_an_abort):
-            handler.give_up()
+        self._queue.end(
+            lambda queued: queued.is_of_no_use_for_an_abort, lambda queued: queued.give_up()
+        )
 
     def _queue_end_txn(self, result: TransactionalRequestResult, *, is_commit: bool) -> None:
-        failed = self._end_txn
-        self._end_txn = EndTxnHandler(
-            self,
-            result,
-            is_commit=is_commit,
-            is_transaction_v2_enabled=self.is_transaction_v2_enabled,
-        )
-        if failed is not None and failed.may_be_committed:
-            # Its caller was told, or will not ask any more: the abort has to tell as well.
-            self._end_txn.inherit(failed)
+        end_txn = self._end_txn
+        if end_txn is None or end_txn.result is not result:
+            failed = end_txn
+            end_txn = EndTxnHandler(
+                self,
+                result,
+                is_commit=is_commit,
+                is_transaction_v2_enabled=self.is_transaction_v2_enabled,
+            )
+            if failed is not None and failed.may_be_committed:
+                # Its caller was told, or will not ask any more: the abort has to tell as well.
+                end_txn.inherit(failed)
+            self._end_txn = end_txn
         self.maybe_update_transaction_v2_enabled(on_initialization=False)
-        self._queue.push(self._end_txn)
+        self._push_once(end_txn)
 
     def _commit_to_give_up(self) -> EndTxnHandler | None:
         """Return a commit under way whose caller has timed out; acknowledge one that failed."""
@@ -191,8 +208,9 @@ class TransactionManager(TransactionCourse):
             return self._end_txn
         if self.has_abortable_error and self._end_txn is not None:
             # The commit will not be sent any more; its caller does not have to hear it first.
-            self._queue.remove(lambda queued: queued.is_end_txn)
-            self._end_txn.fail(self.last_error or KafkaError())
+            error = self.last_error or KafkaError()
+            self._end_txn.fail(error)
+            self._queue.end(lambda queued: queued.is_end_txn, lambda queued: queued.fail(error))
         pending.result.acknowledge()
         lost = pending.result.error
         if self.has_fatal_error and isinstance(lost, CommitOutcomeUnknownError):
@@ -209,15 +227,21 @@ class TransactionManager(TransactionCourse):
             self.transition_to_fatal_error(unknown)
             raise unknown
         _LOG.info("%s: giving up a commit in favour of an abort", self.name)
-        self.transition_to(
-            _S.ABORTABLE_ERROR, TransactionAbortedError("the commit was given up for an abort")
+
+        def start(result: TransactionalRequestResult) -> None:
+            if not self.is_aborting:
+                given_up = TransactionAbortedError("the commit was given up for an abort")
+                self.transition_to(_S.ABORTABLE_ERROR, given_up)
+                self.transition_to(_S.ABORTING_TRANSACTION)
+            self._drop_what_an_abort_needs_not()
+            if end_txn.result is not result:
+                end_txn.turn_into_abort(result)
+
+        return self._start(
+            PendingOperation(
+                _S.ABORTING_TRANSACTION, TransactionalRequestResult("abort_transaction"), start
+            )
         )
-        self.transition_to(_S.ABORTING_TRANSACTION)
-        self._drop_what_an_abort_needs_not()
-        result = TransactionalRequestResult("abort_transaction")
-        end_txn.turn_into_abort(result)
-        self._pending = PendingOperation(_S.ABORTING_TRANSACTION, result)
-        return result
 
     def send_offsets_to_transaction(
         self,
@@ -245,9 +269,12 @@ class TransactionManager(TransactionCourse):
         commit = TxnOffsetCommitHandler(
             self, result, offsets, group_metadata, is_transaction_v2_enabled=is_v2
         )
+        handler = commit if is_v2 else AddOffsetsToTxnHandler(self, commit)
+        self.is_half_way = True
         if is_v2:
             self._is_started = True
-        self._queue.push(commit if is_v2 else AddOffsetsToTxnHandler(self, commit))
+        self._queue.push(handler)
+        self.is_half_way = False
         return result
 
     def check_can_append(self) -> None:
@@ -312,15 +339,51 @@ class TransactionManager(TransactionCourse):
         kind: TransactionState,
         operation: str,
         start: Callable[[TransactionalRequestResult], None],
+        check: Callable[[], None] | None = None,
     ) -> TransactionalRequestResult:
         pending = self._unseen_operation()
         if pending is not None and pending.kind is kind:
             return pending.result
         self._refuse_if_pending(operation)
-        result = TransactionalRequestResult(operation)
-        start(result)
-        self._pending = PendingOperation(kind, result)
-        return result
+        if check is not None:
+            check()
+        self.check_transition(kind)
+        return self._start(PendingOperation(kind, TransactionalRequestResult(operation), start))
+
+    def _start(self, pending: PendingOperation) -> TransactionalRequestResult:
+        """Start an operation: from its first step on it goes on, whatever its caller raises."""
+        self._pending = pending
+        if pending.start is not None:
+            pending.start(pending.result)
+            pending.start = None
+        return pending.result
+
+    def _go_to(self, state: TransactionState) -> None:
+        if self.state is not state:
+            self.transition_to(state)
+
+    def _push_once(self, handler: TxnRequestHandler) -> None:
+        """Queue the request of an operation, unless it was queued before an exception came."""
+        if not self._queue.any(lambda queued: queued.result is handler.result):
+            self._queue.push(handler)
+
+    def finish_interrupted_call(self) -> None:
+        """Make whole what an exception has left half-way: see `Appender`."""
+        pending = self._pending
+        if pending is not None and pending.start is not None:
+            self._start(pending)
+        if self.is_half_way:
+            if self.is_transactional and self.has_ongoing_transaction:
+                self.maybe_transition_to_error_state(
+                    TransactionAbortableError(
+                        "an exception, as of a signal handler, came in the middle of a call: it is"
+                        " not certain what of it belongs to the transaction; abort, and do it"
+                        " again"
+                    )
+                )
+            self.is_half_way = False
+        if self.has_fatal_error and self.last_error is not None:
+            self._fail_all(self.last_error)
 
     def _fail_with_error(self) -> None:
         error = self.last_error

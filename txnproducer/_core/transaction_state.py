@@ -171,13 +171,17 @@ class TransactionStateMachine:
                 changed; for the sender the producer is now in FATAL_ERROR.
             ValueError: an error state without an error; nothing has changed.
         """
-        if target not in TRANSITIONS[self.state]:
-            self._refuse(target)
+        self.check_transition(target)
         if target in ERROR_STATES and error is None:
             raise ValueError(f"a transition to {target.name} needs the error that caused it")
         _LOG.debug("%s: %s -> %s", self.name, self.state.name, target.name, exc_info=error)
         self.state = target
         self.last_error = error
+
+    def check_transition(self, target: TransactionState) -> None:
+        """Refuse a state that cannot follow the present one; see `transition_to`."""
+        if target not in TRANSITIONS[self.state]:
+            self._refuse(target)
 
     def _refuse(self, target: TransactionState) -> None:
         advice = f" ({_ADVICE[self.state]})" if self.state in _ADVICE else ""

@@ -77,6 +77,10 @@ class TransactionCourse(TxnRequestFlow):
         outcome: how the latest transaction ended; None before the first.
         loss: why the latest transaction was lost to the coordinator's time-out, or to a newer
             producer; None if it was not.
+        commit_result: of the present transaction's commit, or the latest one's; None if none was
+            begun.
+        is_half_way: whether a call is adding offsets, or leasing. If it is still set when the next
+            call comes, an exception has left it.
         last_commit: the latest commit that was begun; once it was sent, and its answer is lost for
             good, evidence of it can be asked for.
     """
@@ -99,6 +103,8 @@ class TransactionCourse(TxnRequestFlow):
         self._now_ms = 0
         self._started_ms: int | None = None
         self._has_lost_init = False
+        self.commit_result: TransactionalRequestResult | None = None
+        self.is_half_way = False
         self.is_transaction_v2_enabled = False
         self._is_v2_enabled_next = False
         self._features_epoch = -1

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,17 +44,20 @@ _LOG = logging.getLogger(__name__)
 _FIRST_VERSION_WITH_BUMP: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingOperation:
     """An operation whose end its caller has not seen.
 
     Attributes:
         kind: the state it began with.
         result: its end.
+        start: begins it; None once it has begun. If an exception comes in the middle, it is
+            called again, so that each of its steps looks first whether it is done.
     """
 
     kind: TransactionState
     result: TransactionalRequestResult
+    start: Callable[[TransactionalRequestResult], None] | None
 
 
 class TxnRequestFlow(TransactionStateMachine, ABC):
@@ -231,8 +235,7 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
             self._pending.result.fail(error)
 
     def _fail_requests(self, error: KafkaError) -> None:
-        for handler in self._queue.clear():
-            handler.fail(error)
+        self._queue.end(lambda _: True, lambda handler: handler.fail(error))
         if self._out is not None:
             self._out.fail(error)
 

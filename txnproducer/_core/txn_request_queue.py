@@ -44,13 +44,18 @@ class TxnRequestQueue:
         """Tell whether some request is meant."""
         return any(is_meant(handler) for _, _, handler in self._heap)
 
-    def remove(self, is_meant: Callable[[TxnRequestHandler], bool]) -> list[TxnRequestHandler]:
-        """Take all requests that are meant out of the queue; return them in their order."""
-        removed = sorted(entry for entry in self._heap if is_meant(entry[2]))
-        self._heap = [entry for entry in self._heap if not is_meant(entry[2])]
-        heapify(self._heap)
-        return [handler for _, _, handler in removed]
+    def end(
+        self,
+        is_meant: Callable[[TxnRequestHandler], bool],
+        end: Callable[[TxnRequestHandler], None],
+    ) -> None:
+        """End all requests that are meant, in their order, and take them out of the queue.
 
-    def clear(self) -> list[TxnRequestHandler]:
-        """Take all requests out of the queue; return them in their order."""
-        return self.remove(lambda _: True)
+        In this order: if an exception comes in the middle, none is lost, and this can be repeated.
+        """
+        ended = sorted(entry for entry in self._heap if is_meant(entry[2]))
+        for _, _, handler in ended:
+            end(handler)
+        kept = [entry for entry in self._heap if entry not in ended]
+        heapify(kept)
+        self._heap = kept

@@ -1,0 +1,213 @@
+"""An exception at every point of every entry of the core: what is left goes on, or can be aborted.
+
+The entries are called as the shell calls them, and nothing else runs meanwhile; what the shell
+itself does is tried in `tests/test_interrupted_calls.py`. Compiled parts are passed over in one
+piece, as signals do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from tests.core.on_cluster import OnCluster, committed, make_cluster, started
+from tests.harness import TP0, TP1
+from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
+from txnproducer._core.producer_core import AppendBlocked
+from txnproducer._core.transaction_state import TransactionState
+from txnproducer._protocol.messages import ApiKey
+from txnproducer.errors import KafkaError
+
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+# What is done after the exception: whether a step of the sender comes first, and the way out.
+WAYS = [
+    (is_step_first, way)
+    for is_step_first in (False, True)
+    for way in ("repeat", "commit", "abort")
+]
+SETTINGS = {"buffer_memory": 60_000, "batch_size": 16_384, "max_block_ms": 5_000}
+
+
+def fresh(version):
+    return OnCluster(make_cluster(version), **SETTINGS)
+
+
+def ready(version):
+    harness = started(make_cluster(version), **SETTINGS)
+    harness.know_topics()
+    return harness
+
+
+def in_transaction(version):
+    harness = ready(version)
+    harness.begin()
+    return harness
+
+
+def with_record(version):
+    harness = in_transaction(version)
+    harness.send("topic", b"before", partition=0)
+    return harness
+
+
+def with_timed_out_commit(version):
+    harness = with_record(version)
+    harness.client.hold = True
+    harness.core.begin_commit()
+    return harness
+
+
+def with_sent_commit(version):
+    """Return a producer whose commit is on its way; its answer will be lost."""
+    harness = with_record(version)
+    harness.lost = [ApiKey.END_TXN]
+    harness.core.begin_commit()
+    harness.run_until(lambda: not harness.lost)
+    return harness
+
+
+def lingering(version):
+    """Return a producer whose batch for partition 0 stays open."""
+    harness = started(make_cluster(version), **SETTINGS, linger_ms=1_000)
+    harness.know_topics()
+    harness.begin()
+    harness.send("topic", b"before", partition=0)
+    return harness
+
+
+def append(**more):
+    def call(harness):
+        return harness.try_send("topic", b"interrupted", **more)
+
+    return call
+
+
+def append_any(harness):
+    return harness.core.append_any(
+        "topic", b"interrupted", None, (), 0, harness.now_ms, None, harness.now_ms
+    )
+
+
+def without_memory(version):
+    harness = in_transaction(version)
+    for _ in range(3):
+        harness.send("topic", b"x" * 16_000, partition=0)
+    return harness
+
+
+def out_of_memory(harness):
+    core, outcome = harness.core, None
+    try:
+        outcome = harness.try_send("topic", b"x" * 16_000, partition=1)
+        if isinstance(outcome, AppendBlocked):
+            return core.time_out_append(outcome, "topic", 1, None, 5, harness.now_ms)
+    except BaseException:
+        core.give_up_unclaimed()
+        raise
+    return outcome
+
+
+ENTRIES = {
+    "init": (fresh, lambda one: one.core.init_transactions()),
+    "begin": (ready, lambda one: one.core.begin_transaction()),
+    "append to a new batch": (in_transaction, append(partition=0)),
+    "append by key": (in_transaction, append(key=b"key", partition=None)),
+    "append anywhere": (in_transaction, append(partition=None)),
+    "append to an open batch": (lingering, append_any),
+    "append where there is no memory": (without_memory, out_of_memory),
+    "offsets": (in_transaction, lambda one: one.send_offsets()),
+    "commit": (with_record, lambda one: one.core.begin_commit()),
+    "commit of nothing": (in_transaction, lambda one: one.core.begin_commit()),
+    "abort": (with_record, lambda one: one.core.begin_abort()),
+    "abort of nothing": (in_transaction, lambda one: one.core.begin_abort()),
+    "abort of a commit": (with_timed_out_commit, lambda one: one.core.begin_abort()),
+    "abort of a sent commit": (with_sent_commit, lambda one: one.core.begin_abort()),
+    "lease": (in_transaction, lambda one: one.core.begin_lease(2)),
+    "flush": (with_record, lambda one: one.core.begin_flush(one.now_ms)),
+    "metadata": (in_transaction, lambda one: one.core.partitions_for("other", one.now_ms)),
+}
+
+
+def interrupted_everywhere(make, call):
+    """Yield producers whose call was left by an exception, at one point after the other."""
+    harness = make()
+    call(harness)  # what is cached between calls is there
+    harness = make()
+    noted = Interrupter(is_by_line=not IS_THOROUGH)
+    noted.run(lambda: call(harness))
+    for number, point in enumerate(noted.passed):
+        for way in WAYS if IS_THOROUGH else WAYS[number % len(WAYS) :][:1]:
+            harness = make()
+            interrupter = Interrupter(point, is_by_line=not IS_THOROUGH)
+            with pytest.raises(Interrupt):
+                interrupter.run(lambda: call(harness))  # noqa: B023 - called at once
+            yield point, way, harness
+
+
+def repeat(harness, call):
+    """Make the call again, and do what a blocking call does; return whether that succeeded."""
+    outcome = call(harness)
+    if isinstance(outcome, AppendBlocked) or outcome is None:
+        return
+    if hasattr(outcome, "operation"):
+        harness.complete(outcome)
+
+
+def go_on(harness, call, way):
+    """Repeat the call, commit or abort; where one is refused, another is the way out."""
+
+    def repeat_and_commit():
+        repeat(harness, call)
+        if harness.state is TransactionState.IN_TRANSACTION:
+            harness.end(is_commit=True)
+
+    def abort():
+        harness.end(is_commit=False)
+
+    def commit():
+        harness.end(is_commit=True)
+
+    steps = {"repeat": repeat_and_commit, "commit": commit, "abort": abort}
+    for step in (steps.pop(way), *steps.values()):
+        if harness.state is TransactionState.READY and not harness.manager._unseen_operation():
+            return
+        with contextlib.suppress(KafkaError):
+            step()
+
+
+def assert_is_whole(harness, point):
+    harness.settle()
+    pool = harness.core._accumulator.pool
+    assert not pool.waiting, point
+    assert not harness.manager._queue, point
+    for place in (TP0, TP1):
+        harness.begin()
+        harness.send("topic", b"after", partition=place.partition)
+        harness.end(is_commit=True)
+    harness.run_until(lambda: not harness.core._accumulator.has_incomplete)
+    assert pool.available_bytes == pool.total_bytes, point
+    values = Counter(committed(harness.cluster) + committed(harness.cluster, TP1))
+    assert values.pop(b"after") == 2, point
+    assert values[b"before"] <= 1, point
+    assert values[b"interrupted"] <= 2, point  # by the first call, and by the repeated one
+
+
+@VERSIONS
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_that_an_exception_leaves_goes_on_or_can_be_aborted(name, version):
+    make, call = ENTRIES[name]
+    count = 0
+    for point, (is_step_first, way), harness in interrupted_everywhere(
+        partial(make, version), call
+    ):
+        if is_step_first:
+            harness.step()
+        go_on(harness, call, way)
+        if not harness.manager.has_producer_id:
+            harness.complete(harness.core.init_transactions())
+        assert_is_whole(harness, point)
+        count += 1
+    assert count > 5
