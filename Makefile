@@ -21,7 +21,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
-.PHONY: help demo package test lint types unit simulation integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test lint types unit interrupts simulation integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,13 @@ unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both im
 	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --fail-under=100
+
+# By line they are part of `unit`. The second run is of the compiled parts, which signals interrupt
+# at places that no trace sees.
+interrupts: .venv/.installed-dev  ## an exception at every bytecode of every call, and 100,000 calls under real signals
+	TXNPRODUCER_INTERRUPTS=1 TXNPRODUCER_IMPL=python $(PYTEST) tests/core/test_interrupted_calls.py \
+	  tests/test_interrupted_calls.py tests/test_signals.py --numprocesses=auto
+	TXNPRODUCER_INTERRUPTS=1 $(PYTEST) tests/test_signals.py
 
 # Fresh seeds for each commit, and the same ones whenever it is tested again.
 FIRST_SEED = $(shell git log -1 --format=%ct000 2>/dev/null)

@@ -4,7 +4,8 @@ CPython looks for signals at few bytecodes (`Include/internal`, `Python/ceval.c`
 
 * RESUME, where a function begins, or goes on after a `yield`;
 * every jump backwards;
-* a call, when what was called has returned, unless that was Python code run in the same loop.
+* a call, when what was called has returned, unless that was Python code run in the same loop;
+* the writing of an int as text (`Objects/longobject.c`), as in an f-string.
 
 Between two of these no signal comes, so that plain stores that follow each other belong together.
 `is_checked` is this rule; a test holds it to real signals. `Interrupter` raises at the n-th of the
@@ -27,6 +28,9 @@ from typing import Any, NamedTuple
 import txnproducer
 
 PACKAGE = str(Path(txnproducer.__file__).parent) + os.sep
+# PRECALL is of 3.11, where it makes some calls itself; CALL_KW is of 3.13.
+CALLING = ("CALL", "PRECALL", "CALL_FUNCTION_EX", "CALL_KW")
+FORMATTING = ("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
 # `make interrupts` tries every point in every way; `make test` one of each line, in one way.
 IS_THOROUGH = bool(os.environ.get("TXNPRODUCER_INTERRUPTS"))
 # A call of these is one of C code that calls Python: `type.__call__`, `any`, `sorted` ...
@@ -44,7 +48,7 @@ class Point(NamedTuple):
         name: the function's.
         line: of the source.
         offset: of the bytecode.
-        kind: "entry", "jump" or "return", of a call in C.
+        kind: "entry" of a function, "inside" it, or "return" of a call in C.
         visit: how often the place had been passed before.
     """
 
@@ -57,10 +61,9 @@ class Point(NamedTuple):
 
 def is_checked(opname: str) -> bool:
     """Return whether CPython looks for signals at a bytecode."""
-    if opname.startswith(("RESUME", "CALL_FUNCTION_EX", "CALL_KW", "INSTRUMENTED")):
+    if opname in ("RESUME", *CALLING, *FORMATTING):
         return True
-    is_jump = "JUMP_BACKWARD" in opname and "NO_INTERRUPT" not in opname
-    return is_jump or opname == "CALL"
+    return "JUMP_BACKWARD" in opname and "NO_INTERRUPT" not in opname
 
 
 @cache
@@ -152,10 +155,12 @@ class Interrupter:
         opname = _opnames(frame.f_code)[offset]
         if not is_checked(opname):
             return
-        if "JUMP" in opname:
-            self._pass(frame, "jump", offset)
-        elif "CALL" in opname:
+        if opname == "PRECALL":
+            return  # the call is made by CALL, or, where PRECALL makes it, there is no CALL
+        if opname in CALLING:
             self._called[frame] = offset
+        elif opname != "RESUME":
+            self._pass(frame, "inside", offset)
 
     def _pass(self, frame: FrameType, kind: str, offset: int) -> None:
         code = frame.f_code

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import select
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -27,11 +28,13 @@ from txnproducer._protocol.events import (
 )
 from txnproducer._protocol.messages import API_KEY_OF, ApiKey, BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
+from txnproducer._wire.wakeup import Wakeup
 from txnproducer.errors import IllegalStateError
 
 FOR_EVER_MS = 1 << 40
 RECONNECT_MS = 2
 MAX_IN_FLIGHT = 5
+LONGEST_SLEEP_MS = 1 << 20
 
 
 class Trouble(Enum):
@@ -96,7 +99,8 @@ class ModelClient:
         self._due: list[tuple[int, int, Callable[[int], None]]] = []
         self._order = itertools.count()
         self._events: list[ClientEvent] = []
-        self._is_woken = threading.Event()
+        # The real one: of a `threading.Event` an interrupt could leave the lock held.
+        self._wakeup = Wakeup()
         self.happened: Counter[Trouble] = Counter()
         self.is_closed = False
 
@@ -128,8 +132,8 @@ class ModelClient:
             if not self._events:
                 timeout_ms = min(timeout_ms, self._next_due_ms() - now_ms)
         if timeout_ms > 0 and not self._events:
-            self._is_woken.wait(timeout_ms / 1000)
-        self._is_woken.clear()
+            select.select([self._wakeup], [], [], min(timeout_ms, LONGEST_SLEEP_MS) / 1000)
+        self._wakeup.clear()
         with self._lock:
             self._run_due(monotonic_ms())
             events, self._events = self._events, []
@@ -146,7 +150,7 @@ class ModelClient:
             heapq.heappop(self._due)[2](now_ms)
 
     def wakeup(self) -> None:
-        self._is_woken.set()
+        self._wakeup.set()
 
     def close(self) -> None:
         with self._lock:

@@ -151,6 +151,49 @@ def test_a_waiting_thread_is_woken_by_what_the_loop_brings(io, client, core):
     assert io.wait_until(lambda: "answer" in core.handled, PATIENCE_S)
 
 
+@pytest.fixture
+def only_wakeups(monkeypatch):
+    """Let no waiting thread look for itself, as it otherwise does twice a second."""
+    monkeypatch.setattr(_io_thread, "_WAIT_SLICE_S", 10 * PATIENCE_S)
+
+
+def waiting(io, is_done, count=3):
+    """Return what threads that wait were told, and how to wait for them."""
+    told: list[bool] = []
+    threads = [
+        threading.Thread(
+            target=lambda: told.append(io.wait_until(is_done, 10 * PATIENCE_S)), daemon=True
+        )
+        for _ in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    end_s = time.monotonic() + PATIENCE_S
+    while len(io._waits) < count and time.monotonic() < end_s:
+        time.sleep(0.001)
+
+    def join():
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        return told
+
+    return join
+
+
+@pytest.mark.usefixtures("only_wakeups")
+def test_all_threads_that_wait_for_something_are_woken_by_it(io, client, core):
+    join = waiting(io, lambda: "answer" in core.handled)
+    client.deliver("answer")
+    assert join() == [True, True, True]
+
+
+@pytest.mark.usefixtures("only_wakeups")
+def test_all_threads_that_wait_are_woken_when_the_loop_ends(io, core):
+    join = waiting(io, lambda: False)
+    io.close(0)
+    assert join() == [False, False, False]
+
+
 class FullBatch:
     """Notes who compressed it, and whether the lock was held."""
 

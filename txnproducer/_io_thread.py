@@ -229,8 +229,8 @@ class IoThread:
     def poke(self) -> None:
         """End the loop's sleep, because the core has work. Call with `lock` held."""
         if self._is_polling:
-            self._is_polling = False
             self._client.wakeup()
+            self._is_polling = False  # last: an interrupt before would lose the wake-up
 
     def notify(self) -> None:
         """Wake the waiting threads if what one waits for has happened. Call with `lock` held."""

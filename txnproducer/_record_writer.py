@@ -217,17 +217,16 @@ class RecordWriter(_UsualSender):
                     monotonic_ms(),
                 )
                 if core.needs_wakeup:
-                    core.needs_wakeup = False
                     self._io.poke()
+                    core.needs_wakeup = False
             if isinstance(future, AppendBlocked):
                 return self._send_later(
                     (topic, value, key, checked, partition, timestamp_ms, on_delivery), future
                 )
         except BaseException:
-            if isinstance(future, AppendBlocked):
-                # Interrupted on the way to the wait: nobody else is served before this one.
-                with self._lock:
-                    core.give_up_append(future)
+            # Perhaps interrupted: in the core, or on the way to the wait.
+            with self._lock:
+                self._leave_append(future)
             raise
         return future
 
@@ -494,20 +493,26 @@ class RecordWriter(_UsualSender):
         try:
             with self._lock:
                 self._check_not_overtaken(call)
-                result = begin()
-                self._io.poke()
-                self._io.notify()
-        except KafkaError as error:
-            raise self._explained(error) from error.__cause__
+                try:
+                    result = begin()
+                finally:
+                    # Also if it was interrupted: what has begun goes on.
+                    self._io.poke()
+                    self._io.notify()
+        except KafkaError as refusal:
+            raise self._explained(refusal) from refusal.__cause__
         if not self._wait_for_brokers(lambda: result.is_completed):
             raise _advice.timed_out(call, self._config.max_block_ms, self._failed_tries())
+        error = None if result.error is None else self._explained(result.error)
         with self._lock:
-            result.acknowledge()
-            # In the same hold: from here on another thread may begin the next transaction.
+            # Until the end is acknowledged no other thread can begin the next transaction.
             self._settle()
             self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
-        if result.error is not None:
-            raise self._explained(result.error)
+        # Last, and nothing follows that a signal could interrupt: either the caller sees the end,
+        # or the same call made again does.
+        result.is_acked = True
+        if error is not None:
+            raise error
 
     def _wait_for_brokers(self, is_done: Callable[[], bool]) -> bool:
         return wait_for_brokers(self._io, self._core, is_done, self._max_block_s)
@@ -568,17 +573,27 @@ class RecordWriter(_UsualSender):
                             self._io.poke()
                             continue
                         future = outcome
-                    core.needs_wakeup = False
                     self._io.poke()
+                    core.needs_wakeup = False
                     return future
         except BaseException as error:
             # Refused, interrupted, or called where waiting is impossible: leave the queue for
             # memory, where nobody else is served before the first.
             with self._lock:
-                core.give_up_append(blocked)
+                self._leave_append(blocked)
                 if isinstance(error, WaitInCallbackError):
                     core.fail_transaction(_advice.lost_in_callback(topic))
             raise
+
+    def _leave_append(self, outcome: object) -> None:
+        """Leave no place in the queue for memory, and nothing half-way, when a `send` raises."""
+        core = self._core
+        if isinstance(outcome, AppendBlocked):
+            core.give_up_append(outcome)
+        core.give_up_unclaimed()
+        core.finish_interrupted_call()
+        self._io.poke()
+        self._io.notify()  # it may be another one's turn to get memory
 
     def _wait_to_append(self, blocked: AppendBlocked, timeout_s: float) -> bool:
         core = self._core

@@ -187,9 +187,13 @@ class RowSender:
         except BaseException:
             # Refused, or interrupted: leave the queue for memory, where nobody else is served
             # before the first.
-            if isinstance(outcome, AppendBlocked):
-                with self._io.lock:
+            with self._io.lock:
+                if isinstance(outcome, AppendBlocked):
                     core.give_up_append(outcome)
+                core.give_up_unclaimed()
+                core.finish_interrupted_call()
+                self._io.poke()
+                self._io.notify()
             raise
         return cast("_Done", outcome)
 
@@ -205,8 +209,8 @@ class RowSender:
 
     def _wake(self) -> None:
         if self._core.needs_wakeup:
-            self._core.needs_wakeup = False
             self._io.poke()
+            self._core.needs_wakeup = False
 
     def _fail_transaction(self, call: _Call, error: BaseException) -> None:
         """Let the open transaction end in no other way than by an abort."""

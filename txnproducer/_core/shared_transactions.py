@@ -314,6 +314,7 @@ class SharedTransactionManager(TransactionManager):
         self.transition_to(_S.IN_TRANSACTION)
         self.begun_count += 1
         self.outcome = "open"
+        self.commit_result = None
 
     def give_receipt(self, *, has_incomplete: bool) -> TransactionReceipt:
         """Return what was written; nothing more can be.

@@ -172,7 +172,10 @@ class RecordBuffer:
         self.size_bytes = size_bytes
         self.record_count = count + 1
         if timestamp_ms > self.max_timestamp_ms:
-            self._raise_max_timestamp(timestamp_ms)
+            # Written out: a signal could come where a function begins, and leave half a record.
+            self.max_timestamp_ms = timestamp_ms
+            if not count:
+                self.base_timestamp_ms = timestamp_ms
         return count
 
     def append_usual(
@@ -217,19 +220,15 @@ class RecordBuffer:
             raise too_large(record_bytes)
         if not self.fits(record_bytes):
             return None
-        self._chunks.append(head)
-        self._chunks += pieces
+        self._chunks += (head, *pieces)
         self.size_bytes += record_bytes
         self.record_count = count + 1
         if timestamp_ms > self.max_timestamp_ms:
-            self._raise_max_timestamp(timestamp_ms)
+            # Written out: a signal could come where a function begins, and leave half a record.
+            self.max_timestamp_ms = timestamp_ms
+            if not count:
+                self.base_timestamp_ms = timestamp_ms
         return count
-
-    def _raise_max_timestamp(self, timestamp_ms: int) -> None:
-        """Note a new maximum; the first record's is the base of the others."""
-        self.max_timestamp_ms = timestamp_ms
-        if self.record_count == 1:
-            self.base_timestamp_ms = timestamp_ms
 
     def _encode_timestamp(self, timestamp_ms: int) -> bytes:
         """Return a timestamp's encoded delta, and remember it: neighbours often share it."""

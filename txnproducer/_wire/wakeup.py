@@ -1,11 +1,13 @@
 """End another thread's `select`, cheaply.
 
 Why it exists: an application thread that has filled a batch must not wait for the loop's next
-time-out, and must not pay more than a microsecond for it.
+time-out.
 Owns: one file descriptor (an eventfd where there is one, else a socket pair).
 Must not know: who waits.
 Rules: `set` may be called from any thread, also while or after the loop has closed: therefore the
 descriptor lives as long as this object, else a late `set` would write into a stranger's file.
+There is no flag beside the descriptor: an interrupt between the two would lose every later
+wake-up. Callers only call `set` while the loop sleeps, so that a flag would save nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ class Wakeup:
     """A flag that a selector can wait for."""
 
     def __init__(self) -> None:
-        self._is_set = False
         self._pair: tuple[socket.socket, socket.socket] | None = None
         if hasattr(os, "eventfd"):
             self._read_fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -41,17 +42,13 @@ class Wakeup:
 
     def set(self) -> None:
         """End the current or next `select`. Thread-safe."""
-        # Skipping is safe: the flag is cleared by the loop before it looks at what there is to do.
-        if not self._is_set:
-            self._is_set = True
-            with suppress(BlockingIOError):  # full means set
-                os.write(self._write_fd, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+        with suppress(BlockingIOError):  # full means set
+            os.write(self._write_fd, b"\x01\x00\x00\x00\x00\x00\x00\x00")
 
     def clear(self) -> None:
         """Make `select` wait again; call before looking at what there is to do."""
         with suppress(BlockingIOError):
             os.read(self._read_fd, 4096)
-        self._is_set = False
 
 
 def _finalize(owner: Wakeup, close: Callable[..., None], *arguments: int) -> None:
