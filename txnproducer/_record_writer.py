@@ -102,10 +102,6 @@ class RecordWriter(_UsualSender):
     def _open(self, config: ProducerConfig) -> None:
         self._refusal = _advice.not_open
         self._config = config
-        # A library that is missing shows here, before another producer is fenced for nothing.
-        codec_for(
-            config.compression_type, config.compression_level, config.compression_lz4_block_bytes
-        )
         self._value_serializer = config.value_serializer
         self._key_serializer = config.key_serializer
         self._max_block_s = config.max_block_ms / 1000
