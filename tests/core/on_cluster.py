@@ -39,7 +39,7 @@ class OnCluster(CoreHarness):
         super().__init__(transaction_version=cluster.transaction_version, **settings)
         self.now_ms = now_ms
         self.cluster = cluster
-        self.client.topic_ids = {name: topic_id for topic_id, name in cluster.topic_ids.items()}
+        self.client.topic_ids = {name: topic_id for topic_id, name in cluster.topology.ids.items()}
         self.lost, self.delayed, self.stalled = [], [], set()
         self.on_the_way, self.rewrite = [], {}
         self._seen = set()

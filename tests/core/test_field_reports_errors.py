@@ -11,7 +11,7 @@ from tests.core.on_cluster import committed, is_all_decided, make_cluster, start
 from tests.harness import TP0, CoreHarness
 from tests.scripted_client import PRODUCER_ID
 from txnproducer._core.transaction_state import TransactionState
-from txnproducer._protocol.messages import ApiKey
+from txnproducer._protocol.messages import ApiKey, InitProducerIdResponse
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     ErrorCode,
@@ -251,6 +251,20 @@ def test_a_producer_that_is_closed_leaves_no_transaction_open(version):
     harness.core.initiate_close(harness.now_ms)
     harness.run_until(lambda: harness.core.is_closed)
     assert late.exception() is None
+    assert committed(cluster) == []
+    assert is_all_decided(cluster)
+
+
+def test_a_close_ends_though_the_epoch_cannot_be_raised_after_its_abort():
+    cluster = make_cluster(1)
+    harness = started(cluster)
+    harness.begin()
+    harness.write(b"written")
+    harness.manager.require_epoch_bump()
+    refusal = InitProducerIdResponse(ErrorCode.TRANSACTION_ABORTABLE)
+    harness.rewrite[INIT] = lambda _: refusal
+    harness.core.initiate_close(harness.now_ms)
+    harness.run_until(lambda: harness.core.is_closed)
     assert committed(cluster) == []
     assert is_all_decided(cluster)
 

@@ -177,7 +177,9 @@ class Sender:
             return 0
         try:
             _LOG.info("aborting the open transaction, because the producer is being closed")
-            transactions.begin_abort()
+            if transactions.begin_abort().is_completed:
+                # It has ended before; what followed has failed, and is not needed any more.
+                self._end(KafkaError(_CLOSED))
         except KafkaError as error:
             _LOG.warning("could not abort the open transaction while closing: %s", error)
             self._end(KafkaError("the producer was closed, and its transaction left open"))
