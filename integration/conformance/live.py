@@ -206,6 +206,25 @@ class LiveTarget:
         leader = next(node_id for node_id in self._node_ids if (node_id != near) == is_far)
         self._create(name, 1, {"assignments": {0: [leader]}})
 
+    def delete_topic(self, name: str) -> None:
+        admin.ask(self._servers, lambda client: client.delete_topics([name]))
+        self._topic_ids.pop(name, None)
+
+        def is_gone() -> bool:
+            answers = [
+                self._send_to(node_id, m.MetadataRequest((name,), False))
+                for node_id in self._node_ids
+            ]
+            return all(answer.topics[0].error_code for answer in answers)
+
+        wait_until(is_gone, f"{name} is still there")
+
+    def add_partitions(self, name: str, partition_count: int) -> None:
+        admin.ask(self._servers, lambda client: client.create_partitions({name: partition_count}))
+        for number in range(partition_count):
+            place = TopicPartition(name, number)
+            wait_until(partial(self._is_led, place), f"{place} is not led")
+
     @contextmanager
     def hold_markers(self, place: TopicPartition) -> Iterator[None]:
         far = self._leader(self._guide, place)

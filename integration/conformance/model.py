@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from integration.conformance.target import Member, ProducerSeen, RecordSeen, coordinated_by
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
-from txnproducer._broker.resources import Resource, topic_id_of
+from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_coordinator import Marker
 from txnproducer._protocol import messages as m
 from txnproducer.errors import ErrorCode
@@ -92,6 +92,12 @@ class ModelTarget:
         if is_compacted:
             self._cluster.compacted.add(name)
 
+    def delete_topic(self, name: str) -> None:
+        self._cluster.delete_topic(name, self._now_ms)
+
+    def add_partitions(self, name: str, partition_count: int) -> None:
+        self._cluster.add_partitions(name, partition_count, self._now_ms)
+
     def create_topic_at(self, name: str, transactional_id: str, *, is_far: bool) -> None:
         cluster = self._cluster
         cluster.create_topic(name, 1)
@@ -112,7 +118,7 @@ class ModelTarget:
         self._cluster.denied.discard((resource, name))
 
     def topic_id(self, name: str) -> bytes | None:
-        return topic_id_of(name) if name in self._cluster.topics else None
+        return self._cluster.topology.topic_id(name) if name in self._cluster.topics else None
 
     def read(self, place: TopicPartition, *, read_committed: bool) -> list[RecordSeen]:
         found = self._cluster.read(place, read_committed=read_committed)

@@ -93,6 +93,20 @@ class Stage:
         """Create a topic of one partition."""
         return self.partitions(topic, 1)[0]
 
+    def topic_id(self, place: TopicPartition) -> bytes | None:
+        """Return the id of a partition's topic, if Produce takes one."""
+        return self._target.topic_id(place.topic)
+
+    def delete(self, place: TopicPartition) -> None:
+        """Delete a partition's topic."""
+        self._target.delete_topic(place.topic)
+        self.transcript.note(f"{self.transcript.place(place)}: deleted with its topic")
+
+    def add_partitions(self, place: TopicPartition, count: int) -> None:
+        """Give a partition's topic more partitions: so many in all."""
+        self._target.add_partitions(place.topic, count)
+        self.transcript.note(f"{self.transcript.place(place)}: one of {count}")
+
     def near_and_far(self, name: str = "a") -> tuple[TopicPartition, TopicPartition]:
         """Create two partitions: led by an id's coordinator, and led by another broker."""
         near, far = self.name("near"), self.name("far")
@@ -301,10 +315,11 @@ class Stage:
         batches: Iterable[tuple[TopicPartition, bytes]],
         *,
         acks: int = -1,
+        topic_id: bytes | None = None,
     ) -> m.ProduceRequest:
-        """Return what `produce_batches` asks."""
+        """Return what `produce_batches` asks; with an id, as if all topics had this one."""
         parts = tuple(
-            m.ProducePartition(place, batch, self._target.topic_id(place.topic))
+            m.ProducePartition(place, batch, topic_id or self._target.topic_id(place.topic))
             for place, batch in batches
         )
         is_v2 = self.is_v2 and transactional_id is not None

@@ -108,6 +108,14 @@ class Target(Protocol):
         """Create a topic of one partition, led by an id's coordinator, or far from it."""
         ...
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until nobody knows it."""
+        ...
+
+    def add_partitions(self, name: str, partition_count: int) -> None:
+        """Give a topic more partitions: so many in all."""
+        ...
+
     def hold_markers(self, place: TopicPartition) -> AbstractContextManager[None]:
         """Keep markers from a partition that is led far from the coordinator."""
         ...

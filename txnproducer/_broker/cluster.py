@@ -16,16 +16,16 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 from zlib import crc32
 
 from txnproducer._broker import handlers
 from txnproducer._broker.group_offsets import GroupOffsets
 from txnproducer._broker.options import ClusterOptions
 from txnproducer._broker.partition_log import PartitionLog, ReadRecord
-from txnproducer._broker.resources import Resource, topic_id_of
+from txnproducer._broker.resources import Resource
+from txnproducer._broker.topics import Dice, Topics
 from txnproducer._broker.transaction_coordinator import LogWrite, Marker, TransactionCoordinator
 from txnproducer._broker.transaction_metadata import TransactionMetadata
 from txnproducer._protocol.messages import (
@@ -75,14 +75,6 @@ _OF_BOTH_VERSIONS = (ProduceRequest, EndTxnRequest, TxnOffsetCommitRequest)
 _TRANSACTIONS_V2 = 2
 
 
-class Dice(Protocol):
-    """A source of randomness."""
-
-    def randrange(self, stop: int, /) -> int:
-        """Return an integer from 0 to below `stop`."""
-        ...
-
-
 class BrokerCluster:
     """See the module.
 
@@ -92,10 +84,13 @@ class BrokerCluster:
 
     Attributes:
         transaction_version: the finalized feature; change it with `finalize`.
+        topology: the topics, as they are and as brokers know them.
         decide_log_write: what becomes of writes to the transaction log; replace it for faults.
         decide_append: an error for a Produce partition, and whether it is appended all the same;
             replace it for faults.
         decide_offsets_append: the same for the offsets of a TxnOffsetCommit.
+        decide_wrong_topic_id: the error of a batch for a topic that was deleted; likewise.
+        decide_refusal: an error of a coordinator that has taken no step; replace it for faults.
         denied: resources that are refused.
         compacted: topics whose records need a key.
         counts: what happened by itself: refused, stale, timed out, expired, forgotten, rotated.
@@ -109,13 +104,15 @@ class BrokerCluster:
         self._down: set[int] = set()
         self.transaction_version = options.transaction_version
         self._features_epoch = 1
-        self.topics: dict[str, int] = {}
-        self.topic_ids: dict[bytes, str] = {}
+        self.counts: Counter[str] = Counter()
+        self._timers: list[tuple[int, int, Callable[[int], None]]] = []
+        self._order = itertools.count()
+        self.topology = Topics(options, dice, self.nodes, self.call_at, self.counts)
+        self.topics = self.topology.partition_counts
+        self.logs = self.topology.logs
+        self.leaders = self.topology.leaders
+        self.leader_epochs = self.topology.leader_epochs
         self.compacted: set[str] = set()
-        self.logs: dict[TopicPartition, PartitionLog] = {}
-        self.leaders: dict[TopicPartition, int] = {}
-        self.leader_epochs: dict[TopicPartition, int] = {}
-        self._views: dict[int, dict[TopicPartition, tuple[int, int]]] = {n: {} for n in self.nodes}
         count = options.coordinator_count
         self._transaction_coordinators = [TransactionCoordinator(self) for _ in range(count)]
         self._group_offsets = [GroupOffsets() for _ in range(count)]
@@ -124,14 +121,13 @@ class BrokerCluster:
         }
         self._group_loading_until_ms = [0] * count
         self.denied: set[tuple[Resource, str]] = set()
-        self.counts: Counter[str] = Counter()
         self.acts_of_time: Counter[str] = Counter()
         self.decide_log_write: Callable[[TransactionMetadata], LogWrite] = lambda _: LogWrite.DONE
         self.decide_append: AppendDecision = lambda: (ErrorCode.NONE, True)
         self.decide_offsets_append: AppendDecision = lambda: (ErrorCode.NONE, True)
+        self.decide_wrong_topic_id: Callable[[], ErrorCode] = lambda: ErrorCode.UNKNOWN_TOPIC_ID
+        self.decide_refusal: Callable[[], ErrorCode] = lambda: ErrorCode.NONE
         self._producer_ids = itertools.count(1000)
-        self._timers: list[tuple[int, int, Callable[[int], None]]] = []
-        self._order = itertools.count()
         self._check_every(options.abort_check_interval_ms, 0)
 
     # --- requests -------------------------------------------------------------------------------
@@ -158,6 +154,10 @@ class BrokerCluster:
     def knows_topic_ids(self, node_id: int) -> bool:
         """Tell whether a broker names topics by their ids."""
         return not self._is_old(node_id)
+
+    def takes_topic_ids(self, node_id: int) -> bool:
+        """Tell whether Produce names topics by their ids (KIP-516)."""
+        return self.knows_topic_ids(node_id) and not self.options.is_before_4
 
     def told_log_start(self, log: PartitionLog) -> int:
         """Return where a log starts, as it is told to an unknown producer: -1 where unknown."""
@@ -240,52 +240,28 @@ class BrokerCluster:
 
     # --- topics and leaders ---------------------------------------------------------------------
 
-    def create_topic(self, name: str, partition_count: int) -> None:
-        """Create a topic; partition p is led by broker p modulo the number of brokers."""
-        self.topics[name] = partition_count
-        self.topic_ids[topic_id_of(name)] = name
-        for number in range(partition_count):
-            place = TopicPartition(name, number)
-            self.logs[place] = PartitionLog(
-                is_before_2_5=self.options.is_before_2_5,
-                is_log_append_time=name in self.options.log_append_time,
-            )
-            self.leader_epochs[place] = 0
-            self._set_leader(place, number % len(self.nodes), set(self.nodes))
+    def create_topic(self, name: str, partition_count: int, now_ms: int | None = None) -> None:
+        """Create a topic; brokers learn of it after a while, or at once without a time."""
+        self.topology.create(name, partition_count, now_ms)
 
-    def _set_leader(self, place: TopicPartition, node_id: int, knowing: Iterable[int]) -> None:
-        self.leaders[place] = node_id
-        for view_of in knowing:
-            self._views[view_of][place] = (node_id, self.leader_epochs[place])
+    def delete_topic(self, name: str, now_ms: int) -> None:
+        """Delete a topic; brokers learn of it after a while."""
+        self.topology.delete(name, now_ms)
+        self.advance(now_ms)
+
+    def add_partitions(self, name: str, partition_count: int, now_ms: int) -> None:
+        """Give a topic more partitions: so many in all."""
+        self.topology.add_partitions(name, partition_count, now_ms)
+        self.advance(now_ms)
 
     def known_leader(self, node_id: int, place: TopicPartition) -> tuple[int, int]:
         """Return a partition's leader and leader epoch as a broker knows them."""
-        known = self._views[node_id][place]
-        if known[0] != self.leaders[place]:
-            self.counts["stale"] += 1
-        return known
+        return self.topology.known_leader(node_id, place)
 
     def move_partition(self, place: TopicPartition, node_id: int, now_ms: int) -> None:
         """Give a partition another leader (-1: nobody); brokers learn of it after a while."""
-        self.leader_epochs[place] += 1
-        # What waits to be verified is known to the old leader alone.
-        self.logs[place].states.verifications.clear()
-        self._set_leader(place, node_id, {node_id} & set(self.nodes))
-        longest_ms = self.options.max_metadata_delay_ms
-        news = (node_id, self.leader_epochs[place])
-        for view_of in self.nodes:
-            delay_ms = self._dice.randrange(longest_ms + 1) if longest_ms else 0
-            self.call_at(now_ms + delay_ms, self._learn(view_of, place, news))
+        self.topology.move(place, node_id, now_ms)
         self.advance(now_ms)
-
-    def _learn(
-        self, node_id: int, place: TopicPartition, news: tuple[int, int]
-    ) -> Callable[[int], None]:
-        def learn(_: int) -> None:
-            if self._views[node_id][place][1] < news[1]:
-                self._views[node_id][place] = news
-
-        return learn
 
     # --- coordinators ---------------------------------------------------------------------------
 
@@ -396,6 +372,8 @@ class BrokerCluster:
         if place.topic == OFFSETS_TOPIC:
             leader = self._coordinator_nodes[CoordinatorType.GROUP][place.partition]
             target = self._group_offsets[place.partition]
+        elif place not in self.logs:
+            return ErrorCode.NONE  # its topic was deleted: there is nothing to mark
         else:
             leader, target = self.leaders[place], self.logs[place]
         if not self.is_up(leader):

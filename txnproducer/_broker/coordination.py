@@ -72,6 +72,9 @@ def add_partitions(
     """Add partitions to an id's transaction, and begin it with the first ones."""
     coordinator = cluster.transaction_coordinator(transactional_id)
     known = coordinator.find(transactional_id)
+    refusal = cluster.decide_refusal()
+    if refusal:
+        return refusal
     if known is not None and known.state.is_prepared and not cluster.options.is_before_4:
         return ErrorCode.CONCURRENT_TRANSACTIONS  # whoever asks (KAFKA-18660)
     code = check_producer(known, producer_id, producer_epoch)

@@ -22,6 +22,6 @@ class Resource(Enum):
     CLUSTER = auto()
 
 
-def topic_id_of(name: str) -> bytes:
-    """Return a topic's id: 16 bytes made of its name."""
-    return crc32(name.encode()).to_bytes(16, "big")
+def topic_id_of(name: str, generation: int = 0) -> bytes:
+    """Return a topic's id: 16 bytes made of its name, and of how often it was deleted before."""
+    return crc32(name.encode(), generation).to_bytes(16, "big")

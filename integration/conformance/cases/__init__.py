@@ -5,6 +5,7 @@ from __future__ import annotations
 from integration.conformance.case import CASES
 from integration.conformance.cases import (
     add_partitions,
+    deleted_topics,
     end_txn,
     group_members,
     init_producer_id,
@@ -24,6 +25,7 @@ from integration.conformance.cases import (
 __all__ = [
     "CASES",
     "add_partitions",
+    "deleted_topics",
     "end_txn",
     "group_members",
     "init_producer_id",

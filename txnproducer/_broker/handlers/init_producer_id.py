@@ -47,10 +47,11 @@ def handle(
         return InitProducerIdResponse(ErrorCode.NONE, cluster.new_producer_id(), 0)
     if not 0 < request.transaction_timeout_ms <= cluster.options.max_transaction_timeout_ms:
         return InitProducerIdResponse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-    code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
+    name = request.transactional_id
+    code = check_transactional_id(cluster, node_id, name, now_ms) or cluster.decide_refusal()
     if code:
         return InitProducerIdResponse(code)
-    return _init(cluster, request.transactional_id, request, now_ms)
+    return _init(cluster, name, request, now_ms)
 
 
 def _check_access(cluster: BrokerCluster, name: str | None) -> ErrorCode:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from txnproducer._broker.resources import Resource, topic_id_of
+from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
     MetadataRequest,
     MetadataResponse,
@@ -48,12 +48,14 @@ def _topic(cluster: BrokerCluster, node_id: int, name: str) -> TopicMetadata:
         return TopicMetadata(name, (), error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if not _LEGAL_NAME.fullmatch(name):
         return TopicMetadata(name, (), error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
-    if name not in cluster.topics:
+    view = cluster.topology.view(node_id, name)
+    if view is None:
         return TopicMetadata(name, (), error_code=cluster.options.missing_topic)
     partitions = []
-    for number in range(cluster.topics[name]):
+    for number in sorted(view.leaders):
         leader, epoch = cluster.known_leader(node_id, TopicPartition(name, number))
         code = ErrorCode.NONE if cluster.is_up(leader) else ErrorCode.LEADER_NOT_AVAILABLE
         partitions.append(PartitionMetadata(number, -1 if code else leader, epoch, code))
-    topic_id = topic_id_of(name) if cluster.knows_topic_ids(node_id) else None
+    is_id_known = cluster.knows_topic_ids(node_id)
+    topic_id = cluster.topology.topic_id(name, view.generation) if is_id_known else None
     return TopicMetadata(name, tuple(partitions), topic_id)

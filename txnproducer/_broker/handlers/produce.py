@@ -81,7 +81,7 @@ def handle(
     answers: dict[TopicPartition, ProducePartitionResponse] = {}
     for partition in request.partitions:
         place = partition.topic_partition
-        batch, code = _find(cluster, partition)
+        batch, code = _find(cluster, node_id, partition)
         if batch is None:
             answers[place] = ProducePartitionResponse(place, code)
         else:
@@ -112,10 +112,15 @@ def _is_idempotence_refused(cluster: BrokerCluster, request: ProduceRequest) -> 
     return request.transactional_id is None and _has_batch(request, attrgetter("has_producer_id"))
 
 
-def _find(cluster: BrokerCluster, partition: ProducePartition) -> tuple[Batch | None, ErrorCode]:
-    place = partition.topic_partition
-    if partition.topic_id is not None and partition.topic_id not in cluster.topic_ids:
-        return None, ErrorCode.UNKNOWN_TOPIC_ID
+def _find(
+    cluster: BrokerCluster, node_id: int, partition: ProducePartition
+) -> tuple[Batch | None, ErrorCode]:
+    place, topic_id = partition.topic_partition, partition.topic_id
+    is_named_by_id = topic_id is not None and cluster.takes_topic_ids(node_id)
+    if is_named_by_id and topic_id not in cluster.topology.ids:
+        is_former = topic_id in cluster.topology.former_ids
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        return None, cluster.decide_wrong_topic_id() if is_former else unknown
     if not cluster.is_allowed(Resource.TOPIC, place.topic):
         return None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if place not in cluster.logs:

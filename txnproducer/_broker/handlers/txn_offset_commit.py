@@ -105,7 +105,11 @@ def _write(
     offsets = cluster.group_offsets(request.group_id)
     if cluster.options.is_before_4:
         offsets.group(request.group_id)
-    code = _verify(cluster, request, now_ms) or offsets.check_member(request)
+    code = (
+        cluster.decide_refusal()
+        or _verify(cluster, request, now_ms)
+        or offsets.check_member(request)
+    )
     if cluster.options.is_before_4 and code == ErrorCode.INVALID_PRODUCER_EPOCH:
         offsets.forget_pending(request.producer_id, request.group_id, valid)
     if code:

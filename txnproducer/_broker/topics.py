@@ -1,0 +1,223 @@
+"""The topics of a modelled cluster: their ids, partitions and leaders, as they are and as known.
+
+Why it exists: a topic can be deleted and made again under its name, and get more partitions. The
+brokers learn of it one by one, as they do of new leaders.
+Owns: `Topics`, `Life`. Must not know: requests, coordinators.
+
+Rules:
+* A topic made again has another id, empty logs, and leader epochs that begin at 0.
+* What a partition held when its topic was deleted stays, for judges.
+* The leader itself knows at once; the others tell what they last heard.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from txnproducer._broker.options import ClusterOptions
+from txnproducer._broker.partition_log import PartitionLog
+from txnproducer._broker.resources import topic_id_of
+from txnproducer.records import TopicPartition
+
+
+class Dice(Protocol):
+    """A source of randomness."""
+
+    def randrange(self, stop: int, /) -> int:
+        """Return an integer from 0 to below `stop`."""
+        ...
+
+
+class Life(NamedTuple):
+    """A partition from the creation of its topic to its deletion.
+
+    Attributes:
+        place: its name.
+        generation: how often its topic had been deleted before.
+    """
+
+    place: TopicPartition
+    generation: int
+
+
+@dataclass(slots=True)
+class TopicView:
+    """A topic as a broker knows it.
+
+    Attributes:
+        generation: how often it had been deleted before.
+        is_there: whether it exists, for all that the broker knows.
+        leaders: leader and leader epoch of each partition.
+    """
+
+    generation: int
+    is_there: bool = True
+    leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class Topics:
+    """See the module.
+
+    Args:
+        options: of the cluster.
+        dice: for the time that news take.
+        nodes: the brokers.
+        call_at: has something done at a time.
+        counts: takes how often a broker told what was out of date.
+
+    Attributes:
+        partition_counts: by topic.
+        ids: the topics' names by their ids.
+        former_ids: ids of topics that were deleted.
+        logs: by partition, of the topics that there are.
+        leaders: likewise.
+        leader_epochs: likewise.
+        generations: how often each topic was deleted.
+    """
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        dice: Dice,
+        nodes: Collection[int],
+        call_at: Callable[[int, Callable[[int], None]], None],
+        counts: Counter[str],
+    ) -> None:
+        self._options = options
+        self._dice = dice
+        self._nodes = nodes
+        self._call_at = call_at
+        self._counts = counts
+        self.partition_counts: dict[str, int] = {}
+        self.ids: dict[bytes, str] = {}
+        self.former_ids: set[bytes] = set()
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.leaders: dict[TopicPartition, int] = {}
+        self.leader_epochs: dict[TopicPartition, int] = {}
+        self.generations: Counter[str] = Counter()
+        self._deleted: dict[Life, PartitionLog] = {}
+        self._views: dict[int, dict[str, TopicView]] = {node_id: {} for node_id in nodes}
+
+    def topic_id(self, name: str, generation: int | None = None) -> bytes:
+        """Return the id that a topic has, or had."""
+        return topic_id_of(name, self.generations[name] if generation is None else generation)
+
+    def life(self, place: TopicPartition) -> Life:
+        """Return a partition's present life."""
+        return Life(place, self.generations[place.topic])
+
+    def all_logs(self) -> dict[Life, PartitionLog]:
+        """Return every log that there is or was."""
+        return self._deleted | {self.life(place): log for place, log in self.logs.items()}
+
+    # --- changes --------------------------------------------------------------------------------
+
+    def create(self, name: str, partition_count: int, now_ms: int | None = None) -> None:
+        """Create a topic; partition p is led by broker p modulo the number of brokers.
+
+        Args:
+            name: its name.
+            partition_count: how many partitions.
+            now_ms: the time; None to let every broker know at once.
+        """
+        self.ids[self.topic_id(name)] = name
+        generation = self.generations[name]
+        self._tell(now_ms, lambda views: _learn_of(views, name, generation))
+        self.partition_counts[name] = 0
+        self.add_partitions(name, partition_count, now_ms)
+
+    def delete(self, name: str, now_ms: int) -> None:
+        """Delete a topic."""
+        generation = self.generations[name]
+        for number in range(self.partition_counts.pop(name)):
+            place = TopicPartition(name, number)
+            self._deleted[Life(place, generation)] = self.logs.pop(place)
+            del self.leaders[place], self.leader_epochs[place]
+        del self.ids[self.topic_id(name)]
+        self.former_ids.add(self.topic_id(name))
+        self._tell(now_ms, lambda views: _learn_of_end(views, name, generation))
+        self.generations[name] += 1
+
+    def add_partitions(self, name: str, partition_count: int, now_ms: int | None = None) -> None:
+        """Give a topic more partitions: so many in all."""
+        for number in range(self.partition_counts[name], partition_count):
+            place = TopicPartition(name, number)
+            self.logs[place] = PartitionLog(
+                is_before_2_5=self._options.is_before_2_5,
+                is_log_append_time=name in self._options.log_append_time,
+            )
+            self.leader_epochs[place] = 0
+            self.leaders[place] = number % len(self._nodes)
+            self._tell_leader(place, now_ms)
+        self.partition_counts[name] = partition_count
+
+    def move(self, place: TopicPartition, node_id: int, now_ms: int) -> None:
+        """Give a partition another leader (-1: nobody)."""
+        self.leader_epochs[place] += 1
+        # What waits to be verified is known to the old leader alone.
+        self.logs[place].states.verifications.clear()
+        self.leaders[place] = node_id
+        self._tell_leader(place, now_ms)
+
+    # --- what brokers know ----------------------------------------------------------------------
+
+    def known_leader(self, node_id: int, place: TopicPartition) -> tuple[int, int]:
+        """Return a partition's leader and leader epoch as a broker knows them, -1 for neither."""
+        view = self._views[node_id].get(place.topic)
+        known = (-1, -1) if view is None else view.leaders.get(place.partition, (-1, -1))
+        if known[0] != self.leaders.get(place, -1):
+            self._counts["stale"] += 1
+        return known
+
+    def view(self, node_id: int, name: str) -> TopicView | None:
+        """Return a topic as a broker knows it; None if it knows of none."""
+        view = self._views[node_id].get(name)
+        return view if view is not None and view.is_there else None
+
+    def _tell_leader(self, place: TopicPartition, now_ms: int | None) -> None:
+        news = self.leaders[place], self.leader_epochs[place]
+        life = self.life(place)
+        if news[0] in self._views and now_ms is not None:
+            _learn_leader(self._views[news[0]], life, news)
+        self._tell(now_ms, lambda views: _learn_leader(views, life, news))
+
+    def _tell(self, now_ms: int | None, learn: Callable[[dict[str, TopicView]], None]) -> None:
+        """Let each broker learn something after a while."""
+        longest_ms = self._options.max_metadata_delay_ms
+        for views in self._views.values():
+            if now_ms is None:
+                learn(views)
+                continue
+            delay_ms = self._dice.randrange(longest_ms + 1) if longest_ms else 0
+            self._call_at(now_ms + delay_ms, _later(learn, views))
+
+
+def _later(
+    learn: Callable[[dict[str, TopicView]], None], views: dict[str, TopicView]
+) -> Callable[[int], None]:
+    return lambda _: learn(views)
+
+
+def _learn_of(views: dict[str, TopicView], name: str, generation: int) -> None:
+    known = views.get(name)
+    if known is None or known.generation < generation:
+        views[name] = TopicView(generation)
+
+
+def _learn_of_end(views: dict[str, TopicView], name: str, generation: int) -> None:
+    known = views.get(name)
+    if known is None or known.generation <= generation:
+        views[name] = TopicView(generation, is_there=False)
+
+
+def _learn_leader(views: dict[str, TopicView], life: Life, news: tuple[int, int]) -> None:
+    name, partition = life.place
+    _learn_of(views, name, life.generation)
+    view = views[name]
+    if view.generation == life.generation and view.is_there:
+        known = view.leaders.get(partition)
+        if known is None or known[1] < news[1]:
+            view.leaders[partition] = news
