@@ -788,6 +788,28 @@ MUTANTS = (
         'array("i", chain(*pieces))',
         "rows that may go anywhere may also lie anywhere in their partition",
     ),
+    # --- a world that changes ------------------------------------------------------------------
+    Mutant(
+        "abortable-adding-is-fatal",
+        "verdicts.py",
+        "        _C.UNKNOWN_PRODUCER_ID: _BUMP_OR_FATAL,\n        _C.TRANSACTION_ABORTABLE: _ABORTABLE,\n    },\n)\n\nEND_TXN_ABORT",
+        "        _C.UNKNOWN_PRODUCER_ID: _BUMP_OR_FATAL,\n    },\n)\n\nEND_TXN_ABORT",
+        "a coordinator that calls a transaction abortable when it is committed means something else",
+    ),
+    Mutant(
+        "one-refusal-is-everybodys",
+        "coordinator_sender.py",
+        "if self._is_hopeless_after_refusal_by(connection):",
+        "if True:",
+        "a login that one broker refuses will be refused by all",
+    ),
+    Mutant(
+        "a-topic-never-grows",
+        "metadata.py",
+        "if known is not None and partition < known.partition_count and answer.leader_epoch != -1:",
+        "if known is not None and answer.leader_epoch != -1:",
+        "a topic has as many partitions as it had",
+    ),
 )
 
 # What a mutant's text may need besides.

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 
 from txnproducer._core.append_blocked import AppendBlocked
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAbortedError
+from txnproducer.sim.interrupts import Interrupted
 from txnproducer.sim.process import Condition, Process, Script
 from txnproducer.sim.sending import LONGEST_INTERRUPT_MS, append, begin_append
 
@@ -43,7 +45,10 @@ def call(
 ) -> Generator[tuple[Condition, int], bool, Ended]:
     """Do what a blocking call does."""
     try:
-        result = begin()
+        result = process.simulator.interrupts.run(begin)
+    except Interrupted:
+        # Like one that has timed out: it may have begun, and can be made again.
+        return Ended(KafkaTimeoutError(), is_timed_out=True)
     except KafkaError as error:
         return Ended(error, is_refused=True)
     limit_ms = process.config.max_block_ms
@@ -86,6 +91,7 @@ class Patience:
 def close(process: Process) -> Script:
     """Close the producer, in good order or by force, and look at what it leaves behind."""
     core, checkers = process.core, process.simulator.checkers
+    process.is_closing = True
     simulator = process.simulator
     limit_ms = process.config.delivery_timeout_ms
     is_hasty = process.dice.random() < 0.2
@@ -94,7 +100,7 @@ def close(process: Process) -> Script:
     elif simulator.is_ending:
         limit_ms = simulator.longest_call_ms
     blocked = _begin_to_wait(process) if process.dice.random() < 0.1 else None
-    core.initiate_close(process.now_ms)
+    _insist(process, partial(core.initiate_close, process.now_ms))
     if blocked is not None:
         _wait_no_longer(process, blocked)
     if process.dice.random() < 0.1:
@@ -105,7 +111,7 @@ def close(process: Process) -> Script:
     else:
         if not is_hasty and limit_ms == simulator.longest_call_ms:
             checkers.gave_up(process, "close")
-        core.force_close(process.now_ms)
+        _insist(process, partial(core.force_close, process.now_ms))
     if process.dice.random() < 0.1:
         core.force_close(process.now_ms)  # once more changes nothing
     for event in process.network.close():
@@ -114,6 +120,16 @@ def close(process: Process) -> Script:
         batch.run()
         core.finish_callbacks(batch)
     checkers.closed(process)
+
+
+def _insist(process: Process, entry: Callable[[], None]) -> None:
+    """Make a call until no exception comes into it."""
+    while True:
+        try:
+            process.simulator.interrupts.run(entry)
+        except Interrupted:
+            continue
+        return
 
 
 def have_somebody_wait(process: Process) -> None:

@@ -25,6 +25,8 @@ at futures, callbacks, memory, logs and offsets only.
     open         a transaction whose end was told is over for its coordinator, too; in the end none
                  is open, no offset pending
     reader       what a consumer has read stays true
+    interrupted  a record into whose sending an exception came is in, or its transaction is not
+    fatal        a producer fails for good only for a reason that lasts, also in trouble
     state        no call is refused with an illegal state; the sender never poisons the producer
     numbers, again, identity  see `wire_rules`
     hangs, spins    see `simulator` and `process`
@@ -38,6 +40,7 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from txnproducer._broker.topics import Life
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer.errors import (
     AuthenticationError,
@@ -46,8 +49,9 @@ from txnproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
 )
-from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.sim.excuses import CAN_BUMP, unexcused
+from txnproducer.sim.fatal_ends import needless_end
 from txnproducer.sim.history import Attempt
 from txnproducer.sim.log_judge import LogJudge
 
@@ -81,12 +85,10 @@ class Checkers:
         self._simulator = simulator
         self._history = simulator.history
         # By isolation level: what was read, and up to where.
-        self._read: dict[bool, dict[TopicPartition, list[tuple[int, int, int]]]] = {
+        self._read: dict[bool, dict[Life, list[tuple[int, int, int]]]] = {
             level: defaultdict(list) for level in (True, False)
         }
-        self._read_up_to: dict[bool, Counter[TopicPartition]] = {
-            level: Counter() for level in (True, False)
-        }
+        self._read_up_to: dict[bool, Counter[Life]] = {level: Counter() for level in (True, False)}
 
         self._errors_counted: dict[tuple[str, int], int] = {}
 
@@ -161,6 +163,12 @@ class Checkers:
         if isinstance(error, IllegalStateError):
             self._history.violate("state", f"{process.name} is poisoned: {error}")
 
+    def failed_for_good(self, process: Process) -> None:
+        """Look why a producer can do nothing any more, whether or not all is well."""
+        reason = needless_end(process)
+        if reason is not None:
+            self._history.violate("fatal", reason)
+
     def init_failed(self, process: Process, error: KafkaError) -> None:
         """Look at an initialization that failed."""
         if process.is_calm and not self._simulator.has_time_acted(process.transactional_id):
@@ -226,7 +234,7 @@ class Checkers:
         """Read on as consumers do, at both levels, in every partition."""
         for level, read in self._read.items():
             up_to = self._read_up_to[level]
-            for place, log in self._simulator.cluster.logs.items():
+            for place, log in self._simulator.cluster.topology.all_logs().items():
                 start = up_to[place]
                 for entry in log.visible_entries(read_committed=level, from_offset=start):
                     end = entry.base_offset + entry.record_count
@@ -254,6 +262,7 @@ class Checkers:
             futures = [r.future for r in attempt.records if r.future is not None]
             life = (attempt.owner_process, attempt.incarnation)
             errors[life] += sum(future.error is not None for future in futures)
+            errors[life] += len(attempt.interrupted)  # nobody has their futures
         for life, counted in self._errors_counted.items():
             if counted > errors[life]:
                 self._history.violate("told", f"{life}: counts {counted} of {errors[life]} errors")
@@ -287,13 +296,13 @@ class Checkers:
             self._history.violate("needless", text)
 
     def _check_fences(self) -> None:
-        logs = self._simulator.cluster.logs
+        logs = self._simulator.cluster.topology.all_logs()
         ids: dict[str, set[int]] = defaultdict(set)
         for fence in self._history.fences:
             earlier = ids[fence.owner]
             earlier.discard(fence.producer_id)
-            for place, end in fence.log_end_offsets.items():
-                for entry in logs[place].entries_from(end):
+            for life, log in logs.items():
+                for entry in log.entries_from(fence.log_end_offsets.get(life, 0)):
                     is_own = entry.producer_id == fence.producer_id
                     is_older = is_own and entry.producer_epoch < fence.producer_epoch
                     if entry.batch is not None and (is_older or entry.producer_id in earlier):
@@ -315,9 +324,10 @@ class Checkers:
             self._history.violate("open", "offsets are pending")
 
     def _check_readers(self) -> None:
+        logs = self._simulator.cluster.topology.all_logs()
         for level, by_place in self._read.items():
             for place, read in by_place.items():
-                log = self._simulator.cluster.logs[place]
+                log = logs[place]
                 final = [
                     (e.base_offset, e.base_offset + e.record_count, e.producer_id)
                     for e in log.visible_entries(read_committed=level)

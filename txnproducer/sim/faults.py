@@ -52,6 +52,11 @@ class FaultKind(StrEnum):
     BATCH_TOO_LARGE = "batch refused as too large"
     RECORD_INVALID = "record refused as invalid"
     NOT_SENT = "request refused by the client's own network"
+    CALLED_ABORTABLE = "transaction called abortable by a coordinator"
+    LOGIN_REFUSED_BY_ONE = "login refused by one of several brokers"
+    TOPIC_RECREATED = "topic deleted and made again"
+    PARTITIONS_ADDED = "partitions added to a topic"
+    INTERRUPTED = "call interrupted by an exception"
 
 
 # Of each request, in a run where the kind is on.
@@ -68,6 +73,13 @@ NETWORK_RATES: Mapping[FaultKind, float] = MappingProxyType(
 )
 # Likewise, but drawn by dice of its own, as are those below.
 LATER_RATES: Mapping[FaultKind, float] = MappingProxyType({FaultKind.NOT_SENT: 0.01})
+# Of each request, or each call, in a run of those that change.
+CHANGING_RATES: Mapping[FaultKind, float] = MappingProxyType(
+    {
+        FaultKind.CALLED_ABORTABLE: 0.03,
+        FaultKind.INTERRUPTED: 0.02,
+    }
+)
 # Of each write, in a run where the kind is on.
 BROKER_RATES: Mapping[FaultKind, float] = MappingProxyType(
     {
@@ -103,10 +115,24 @@ LATER_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.LIMIT_LOWERED: 800,
     }
 )
+# Likewise, in a run of those that change.
+CHANGING_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
+    {
+        FaultKind.LOGIN_REFUSED_BY_ONE: 2500,
+        FaultKind.TOPIC_RECREATED: 2500,
+        FaultKind.PARTITIONS_ADDED: 3000,
+    }
+)
 # Consequences of what the options draw; nothing to be switched on by itself.
-CONSEQUENCES = frozenset(FaultKind) - set(NETWORK_RATES) - set(BROKER_RATES) - set(
-    EVENT_INTERVALS_MS
-) - set(LATER_INTERVALS_MS) - set(LATER_RATES)  # fmt: skip
+CONSEQUENCES = frozenset(FaultKind) - set().union(
+    NETWORK_RATES,
+    BROKER_RATES,
+    EVENT_INTERVALS_MS,
+    LATER_INTERVALS_MS,
+    LATER_RATES,
+    CHANGING_INTERVALS_MS,
+    CHANGING_RATES,
+)
 _BURST_REQUESTS = 5
 # After the healing: of each request, and so often at most.
 _MILD_RATE = 0.02

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from txnproducer._broker.topics import Life
 from txnproducer._core.batch_future import FutureBatchMetadata
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer.errors import KafkaError
@@ -40,6 +41,8 @@ class SentRecord:
         waited_in_vain: for memory or metadata; it never got into a batch.
         deliveries: what its callback was called with, each time.
         delivered_as: the number of its last callback, counted over the whole run.
+        is_sent: whether it has to be in its transaction, if that is committed. (One whose call was
+            interrupted before it had begun need not, and must not.)
     """
 
     history: History
@@ -55,6 +58,7 @@ class SentRecord:
     waited_in_vain: bool = False
     deliveries: list[tuple[RecordMetadata, KafkaError | None]] = field(default_factory=list)
     delivered_as: int = -1
+    is_sent: bool = True
 
     def on_delivery(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
         """Note that the callback was called."""
@@ -92,6 +96,7 @@ class Attempt:
         number: counts the run's attempts.
         identity: of the producer when it began; a later identity is greater.
         records: in the order of sending.
+        interrupted: records during whose sending an exception came: they have no future.
         calls: those that sent many of them.
         group_id: whose offsets were sent in it, if any were.
         offset: what was committed for the group, for each partition the same.
@@ -129,6 +134,7 @@ class Attempt:
     number: int
     identity: ProducerIdAndEpoch = ProducerIdAndEpoch.NONE
     records: list[SentRecord] = field(default_factory=list)
+    interrupted: list[SentRecord] = field(default_factory=list)
     calls: list[SentRows] = field(default_factory=list)
     group_id: str | None = None
     offset: int = -1
@@ -188,7 +194,7 @@ class Fence:
     owner: str
     producer_id: int
     producer_epoch: int
-    log_end_offsets: dict[TopicPartition, int]
+    log_end_offsets: dict[Life, int]
     asked_by: str
     acts_of_time: int
 
@@ -211,6 +217,7 @@ class History:
         straggled_ms: when a participant last asked for a claim of an old lease, by its id.
         inits_in_doubt: how often a producer asked for another identity and was not told whether
             it has got it, by the one that it had.
+        asked_for_identity: the processes that have asked for an identity, by transactional id.
         openings_in_doubt: the identities under which a request by which a transaction can begin
             had no answer.
         told: the partition and first offset of each batch, as the answers came; by network, which
@@ -229,6 +236,7 @@ class History:
         self.doubtful_at: set[tuple[str, TopicPartition]] = set()
         self.forgotten_at: set[tuple[str, TopicPartition]] = set()
         self.inits_in_doubt: Counter[ProducerIdAndEpoch] = Counter()
+        self.asked_for_identity: dict[str, set[str]] = defaultdict(set)
         self.openings_in_doubt: set[ProducerIdAndEpoch] = set()
         self.told: dict[object, list[tuple[TopicPartition, int]]] = defaultdict(list)
         self.violations: list[tuple[str, str]] = []

@@ -8,17 +8,18 @@ those of `checkers`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._broker.topics import Life
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._record import DecodedRecord
 from txnproducer.errors import OutOfOrderSequenceError
 from txnproducer.records import TopicPartition
 from txnproducer.sim.history import Attempt, History, SentRecord, SentRows
 
-_Found: TypeAlias = tuple[TopicPartition, int]
+_Found: TypeAlias = tuple[Life, int]
 
 
 class LogJudge:
@@ -32,7 +33,9 @@ class LogJudge:
     def __init__(self, history: History, cluster: BrokerCluster) -> None:
         self._history = history
         self._cluster = cluster
-        self._batches: dict[tuple[TopicPartition, int], list[SentRecord]] = defaultdict(list)
+        self._batches: dict[tuple[Life, int], list[SentRecord]] = defaultdict(list)
+        # What a topic held, undecided, when it was deleted: nobody can tell any more.
+        self._gone: set[bytes] = set()
 
     def judge(self) -> dict[str, bool | None]:
         """Judge every transaction and every record.
@@ -53,7 +56,11 @@ class LogJudge:
     def _index(self) -> tuple[dict[bytes, list[_Found]], dict[bytes, list[_Found]]]:
         visible: dict[bytes, list[_Found]] = defaultdict(list)
         everything: dict[bytes, list[_Found]] = defaultdict(list)
-        sent = {record.value: record for a in self._history.attempts for record in a.records}
+        sent = {
+            record.value: record
+            for a in self._history.attempts
+            for record in (*a.records, *a.interrupted)
+        }
         # Parts of a batch that is written, and found too large when it is sent again, end in any
         # order without idempotence; with it those that are in doubt do, at the next epoch.
         unordered = {
@@ -62,18 +69,20 @@ class LogJudge:
             for r in a.records
             if not a.is_idempotent or (a.owner is None and _is_out_of_order(r))
         }
-        for place, log in self._cluster.logs.items():
+        for life, log in self._cluster.topology.all_logs().items():
+            place, is_deleted = life.place, life != self._cluster.topology.life(life.place)
             for entry in log.visible_entries(read_committed=False):
                 is_visible = not entry.is_transactional or log.is_committed(entry)
+                is_undecided = is_deleted and entry.base_offset >= log.last_stable_offset
                 last = -1
                 for record in entry.batch or ():
-                    found = (place, entry.base_offset + record.offset_delta)
+                    found = (life, entry.base_offset + record.offset_delta)
                     value = record.value or b""
                     known = sent.get(value)
                     if known is None:
                         self._history.violate("content", f"{value!r} in {place}: nobody sent it")
                     else:
-                        self._batches[place, entry.base_offset].append(known)
+                        self._batches[life, entry.base_offset].append(known)
                         self._check_content(known, found, record)
                         # What a crash left without a callback (-1) was not called back early.
                         is_early = 0 <= known.delivered_as < last and value not in unordered
@@ -83,10 +92,12 @@ class LogJudge:
                     everything[value].append(found)
                     if is_visible:
                         visible[value].append(found)
+                    elif is_undecided:
+                        self._gone.add(value)
         return visible, everything
 
     def _check_content(self, sent: SentRecord, where: _Found, found: DecodedRecord) -> None:
-        place, offset = where
+        (place, _), offset = where
         is_ours = place.topic not in self._cluster.options.log_append_time
         timestamp_ms = sent.timestamp_ms if is_ours else found.timestamp_ms
         is_same = (found.key, found.headers, found.timestamp_ms) == (
@@ -96,7 +107,8 @@ class LogJudge:
         )
         if not is_same or sent.partition not in (None, place.partition):
             self._history.violate("content", f"{sent.value!r} is {found} in {place}")
-        told = None if sent.future is None else sent.future.metadata()
+        is_told = sent.future is not None and not self._cluster.topology.generations[place.topic]
+        told = sent.future.metadata() if sent.future is not None and is_told else None
         if told is not None and told.offset == offset and told.timestamp_ms != timestamp_ms:
             self._history.violate("told", f"{sent.value!r} of {timestamp_ms} is said to be {told}")
 
@@ -104,44 +116,63 @@ class LogJudge:
         """Judge one transaction; return whether it is visible, None where nothing shows it."""
         found = [visible.get(record.value, ()) for record in attempt.records]
         there = sum(1 for places in found if places)
+        gone = sum(
+            1
+            for record, places in zip(attempt.records, found, strict=True)
+            if not places and record.value in self._gone
+        )
         claim = attempt.final_claim
         if claim == "aborted":
+            there += sum(1 for record in attempt.interrupted if visible.get(record.value))
             if there:
                 self._history.violate(
                     "aborted", f"{attempt.name}: {there} of {len(found)} records are visible"
                 )
             return False
-        if claim == "committed" and there < len(found):
+        if claim == "committed" and there + gone < len(found):
             self._history.violate(
                 "committed", f"{attempt.name}: {there} of {len(found)} records are visible"
             )
-        elif claim == "unknown" and 0 < there < len(found):
+        elif claim == "unknown" and 0 < there < len(found) - gone:
             self._history.violate(
                 "unknown", f"{attempt.name} is torn: {there} of {len(found)} records are visible"
             )
         if there:
             self._check_whole(attempt, found)
+        self._check_interrupted(attempt, visible)
         if claim == "committed":
             return True
         return bool(there) if found else None
 
     def _check_whole(self, attempt: Attempt, found: Iterable[Iterable[_Found]]) -> None:
-        last: dict[TopicPartition, int] = {}
+        last: dict[Life, int] = {}
         for record, places in zip(attempt.records, found, strict=True):
             offsets = list(places)
-            if len(offsets) > 1:
+            if _is_twice(offsets):
                 self._history.violate(
                     "committed", f"{record.value!r} is visible {len(offsets)} times: {offsets}"
                 )
-            for place, offset in offsets:
-                if place != record.place or offset <= last.get(place, -1):
+            for life, offset in offsets:
+                if life.place != record.place or offset <= last.get(life, -1):
                     self._history.violate(
-                        "committed", f"{record.value!r} out of place: {place} {offset}"
+                        "committed", f"{record.value!r} out of place: {life} {offset}"
                     )
-                last[place] = offset
+                last[life] = offset
+
+    def _check_interrupted(self, attempt: Attempt, visible: dict[bytes, list[_Found]]) -> None:
+        """Look for records whose call an exception has ended: in if their transaction is."""
+        for record in attempt.interrupted:
+            found = visible.get(record.value, ())
+            is_missing = record.is_sent and not found and record.value not in self._gone
+            if found and not record.is_sent:
+                self._history.violate("interrupted", f"{record.value!r} was never sent: {found}")
+            elif attempt.final_claim == "committed" and is_missing:
+                self._history.violate("interrupted", f"{attempt.name}: {record.value!r} is lost")
+            elif _is_twice(found):
+                self._history.violate("interrupted", f"{record.value!r} is there: {found}")
 
     def _check_order(self, visible: dict[bytes, list[_Found]]) -> None:
-        last: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
+        last: dict[tuple[str, Life], tuple[int, str]] = {}
         attempts = sorted(
             (a for a in self._history.attempts if a.owner),
             key=lambda a: (
@@ -213,13 +244,13 @@ class LogJudge:
         for attempt in self._history.attempts:
             if attempt.owner is not None or not attempt.is_acknowledged:
                 continue
-            last: dict[TopicPartition, int] = {}
+            last: dict[Life, int] = {}
             for record in attempt.records:
                 future = record.future
                 found = everything.get(record.value, [])
                 if future is None or not future.done() or future.error is not None:
                     continue
-                if not found or (attempt.is_idempotent and len(found) > 1):
+                if not found or (attempt.is_idempotent and _is_twice(found)):
                     self._history.violate(
                         "acknowledged", f"{record.value!r} is there {len(found)} times"
                     )
@@ -236,7 +267,7 @@ class LogJudge:
                 continue
             for record in attempt.records:
                 found = everything.get(record.value, ())
-                if len(found) > 1:
+                if _is_twice(found):
                     self._history.violate("duplicated", f"{record.value!r}: {found}")
 
     def _check_told(self, everything: dict[bytes, list[_Found]]) -> None:
@@ -278,7 +309,10 @@ class LogJudge:
         for answers in self._history.told.values():
             last: dict[TopicPartition, int] = {}
             for place, offset in answers:
-                for record in self._batches.get((place, offset), ()):
+                if self._cluster.topology.generations[place.topic]:
+                    continue  # an offset does not tell in which of its lives the topic had it
+                life = self._cluster.topology.life(place)
+                for record in self._batches.get((life, offset), ()):
                     future = record.future
                     is_told = record.deliveries and future is not None and future.error is None
                     if not is_told:
@@ -308,9 +342,17 @@ class LogJudge:
         everything: dict[bytes, list[_Found]],
     ) -> None:
         told = future.metadata().offset
-        if (record.place, told) not in everything.get(record.value, ()):
-            found = everything.get(record.value)
+        found = everything.get(record.value, ())
+        if not any((life.place, offset) == (record.place, told) for life, offset in found):
             self._history.violate("acknowledged", f"{record.value!r} at {told}, but is {found}")
+
+
+def _is_twice(found: Sequence[_Found]) -> bool:
+    """Tell whether a record is twice in one life of a partition.
+
+    (A batch whose answer is lost may be sent again to the topic made in place of its own.)
+    """
+    return len(found) > len({life for life, _ in found})
 
 
 def _is_out_of_order(record: SentRecord) -> bool:

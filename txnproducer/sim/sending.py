@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from txnproducer._core.append_blocked import AppendBlocked, BlockReason
-from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._core.results import FlushTicket, FutureRecordMetadata
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from txnproducer.sim.faults import FaultKind
 from txnproducer.sim.history import Attempt, SentRecord
+from txnproducer.sim.interrupts import Interrupted
 from txnproducer.sim.options import COMPACTED_TOPIC, TOPIC
 from txnproducer.sim.process import Condition, Process, Script
 
@@ -67,7 +68,7 @@ def _draft(
         topic = "nowhere"
     elif drawn < _MISTAKE_RATE:
         filling = b"." * (process.config.max_request_size + 1)
-    elif drawn < 0.1:
+    elif drawn < process.simulator.compacted_rate:
         topic = COMPACTED_TOPIC
     is_keyed = topic == COMPACTED_TOPIC or drawn > 0.8
     # The largest values leave no room for a long key in the smallest buffers.
@@ -77,7 +78,7 @@ def _draft(
         key = None  # which the broker refuses
     partition = None
     if key is None and dice.random() < 0.7:
-        count = process.simulator.options.partition_count
+        count = process.simulator.partition_count(topic)
         # One that there is not: the topic might grow.
         partition = count if dice.random() < 0.004 else dice.randrange(count)
     if partitions is not None:
@@ -85,7 +86,7 @@ def _draft(
     headers = (("trace", b"1"), ("empty", None)) if dice.random() < 0.05 else ()
     is_mistake = (
         drawn < _MISTAKE_RATE
-        or partition == process.simulator.options.partition_count
+        or partition == process.simulator.partition_count(topic)
         or (topic == COMPACTED_TOPIC and key is None)
     )
     return Draft(
@@ -129,24 +130,42 @@ def send(
             outcome = yield from wait_to_append(process, draft, record, outcome, start_ms)
             if isinstance(outcome, FutureRecordMetadata):
                 break
+        append = partial(
+            core.append,
+            draft.topic,
+            draft.value,
+            draft.key,
+            draft.headers,
+            draft.partition,
+            start_ms,
+            record.on_delivery if record.is_watched else None,
+            process.now_ms,
+            outcome,
+        )
         try:
-            outcome = core.append(
-                draft.topic,
-                draft.value,
-                draft.key,
-                draft.headers,
-                draft.partition,
-                start_ms,
-                record.on_delivery if record.is_watched else None,
-                process.now_ms,
-                outcome,
-            )
+            outcome = process.simulator.interrupts.run(append)
         except KafkaError as error:
             return error
+        except Interrupted as interrupted:
+            for waiting in (outcome, interrupted.lost):
+                if isinstance(waiting, AppendBlocked):
+                    core.give_up_append(waiting)
+            return _after_interrupt(process, attempt, record, interrupted)
     told = outcome.metadata()
     record.place, record.future = TopicPartition(told.topic, told.partition), outcome
     attempt.records.append(record)
     return None
+
+
+def _after_interrupt(
+    process: Process, attempt: Attempt, record: SentRecord, interrupted: Interrupted
+) -> KafkaError | None:
+    """Go on without the record's future, as if nothing had been, or give the transaction up."""
+    record.is_sent = isinstance(interrupted.lost, FutureRecordMetadata)
+    attempt.interrupted.append(record)
+    if process.dice.random() < 1 / 2:
+        return None
+    return KafkaError("the application was interrupted", recovery="abort")
 
 
 def wait_to_append(
@@ -322,7 +341,12 @@ def look_at_futures(process: Process, attempt: Attempt) -> None:
 def flush(process: Process) -> Script:
     """Flush; every record's fate is known within the delivery time-out."""
     core = process.core
-    ticket = core.begin_flush(process.now_ms)
+    ticket: FlushTicket | None = None
+    while ticket is None:
+        try:
+            ticket = process.simulator.interrupts.run(partial(core.begin_flush, process.now_ms))
+        except Interrupted:
+            continue
     limit_ms = process.config.delivery_timeout_ms + process.simulator.slack_ms
     is_done = yield ticket.is_done, process.now_ms + limit_ms
     core.end_flush(ticket)

@@ -27,7 +27,7 @@ from txnproducer.errors import (
     UnsupportedVersionError,
 )
 from txnproducer.records import TopicPartition
-from txnproducer.sim.calls import Patience, call, close
+from txnproducer.sim.calls import Ended, Patience, call, close
 from txnproducer.sim.history import Attempt
 from txnproducer.sim.process import Condition, Process, Script
 from txnproducer.sim.sending import flush, send, sleep
@@ -357,7 +357,10 @@ class _HandedOverTransaction(UsualTransaction):
     def _commit_it(self) -> Generator[_Wait, bool, bool]:
         process = self._process
         yield from flush(process)
-        ended = yield from call(process, lambda: process.core.begin_lease(0))
+        patience = Patience(process)
+        ended = Ended(None, is_timed_out=True)
+        while ended.is_timed_out and patience.lasts():
+            ended = yield from call(process, lambda: process.core.begin_lease(0))
         if ended.error is None:
             self._attempt.is_leased = True
             resume(process, self._attempt, process.core.lease, ())

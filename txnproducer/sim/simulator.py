@@ -38,6 +38,7 @@ from txnproducer.errors import ErrorCode
 from txnproducer.sim.checkers import Checkers
 from txnproducer.sim.faults import FaultKind, Faults
 from txnproducer.sim.history import Attempt, CallbackError, Fence, History
+from txnproducer.sim.interrupts import Interrupts
 from txnproducer.sim.options import (
     COMPACTED_TOPIC,
     MIN_REQUESTS,
@@ -55,6 +56,9 @@ from txnproducer.sim.workload import idempotent_script, transactional_script
 # The safety phase ends after this, even if requests are rare because everything is broken.
 _LONGEST_SAFETY_MS = 240_000
 _CONSUME_EVERY_MS = 700
+# Of the records of a run; the second where that topic is made again.
+_COMPACTED_RATE = 0.1
+_RECREATED_RATE = 0.4
 # So many attempts each application makes after the healing, the last one a success.
 _PROOFS = 3
 # What markers, look-ups and reconnections may take, besides what the settings say.
@@ -146,6 +150,7 @@ class Simulator:
             options.burst,
             options.settings["request_timeout_ms"],
         )
+        self.interrupts = Interrupts(self.faults, self._new_dice("interrupts"))
         self.checkers = Checkers(self)
         self.trouble = Trouble(self, self._new_dice("trouble"))
         self.transactional_ids = [f"txn-{n}" for n in range(options.transactional_producers)]
@@ -179,6 +184,18 @@ class Simulator:
         """Return an offset that no transaction has committed."""
         self._offsets += 1
         return self._offsets
+
+    @property
+    def compacted_rate(self) -> float:
+        """How many records, at most, go to the compacted topic."""
+        is_recreated = FaultKind.TOPIC_RECREATED in self.options.intervals_ms
+        return _RECREATED_RATE if is_recreated else _COMPACTED_RATE
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions applications count upon."""
+        given = self.options.partition_count
+        may_grow = FaultKind.PARTITIONS_ADDED in self.options.intervals_ms
+        return self.cluster.topics.get(topic, given) if may_grow else given
 
     def group_of(self, process: Process) -> str:
         """Return the consumer group that a transactional id reads with."""
@@ -256,6 +273,8 @@ class Simulator:
 
     def handle(self, node_id: int, request: ClientRequest, sender: str, now_ms: int) -> Response:
         """Let a broker answer a request of a process."""
+        if isinstance(request.body, InitProducerIdRequest):
+            self.history.asked_for_identity[request.body.transactional_id or ""].add(sender)
         body = self.cluster.handle(node_id, request.body, now_ms)
         if isinstance(body, InitProducerIdResponse) and not body.error_code:
             self._note_fence(request.body, body, sender)
@@ -279,7 +298,8 @@ class Simulator:
     def _note_fence(self, request: Request, body: InitProducerIdResponse, sender: str) -> None:
         if not isinstance(request, InitProducerIdRequest) or request.transactional_id is None:
             return
-        ends = {place: log.log_end_offset for place, log in self.cluster.logs.items()}
+        logs = self.cluster.topology.all_logs()
+        ends = {life: log.log_end_offset for life, log in logs.items()}
         name = request.transactional_id
         acts = self.cluster.acts_of_time[name]
         self.history.fences.append(

@@ -18,6 +18,7 @@ from txnproducer._broker.transaction_metadata import TransactionMetadata, Transa
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer.errors import ErrorCode
 from txnproducer.sim.faults import FaultKind, Faults
+from txnproducer.sim.options import COMPACTED_TOPIC
 
 if TYPE_CHECKING:
     from txnproducer.sim.process import Process
@@ -34,6 +35,11 @@ _OTHER_FEATURE_RATE = 0.3
 _MOVED_TOO_RATE = 0.3
 _SOON_MS = 20
 _BLINK_MS = 40
+# Between the deletion of a topic and its creation.
+_GAPS_MS = (0, 50, 2000)
+_MOST_PARTITIONS = 8
+# For so long one broker refuses logins, or until all is mended.
+_REFUSING_MS = (500, 5000, 1 << 40)
 _LOWERED_MS = 600
 # Less than a batch of several of the records that are sent, and less than one of a large one.
 _LOWERED_LIMITS_BYTES = (110, 150, 300)
@@ -110,6 +116,8 @@ class Trouble:
         cluster.decide_offsets_append = _Appends(
             self._faults, dice, _OFFSETS_REFUSALS, _OFFSETS_KEPT, offsets
         ).decide
+        cluster.decide_wrong_topic_id = self._decide_wrong_topic_id
+        cluster.decide_refusal = self._decide_refusal
         self._events: dict[FaultKind, Callable[[int], bool]] = {
             FaultKind.UNREACHABLE: self._make_unreachable,
             FaultKind.LEADER_MOVED: self._move_leader,
@@ -125,6 +133,9 @@ class Trouble:
             FaultKind.LOGIN_REFUSED: self._refuse_login,
             FaultKind.ACCESS_BLINKED: self._blink,
             FaultKind.LIMIT_LOWERED: self._lower_limit,
+            FaultKind.LOGIN_REFUSED_BY_ONE: self._refuse_login_at_one,
+            FaultKind.TOPIC_RECREATED: self._recreate_topic,
+            FaultKind.PARTITIONS_ADDED: self._add_partitions,
         }
 
     def start(self) -> None:
@@ -164,6 +175,16 @@ class Trouble:
         if is_kept and changed.state is TransactionState.ONGOING:
             self._faults.openings_kept[changed.transactional_id] += 1
         return decision
+
+    def _decide_wrong_topic_id(self) -> ErrorCode:
+        """Say what a leader says that has not taken in, or has, that a topic is another one."""
+        return self._dice.choice((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID))
+
+    def _decide_refusal(self) -> ErrorCode:
+        """Call a transaction abortable, as any request of a transaction may be (KIP-1050)."""
+        if self._faults.happens(FaultKind.CALLED_ABORTABLE):
+            return ErrorCode.TRANSACTION_ABORTABLE
+        return ErrorCode.NONE
 
     def _decide_log_write_in_trouble(self) -> LogWrite:
         if self._faults.happens(FaultKind.LOG_WRITE_LOST):
@@ -284,6 +305,30 @@ class Trouble:
         cluster = self._simulator.cluster
         cluster.options = replace(cluster.options, max_message_bytes=limit_bytes)
 
+    def _recreate_topic(self, now_ms: int) -> bool:
+        """Delete the topic that no offsets are of; it is made again at once, or later."""
+        cluster = self._simulator.cluster
+        if COMPACTED_TOPIC not in cluster.topics:
+            return False
+        cluster.delete_topic(COMPACTED_TOPIC, now_ms)
+        gap_ms = self._dice.choice(_GAPS_MS)
+        self._simulator.call_at(now_ms + gap_ms, self._make_topic)
+        return True
+
+    def _make_topic(self, now_ms: int) -> None:
+        cluster, count = self._simulator.cluster, self._simulator.options.partition_count
+        if COMPACTED_TOPIC not in cluster.topics:
+            cluster.create_topic(COMPACTED_TOPIC, count, now_ms)
+
+    def _add_partitions(self, now_ms: int) -> bool:
+        cluster = self._simulator.cluster
+        name = self._dice.choice(list(cluster.topics))
+        count = cluster.topics[name]
+        if count >= _MOST_PARTITIONS:
+            return False
+        cluster.add_partitions(name, count + 1 + self._dice.randrange(2), now_ms)
+        return True
+
     def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002 - every event takes the time
         cluster = self._simulator.cluster
         if cluster.transaction_version >= 2:
@@ -332,6 +377,16 @@ class Trouble:
         self._later(300, accept)
         return False  # counted by the network, when somebody tries
 
+    def _refuse_login_at_one(self, now_ms: int) -> bool:
+        process, node_id = self._pick_process(), self._pick_node()
+        if process is None or self._simulator.options.cluster.node_count == 1:
+            return False
+        network = process.network
+        network.refusing.add(node_id)
+        network.lose_node(node_id, now_ms)
+        self._later(self._dice.choice(_REFUSING_MS), lambda _: network.refusing.discard(node_id))
+        return False  # counted by the network, when somebody tries
+
     def _crash_client(self, now_ms: int) -> bool:  # noqa: ARG002
         process = self._pick_process()
         if process is None:
@@ -363,9 +418,15 @@ class Trouble:
         self._limit_batches(self._simulator.options.cluster.max_message_bytes)
         for node_id in cluster.nodes:
             self._return_broker(node_id, now_ms)
+        if FaultKind.TOPIC_RECREATED in self._simulator.options.intervals_ms:
+            # Once more, while producers know it as it was: they have to find the new one.
+            if COMPACTED_TOPIC in cluster.topics:
+                cluster.delete_topic(COMPACTED_TOPIC, now_ms)
+            self._make_topic(now_ms)
         for process in self._simulator.processes:
             process.network.unreachable.clear()
             process.network.is_login_refused = False
+            process.network.refusing.clear()
         for _ in range(_MOVES_WHEN_HEALED):
             kind = self._dice.choice(_MILD)
             # As it happens in healthy clusters: nobody may fail over that.

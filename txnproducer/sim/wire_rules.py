@@ -16,7 +16,8 @@ Rules of one partition under one identity (producer id and epoch):
   `retries` allows, nor again before `retry_backoff_ms`, unless the leader has changed. Nor does a
   producer go on asking coordinators that have told it that it is fenced.
 * "identity": once a transactional producer has an identity, it asks for another one with it
-  (KIP-360): otherwise it would fence a newer producer of its id.
+  (KIP-360): otherwise it would fence a newer producer of its id. No epoch of transactions v1 is
+  gone on with after the upgrade to v2.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ class WireRules:
         self._own_id = config.transactional_id
         self._identity = ProducerIdAndEpoch.NONE
         self.member = ConsumerGroupMetadata("")
+        # The identities under which it has written transactions v1.
+        self._of_v1: set[ProducerIdAndEpoch] = set()
         self._numbers: dict[tuple[TopicPartition, int, int], _Numbers] = {}
         # Batches that were not acknowledged, by their records; and those that were on their way
         # when one of their partition was refused for good.
@@ -169,6 +172,7 @@ class WireRules:
 
     def sent(self, body: Request) -> None:
         """Look at a request that goes on its way."""
+        self._check_version(body)
         if isinstance(body, TxnOffsetCommitRequest):
             self._check_member(body)
         elif isinstance(body, InitProducerIdRequest):
@@ -179,7 +183,7 @@ class WireRules:
             return
         for part in body.partitions:
             header = read_header(part.records)
-            if header.producer_id < 0:
+            if header.producer_id < 0 or self._is_of_a_new_topic(part):
                 continue
             key = (part.topic_partition, header.producer_id, header.producer_epoch)
             numbers = self._numbers.get(key)
@@ -207,6 +211,20 @@ class WireRules:
             records = batch[BATCH_OVERHEAD_BYTES:]
             self._open[part.topic_partition][records] = batch
             self._check_patience(part.topic_partition, records)
+
+    def _check_version(self, body: Request) -> None:
+        """Look that transactions v2 are begun under an epoch of their own."""
+        if not isinstance(body, EndTxnRequest):
+            return
+        identity = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
+        if not body.is_transaction_v2_enabled:
+            self._of_v1.add(identity)
+        elif identity in self._of_v1:
+            self._history.violate("identity", f"{self._name}: v2 under {identity}, which is v1's")
+
+    def _is_of_a_new_topic(self, part: ProducePartition) -> bool:
+        """Tell whether a batch's topic was deleted before: numbers may begin anew, or go on."""
+        return self._simulator.cluster.topology.generations[part.topic_partition.topic] > 0
 
     def _check_patience(self, place: TopicPartition, records: bytes) -> None:
         """Look how often a batch was sent, and how soon after it was refused."""
@@ -313,6 +331,8 @@ class WireRules:
         if not isinstance(request, ProduceRequest):
             return
         for part in request.partitions:
+            if self._is_of_a_new_topic(part):
+                continue
             header = read_header(part.records)
             key = (part.topic_partition, header.producer_id, header.producer_epoch)
             if key in self._numbers and (places is None or part.topic_partition in places):

@@ -32,6 +32,7 @@ from txnproducer.sim.calls import (
     see_who_waits_refused,
 )
 from txnproducer.sim.history import Attempt
+from txnproducer.sim.interrupts import Interrupted
 from txnproducer.sim.options import TOPIC
 from txnproducer.sim.process import Condition, Process, Script
 from txnproducer.sim.row_sending import send_rows
@@ -129,7 +130,7 @@ class UsualTransaction:
     def run(self) -> Generator[tuple[Condition, int], bool, bool]:
         """Make it; return whether the producer can go on."""
         try:
-            self._process.core.begin_transaction()
+            self._begin()
         except KafkaError as refusal:
             self._attempt.claim = "aborted"
             self._failed(refusal)
@@ -150,6 +151,15 @@ class UsualTransaction:
             return False
         have_somebody_wait(self._process)
         return (yield from self._abort_it())
+
+    def _begin(self) -> None:
+        process = self._process
+        try:
+            process.simulator.interrupts.run(process.core.begin_transaction)
+        except Interrupted:
+            # As a program does that looks where it is before it goes on.
+            if not process.manager.has_ongoing_transaction:
+                self._begin()
 
     def _failed(self, error: KafkaError) -> None:
         attempt = self._attempt
