@@ -278,8 +278,8 @@ MUTANTS = (
     Mutant(
         "offsets-without-adding-the-group",
         "transaction_manager.py",
-        "self._queue.push(commit if is_v2 else AddOffsetsToTxnHandler(self, commit))",
-        "self._queue.push(commit)",
+        "handler = commit if is_v2 else AddOffsetsToTxnHandler(self, commit)",
+        "handler = commit",
         "with v1, too, the group is added with its first offsets",
     ),
     Mutant(
