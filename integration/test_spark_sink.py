@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -264,6 +266,55 @@ def test_all_of_sparks_columns_arrive(spark, kafka, topic, sink):
         (0, None, None),
         (1, b"k", b"binary"),
     ]
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_columns_are_read_in_any_case_as_sparks_own_sink_reads_them(
+    spark, kafka, topic, sink, atomicity
+):
+    frame = keyed(spark, 30).selectExpr("key AS KEY", "value AS Value", "1 AS other")
+    writer = sink(atomicity=atomicity)
+    writer.write(frame, 0)
+    assert writer.write(keyed(spark, 30), 0).transactions == 0, "the same rows"
+    with pytest.raises(SchemaError, match="`Value` and `value` are one"):
+        writer.write(frame.selectExpr("Value", "Value AS value"), 1)
+    if atomicity == "partition":
+        rows = keyed(spark, 10, first=30, partitions=2).selectExpr("KEY", "value AS VALUE")
+        rows.foreachPartition(writer.partition_writer(1, writers=2))
+    else:
+        writer.write(keyed(spark, 10, first=30).selectExpr("KEY", "value AS VALUE"), 1)
+    writer.close()
+    wait_for(kafka, topic, expected(40))
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_an_interpreter_without_the_package_is_named_in_one_sentence(
+    spark, kafka, topic, sink, atomicity, tmp_path, monkeypatch
+):
+    # As where PYSPARK_PYTHON is not set on the executors. What else Spark needs is there.
+    needed = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "dateutil", "pytz", "six.py"}
+    for found in sysconfig_paths():
+        for each in found.iterdir():
+            if each.name in needed or each.name.partition("-")[0] in needed:
+                (tmp_path / each.name).symlink_to(each)
+    python = tmp_path / "python"
+    bare = getattr(sys, "_base_executable", sys.executable)
+    python.write_text(f'#!/bin/sh\ncd "{tmp_path}"; PYTHONPATH="{tmp_path}" exec "{bare}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    writer = sink(atomicity=atomicity)
+    with pytest.raises(SinkError) as caught:
+        writer.write(keyed(spark, 10), 0)
+    writer.close()
+    told = str(caught.value)
+    assert f"({python}) has no package txnproducer: install it there" in told
+    assert "PYSPARK_PYTHON" in told
+    assert "\n" not in told, "one sentence"
+    assert seen(kafka, topic) == []
+
+
+def sysconfig_paths():
+    return {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
 
 
 def test_what_does_not_fit_is_refused_on_the_driver(spark, topic, sink):

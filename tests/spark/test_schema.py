@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from txnproducer.spark.errors import SchemaError
 from txnproducer.spark.schema import written_columns
 
 
@@ -13,8 +14,15 @@ class Frame:
     def __init__(self, *columns: str) -> None:
         self.columns = list(columns)
 
-    def select(self, columns: list[str]) -> list[str]:
-        return columns
+    def select(self, columns: list[str]) -> Selected:
+        return Selected(columns)
+
+
+class Selected(list[str]):
+    """The columns that were selected, renamed where that was asked for."""
+
+    def toDF(self, *names: str) -> Selected:  # noqa: N802
+        return Selected(names)
 
 
 @pytest.mark.parametrize(
@@ -25,10 +33,16 @@ class Frame:
         (("topic", "value"), None, True, None),
         (("value", "headers"), "t", False, ["value"]),
         (("value", "headers"), "t", True, None),
-        (("value", "value"), "t", True, ["value", "value"]),  # Spark says that it is ambiguous
+        (("Value", "KEY", "other"), "t", True, ["value", "key"]),
     ],
 )
-def test_only_what_is_written_is_selected(columns, topic, has_headers, wanted):
+def test_only_what_is_written_is_selected_by_kafkas_names(columns, topic, has_headers, wanted):
     frame = Frame(*columns)
     found = written_columns(frame, topic, has_headers)
     assert found is frame if wanted is None else found == wanted
+
+
+def test_columns_that_kafka_cannot_tell_apart_are_refused():
+    for columns in (("value", "value"), ("value", "Value")):
+        with pytest.raises(SchemaError, match="are one to Kafka"):
+            written_columns(Frame(*columns), "t", True)

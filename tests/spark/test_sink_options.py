@@ -6,12 +6,17 @@ import pickle
 import re
 
 import pytest
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark import ExactlyOnceKafkaSink, SchemaError
+from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.options import SinkSettings, read_settings
-from txnproducer.spark.schema import Record, check_schema, to_record
+from txnproducer.spark.schema import Record, RowReader, check_schema, to_record
+
+pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
+pyspark_sql = pytest.importorskip("pyspark.sql", reason="Spark is of the extra spark")
 
 SERVERS = "127.0.0.1:9092"
 
@@ -239,6 +244,48 @@ def test_a_jaas_line_is_read_for_tasks_and_driver(mechanism, module):
     assert tasks.security["sasl_plain_password"] == "secret"
 
 
+class Tokens(AbstractTokenProvider):
+    def token(self):
+        return "a.b.c"
+
+    def extensions(self):
+        return {"logicalCluster": "lkc-1"}
+
+
+TOKENS = Tokens()
+NO_PROVIDER = "a token"
+
+
+@pytest.mark.parametrize("name", ["Tokens", "TOKENS"])
+@pytest.mark.parametrize("option", ["sasl_oauth_token_provider", "SASL.OAuth.Token.Provider"])
+def test_a_token_provider_is_given_by_its_dotted_name(name, option):
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    options = {f"kafka.{key}": value for key, value in given.items()}
+    read = settings(**options, **{f"kafka.{option}": f"{__name__}.{name}"})
+    there = pickle.loads(pickle.dumps(read))  # as it comes to a task
+    assert there == read, "connections to the ledger are kept by equal settings"
+    config = ProducerConfig.from_properties(there.producer)
+    for security in (config.security, there.security):
+        provider = security["sasl_oauth_token_provider"]
+        assert isinstance(provider, AbstractTokenProvider)
+        assert (provider.token(), provider.extensions()) == ("a.b.c", {"logicalCluster": "lkc-1"})
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (TOKENS, "is a Tokens: an object does not reach the tasks.*dotted name"),
+        ("no_such_module.provider", "cannot be imported.*dotted name"),
+        (f"{__name__}.MISSING", "cannot be imported"),
+        ("", "cannot be imported"),
+        (f"{__name__}.NO_PROVIDER", "is a str: it must be"),
+    ],
+)
+def test_a_token_provider_that_tasks_cannot_import_is_refused(value, told):
+    with pytest.raises(InvalidConfigurationError, match=told):
+        settings(**{"kafka.sasl_oauth_token_provider": value})
+
+
 def test_a_jaas_line_that_cannot_be_read_is_refused_without_showing_it():
     with pytest.raises(InvalidConfigurationError, match="PlainLoginModule required") as caught:
         settings(
@@ -291,6 +338,28 @@ def test_the_sink_can_be_pickled():
 def test_a_column_that_does_not_fit_is_named(columns, topic, message):
     with pytest.raises(SchemaError, match=message):
         check_schema(columns, topic)
+
+
+def test_columns_are_read_in_any_case():
+    check_schema([("Value", "string"), ("KEY", "binary"), ("Topic", "string")], None)
+    with pytest.raises(SchemaError, match="`KEY` is double"):
+        check_schema([("Value", "string"), ("KEY", "double")], "t")
+    for pair in ([("value", "string"), ("VALUE", "string")], [("key", "int"), ("key", "int")]):
+        with pytest.raises(SchemaError, match=rf"`{pair[0][0]}` and `{pair[1][0]}` are one"):
+            check_schema([*pair, ("Value2", "string")], "t")
+
+
+def test_rows_and_arrow_batches_with_columns_in_any_case_become_the_same_records():
+    written = [pyspark_sql.Row(Value="v", KEY=b"k", other=1)]
+    assert list(RowReader("t").records(written)) == [Record("t", None, b"k", b"v", ())]
+    with pytest.raises(SchemaError, match="are one"):
+        list(RowReader("t").records([pyspark_sql.Row(Value="v", value="v")]))
+    digests = []
+    for names in (["value", "key", "other"], ["Value", "KEY", "OTHER"]):
+        rows = ArrowRows([pa.RecordBatch.from_arrays([["v"], ["k"], [1]], names)], "t")
+        rows.read()
+        digests.append((rows.digest.count, rows.digest.hex()))
+    assert digests[0] == digests[1]
 
 
 def test_columns_that_kafka_does_not_know_are_left_alone():

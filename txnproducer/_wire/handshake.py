@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -78,7 +78,7 @@ class SaslLogin:
     client_id: str
     host: str
     mechanism: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(repr=False)
     authenticate_version: int
 
 

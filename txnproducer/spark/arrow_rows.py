@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from txnproducer._columns import Block, arrow_blocks
 from txnproducer.spark.digest import Digest
 from txnproducer.spark.errors import SchemaError
+from txnproducer.spark.schema import own_columns
 from txnproducer.spark.topic_partitions import TopicPartitions
 
 _Part: TypeAlias = tuple[str, Any]
@@ -57,7 +58,7 @@ class ArrowRows:
         partitions: TopicPartitions | None = None,
     ) -> None:
         self.digest = Digest()
-        self._batches = iter(batches)
+        self._batches = map(_named, batches)
         self._topic = topic
         self._partitions = partitions
         self._names = _WRITTEN if include_headers else tuple(n for n in _WRITTEN if n != "headers")
@@ -112,6 +113,14 @@ class ArrowRows:
             yield self._topic, rows
             return
         yield from _cut(rows, batch.column("topic"))
+
+
+def _named(batch: Any) -> Any:
+    """Return a batch with Kafka's names of the columns, which may be written in any case."""
+    kafkas = {name: own for own, name in own_columns(batch.schema.names).items()}
+    if all(own == name for name, own in kafkas.items()):
+        return batch
+    return batch.rename_columns([kafkas.get(name, name) for name in batch.schema.names])
 
 
 def _cut(rows: Any, topics: Any) -> Iterator[_Part]:

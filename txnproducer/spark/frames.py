@@ -32,7 +32,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark.errors import SinkError
-from txnproducer.spark.session import is_connect, raise_if_stopped
+from txnproducer.spark.session import is_connect, naming_interpreter, raise_if_stopped
 from txnproducer.spark.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +72,8 @@ def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
         InvalidConfigurationError: nobody can count them here.
     """
     if not is_connect(frame):
-        return CountedPartitions(frame, work)
+        with naming_interpreter(frame):
+            return CountedPartitions(frame, work)
     if count is None:
         raise InvalidConfigurationError(
             "writers is needed here: Spark Connect does not tell how many partitions a frame has. "
@@ -93,6 +94,7 @@ class CountedPartitions:
     def __init__(self, frame: Any, work: Work) -> None:
         # So that no job of somebody else's, in a JVM that mixes up properties, is taken for ours.
         self._token = secrets.token_hex(8)
+        self._frame = frame
         self._context = frame.sparkSession.sparkContext
         self._rdd = frame.mapInArrow(_as_function(_Task(work, self._token)), _REPORTS).rdd
         self.count: int = self._rdd.getNumPartitions()
@@ -103,7 +105,8 @@ class CountedPartitions:
         context, text = self._context, _written(_Order(self._token, self.count, order))
         context.setLocalProperty(_PROPERTY, text)
         try:
-            rows = self._rdd.collect()
+            with naming_interpreter(self._frame):
+                rows = self._rdd.collect()
         finally:
             context.setLocalProperty(_PROPERTY, None)
         return _complete(rows, self.count)
@@ -130,7 +133,8 @@ class FixedPartitions:
     def run(self, order: Any) -> list[Any]:
         """Run all tasks with an order; return their reports, by partition."""
         task = _Task(self._work, "", _Order("", self.count, order))
-        rows = self._frame.mapInArrow(_as_function(task), _REPORTS).collect()
+        with naming_interpreter(self._frame):
+            rows = self._frame.mapInArrow(_as_function(task), _REPORTS).collect()
         if not rows:  # a task always reports, so there was none
             return [self._work(order, number, ()) for number in range(self.count)]
         return _complete(rows, self.count)

@@ -20,7 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from txnproducer.admin import DEFAULT_TIMEOUT, again_while_passing, connect, our_errors
@@ -38,7 +38,7 @@ class _Kept:
     """A client, with what it was made for; closed by its stack."""
 
     servers: str
-    security: Mapping[str, Any]
+    security: Mapping[str, Any] = field(repr=False)
     client: Any
     stack: contextlib.ExitStack
     process: int

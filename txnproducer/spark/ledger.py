@@ -18,7 +18,7 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from txnproducer.admin import committed_offsets, group_ids
@@ -62,7 +62,7 @@ class Ledger:
     bootstrap_servers: str
     sink_id: str
     topic: str
-    security: Mapping[str, Any]
+    security: Mapping[str, Any] = field(repr=False)
 
     def transactional_id(self, partition: int) -> str:
         """Return the id that writes a Spark partition, the same for ever."""

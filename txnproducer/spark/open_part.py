@@ -84,7 +84,7 @@ class PartWriter:
 
     ledger: Ledger
     rules: LedgerRules
-    settings: Mapping[str, str]
+    settings: Mapping[str, Any] = field(repr=False)
     reader: RowReader
     on_event: OnEvent | None = None
     takes_arrow: bool = False

@@ -17,17 +17,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.token_providers import NamedTokenProvider, provider_of
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 15 * 60 * 1000
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
+_PROVIDER_SETTING: Final = "sasl_oauth_token_provider"
 # Of a transactional producer, as all of the sink's are; checked without knowing its partitions.
 _PLACEHOLDER: Final = {"transactional.id": "of-each-partition"}
 # What such a producer can't do without.
@@ -85,8 +87,8 @@ class SinkSettings:
     on_replay_mismatch: str
     on_foreign_ledger: str
     first_batch_id: int
-    producer: Mapping[str, str]
-    security: Mapping[str, Any]
+    producer: Mapping[str, Any] = field(repr=False)
+    security: Mapping[str, Any] = field(repr=False)
 
     @property
     def is_whole(self) -> bool:
@@ -235,27 +237,40 @@ def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
         )
 
 
-def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
     """Tell the sink's own options from the producer's settings; both without their case.
 
     Returns:
         The sink's, the producer's, and how the names of the latter were written.
     """
     own: dict[str, Any] = {}
-    producer: dict[str, str] = {}
+    producer: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     for written, value in options.items():
         name = written.lower()
         if name.startswith(_KAFKA):
             setting = name.removeprefix(_KAFKA)
             _refuse_setting(written, setting, value)
-            _put(producer, setting, str(value), written)
+            _put(producer, setting, _setting(written, setting, value), written)
             spelled[setting] = written
         elif name in _BY_LOWER_NAME:
             _put(own, _BY_LOWER_NAME[name].name, value, written)
         elif name not in _OF_SPARK:
             raise UnknownConfigError(f"{written} is not an option of the sink{_near(written)}")
     return own, producer, spelled
+
+
+def _setting(written: str, setting: str, value: Any) -> Any:
+    """Return a setting of the producer as the tasks get it."""
+    if setting.replace(".", "_") != _PROVIDER_SETTING:
+        return str(value)
+    if not isinstance(value, str):
+        raise InvalidConfigurationError(
+            f"{written} is a {type(value).__name__}: an object does not reach the tasks. Give its "
+            "dotted name, such as 'mypackage.tokens.provider', which driver and tasks import"
+        )
+    provider_of(value)  # found out here, and not in a task
+    return NamedTokenProvider(value)
 
 
 def _put(found: dict[str, Any], name: str, value: Any, written: str) -> None:
@@ -296,7 +311,7 @@ def _check_given(argument: str, value: Any, option: str) -> None:
         raise InvalidConfigurationError(f"{argument} is missing: give it, or the option {option}")
 
 
-def _security(producer: Mapping[str, str], written: Mapping[str, str]) -> dict[str, Any]:
+def _security(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict[str, Any]:
     """Check the producer's settings here, on the driver; return those for logging in.
 
     Args:

@@ -28,8 +28,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
@@ -81,7 +81,7 @@ class PartCommits:
 
     ledger: Ledger
     rules: LedgerRules
-    settings: Mapping[str, str]
+    settings: Mapping[str, Any] = field(repr=False)
     on_replay_mismatch: str = "stop"
     on_event: OnEvent | None = None
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from txnproducer.config import ProducerConfig
@@ -101,7 +101,7 @@ class ParticipantTask:
         on_event: told what happens, in the task's process.
     """
 
-    settings: Mapping[str, str]
+    settings: Mapping[str, Any] = field(repr=False)
     topic: str | None
     include_headers: bool
     places: tuple[int, ...]

@@ -76,7 +76,7 @@ class BatchPlan:
 
     ledger: Ledger
     rules: LedgerRules
-    producer: Mapping[str, str]
+    producer: Mapping[str, Any] = field(repr=False)
     topic: str | None
     batch_id: int
     query_id: str

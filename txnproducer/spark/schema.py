@@ -8,11 +8,13 @@ Must not know: sessions, transactions.
     topic      string; required unless the option `topic` is given, which wins
     partition  int
     headers    array<struct<key:string,value:binary>>
+
+Names of columns are read in any case, as Spark reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -50,10 +52,13 @@ def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
     Raises:
         SchemaError: naming the column, its type, and what it should be.
     """
-    found = dict(columns)
+    kinds = list(columns)
+    written = own_columns(name for name, _ in kinds)
+    found = {name: dict(kinds)[written[name]] for name in written}
     if "value" not in found:
+        there = ", ".join(name for name, _ in kinds) or "no columns"
         raise SchemaError(
-            f"the column `value` is missing; there are {', '.join(found) or 'no columns'}. Kafka "
+            f"the column `value` is missing; there are {there}. Kafka "
             "records are made of value, and optionally key, topic, partition and headers: select "
             "and cast them first"
         )
@@ -62,13 +67,36 @@ def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
             "no topic: give the sink the option `topic`, or the frame a column `topic`"
         )
     for name, kind in found.items():
-        allowed = _TYPES.get(name)
-        if allowed is None:
-            continue  # as Spark's own sink does: other columns are not written
-        if kind not in allowed:
+        if kind not in _TYPES[name]:
             raise SchemaError(
-                f"the column `{name}` is {kind}; it must be {' or '.join(allowed)}: cast it first"
+                f"the column `{written[name]}` is {kind}; it must be "
+                f"{' or '.join(_TYPES[name])}: cast it first"
             )
+
+
+def own_columns(names: Iterable[str]) -> dict[str, str]:
+    """Return the columns that are written: Kafka's name of each, to the name that it has.
+
+    As Spark's own sink does, others are left out.
+
+    Args:
+        names: of a frame's columns.
+
+    Raises:
+        SchemaError: two of them differ in their case alone.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        own = name.lower()
+        if own not in _TYPES:
+            continue
+        if own in found:
+            raise SchemaError(
+                f"the columns `{found[own]}` and `{name}` are one to Kafka, since names are read "
+                "in any case: drop or rename one of them"
+            )
+        found[own] = name
+    return found
 
 
 def written_columns(frame: Any, topic: str | None, include_headers: bool) -> Any:
@@ -82,12 +110,14 @@ def written_columns(frame: Any, topic: str | None, include_headers: bool) -> Any
     left_out = {"topic"} if topic is not None else set()
     if not include_headers:
         left_out.add("headers")
-    columns = frame.columns
-    wanted = [name for name in columns if name in _TYPES and name not in left_out]
-    # A selection that selects nothing costs Spark's driver a twentieth of a second nevertheless;
-    # of columns that share a name it tells.
-    is_as_wanted = wanted == columns and len(set(columns)) == len(columns)
-    return frame if is_as_wanted else frame.select(wanted)
+    columns = own_columns(frame.columns)
+    wanted = [name for name in columns if name not in left_out]
+    # A selection that selects nothing costs Spark's driver a twentieth of a second nevertheless.
+    if wanted == frame.columns:
+        return frame
+    written = [columns[name] for name in wanted]
+    chosen = frame.select(written)
+    return chosen if written == wanted else chosen.toDF(*wanted)
 
 
 @dataclass(frozen=True)
@@ -106,13 +136,25 @@ class RowReader:
 
     def records(self, rows: Iterable[Any]) -> Iterator[Record]:
         """Turn rows of one frame into records."""
-        names: frozenset[str] | None = None
+        columns: dict[str, str] | None = None
         for row in rows:
-            if names is None:
-                names = frozenset(row.__fields__)
-                if not self.include_headers:
-                    names -= {"headers"}
-            yield to_record(row, names, self.topic)
+            if columns is None:
+                columns = own_columns(row.__fields__)
+                names = frozenset(columns) - (set() if self.include_headers else {"headers"})
+                is_as_written = all(own == name for own, name in columns.items())
+            yield to_record(row if is_as_written else _Renamed(row, columns), names, self.topic)
+
+
+class _Renamed:
+    """A row whose columns are written in another case."""
+
+    __slots__ = ("_columns", "_row")
+
+    def __init__(self, row: Any, columns: Mapping[str, str]) -> None:
+        self._row, self._columns = row, columns
+
+    def __getitem__(self, name: str) -> Any:
+        return self._row[self._columns[name]]
 
 
 def to_record(row: Any, names: frozenset[str], topic: str | None) -> Record:

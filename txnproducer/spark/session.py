@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ _INTERRUPTED: Final = (
     "query again to go on (py4j.protocol.Py4JJavaError: An error occurred while calling Spark: "
     "java.lang.InterruptedException)"
 )
+_NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named 'txnproducer\b")
 # The failure of a task has the text of the task's error in it. That error is no stop: a task is
 # interrupted whenever its executor is lost or its stage is over.
 _OF_A_TASK: Final = "Job aborted due to stage failure"
@@ -177,6 +179,29 @@ def raise_if_stopped(context: Any) -> None:
         raise StoppedError("Spark was stopped: what is not committed is not written")
     # A thread with its interrupt pending does not begin to sleep, but raises.
     context._jvm.java.lang.Thread.sleep(0)  # noqa: SLF001 - the thread that PySpark pins to ours
+
+
+@contextlib.contextmanager
+def naming_interpreter(df: Any) -> Iterator[None]:
+    """Say in one sentence that the tasks of a block were run by a Python without this package.
+
+    Args:
+        df: the frame whose tasks they are.
+
+    Raises:
+        SinkError: they were.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _NO_PACKAGE.search(str(error)):
+            raise
+        python = "PYSPARK_PYTHON" if is_connect(df) else _context_of(df).pythonExec
+        raise SinkError(
+            f"the Python that runs Spark's tasks ({python}) has no package txnproducer: install "
+            "it there with the extra `spark`, or set PYSPARK_PYTHON (or spark.pyspark.python) to "
+            "an interpreter on the executors that has it. No row was written"
+        ) from None
 
 
 def rdd_of(frame: Any) -> Any:

@@ -38,9 +38,9 @@ class ClusterLayout:
     """All that the nodes of a cluster have in common."""
 
     ports: Sequence[NodePorts]
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     sasl_mechanisms: Sequence[str] = ()
-    users: Mapping[str, str] = field(default_factory=dict)
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
     keystore_pem: Path | None = None
     truststore_pem: Path | None = None
 

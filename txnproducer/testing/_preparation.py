@@ -10,7 +10,7 @@ import base64
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ._config import HOST, ClusterLayout, NodePorts, server_properties, to_properties
@@ -66,8 +66,8 @@ class ClusterPlan:
     nodes: int
     listeners: Sequence[str]
     sasl_mechanisms: Sequence[str]
-    users: Mapping[str, str]
-    settings: Mapping[str, str]
+    users: Mapping[str, str] = field(repr=False)
+    settings: Mapping[str, str] = field(repr=False)
     features: Mapping[str, int]
     port: int | None
 

@@ -1,0 +1,65 @@
+"""A token provider by its dotted name: an object that driver and tasks each import for themselves.
+
+Why it exists: settings reach the tasks in their closure, and a provider holds what cannot be
+pickled, such as a session with an identity provider, or a secret.
+Owns: the import, what may stand under the name. Must not know: tokens, Spark.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from txnproducer._wire.kafka_python import AbstractTokenProvider
+from txnproducer.errors import InvalidConfigurationError
+
+
+@dataclass(frozen=True)
+class NamedTokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    """Stands for the provider of a name, which is imported when a token is needed.
+
+    Attributes:
+        name: dotted, of a provider, or of a class or function without arguments that makes one.
+    """
+
+    name: str
+
+    def token(self) -> str:
+        """Return the provider's token."""
+        return str(provider_of(self.name).token())
+
+    def extensions(self) -> Any:
+        """Return the provider's extensions."""
+        return provider_of(self.name).extensions()
+
+
+@functools.cache
+def provider_of(name: str) -> Any:
+    """Return the provider of a name; one for each process.
+
+    Raises:
+        InvalidConfigurationError: it cannot be imported, or is no provider.
+    """
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidConfigurationError(
+            f"sasl_oauth_token_provider={name!r} cannot be imported ({error}): give a dotted name "
+            "such as 'mypackage.tokens.provider', in a module that the driver and the executors "
+            "can import"
+        ) from error
+    provider = found() if callable(found) and not _is_provider(found) else found
+    if not _is_provider(provider):
+        raise InvalidConfigurationError(
+            f"sasl_oauth_token_provider={name!r} is a {type(provider).__name__}: it must be an "
+            "instance of kafka-python's AbstractTokenProvider, or a class or function that makes "
+            "one without arguments"
+        )
+    return provider
+
+
+def _is_provider(found: Any) -> bool:
+    return isinstance(found, AbstractTokenProvider)
