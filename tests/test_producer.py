@@ -917,6 +917,21 @@ def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
     assert client.is_closed
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_producer_that_was_dropped_with_a_transaction_open_is_in_the_log(
+    client, caplog, is_open
+):
+    one = TransactionalProducer("boot:9092", "txn", linger_ms=0)
+    one.init_transactions()
+    if is_open:
+        one.begin_transaction()
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        del one
+    told = "was dropped with a transaction open, which is aborted" in caplog.text
+    assert told == is_open
+    wait_for(lambda: client.is_closed)
+
+
 def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():
     class Producer:
         pass

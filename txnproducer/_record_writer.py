@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import random
 import warnings
 from collections.abc import Callable
@@ -49,6 +50,8 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import ClaimRefusedError, KafkaError
 
 __all__ = ["OnDelivery", "RecordWriter"]
+
+_LOG = logging.getLogger(__name__)
 
 OnDelivery = DeliveryCallback
 
@@ -448,6 +451,13 @@ class RecordWriter(_UsualSender):
         # has been closed before that (`_live_producers`); one that was never made has no refusal.
         if getattr(self, "_refusal", True) is None:
             warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 2)
+            manager = self._core.transaction_manager
+            if manager is not None and manager.has_ongoing_transaction:
+                _LOG.warning(
+                    "%r was dropped with a transaction open, which is aborted: use `with`, or"
+                    " call close()",
+                    self,
+                )
             self._io.orphan()
 
     def __reduce__(self) -> NoReturn:

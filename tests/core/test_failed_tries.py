@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness import CoreHarness
 from txnproducer._core.append_blocked import AppendBlocked
+from txnproducer._core.failed_tries import caused_by
 from txnproducer._protocol.events import (
     Channel,
     ConnectionEvent,
@@ -164,3 +165,9 @@ def test_a_producer_that_knows_the_cluster_goes_on_without_bootstrap_hosts(harne
         unknown(harness, 0, node_id)
         unknown(harness, 5000, node_id)
     assert not harness.core.failed_tries.has_no_host
+
+
+def test_without_failed_tries_an_error_has_no_causes():
+    error = caused_by(KafkaTimeoutError("late"), ())
+    assert error.causes == ()
+    assert error.__cause__ is None

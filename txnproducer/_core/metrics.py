@@ -50,7 +50,7 @@ class _Stat:
     def average(self, now_ms: int) -> float:
         self._roll(now_ms)
         count = self._count + self._last_count
-        return (self._sum + self._last_sum) / count if count else float("nan")
+        return (self._sum + self._last_sum) / count if count else 0.0
 
     def maximum(self, now_ms: int) -> float:
         self._roll(now_ms)
@@ -97,7 +97,7 @@ class Metrics:
         self._totals[key] = self._totals.get(key, 0.0) + duration_ns
 
     def snapshot(self, now_ms: int) -> dict[str, float]:
-        """Return all of them by name; an average of nothing is NaN, as in Java."""
+        """Return all of them by name; an average of nothing is 0.0 (NaN in Java)."""
         values = dict(self._totals)
         for name, stat in self._rates.items():
             values[f"{name}-rate"] = stat.rate(now_ms)

@@ -255,8 +255,11 @@ class SharedTransactionManager(TransactionManager):
             _check_receipt(receipt, lease, adopted)
             adopted[receipt.claim] = receipt
         is_written = any(receipt.partitions for receipt in adopted.values())
+        new = [receipt for claim, receipt in adopted.items() if claim not in self._receipts]
+        count = sum(each.record_count for receipt in new for each in receipt.partitions)
         self._receipts = adopted
         self._is_started |= is_written
+        self._record_count += count
         if len(adopted) == len(lease.claims):
             self.may_have_begun = False
 

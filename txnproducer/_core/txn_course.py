@@ -52,6 +52,13 @@ from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPart
 
 _LOG = logging.getLogger(__name__)
 
+_ENDED = logging.getLogger("txnproducer.transactions")
+_ENDED_LINE = (
+    "transactional_id=%(transactional_id)r producer_id=%(producer_id)d"
+    " producer_epoch=%(producer_epoch)d version=%(version)d outcome=%(outcome)s ms=%(ms)s"
+    " records=%(records)d cause=%(cause)s"
+)
+
 _S = TransactionState
 
 Outcome: TypeAlias = Literal["open"] | ResolvedOutcome
@@ -105,6 +112,8 @@ class TransactionCourse(TxnRequestFlow):
         self._has_lost_init = False
         self.commit_result: TransactionalRequestResult | None = None
         self.is_half_way = False
+        self._record_count = 0
+        self._cause: KafkaError | None = None
         self.is_transaction_v2_enabled = False
         self._is_v2_enabled_next = False
         self._features_epoch = -1
@@ -207,7 +216,41 @@ class TransactionCourse(TxnRequestFlow):
         """See `TransactionStateMachine`."""
         if error is not None:
             self._note_loss(error)
+            self._cause = error
         super().transition_to(target, error)
+        if target is _S.FATAL_ERROR and self.outcome == "open":
+            self._tell_end(self._outcome_when_fatal)
+
+    def _on_poisoned(self, error: KafkaError) -> None:
+        self._cause = error
+        super()._on_poisoned(error)
+        if self.outcome == "open":
+            self._tell_end(self._outcome_when_fatal)
+
+    # --- the public line about each transaction -------------------------------------------------
+
+    @property
+    def _outcome_when_fatal(self) -> ResolvedOutcome:
+        is_unknown = self._end_txn is not None and self._end_txn.may_be_committed
+        return "unknown" if is_unknown else "aborted"
+
+    def _tell_end(self, outcome: ResolvedOutcome) -> None:
+        """Log the end of the transaction, for operators; the record's `args` are its values."""
+        if not _ENDED.isEnabledFor(logging.INFO):
+            return
+        _ENDED.info(
+            _ENDED_LINE,
+            {
+                "transactional_id": self.transactional_id,
+                "producer_id": self.producer_id_and_epoch.producer_id,
+                "producer_epoch": self.producer_id_and_epoch.producer_epoch,
+                "version": 2 if self.is_transaction_v2_enabled else 1,
+                "outcome": outcome,
+                "ms": self._age_ms,
+                "records": self._record_count,
+                "cause": None if outcome == "committed" else self._cause,
+            },
+        )
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -352,6 +395,7 @@ class TransactionCourse(TxnRequestFlow):
         """Take in the end of the transaction, and perhaps the identity for the next one."""
         if self.outcome == "open":  # else this ends what was in the way of the next one
             self.outcome = outcome
+            self._tell_end(outcome)
         if producer.is_valid:
             _LOG.debug("%s: now %s", self.name, producer)
             self.sequences.reset_sequence_numbers()
@@ -360,7 +404,8 @@ class TransactionCourse(TxnRequestFlow):
         self.transition_to(_S.INITIALIZING if must_bump else _S.READY)
         self._is_bump_required = False
         self._is_started = self.may_have_begun = False
-        self._started_ms = None
+        self._started_ms = self._cause = None
+        self._record_count = 0
         self._lost_offsets.clear()
         self._end_txn = None
         self._new_partitions.clear()
@@ -458,6 +503,7 @@ class TransactionCourse(TxnRequestFlow):
             # numbers were wiped meanwhile. The partition gives this number out again: what comes
             # under it would be taken for this one. (In Java it is.)
             self._need_new_epoch()
+        self._record_count += batch.record_count
         self.sequences.handle_completed_batch(batch, response)
 
     def handle_failed_batch(

@@ -218,12 +218,17 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
         elif error.recovery == "abort":
             error.recovery = "resume"  # there is nothing to abort, the call can be made again
 
-    def transition_to_fatal_error(self, error: KafkaError) -> None:
-        """End the producer; all that waits fails."""
+    def transition_to_fatal_error(self, error: KafkaError, level: int = logging.ERROR) -> None:
+        """End the producer; all that waits fails.
+
+        Args:
+            error: why.
+            level: of the line in the log.
+        """
         if not self.has_fatal_error:
             error.recovery = recovery_when_fatal(error)
             self.transition_to(TransactionState.FATAL_ERROR, error)
-            _LOG.error("%s: cannot go on: %s", self.name, error)
+            _LOG.log(level, "%s: cannot go on: %s", self.name, error)
         self._fail_all(self.last_error or error)
 
     def _on_poisoned(self, error: KafkaError) -> None:
@@ -262,6 +267,7 @@ class TxnRequestFlow(TransactionStateMachine, ABC):
     def close(self, error: KafkaError) -> None:
         """End: fail all that waits, on every way out."""
         if self._queue or self._out is not None:
-            self.transition_to_fatal_error(error)
+            # What it fails hears of it; for the log it is what the application asked for.
+            self.transition_to_fatal_error(error, logging.DEBUG)
         else:
             self._fail_all(error)

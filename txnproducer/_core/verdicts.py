@@ -114,7 +114,7 @@ class VerdictTable:
         if verdict.form is Form.RAW:
             return raw
         name = raw.code.name if isinstance(raw.code, ErrorCode) else str(code)
-        text = f"{self.request} was answered {name} ({code}): {detail or raw}"
+        text = f"{detail or raw.default_message()} ({self.request} was answered {name} ({code}))"
         if verdict.form is Form.COMMIT_FAILED:
             return CommitFailedError(text)
         # What the class of the code says about the way out holds for the wrapping error, too.

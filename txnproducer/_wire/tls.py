@@ -25,6 +25,10 @@ _NOT_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}
 )
 _HOSTNAME_MISMATCH_CODES = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_
+_TIMES = {  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+    9: "is not valid yet (check this machine's clock)",
+    10: "has expired (the broker needs a new one; check this machine's clock as well)",
+}
 
 
 def is_tls(settings: Mapping[str, Any]) -> bool:
@@ -122,6 +126,11 @@ def tls_error(error: ssl.SSLError, address: str, host: str) -> KafkaError:
         return DisconnectError(f"{address} closed the connection during the TLS handshake")
     if error.reason in _NOT_TLS:
         return not_tls(address)
+    if "CERTIFICATE_EXPIRED" in (error.reason or ""):
+        return SslAuthenticationError(
+            f"{address} refused this client's certificate because it has expired: set ssl_certfile"
+            " and ssl_keyfile to a new one"
+        )
     return SslAuthenticationError(
         f"{address} refused the TLS handshake: {error.reason or error} (does the broker ask for a "
         "client certificate? then set ssl_certfile and ssl_keyfile)"
@@ -152,6 +161,8 @@ def _untrusted(
             f"the certificate of {address} is not for {host!r}: {error.verify_message} (connect "
             "by a name that is in it, or set ssl_check_hostname=False)"
         )
+    if error.verify_code in _TIMES:
+        return SslAuthenticationError(f"the certificate of {address} {_TIMES[error.verify_code]}")
     return SslAuthenticationError(
         f"the certificate of {address} is not trusted: {error.verify_message} (set ssl_cafile to "
         "the certificate of the authority that signed it)"
