@@ -77,9 +77,10 @@ def test_a_run_that_another_one_fences_is_not_told_to_run_again(shell, kafka_top
     [
         ("--generate", "1", "--size", "2000000"),
         ("--generate", "1", "--size", "2000000", "-X", "max.request.size=9000000"),
+        ("--generate", "1", "--partition", "9"),
         ("--generate", "1", "-X", "transaction.timeout.ms=99999999"),
     ],
-    ids=["too large for us", "too large for the broker", "above the limit"],
+    ids=["too large for us", "too large for the broker", "no such partition", "above the limit"],
 )
 def test_what_only_a_person_can_mend_is_not_told_to_be_run_again(shell, kafka_topic, arguments):
     code, line, told = shell.run("send", "-t", kafka_topic, *arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -19,9 +20,11 @@ from txnproducer.errors import (
     InvalidProducerEpochError,
     InvalidTopicError,
     KafkaError,
+    KafkaTimeoutError,
     ProducerFencedError,
     SaslAuthenticationError,
     TransactionAbortedError,
+    UnknownTopicOrPartitionError,
 )
 from txnproducer.records import TopicPartition
 
@@ -236,6 +239,69 @@ def test_a_send_that_fails_while_a_transaction_is_being_aborted_changes_nothing(
     future = harness.core.time_out_append(blocked, "missing", None, None, 1_000, harness.now_ms)
     assert future.exception() is not None
     assert harness.state is TransactionState.ABORTING_TRANSACTION
+
+
+def waiting_for_partition(number):
+    harness = in_transaction()
+    blocked = harness.try_send(partition=number)
+    assert isinstance(blocked, AppendBlocked)
+    return harness, blocked
+
+
+def go_on_waiting(harness, blocked, number):
+    harness.run_until(partial(harness.core.append_can_proceed, blocked))
+    return harness.try_send(partition=number, blocked=blocked)
+
+
+def test_a_partition_that_two_answers_lack_a_second_apart_does_not_exist():
+    harness, outcome = waiting_for_partition(9)
+    began_ms = harness.now_ms
+    while isinstance(outcome, AppendBlocked):
+        outcome = go_on_waiting(harness, outcome, 9)
+    assert 1_000 <= harness.now_ms - began_ms < 2_000
+    assert isinstance(outcome.error, UnknownTopicOrPartitionError)
+    assert outcome.error.recovery == "abort"  # in a transaction; "fix" without one
+    assert "topic 'topic' has no partition 9: it has 3, numbered from 0" in str(outcome.error)
+    assert harness.state is TransactionState.ABORTABLE_ERROR
+
+
+def test_answers_to_earlier_questions_do_not_count_against_a_partition():
+    harness, first = waiting_for_partition(9)
+    for _ in range(30):  # the first call's answers, for three seconds
+        again = go_on_waiting(harness, first, 9)
+        if not isinstance(again, AppendBlocked):
+            break
+        first = again
+    harness.abort()
+    harness.begin_transaction()
+    outcome = harness.try_send(partition=9)
+    assert isinstance(outcome, AppendBlocked)
+    assert outcome.missed_ms is None
+    outcome = go_on_waiting(harness, outcome, 9)
+    assert isinstance(outcome, AppendBlocked)
+    assert outcome.missed_ms is not None
+
+
+def test_a_partition_that_is_added_while_a_record_waits_for_it_is_written_to():
+    harness, outcome = waiting_for_partition(3)
+    for _ in range(3):
+        outcome = go_on_waiting(harness, outcome, 3)
+        assert isinstance(outcome, AppendBlocked)
+    harness.client.topics["topic"] = 4
+    while isinstance(outcome, AppendBlocked):
+        outcome = go_on_waiting(harness, outcome, 3)
+    assert outcome.error is None
+    assert partition_of(outcome) == 3
+
+
+def test_the_time_out_of_a_topic_that_the_cluster_denies_has_that_as_its_cause():
+    harness = in_transaction()
+    blocked = harness.try_send("missing")
+    assert isinstance(blocked, AppendBlocked)
+    harness.run_until(partial(harness.core.append_can_proceed, blocked))
+    future = harness.core.time_out_append(blocked, "missing", None, None, 1_000, harness.now_ms)
+    assert isinstance(future.error, KafkaTimeoutError)
+    assert isinstance(future.error.__cause__, UnknownTopicOrPartitionError)
 
 
 def test_partitions_and_their_leaders_are_told():

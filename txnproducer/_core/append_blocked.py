@@ -1,6 +1,7 @@
-"""What a record that cannot be appended yet waits for, and what is said when it waited in vain.
+"""What a record that cannot be appended yet waits for, and the errors that can end its wait.
 
-Owns: `AppendBlocked`, its reasons, the texts of its time-outs. Must not know: how to wait.
+Owns: `AppendBlocked`, its reasons, the errors, when a partition is certain to be missing. Must not
+know: how to wait.
 """
 
 from __future__ import annotations
@@ -8,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from txnproducer._core.buffer_pool import BufferPool, MemoryTicket
 from txnproducer._core.failed_tries import caused_by, in_words
 from txnproducer._core.metadata import Metadata
-from txnproducer.errors import BufferExhaustedError, KafkaError, KafkaTimeoutError
+from txnproducer.errors import (
+    BufferExhaustedError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicOrPartitionError,
+)
 
 
 class BlockReason(Enum):
@@ -31,12 +38,63 @@ class AppendBlocked:
         metadata_version: what was known when the wait began.
         ticket: the place in the queue for memory.
         transaction: the number of the transaction that the record belongs to.
+        asked_count: how many metadata requests there were when the wait began.
+        missed_ms: when the first of the later ones was sent whose answer has the topic, and lacks
+            the partition; None before.
     """
 
     reason: BlockReason
     metadata_version: int = 0
     ticket: MemoryTicket | None = None
     transaction: int = 0
+    asked_count: int = 0
+    missed_ms: int | None = None
+
+
+# Brokers learn of new partitions one after the other, so one answer proves nothing.
+_CERTAIN_AFTER_MS: Final = 1000
+
+
+def metadata_wait(
+    metadata: Metadata, topic: str, transaction: int, before: AppendBlocked | None
+) -> AppendBlocked:
+    """Return what a record waits for whose topic or partition is not known.
+
+    Args:
+        metadata: the topics.
+        topic: the record's.
+        transaction: as of `AppendBlocked`.
+        before: what it has waited for until now, if it has.
+    """
+    asked_count, missed_ms = metadata.asked_count, None
+    if before is not None and before.reason is BlockReason.METADATA:
+        asked_count, missed_ms = before.asked_count, before.missed_ms
+    number, asked_ms = metadata.answer_of(topic)
+    if missed_ms is None and number > asked_count:
+        missed_ms = asked_ms
+    return AppendBlocked(
+        BlockReason.METADATA,
+        metadata.version,
+        transaction=transaction,
+        asked_count=asked_count,
+        missed_ms=missed_ms,
+    )
+
+
+def missing_partition(
+    metadata: Metadata, topic: str, partition: int | None, blocked: AppendBlocked
+) -> KafkaError | None:
+    """Return the error of a partition that two answers lack, a second apart; None before that."""
+    snapshot = metadata.topics.get(topic)
+    _, asked_ms = metadata.answer_of(topic)
+    missed_ms = blocked.missed_ms
+    if snapshot is None or missed_ms is None or asked_ms - missed_ms < _CERTAIN_AFTER_MS:
+        return None
+    return UnknownTopicOrPartitionError(
+        f"topic {topic!r} has no partition {partition}: it has {snapshot.partition_count},"
+        " numbered from 0. Send to one of these, or add partitions to the topic",
+        recovery="fix",
+    )
 
 
 def time_out_error(
@@ -73,7 +131,10 @@ def time_out_error(
     if tries:
         text = f"nothing is known of topic {topic!r} after {waited_ms} ms (max_block_ms)"
         return caused_by(KafkaTimeoutError(f"{text}: {in_words(tries)}"), tries)
-    return KafkaTimeoutError(
+    error = KafkaTimeoutError(
         f"the cluster does not know topic {topic!r} after {waited_ms} ms (max_block_ms): "
         "create it, check its name, or check that a broker can be reached"
     )
+    if metadata.is_unknown(topic):
+        error.__cause__ = UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+    return error

@@ -18,7 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from txnproducer._core.append_blocked import AppendBlocked, BlockReason, time_out_error
+from txnproducer._core.append_blocked import (
+    AppendBlocked,
+    BlockReason,
+    metadata_wait,
+    missing_partition,
+    time_out_error,
+)
 from txnproducer._core.buffer_pool import MemoryTicket
 from txnproducer._core.failed_tries import FailedTries
 from txnproducer._core.metadata import Metadata, TopicSnapshot, name_error
@@ -168,8 +174,7 @@ class Appender:
         try:
             if blocked is not None:
                 self.refuse_if_ended(blocked.transaction)
-            is_first = blocked is None
-            outcome = self._append_record(record, ticket, now_ms, is_first=is_first)
+            outcome = self._append_record(record, ticket, now_ms, blocked)
             kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
         finally:
             # Also when the record is refused by now, or Ctrl-C comes before anybody knows the
@@ -208,11 +213,11 @@ class Appender:
             self._unclaimed = None
 
     def _append_record(
-        self, record: _Record, ticket: MemoryTicket, now_ms: int, *, is_first: bool
+        self, record: _Record, ticket: MemoryTicket, now_ms: int, blocked: AppendBlocked | None
     ) -> FutureRecordMetadata | AppendBlocked:
         snapshot = self._snapshot(record)
         if snapshot is None:
-            return self._wait_for_metadata(record, now_ms, is_first=is_first)
+            return self._wait_for_metadata(record, now_ms, blocked)
         self._metadata.add_topic(record.topic, now_ms)
         error = self._size_error(record) or self._state_error()
         if error is not None:
@@ -250,7 +255,7 @@ class Appender:
         record = _Record(topic, None, None, (), partition, 0, None)
         if self._snapshot(record) is not None:
             return None
-        return self._wait_for_metadata(record, now_ms, is_first=blocked is None)
+        return self._wait_for_metadata(record, now_ms, blocked)
 
     def _snapshot(self, record: _Record) -> TopicSnapshot | None:
         """Return the record's topic, or None if that or the record's partition is not known."""
@@ -370,20 +375,22 @@ class Appender:
         return None
 
     def _wait_for_metadata(
-        self, record: _Record, now_ms: int, *, is_first: bool
+        self, record: _Record, now_ms: int, blocked: AppendBlocked | None
     ) -> FutureRecordMetadata | AppendBlocked:
         metadata = self._metadata
         stored = metadata.take_topic_error(record.topic)
-        if is_first:
+        if blocked is None:
             stored = None  # that was some time ago, and may be mended: ask
+        wait = metadata_wait(metadata, record.topic, self.transaction_number, blocked)
+        missing = missing_partition(metadata, record.topic, record.partition, wait)
+        stored = stored or missing
         error = metadata.fatal_error or stored or name_error(record.topic) or self._state_error()
         if error is not None:
             return self._fail(record, error, now_ms)
         metadata.add_topic(record.topic, now_ms)
         metadata.request_topic(record.topic)
         self.needs_wakeup = True
-        number = self.transaction_number
-        return AppendBlocked(BlockReason.METADATA, metadata.version, transaction=number)
+        return wait
 
     # --- waiting --------------------------------------------------------------------------------
 

@@ -18,5 +18,9 @@ cdef class Metadata:
     cdef public bint _is_partial
     cdef public object _attempts
     cdef public object _not_before_ms
+    cdef public object asked_count
+    cdef public object _asked_ms
+    cdef public dict _answers
+    cdef public set _unknown
 
     cpdef tuple leader_of(self, object topic_partition)

@@ -109,6 +109,10 @@ class Metadata:
         self._is_partial = False
         self._attempts = 0
         self._not_before_ms = -NEVER_MS
+        self.asked_count = 0  # how many requests were built
+        self._asked_ms = -NEVER_MS  # when the last of them was
+        self._answers: dict[str, tuple[int, int]] = {}
+        self._unknown: set[str] = set()
 
     # --- what is known --------------------------------------------------------------------------
 
@@ -123,6 +127,17 @@ class Metadata:
     def take_topic_error(self, topic: str) -> KafkaError | None:
         """Return, once, why a topic can't be used; None if nothing lasting speaks against it."""
         return self._topic_errors.pop(topic, None)
+
+    def answer_of(self, topic: str) -> tuple[int, int]:
+        """Return which request a topic's partitions were last told to, by its number and time.
+
+        The first request has the number 1. The number is 0 where there was no such answer.
+        """
+        return self._answers.get(topic, (0, -NEVER_MS))
+
+    def is_unknown(self, topic: str) -> bool:
+        """Return whether the cluster has said last that there is no such topic."""
+        return topic in self._unknown
 
     def has_topic_error(self, topic: str) -> bool:
         """Return whether `take_topic_error` would return one."""
@@ -156,6 +171,8 @@ class Metadata:
     def build_request(self, now_ms: int) -> MetadataRequest:
         """Return the request that is due: for the new topics alone, or for all that are wanted."""
         self._not_before_ms = NEVER_MS  # until this one is answered
+        self.asked_count += 1
+        self._asked_ms = now_ms
         self._is_partial = not self._is_update_due and not self._is_too_old(now_ms)
         if self._new_topics and self._is_partial:
             return MetadataRequest(tuple(sorted(self._new_topics)))
@@ -186,6 +203,8 @@ class Metadata:
         for answer in response.topics:
             is_open |= self._take_topic(topics, answer)
         self.topics = topics
+        self._answers = {t: answer for t, answer in self._answers.items() if t in topics}
+        self._unknown.intersection_update(self._wanted)
         self.version += 1
         if not self._is_partial:  # else the other topics are as old as they were
             self.last_success_ms = now_ms
@@ -210,6 +229,7 @@ class Metadata:
         """Put one topic's answer into the snapshot; return whether to ask for it again."""
         topic = answer.topic
         self._topic_errors.pop(topic, None)
+        self._unknown.discard(topic)
         if answer.error_code != ErrorCode.NONE:
             return self._take_topic_error(topics, answer)
         known = topics.get(topic)
@@ -222,6 +242,7 @@ class Metadata:
             leader_ids[partition.partition] = leader_id
             epochs[partition.partition] = epoch
         topics[topic] = TopicSnapshot(topic, answer.topic_id, leader_ids, epochs)
+        self._answers[topic] = self.asked_count, self._asked_ms
         return any(_is_worth_asking_again(p.error_code) for p in answer.partitions)
 
     def _take_topic_error(self, topics: dict[str, TopicSnapshot], answer: TopicMetadata) -> bool:
@@ -229,6 +250,7 @@ class Metadata:
             # The topic may be on its way (or gone, then its records end by their deadline).
             if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 topics.pop(answer.topic, None)
+                self._unknown.add(answer.topic)
             return answer.topic in self._wanted
         topics.pop(answer.topic, None)
         self._topic_errors[answer.topic] = _topic_error(answer)
