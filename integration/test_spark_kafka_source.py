@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -74,7 +77,7 @@ def fill(kafka, topic, first):
 
 
 def read_from(spark, kafka, topic):
-    frame = (
+    return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
         .option("subscribe", topic)
@@ -84,9 +87,6 @@ def read_from(spark, kafka, topic):
         .load()
         .selectExpr("key", "value")
     )
-    # The connector may name the topic's partitions in another order when a batch comes again; cut
-    # by the key, the rows of a batch are the same in each of Spark's partitions.
-    return frame.repartition(2, "key")
 
 
 def run(writer, folder):
@@ -128,6 +128,57 @@ def test_a_query_that_dies_behind_its_commit_goes_on_exactly_once(
     run(read_from(spark, kafka, source).writeStream.foreachBatch(write), tmp_path)
     sink.close()
     wait_for(kafka, target, 2 * PER_TURN)
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Fails each attempt of a task, or the end of its part, in one batch, once others are done."""
+
+    folder: str
+    events: tuple[str, str]
+
+    def __call__(self, name, info):
+        folder = Path(self.folder)
+        if info["batch_id"] != 1 or (folder / "mended").exists():
+            return
+        if name == self.events[1]:
+            (folder / "committed").touch()
+        elif name == self.events[0] and info["partition"] == 0:
+            wait_until((folder / "committed").exists, "no other partition is done")
+            raise RuntimeError("the task dies in mid-batch")
+
+
+@pytest.mark.parametrize("is_source", [False, True])
+def test_a_query_whose_task_dies_in_mid_batch_goes_on(spark, kafka, topics, tmp_path, is_source):
+    source, target = topics
+    events = (
+        ("partition_before_commit", "partition_committed")
+        if is_source
+        else ("task_before_commit", "task_after_commit")
+    )
+    hook = Fail(str(tmp_path), events)
+    options = {"bootstrap_servers": kafka.bootstrap_servers, "topic": target}
+    sink = ExactlyOnceKafkaSink(sink_id=f"sink-{target}", on_event=hook, **options)
+    faulty: Any = type("Faulty", (KafkaExactlyOnceDataSource,), {"on_event": hook})
+
+    def writer():
+        stream = read_from(spark, kafka, source).writeStream
+        if not is_source:
+            return stream.foreachBatch(sink)
+        given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": target}
+        return stream.format(faulty.name()).options(**given, sinkId=f"sink-{target}")
+
+    fill(kafka, source, 0)
+    spark.dataSource.register(faulty)
+    try:
+        with pytest.raises(Exception, match="the task dies in mid-batch"):
+            run(writer(), tmp_path / "checkpoint")
+        (tmp_path / "mended").touch()
+        run(writer(), tmp_path / "checkpoint")
+    finally:
+        spark.dataSource.register(KafkaExactlyOnceDataSource)
+        sink.close()
+    wait_for(kafka, target, PER_TURN)
 
 
 def test_a_query_into_the_data_source_is_started_again(spark, kafka, topics, tmp_path):

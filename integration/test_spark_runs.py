@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from integration.readers import read_with_confluent, values
-from txnproducer import TransactionParticipant, admin
+from txnproducer import TransactionalProducer, TransactionParticipant, admin
 from txnproducer.errors import KafkaError
 from txnproducer.spark import (
     ExactlyOnceKafkaSink,
@@ -141,7 +141,11 @@ def test_tasks_take_the_ids_of_their_slots(kafka, topic, driver):
     now = PARTS[1], PARTS[2], PARTS[0]
     plan = complete(driver(), now)
     assert {part: slot.number for part, slot in plan.slots.items()} == {2: 0, 0: 2, 1: 1}
-    reports = [plan.write(part, plan.rows(now[part])) for part in (2, 0)]
+    with TransactionalProducer(kafka.bootstrap_servers, plan.ledger.transactional_id(2)) as older:
+        older.init_transactions()
+        reports = [plan.write(part, plan.rows(now[part])) for part in (2, 0)]
+        with pytest.raises(KafkaError), older.transaction():
+            older.send(topic, b"of an attempt that is fenced")
     assert [report.is_replay for report in reports] == [True, False]
     # A second crash, and another numbering.
     now = PARTS[2], PARTS[0], PARTS[1]
