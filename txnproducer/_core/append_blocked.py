@@ -91,8 +91,8 @@ def missing_partition(
     if snapshot is None or missed_ms is None or asked_ms - missed_ms < _CERTAIN_AFTER_MS:
         return None
     return UnknownTopicOrPartitionError(
-        f"topic {topic!r} has no partition {partition}: it has {snapshot.partition_count},"
-        " numbered from 0. Send to one of these, or add partitions to the topic",
+        f"topic {topic!r} has no partition {partition}: it has {snapshot.partition_count}"
+        " partitions, numbered from 0. Send to one of these, or add partitions to the topic",
         recovery="fix",
     )
 
