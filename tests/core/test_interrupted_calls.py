@@ -16,6 +16,7 @@ import pytest
 from tests.core.on_cluster import OnCluster, committed, make_cluster, started
 from tests.harness import TP0, TP1
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
+from txnproducer._core.end_txn import EndTxnHandler
 from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.messages import ApiKey
@@ -212,3 +213,36 @@ def test_an_entry_that_an_exception_leaves_goes_on_or_can_be_aborted(name, versi
         assert_is_whole(harness, point)
         count += 1
     assert count > 1
+
+
+@VERSIONS
+def test_an_abort_of_a_commit_that_is_interrupted_after_its_last_step_is_one_abort(
+    monkeypatch, version
+):
+    harness = with_timed_out_commit(version)
+    turn_into_abort = EndTxnHandler.turn_into_abort
+
+    def interrupted(handler, result):
+        turn_into_abort(handler, result)
+        raise Interrupt
+
+    monkeypatch.setattr(EndTxnHandler, "turn_into_abort", interrupted)
+    with pytest.raises(Interrupt):
+        harness.core.begin_abort()
+    harness.client.hold = False
+    abort = harness.core.begin_abort()  # would be interrupted again if the step were made again
+    harness.complete(abort)
+    assert harness.manager.outcome == "aborted"
+    assert_is_whole(harness, None)
+
+
+def test_a_place_in_the_queue_for_memory_that_its_caller_never_heard_of_is_given_up():
+    harness = without_memory(2)
+    pool = harness.core._accumulator.pool
+    harness.try_send("topic", b"x" * 16_000, partition=1)  # what it returned is lost
+    assert pool.waiting
+    harness.core.give_up_unclaimed()
+    assert not pool.waiting
+    harness.core.give_up_unclaimed()
+    harness.end(is_commit=True)
+    assert_is_whole(harness, None)

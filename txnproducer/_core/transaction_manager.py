@@ -237,11 +237,7 @@ class TransactionManager(TransactionCourse):
             if end_txn.result is not result:
                 end_txn.turn_into_abort(result)
 
-        return self._start(
-            PendingOperation(
-                _S.ABORTING_TRANSACTION, TransactionalRequestResult("abort_transaction"), start
-            )
-        )
+        return self._start(_S.ABORTING_TRANSACTION, "abort_transaction", start)
 
     def send_offsets_to_transaction(
         self,
@@ -348,15 +344,20 @@ class TransactionManager(TransactionCourse):
         if check is not None:
             check()
         self.check_transition(kind)
-        return self._start(PendingOperation(kind, TransactionalRequestResult(operation), start))
+        return self._start(kind, operation, start)
 
-    def _start(self, pending: PendingOperation) -> TransactionalRequestResult:
+    def _start(
+        self,
+        kind: TransactionState,
+        operation: str,
+        start: Callable[[TransactionalRequestResult], None],
+    ) -> TransactionalRequestResult:
         """Start an operation: from its first step on it goes on, whatever its caller raises."""
-        self._pending = pending
-        if pending.start is not None:
-            pending.start(pending.result)
-            pending.start = None
-        return pending.result
+        result = TransactionalRequestResult(operation)
+        pending = self._pending = PendingOperation(kind, result, start)
+        start(result)
+        pending.start = None
+        return result
 
     def _go_to(self, state: TransactionState) -> None:
         if self.state is not state:
@@ -371,16 +372,15 @@ class TransactionManager(TransactionCourse):
         """Make whole what an exception has left half-way: see `Appender`."""
         pending = self._pending
         if pending is not None and pending.start is not None:
-            self._start(pending)
+            pending.start(pending.result)
+            pending.start = None
         if self.is_half_way:
-            if self.is_transactional and self.has_ongoing_transaction:
-                self.maybe_transition_to_error_state(
-                    TransactionAbortableError(
-                        "an exception, as of a signal handler, came in the middle of a call: it is"
-                        " not certain what of it belongs to the transaction; abort, and do it"
-                        " again"
-                    )
+            self.maybe_transition_to_error_state(
+                TransactionAbortableError(
+                    "an exception, as of a signal handler, came in the middle of a call: it is not"
+                    " certain what of it belongs to the transaction; abort, and do it again"
                 )
+            )
             self.is_half_way = False
         if self.has_fatal_error and self.last_error is not None:
             self._fail_all(self.last_error)
