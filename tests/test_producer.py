@@ -480,6 +480,19 @@ def test_a_record_too_large_fails_its_future_and_its_callback(make):
     assert isinstance(error, RecordTooLargeError)
 
 
+def test_a_block_with_a_record_too_large_aborts_and_the_record_is_to_be_fixed(make):
+    one = make(max_request_size=1000)
+    one.init_transactions()
+    txn = one.transaction()
+    with pytest.raises(KafkaError, match="max_request_size=1000") as caught, txn:
+        future = one.send("topic", b"x" * 2000)
+    assert (caught.value.recovery, txn.outcome) == ("abort", "aborted")
+    assert caught.value.__cause__ is future.exception(0)
+    assert future.exception(0).recovery == "fix"
+    with one.transaction():
+        one.send("topic", b"x")
+
+
 @pytest.mark.conformance("2.21")
 @pytest.mark.parametrize(
     ("topic", "kind"), [("missing", KafkaTimeoutError), ("topic", BufferExhaustedError)]

@@ -119,7 +119,7 @@ class RowSender:
                 if size > limit:
                     raise RecordTooLargeError(
                         f"row {first_row + row} is {size} bytes when serialized, more than"
-                        f" {name}={limit}; no row was sent"
+                        f" {name}={limit}; no row was sent. Make it smaller, or raise the limit"
                     )
             first_row += block.rows.count
 

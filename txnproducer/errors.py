@@ -384,7 +384,10 @@ class InvalidTopicError(InvalidConfigurationError, code=ErrorCode.INVALID_TOPIC_
 
 
 class RecordBatchTooLargeError(InvalidConfigurationError, code=ErrorCode.RECORD_LIST_TOO_LARGE):
-    """The batch is larger than the broker's log segment; lower `batch_size`."""
+    """The batch of several records is larger than the topic's `segment.bytes`.
+
+    Lower `batch_size`, or raise `segment.bytes`.
+    """
 
 
 # --- plain errors: the message and `recovery` decide -------------------------------------------
@@ -394,7 +397,8 @@ class RecordTooLargeError(KafkaError, code=ErrorCode.MESSAGE_TOO_LARGE, recovery
     """The record is larger than `max_request_size`, or than the topic takes.
 
     Make it smaller, or raise `max_request_size` here and `max.message.bytes` of the topic. In a
-    transaction abort first: it cannot be committed without the record.
+    transaction abort first: it cannot be committed without the record. The commit's error says so
+    (`recovery` is "abort"), and has the record's own error ("fix") as its cause.
     """
 
 

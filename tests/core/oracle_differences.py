@@ -68,6 +68,14 @@ _IN_DOUBT_FOR_GOOD = {
     "settled_last_error": _error("KafkaError"),
 }
 
+_TOO_LARGE = _error("RecordTooLargeError", "RecordTooLargeError")
+_TOO_LARGE_CODES = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+_FIX_AND_ABORT = (
+    "The record's own error says that the record has to be fixed, the transaction's that it has to"
+    " be aborted: two errors, the one the cause of the other. In Java it is one error, from which"
+    " an application cannot see that the same record fails again."
+)
+
 
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
@@ -202,5 +210,35 @@ DIFFERENCES: tuple[Difference, ...] = (
             "settled_result_error": _error("KafkaError"),
         },
         reason=_TOO_OLD,
+    ),
+    Difference(
+        title="A record that is too large is told by one class",
+        tables=tuple(_PRODUCE.format(when) for when in ("inTxn", "committing", "aborting")),
+        codes=("RECORD_LIST_TOO_LARGE",),
+        values={"future_error": _error("RecordTooLargeError")},
+        reason=(
+            "Whichever limit of the broker it is above, the way out is the same. In Java it is a"
+            " RecordBatchTooLargeException where the segment is too small for it."
+        ),
+    ),
+    Difference(
+        title="A record that is too large is to be fixed, and its transaction to be aborted",
+        tables=tuple(f"{_PRODUCE.format('inTxn')}/{mode}" for mode in ("TV1", "TV1nb", "TV2")),
+        codes=_TOO_LARGE_CODES,
+        values={"last_error": _TOO_LARGE, "settled_last_error": _TOO_LARGE},
+        reason=_FIX_AND_ABORT,
+    ),
+    Difference(
+        title="Likewise while a commit waits",
+        tables=tuple(
+            f"{_PRODUCE.format('committing')}/{mode}" for mode in ("TV1", "TV1nb", "TV2")
+        ),
+        codes=_TOO_LARGE_CODES,
+        values={
+            "last_error": _TOO_LARGE,
+            "settled_last_error": _TOO_LARGE,
+            "settled_result_error": _TOO_LARGE,
+        },
+        reason=_FIX_AND_ABORT,
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.harness import TP0, TP1, CoreHarness
@@ -94,7 +96,57 @@ def test_a_local_error_that_no_retry_helps_is_the_same_for_the_record_and_the_tr
     harness = in_transaction()
     future = harness.send(value=b"x" * 2_000_000)
     assert isinstance(future.exception(), RecordTooLargeError)
-    assert harness.manager.last_error is future.exception()
+    assert str(harness.manager.last_error) == str(future.exception())
+
+
+def refused_by_the_client(harness):
+    future = harness.send(value=b"x" * 2_000_000, is_watched=True)
+    with pytest.raises(KafkaError) as caught:
+        harness.core.begin_commit()
+    return future, caught.value
+
+
+def refused_by_the_broker(code):
+    def refused(harness):
+        future = harness.send(is_watched=True)
+        commit = harness.core.begin_commit()
+        harness.run_until_sent(PRODUCE)
+        (request,) = harness.client.waiting(PRODUCE)
+        harness.client.answer_produce(request, code)
+        harness.run_until(lambda: commit.is_completed)
+        commit.acknowledge()
+        return future, commit.error
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("refused", "text"),
+    [
+        (refused_by_the_client, "2000088 bytes.*max_request_size=1048576.*max.message.bytes"),
+        (refused_by_the_broker(ErrorCode.MESSAGE_TOO_LARGE), "topic-0, 7. bytes.*max.message.byt"),
+        (refused_by_the_broker(ErrorCode.RECORD_LIST_TOO_LARGE), "topic-0, 7. bytes.*segment.byt"),
+    ],
+    ids=["client", "topic", "segment"],
+)
+def test_a_record_that_is_too_large_is_to_be_fixed_and_its_transaction_to_be_aborted(
+    refused, text
+):
+    harness = in_transaction()
+    future, error = refused(harness)
+    harness.settle()
+    own = future.exception()
+    ((_, told),) = harness.deliveries
+    assert told is own
+    assert type(own) is RecordTooLargeError
+    assert re.search(text, str(own))
+    assert (own.recovery, error.recovery) == ("fix", "abort")
+    assert error.__cause__ is own
+    with pytest.raises(KafkaError) as caught:
+        harness.core.begin_commit()
+    assert (caught.value.recovery, caught.value.__cause__) == ("abort", own)
+    harness.abort()
+    assert harness.manager.outcome == "aborted"
 
 
 @pytest.mark.conformance("2.29")

@@ -55,6 +55,12 @@ from txnproducer.records import TopicPartition
 
 NO_PARTITION: Final = -1
 
+# The settings that limit a record's size, and what to raise.
+_WAYS_OUT: Final = {
+    "max_request_size": "max_request_size and the topic's max.message.bytes",
+    "buffer_memory": "buffer_memory",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
@@ -346,11 +352,12 @@ class Appender:
 
     def _size_error(self, record: _Record) -> KafkaError | None:
         size = batch_size_upper_bound(record.key, record.value, record.headers)
-        for name in ("max_request_size", "buffer_memory"):
+        for name in _WAYS_OUT:
             limit = getattr(self._options, name)
             if size > limit:
                 return RecordTooLargeError(
-                    f"the record is {size} bytes when serialized, more than {name}={limit}"
+                    f"the record is {size} bytes when serialized, more than {name}={limit}: make"
+                    f" it smaller, or raise {_WAYS_OUT[name]}"
                 )
         return None
 

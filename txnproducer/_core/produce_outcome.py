@@ -29,6 +29,7 @@ from txnproducer.errors import (
     InvalidMetadataError,
     InvalidRecordError,
     KafkaError,
+    RecordTooLargeError,
     RetriableError,
     TopicAuthorizationError,
     error_for_code,
@@ -64,6 +65,15 @@ class ProduceOutcome:
 
 
 SUCCESS = ProduceOutcome(Action.COMPLETE)
+
+# Whose limit a record is above, by the answer's code.
+_LIMITS: dict[int, str] = {
+    ErrorCode.MESSAGE_TOO_LARGE: (
+        "the topic's max.message.bytes (or, where the topic has none, the broker's"
+        " message.max.bytes)"
+    ),
+    ErrorCode.RECORD_LIST_TOO_LARGE: "the topic's segment.bytes",
+}
 
 _MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
@@ -118,6 +128,27 @@ def _new_leader(response: ProducePartitionResponse) -> LeaderIdAndEpoch | None:
     if response.error_code not in _MOVED or leader is None:
         return None
     return leader if leader.leader_id != -1 and leader.leader_epoch != -1 else None
+
+
+def only_record_error(
+    response: ProducePartitionResponse, error: KafkaError, size_bytes: int
+) -> KafkaError:
+    """Return the error of a batch of one record: whichever code says so, it is too large.
+
+    Args:
+        response: the answer.
+        error: its error.
+        size_bytes: of the batch, as it was sent.
+    """
+    limit = _LIMITS.get(response.error_code)
+    if limit is None:
+        return error
+    topic, partition = response.topic_partition
+    told = f" (the broker says: {response.error_message})" if response.error_message else ""
+    return RecordTooLargeError(
+        f"the broker refuses a record for {topic}-{partition}, {size_bytes} bytes as it was sent:"
+        f" more than {limit}{told}. Make the record smaller, or raise that limit"
+    )
 
 
 def record_errors(response: ProducePartitionResponse, error: KafkaError) -> RecordErrors:

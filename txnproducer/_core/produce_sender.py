@@ -26,7 +26,13 @@ from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.partition_queues import PartitionQueue
 from txnproducer._core.ports import KafkaClient
-from txnproducer._core.produce_outcome import Action, ProduceOutcome, judge, record_errors
+from txnproducer._core.produce_outcome import (
+    Action,
+    ProduceOutcome,
+    judge,
+    only_record_error,
+    record_errors,
+)
 from txnproducer._core.producer_batch import ProducerBatch, place_in_line
 from txnproducer._core.record_accumulator import RecordAccumulator
 from txnproducer._core.request_tracker import RequestTracker
@@ -422,6 +428,8 @@ class ProduceSender:
         elif outcome.action is Action.SPLIT:
             self._split_batch(batch, error, now_ms)
         else:
+            if batch.record_count == 1:
+                error = only_record_error(response, error, batch.estimated_size_bytes)
             errors = record_errors(response, error)
             # An earlier attempt may have been written. With its numbers used again the broker
             # would take later records for it, and not write them.

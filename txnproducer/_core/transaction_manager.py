@@ -42,6 +42,7 @@ from txnproducer.errors import (
     InvalidProducerEpochError,
     KafkaError,
     ProducerFencedError,
+    RecordTooLargeError,
     TransactionAbortableError,
     TransactionAbortedError,
 )
@@ -398,5 +399,7 @@ class TransactionManager(TransactionCourse):
     @staticmethod
     def _caused(text: str, cause: KafkaError, kind: type[KafkaError] = KafkaError) -> KafkaError:
         error = kind(text, recovery=cause.recovery)
-        error.__cause__ = cause
+        # A record that is too large: its own error says "fix", the transaction's copy "abort".
+        own = cause.__cause__
+        error.__cause__ = own if type(own) is RecordTooLargeError else cause
         return error
