@@ -88,3 +88,40 @@ def test_what_only_a_person_can_mend_is_not_told_to_be_run_again(shell, kafka_to
     assert line["transactions"]["committed"] == 0
     assert told.startswith("Error: ")
     assert told.count("Error") == 1
+
+
+@pytest.mark.parametrize("command", ["send", "verify", "sink-status"])
+def test_a_host_that_does_not_exist_is_told_by_every_command(command):
+    arguments = ["a-sink", "--ledger-topic", "t"] if command == "sink-status" else ["-t", "t"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "txnproducer",
+            command,
+            "-b",
+            "no-such-host.invalid:9092",
+            *arguments,
+        ],
+        input="line\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "no-such-host.invalid" in done.stderr
+
+
+def test_sigterm_aborts_and_says_what_became_of_the_records(shell, kafka_topic):
+    process = shell.start("send", "-t", kafka_topic, "--transaction-size", "1")
+    assert process.stdin is not None
+    process.stdin.write("one\n")
+    process.stdin.flush()
+    while not shell.run("verify", "-t", kafka_topic)[1]["committed"]:
+        assert process.poll() is None
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    line = json.loads(out)
+    assert process.returncode == 143
+    assert line["transactions"]["committed"] == 1
+    assert f"--skip 1 --run-id {line['run_id']}" in err

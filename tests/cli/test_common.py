@@ -75,6 +75,7 @@ def test_a_secret_comes_from_the_environment_a_file_or_a_prompt(tmp_path):
         ("=env:X", "NAME=env:VARIABLE or NAME=file:PATH"),
         ("ssl.password=env:NOT_SET_ANYWHERE", "no environment variable NOT_SET_ANYWHERE"),
         ("ssl.password=file:nowhere.txt", "No such file"),
+        ("ssl.password", "no terminal"),
     ],
 )
 def test_a_secret_that_cannot_be_read_is_a_usage_error_that_shows_nothing(given, told):
@@ -82,3 +83,19 @@ def test_a_secret_that_cannot_be_read_is_a_usage_error_that_shows_nothing(given,
     assert done.exit_code == 2
     assert told in done.stderr
     assert "hunter2" not in done.output
+
+
+def test_a_line_that_is_no_setting_is_named_by_its_number_and_not_shown(tmp_path):
+    file = tmp_path / "client.properties"
+    file.write_text("linger.ms=1\nsasl.plain.password: hunter2\n")
+    done = run("--config", str(file))
+    assert done.exit_code == 2
+    assert "line 2: not of the form NAME=VALUE" in done.stderr
+    assert "hunter2" not in done.output
+    file.write_bytes(b"\xff\xfe")
+    assert "cannot be read" in run("--config", str(file)).stderr
+
+
+def test_all_secrets_among_the_arguments_are_named():
+    done = run("-X", "ssl.password=a", "-X", "sasl.plain.password=b")
+    assert "shows sasl.plain.password, ssl.password to everybody" in done.stderr

@@ -76,9 +76,17 @@ def test_an_error_of_kafka_is_a_line_and_no_stack_trace(failing):
     assert result.stdout == ""
 
 
-def test_ctrl_c_ends_with_130(failing):
-    failing(KeyboardInterrupt())
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), click.Abort()])
+def test_ctrl_c_ends_with_130(failing, interrupt):
+    failing(interrupt)
     assert run("fail").exit_code == 130
+
+
+def test_a_host_that_does_not_exist_is_no_wrong_usage():
+    error = errors.InvalidConfigurationError("no host of bootstrap_servers exists")
+    assert exit_code_for(error) == 2
+    error.causes = (errors.UnknownHostError("x"),)
+    assert exit_code_for(error) == 4
 
 
 def test_a_bug_keeps_its_stack_trace(failing):

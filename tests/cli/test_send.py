@@ -96,8 +96,8 @@ def records(count):
     return iter([(None, b"%d" % n) for n in range(count)])
 
 
-def run(producer, count, **changes):
-    report = send.Report("topic", "id")
+def run(producer, count, run_id="run", skipped=0, **changes):
+    report = send.Report("topic", "id", run_id, skipped)
     send._send_all(cast(Any, producer), records(count), plan(**changes), report, None)
     return report
 
@@ -136,7 +136,7 @@ def test_only_the_last_transaction_is_left_open():
     ],
 )
 def test_a_failure_is_counted_as_what_became_of_the_transaction(fails, counted):
-    report = send.Report("topic", "id")
+    report = send.Report("topic", "id", "run")
     with pytest.raises(type(next(iter(fails.values())))):
         send._send_all(cast(Any, FakeProducer(fails)), records(2), plan(), report, None)
     assert report.transactions[counted] == 1
@@ -145,7 +145,7 @@ def test_a_failure_is_counted_as_what_became_of_the_transaction(fails, counted):
 
 def test_a_commit_that_was_carried_out_after_all_is_counted_as_committed():
     fails = {"commit": KafkaError("timed out"), "abort": KafkaError("the commit was carried out")}
-    producer, report = FakeProducer(fails, ends_as="committed"), send.Report("topic", "id")
+    producer, report = FakeProducer(fails, ends_as="committed"), send.Report("topic", "id", "run")
     with pytest.raises(KafkaError, match="timed out"):
         send._send_all(cast(Any, producer), records(2), plan(), report, None)
     assert report.transactions == {"committed": 1, "aborted": 0, "open": 0, "unknown": 0}
@@ -159,7 +159,7 @@ def test_a_full_chunk_is_sent_before_the_next_one_is_read():
             seen.append([entry[0] for entry in producer.log].count("commit"))
             yield None, b"%d" % number
 
-    send._send_all(cast(Any, producer), slow_lines(), plan(), send.Report("t", "id"), None)
+    send._send_all(cast(Any, producer), slow_lines(), plan(), send.Report("t", "id", "run"), None)
     assert seen == [0, 0, 1, 1]
 
 
@@ -175,7 +175,7 @@ def test_lines_lose_their_ends_and_give_keys_where_a_separator_is_named():
 
 @pytest.mark.parametrize("line", [b"plain\n", b"\n"])
 def test_a_line_without_the_separator_is_refused_by_its_number(line):
-    producer, report = FakeProducer(), send.Report("topic", "id")
+    producer, report = FakeProducer(), send.Report("topic", "id", "run")
     lines = send._lines(io.BytesIO(b"a:1\nb:2\nc:3\n" + line), ":")
     with pytest.raises(click.UsageError, match=r"line 4 has no ':' between key and value"):
         send._send_all(cast(Any, producer), lines, plan(), report, None)
@@ -185,10 +185,19 @@ def test_a_line_without_the_separator_is_refused_by_its_number(line):
 def test_each_record_carries_an_id_of_its_own_beside_the_headers_asked_for():
     producer = FakeProducer()
     run(producer, 3, headers=(("a", b"b"),))
-    run(producer, 1)
+    run(producer, 1, run_id="other")
     headers = [dict(each) for each in producer.headers]
     assert [each.get("a") for each in headers] == [b"b", b"b", b"b", None]
     assert len({each[ID_HEADER] for each in headers}) == 4
+
+
+def test_a_run_that_goes_on_gives_the_same_ids_that_the_first_one_would_have_given():
+    whole, rest = FakeProducer(), FakeProducer()
+    run(whole, 5)
+    run(rest, 2, skipped=3)
+    assert [dict(each)[ID_HEADER] for each in rest.headers] == [
+        dict(each)[ID_HEADER] for each in whole.headers[3:]
+    ]
 
 
 def test_generated_records_have_their_number_as_key_and_the_size_asked_for():
@@ -213,6 +222,25 @@ def test_generated_records_have_their_number_as_key_and_the_size_asked_for():
             2,
             "--key-separator has no effect beside --generate",
         ),
+        (["send", "-b", "x:1", "-t", "t", "--key-separator", ""], 2, "must not be empty"),
+        (["send", "-b", "x:1", "-t", "t", "--header", "txnproducer.id=1"], 2, "each record gets"),
+        (
+            [
+                "send",
+                "-b",
+                "x:1",
+                "-t",
+                "t",
+                "--compression",
+                "lz4",
+                "-X",
+                "compression_type=none",
+            ],
+            2,
+            "compression.type: given twice",
+        ),
+        (["send", "-b", "x:1", "-t", "t", "-X", "linger.ms=1", "-X", "linger_ms=2"], 2, "twice"),
+        (["send", "-b", "x:1", "-t", "t", "-X", "bootstrap.servers=y:1"], 2, "given twice"),
         (["send", "-b", "x:1", "-t", "t", "--size", "9"], 2, "--size has no effect without"),
         (["send", "-b", "x:1", "-t", "t", "--seed", "9"], 2, "--seed has no effect without"),
     ],
@@ -226,7 +254,7 @@ def test_wrong_usage_is_told_in_a_line_without_a_trace(arguments, code, told, mo
 
 
 def test_the_closing_line_is_json_that_names_every_outcome():
-    line = json.loads(send.Report("topic", "id").line(KafkaError("why")))
+    line = json.loads(send.Report("topic", "id", "run").line(KafkaError("why")))
     assert line["transactions"] == {"committed": 0, "aborted": 0, "open": 0, "unknown": 0}
     # The text goes to standard error alone.
     assert line["error"] == "KafkaError"

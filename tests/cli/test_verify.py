@@ -25,6 +25,7 @@ def count_of(committed, duplicates=0, compared=None):
         (count_of(5), [], 0, None),
         (count_of(5), ["--expect", "5"], 0, 0),
         (count_of(5), ["--expect", "7"], 1, 2),
+        (count_of(5), ["--expect", "4"], 1, 0),
         (count_of(5, duplicates=1), [], 1, None),
     ],
 )
@@ -32,6 +33,7 @@ def test_the_exit_code_tells_whether_something_is_wrong(
     monkeypatch, count, arguments, code, missing
 ):
     monkeypatch.setattr(verify, "count_topic", lambda *_, **__: count)
+    monkeypatch.setattr(verify, "reach", lambda _: None)
     done = CliRunner().invoke(main, ["verify", "-b", "x:1", "-t", "t", "-o", "json", *arguments])
     assert done.exit_code == code, done.output
     line = json.loads(done.output)
@@ -62,6 +64,7 @@ def test_what_was_not_compared_is_told_and_never_called_free_of_duplicates(
     monkeypatch, count, by, duplicates, told
 ):
     monkeypatch.setattr(verify, "count_topic", lambda *_, **__: count)
+    monkeypatch.setattr(verify, "reach", lambda _: None)
     done = CliRunner().invoke(main, ["verify", "-b", "x:1", "-t", "t", "--by", by])
     line = json.loads(done.stdout.splitlines()[-1])
     assert line["by"] == by

@@ -5,27 +5,37 @@ know: any subcommand.
 Rules:
 * A value on the command line wins over the file, the file over the environment.
 * A secret in an argument is used, with a warning: other users of the machine can read arguments.
+* A setting that is given twice on the command line is refused.
 * A file may be shared with a consumer. The consumer's keys are left out, with one warning.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from txnproducer.config import ProducerConfig
 from txnproducer.config._java_security import JAVA_SECURITY_KEYS
 from txnproducer.config._settings import SETTINGS
 from txnproducer.config._unsupported import CONSUMER_KEYS
+from txnproducer.errors import InvalidTopicError, TopicAuthorizationError
+from txnproducer.producer import TransactionalProducer
 
 BOOTSTRAP_VARIABLE = "TXNPRODUCER_BOOTSTRAP"
 SECRETS = frozenset(
     [name.replace("_", ".") for name, setting in SETTINGS.items() if setting.secret]
     + [key for key in JAVA_SECURITY_KEYS if key.endswith((".password", ".config"))]
 )
+_LONGEST_REACH_MS = 15_000
+# No topic can have this name, so that every broker has an answer, and none makes a topic.
+_NO_TOPIC = "?"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -77,12 +87,14 @@ def read_settings(
         click.UsageError: a pair or a secret is malformed, or no broker is named.
     """
     settings = {} if config_file is None else _from_file(config_file)
-    given = dict(_pair(text, "-X") for text in pairs)
-    _warn_of_shown_secrets(given)
-    settings |= given
-    settings |= dict(_secret(text) for text in secrets)
-    servers = bootstrap_servers or settings.get("bootstrap.servers")
-    servers = servers or os.environ.get(BOOTSTRAP_VARIABLE)
+    given = [_pair(text, "-X") for text in pairs]
+    _warn_of_shown_secrets(name for name, _ in given)
+    given += [_secret(text) for text in secrets]
+    if bootstrap_servers is not None:
+        given.append(("bootstrap.servers", bootstrap_servers))
+    refuse_twice(name for name, _ in given)
+    settings |= dict(given)
+    servers = settings.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE)
     if not servers:
         raise click.UsageError(
             f"no broker is named: pass -b HOST:PORT, or set {BOOTSTRAP_VARIABLE}"
@@ -92,9 +104,33 @@ def read_settings(
     return settings
 
 
+def refuse_twice(names: Iterable[str]) -> None:
+    """Refuse settings that the command line gives twice: one of them would be ignored."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise click.UsageError(
+            f"{', '.join(twice)}: given twice on the command line; give it once"
+        )
+
+
+def reach(config: ProducerConfig) -> None:
+    """Connect to the cluster with our own client, which says why it cannot be reached.
+
+    Raises:
+        KafkaError: no broker could be reached, or they refuse the login.
+    """
+    wait_ms = min(config.max_block_ms, _LONGEST_REACH_MS)
+    plain = config.replace(transactional_id=None, max_block_ms=wait_ms)
+    with (
+        TransactionalProducer.from_config(plain) as producer,
+        suppress(InvalidTopicError, TopicAuthorizationError),
+    ):
+        producer.partitions_for(_NO_TOPIC)
+
+
 def _from_file(path: str) -> dict[str, str]:
     settings: dict[str, str] = {}
-    for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(_read(path, f"--config {path}").splitlines(), 1):
         text = line.strip()
         if text and not text.startswith(("#", "!")):
             settings.update([_pair(text, f"{path}, line {number}")])
@@ -108,13 +144,20 @@ def _from_file(path: str) -> dict[str, str]:
     return {name: value for name, value in settings.items() if name not in CONSUMER_KEYS}
 
 
-def _warn_of_shown_secrets(given: dict[str, str]) -> None:
-    shown = sorted(SECRETS & given.keys())
+def _read(path: str, what: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{what} cannot be read: {error}") from error
+
+
+def _warn_of_shown_secrets(given: Iterable[str]) -> None:
+    shown = sorted(SECRETS.intersection(given))
     if shown:
         click.echo(
-            f"Warning: -X {shown[0]}=... shows a secret to everybody who can list this machine's"
-            f" processes; --secret {shown[0]} asks for it, and --secret {shown[0]}=env:VARIABLE or"
-            " =file:PATH reads it.",
+            f"Warning: -X shows {', '.join(shown)} to everybody who can list this machine's"
+            " processes; --secret NAME asks for a setting, and --secret NAME=env:VARIABLE or"
+            " --secret NAME=file:PATH reads it.",
             err=True,
         )
 
@@ -125,24 +168,32 @@ def _secret(text: str) -> tuple[str, str]:
     name = name.strip().replace("_", ".")
     kind, _, place = source.partition(":")
     if name and not equals:
-        value: str = click.prompt(name, hide_input=True, err=True)
+        value = _ask(name)
     elif name and kind == "env" and place:
         if place not in os.environ:
             raise click.UsageError(f"--secret {name}: there is no environment variable {place}")
         value = os.environ[place]
     elif name and kind == "file" and place:
-        try:
-            value = Path(place).read_text("utf-8").rstrip("\r\n")
-        except OSError as error:
-            raise click.UsageError(f"--secret {name}: {error}") from error
+        value = _read(place, f"--secret {name}: {place}").rstrip("\r\n")
     else:
         # Not shown: it may be the secret itself.
         raise click.UsageError("--secret takes NAME, NAME=env:VARIABLE or NAME=file:PATH")
     return name, value
 
 
+def _ask(name: str) -> str:
+    try:
+        value: str = click.prompt(name, hide_input=True, err=True)
+    except click.Abort as error:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError(f"--secret {name}: there is no terminal to ask at") from error
+    return value
+
+
 def _pair(text: str, where: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise click.UsageError(f"{where}: {text!r} is not of the form NAME=VALUE")
+        # Without the text, in which there may be a secret.
+        raise click.UsageError(f"{where}: not of the form NAME=VALUE")
     return name.strip().replace("_", "."), value.strip()

@@ -79,8 +79,9 @@ SUBCOMMANDS = {
 
 def exit_code_for(error: KafkaError) -> int:
     """Return the exit code that tells a script what to do about an error."""
-    # Not its subclasses: missing rights, say, are no wrong usage.
-    if type(error) in (InvalidConfigurationError, UnknownConfigError):
+    # Not its subclasses: missing rights, say, are no wrong usage. Nor is a host that does not
+    # exist, which is found out by trying.
+    if type(error) in (InvalidConfigurationError, UnknownConfigError) and not error.causes:
         return EXIT_USAGE
     code = _EXIT_CODES.get(error.recovery, EXIT_FATAL)
     if code == EXIT_ABORTABLE and any(_needs_a_person(each) for each in _with_causes(error)):
@@ -142,7 +143,7 @@ class LazyGroup(click.Group):
         except KafkaError as error:
             click.echo(f"Error: {_lines(error)}", err=True)
             ctx.exit(exit_code_for(error))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):
             ctx.exit(EXIT_INTERRUPTED)
 
 

@@ -9,7 +9,10 @@ Rules:
 * What the JSON line calls committed was committed: a transaction whose commit is in doubt is
   counted as unknown.
 * Each record carries an id of its own in a header, so that `verify` finds a lost or doubled record
-  whatever its key and value are. An id is the run's, which is random, and the record's number.
+  whatever its key and value are. An id is the run's, which is random unless given, and the number
+  of the record in the input.
+* A run that was broken off says how to go on: `--skip` leaves out what is in, `--run-id` goes on
+  with the same ids.
 * An option or an argument that would have no effect is refused.
 """
 
@@ -19,12 +22,14 @@ import itertools
 import json
 import os
 import random
+import signal
 import sys
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -34,7 +39,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from txnproducer._core.results import FutureRecordMetadata
 from txnproducer.admin import partition_count
-from txnproducer.cli._common import cluster_options, read_settings
+from txnproducer.cli._common import cluster_options, read_settings, refuse_twice
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
@@ -59,7 +64,8 @@ class Report:
 
     topic: str
     transactional_id: str
-    run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
+    run_id: str
+    skipped: int = 0
     records: int = 0
     transactions: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("committed", "aborted", "open", "unknown"), 0)
@@ -94,6 +100,11 @@ class Report:
                 "error": None if error is None else type(error).__name__,
             }
         )
+
+
+def new_run_id() -> str:
+    """Return an id that no other run has."""
+    return uuid.uuid4().hex[:16]
 
 
 def _lines(file: Any, separator: str | None) -> Iterator[Record]:
@@ -179,7 +190,7 @@ def _send_one(
     txn.__enter__()  # no block: --leave-open must be able to leave it without an end
     try:
         futures = []
-        for number, (key, value) in enumerate(chunk, report.records):
+        for number, (key, value) in enumerate(chunk, report.skipped + report.records):
             record_id = (ID_HEADER, f"{report.run_id}-{number}".encode())
             headers = (*plan.headers, record_id)
             futures.append(producer.send(report.topic, value, key, headers, plan.partition))
@@ -240,6 +251,12 @@ def _refuse_what_has_no_effect(ctx: click.Context) -> None:
             raise click.UsageError(f"{shown} has no effect {beside} {option}: leave it out")
 
 
+def _parse_separator(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
+    if text == "":
+        raise click.BadParameter("it must not be empty", ctx, param)
+    return text
+
+
 def _parse_headers(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[tuple[str, bytes], ...]:
@@ -248,6 +265,8 @@ def _parse_headers(
         name, equals, text = value.partition("=")
         if not name or not equals:
             raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE", ctx, param)
+        if name == ID_HEADER:
+            raise click.BadParameter(f"{ID_HEADER} is the id that each record gets", ctx, param)
         headers.append((name, text.encode()))
     return tuple(headers)
 
@@ -297,7 +316,23 @@ def _parse_headers(
 @click.option(
     "--leave-open", is_flag=True, help="Leave the last transaction open, as a crash would."
 )
-@click.option("--key-separator", metavar="TEXT", help="What parts key and value in a line.")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    callback=_parse_separator,
+    help="What parts key and value in a line.",
+)
+@click.option(
+    "--skip",
+    type=click.IntRange(0),
+    default=0,
+    help="Leave out the first N records, which an earlier run has written.",
+)
+@click.option(
+    "--run-id",
+    metavar="TEXT",
+    help="Part of each record's id; default: random. Give an earlier run's to go on with it.",
+)
 @click.option("--header", "headers", multiple=True, callback=_parse_headers, metavar="NAME=VALUE")
 @click.option("--partition", type=click.IntRange(0), help="Write to this partition only.")
 @click.option("--rate", type=click.FloatRange(0.001), help="At most so many records a second.")
@@ -323,6 +358,8 @@ def command(
     seed: int,
     leave_open: bool,
     key_separator: str | None,
+    skip: int,
+    run_id: str | None,
     headers: tuple[tuple[str, bytes], ...],
     partition: int | None,
     rate: float | None,
@@ -336,6 +373,8 @@ def command(
     """
     _refuse_what_has_no_effect(ctx)
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
+    given = {"transactional.id": transactional_id, "compression.type": compression}
+    refuse_twice([*(name for name, value in given.items() if value is not None), *_named(pairs)])
     name = transactional_id or settings.get("transactional.id") or f"txnproducer-send-{topic}"
     settings["transactional.id"] = name
     if compression is not None:
@@ -343,14 +382,20 @@ def command(
     config = ProducerConfig.from_properties(settings)
     records = _generated(generate, size) if generate else _lines(file, key_separator)
     plan = Plan(transaction_size, abort_ratio, seed, leave_open, partition, headers, rate)
-    report = Report(topic, name)
+    report = Report(topic, name, run_id or new_run_id(), skipped=skip)
+    # Python would end at SIGTERM at once, and leave the open transaction to its time-out.
+    previous = signal.signal(signal.SIGTERM, _on_sigterm)
     try:
-        _run(config, records, plan, report)
+        _run(config, itertools.islice(records, skip, None), plan, report)
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt | SystemExit):
             click.echo(f"Interrupted: {_told(report)}", err=True)
+        if report.records and not report.transactions["unknown"]:
+            click.echo(_going_on(report), err=True)
         click.echo(report.line(error))
         raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
     if report.transactions["open"]:
         click.echo(
             "Left the last transaction open; the broker aborts it at its time-out"
@@ -359,6 +404,23 @@ def command(
         )
         _leave(report.line(None))
     click.echo(report.line(None))
+
+
+def _named(pairs: tuple[str, ...]) -> Iterator[str]:
+    for text in pairs:
+        yield text.partition("=")[0].strip().replace("_", ".")
+
+
+def _on_sigterm(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + signum)  # as a shell reports it
+
+
+def _going_on(report: Report) -> str:
+    done = report.skipped + report.records
+    return (
+        f"The first {done} records are dealt with. To go on, add --skip {done} --run-id"
+        f" {report.run_id}; the same command would write them again."
+    )
 
 
 def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: Report) -> None:

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from txnproducer.cli._common import cluster_options, read_settings
+from txnproducer.cli._common import cluster_options, reach, read_settings
 from txnproducer.config import ProducerConfig
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.status import EntryStatus, SinkStatus, read_status
@@ -71,6 +71,7 @@ def command(
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     config = ProducerConfig.from_properties(settings)
     security = {name: value for name, value in config.security.items() if value is not None}
+    reach(config)
     ledger = Ledger(settings["bootstrap.servers"], sink_id, ledger_topic, security)
     status = read_status(ledger)
     is_known = status.atomicity is not None

@@ -11,7 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from txnproducer.cli._common import cluster_options, read_settings
+from txnproducer.admin import our_errors
+from txnproducer.cli._common import cluster_options, reach, read_settings
 from txnproducer.cli._readback import ID_HEADER, By, TopicCount, count_topic
 from txnproducer.config import ProducerConfig
 
@@ -34,7 +35,7 @@ def _table(count: TopicCount) -> Table:
     return table
 
 
-def _line(count: TopicCount, by: By, missing: int | None) -> str:
+def _line(count: TopicCount, by: By, missing: int | None, surplus: int | None) -> str:
     committed = count.total("committed")
     # A count of zero would say that all is well, where nothing was compared.
     has_compared = count.compared > 0 or not committed
@@ -51,6 +52,7 @@ def _line(count: TopicCount, by: By, missing: int | None) -> str:
             "duplicates": count.duplicates if has_compared else None,
             "duplicated": count.duplicated,
             "missing": missing,
+            "surplus": surplus,
         }
     )
 
@@ -115,20 +117,23 @@ def command(
 ) -> None:
     """Read a topic at both isolation levels and count what became of its records.
 
-    Exits with 1 if a committed record occurs twice, or fewer are there than expected. Records
-    that cannot be compared are counted as `not_compared`; if no record can be, `duplicates` is
-    null.
+    Exits with 1 if a committed record occurs twice, or more or fewer are there than expected.
+    Records that cannot be compared are counted as `not_compared`; if no record can be,
+    `duplicates` is null.
     """
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     config = ProducerConfig.from_properties(settings)
     security = {name: value for name, value in config.security.items() if value is not None}
     servers = settings["bootstrap.servers"]
-    count = count_topic(servers, topic, by=by, timeout=timeout, security=security)
+    reach(config)
+    with our_errors(servers):
+        count = count_topic(servers, topic, by=by, timeout=timeout, security=security)
     found = count.total("committed") if by == "none" else count.distinct
     missing = None if expect is None else max(0, expect - found)
+    surplus = None if expect is None else max(0, found - expect)
     if output == "table":
         Console(stderr=True).print(_table(count))
         click.echo(_told(count, by), err=True)
-    click.echo(_line(count, by, missing))
-    if count.duplicates or missing:
+    click.echo(_line(count, by, missing, surplus))
+    if count.duplicates or missing or surplus:
         click.get_current_context().exit(EXIT_FAULT)
