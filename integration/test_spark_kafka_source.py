@@ -13,6 +13,7 @@ import pyspark
 import pytest
 
 from integration.readers import read_with_confluent, values
+from integration.spark_chaos import kafka_input
 from integration.waiting import wait_until
 from txnproducer import TransactionalProducer
 from txnproducer.spark import ExactlyOnceKafkaSink, KafkaExactlyOnceDataSource
@@ -63,7 +64,7 @@ def _quiet():
 @pytest.fixture
 def topics(kafka):
     number = next(_NUMBERS)
-    names = f"from-{number}", f"to-{number}"
+    names = kafka_input.renumbered_topic(f"from-{number}", 2), f"to-{number}"
     for name in names:
         kafka.create_topic(name, partitions=2)
     return names
@@ -160,11 +161,17 @@ def test_a_query_whose_task_dies_in_mid_batch_goes_on(spark, kafka, topics, tmp_
     options = {"bootstrap_servers": kafka.bootstrap_servers, "topic": target}
     sink = ExactlyOnceKafkaSink(sink_id=f"sink-{target}", on_event=hook, **options)
     faulty: Any = type("Faulty", (KafkaExactlyOnceDataSource,), {"on_event": hook})
+    first_of_batch: list[int] = []  # which partition of the topic is Spark's first
+
+    def write(frame, batch_id):
+        if batch_id == 1:
+            first_of_batch.append(int(frame.first()["value"].split()[1]) % 2)
+        sink(frame, batch_id)
 
     def writer():
         stream = read_from(spark, kafka, source).writeStream
         if not is_source:
-            return stream.foreachBatch(sink)
+            return stream.foreachBatch(write)
         given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": target}
         return stream.format(faulty.name()).options(**given, sinkId=f"sink-{target}")
 
@@ -179,6 +186,8 @@ def test_a_query_whose_task_dies_in_mid_batch_goes_on(spark, kafka, topics, tmp_
         spark.dataSource.register(KafkaExactlyOnceDataSource)
         sink.close()
     wait_for(kafka, target, PER_TURN)
+    if not is_source:
+        assert first_of_batch == [1, 0]  # otherwise this test shows nothing
 
 
 def test_a_query_into_the_data_source_is_started_again(spark, kafka, topics, tmp_path):

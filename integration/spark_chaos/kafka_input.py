@@ -7,10 +7,15 @@ Rules:
 * Each batch has as many rows of each partition, so `maxOffsetsPerTrigger` cuts batches at their
   ends.
 * There is no shuffle after the source: Spark's partitions are the topic's.
+* A batch is numbered by the order of a map: while a query runs, that of the admin client's answer,
+  which follows hashes of the topic's name; when a batch comes again, that of the JSON in the
+  checkpoint, by partition. With more than four partitions Scala's maps are in the order of hashes
+  both times. So the topic's name decides whether the two orders differ, and is chosen for it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -22,6 +27,9 @@ from txnproducer import TransactionalProducer
 PARTITIONS: Final = 4
 # The only version whose connector is complete on the registries.
 SPARK_VERSION: Final = "4.0.0"
+_MAX_ORDERED: Final = 4  # so many entries an immutable map of Scala keeps as they were put in
+_BUCKETS: Final = 16
+_INT: Final = 0xFFFFFFFF
 
 
 def is_available() -> bool:
@@ -32,6 +40,39 @@ def is_available() -> bool:
 def settings() -> tuple[str, ...]:
     """Return the settings that a driver needs for the source, as "name=value"."""
     return (f"spark.jars={','.join(map(str, connector_jars(SPARK_VERSION)))}",)
+
+
+def renumbered_topic(name: str, partitions: int = PARTITIONS) -> str:
+    """Return a topic's name with which each partition gets another number after a restart.
+
+    Args:
+        name: what it begins with.
+        partitions: of the topic; from two to four.
+
+    Raises:
+        ValueError: Spark never renumbers so many partitions.
+    """
+    if not 2 <= partitions <= _MAX_ORDERED:
+        raise ValueError(f"partitions is {partitions}; from two to four are renumbered")
+    names = (f"{name}-{number}" for number in itertools.count())
+    return next(
+        topic
+        for topic in names
+        if all(at != number for at, number in enumerate(_live_order(topic, partitions)))
+    )
+
+
+def _live_order(topic: str, partitions: int) -> list[int]:
+    """Return the partitions in the order of Scala's `mutable.HashMap[TopicPartition, _]`."""
+    of_topic = 0
+    for character in topic:  # as Java's String.hashCode
+        of_topic = (31 * of_topic + ord(character)) & _INT
+
+    def place(partition: int) -> int:
+        code = (31 * (31 + partition) + of_topic) & _INT
+        return (code ^ code >> 16) % _BUCKETS
+
+    return sorted(range(partitions), key=place)
 
 
 def fill(servers: str, topic: str, rows: Sequence[str]) -> None:

@@ -63,7 +63,11 @@ class Scene:
         self.topic = self.sink_id = name
         self.folder = stage.spark.folder / "runs" / name
         self.keeper = Gatekeeper(self.folder / "gates")
-        self._source = f"{name}-in" if source == "kafka" else str(self.folder / "in")
+        self._source = (
+            kafka_input.renumbered_topic(f"{name}-in")
+            if source == "kafka"
+            else str(self.folder / "in")
+        )
         self._checkpoint = self.folder / "checkpoint"
         self._job: Job | None = None
         self._driver: Driver | None = None
