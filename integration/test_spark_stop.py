@@ -78,6 +78,12 @@ def atomicity(request):
     return request.param
 
 
+def mostly(atomicity, other, reason):
+    """Parametrize with both; the other one only where there is time for long tests."""
+    long = pytest.param(other, marks=pytest.mark.long(reason))
+    return pytest.mark.parametrize("atomicity", [atomicity, long], indirect=True)
+
+
 # With atomicity "partition" the driver commits nothing, and runs nothing again.
 of_whole_batches = pytest.mark.parametrize("atomicity", ["batch"], indirect=True)
 
@@ -102,6 +108,7 @@ def check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path):
     wait_for(kafka, topic, expected(ROWS))
 
 
+@mostly("partition", "batch", "a batch is stopped in its tasks and at its commit as well")
 def test_a_query_that_is_stopped_before_its_tasks_commits_nothing(
     spark, kafka, topic, sink, tmp_path
 ):
@@ -120,6 +127,7 @@ def test_a_query_that_is_stopped_before_its_tasks_commits_nothing(
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
 
 
+@mostly("batch", "partition", "Spark itself ends the tasks, as it does those of a batch")
 def test_a_query_that_is_stopped_in_its_tasks_is_not_run_again(
     spark, kafka, topic, sink, tmp_path
 ):
@@ -154,6 +162,7 @@ def test_a_query_that_is_stopped_at_its_commit_is_not_committed(
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
 
 
+@pytest.mark.long("it takes two runs; a stop in the tasks and one at the commit are always tried")
 @of_whole_batches
 def test_a_query_that_is_stopped_between_two_runs_is_not_run_again(
     spark, kafka, topic, sink, tmp_path
