@@ -51,7 +51,8 @@ def open_tcp(
         except OSError as error:
             failures.append(f"{sockaddr[0]}: {error}")
     remaining_s()  # out of time is an error of its own
-    raise DisconnectError(f"cannot connect to {host}:{port} ({'; '.join(failures)})")
+    # Sorted, for a name server that rotates the addresses would make each try another failure.
+    raise DisconnectError(f"cannot connect to {host}:{port} ({'; '.join(sorted(failures))})")
 
 
 def _look_up(host: str, port: int) -> list[Any]:
