@@ -449,3 +449,12 @@ def test_a_transactional_id_too_long_for_the_client_id_made_from_it_is_refused()
         bootstrap_servers="b", transactional_id=fits + "x", client_id="me"
     )
     assert named.client_id == "me"
+
+
+@pytest.mark.parametrize("name", ["client_id", "transactional_id"])
+def test_a_text_that_is_too_long_is_shown_in_part_and_its_reason_whole(name):
+    given = {"bootstrap_servers": "boot:9092", name: "x" * 40_000}
+    with pytest.raises(InvalidConfigurationError) as told:
+        ProducerConfig.build(**given)
+    assert len(str(told.value)) < 500
+    assert "it has 40000 bytes, more than" in str(told.value)

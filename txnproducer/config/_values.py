@@ -22,6 +22,7 @@ _DEFAULT_PORT: Final = 9092
 _ADDRESS: Final = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[^\]]+)?)\]|(?P<host>[^\s:\[\]/,@]+))(?::(?P<port>\d{1,5}))?"
 )
+_LONGEST_SHOWN: Final = 200  # characters of a refused value; the reason follows it
 _TRUE_FALSE: Final = {"true": True, "false": False}
 
 
@@ -29,7 +30,10 @@ def invalid(
     name: str, value: object, problem: str, *, secret: bool = False
 ) -> InvalidConfigurationError:
     """Make the error for a value that is refused; `problem` ends with what to do."""
-    shown = name if secret else f"{name}={value!r}"
+    text = repr(value)
+    if len(text) > _LONGEST_SHOWN:
+        text = f"{text[:_LONGEST_SHOWN]}..."
+    shown = name if secret else f"{name}={text}"
     return InvalidConfigurationError(f"{shown} is not valid: {problem}")
 
 
