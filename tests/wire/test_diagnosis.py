@@ -115,15 +115,18 @@ def test_the_question_about_sasl_holds_no_attempt_up(drive: Open) -> None:
         driver.until(lambda: driver.client.is_ready(BOOTSTRAP, clock_ms()))
 
 
-def test_a_listener_that_wants_a_login_is_told_once_it_has_said_so(drive: Open) -> None:
+@pytest.mark.parametrize("cuts", [0, 1])
+def test_a_listener_that_wants_a_login_is_told_once_it_has_said_so(drive: Open, cuts: int) -> None:
+    """A first attempt that is cut by chance asks about TLS, which must not hide this question."""
+
     def handle(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
         if api_key != 17:
             return HANG_UP
         return answers.sasl_handshake(correlation_id, 33, ("SCRAM-SHA-512",))
 
-    with FakeBroker(handle) as broker:
+    with CuttingBroker(cuts, handle) as broker:
         driver = drive(broker.address)
-        driver.connect()
+        driver.until(lambda: driver.client.is_ready(BOOTSTRAP, clock_ms()))
         driver.answers_to(driver.send())
         refusal = driver.refusal()
     assert isinstance(refusal.error, IllegalSaslStateError)

@@ -4,9 +4,9 @@ Why it exists: a listener with another protocol says nothing to a stranger, it h
 proxy or a broker that is stopped. A second connection tells them apart. The client does not wait
 for it: a peer that accepts it and stays silent would hold up a healthy cluster.
 Owns: the questions, when one is asked, the verdicts. Must not know: attempts, backoff, events.
-Rules: one question takes a second at most; an address is asked once a minute at most, for all of
-its connections, and no more once it has spoken the protocol in question; only what is certain
-becomes a verdict; nothing secret is sent.
+Rules: one question takes a second at most; an address is asked each one once a minute at most, for
+all of its connections, and no more once it has spoken the protocol in question; only what is
+certain becomes a verdict; nothing secret is sent.
 """
 
 from __future__ import annotations
@@ -102,10 +102,9 @@ class Diagnosis(Connector):
 
 @dataclass(slots=True)
 class _Asked:
-    """The last question to an address, and the connections that were cut and wait for its end."""
+    """The last question of its kind to an address, and the cut connections that await its end."""
 
     node: BrokerNode
-    suspicion: Suspicion
     diagnosis: Diagnosis
     at_ms: int
     waiting: set[ConnectionId] = field(default_factory=set)
@@ -130,7 +129,7 @@ class Diagnoses:
         self._clock_ms = clock_ms
         self._on_done = on_done
         self._ruled_out: set[tuple[Address, Suspicion]] = set()
-        self._asked: dict[Address, _Asked] = {}
+        self._asked: dict[tuple[Address, Suspicion], _Asked] = {}
 
     @property
     def are_awaited(self) -> bool:
@@ -145,29 +144,28 @@ class Diagnoses:
         self, connection: ConnectionId, node: BrokerNode, suspicion: Suspicion, now_ms: int
     ) -> None:
         """Note that an address closed a connection, and ask it why unless that is known."""
-        address = node.host, node.port
-        if (address, suspicion) in self._ruled_out:
+        key = (node.host, node.port), suspicion
+        if key in self._ruled_out:
             return
-        asked = self._asked.get(address)
+        asked = self._asked.get(key)
         if asked is None or now_ms - asked.at_ms >= PAUSE_MS:
             diagnosis = Diagnosis(suspicion, node, self._settings, self._clock_ms, self._on_done)
             try:
                 diagnosis.start(start_thread)
             except RuntimeError as error:  # no more threads, or the interpreter is about to end
-                _LOG.debug("cannot ask %s:%s why it hung up: %s", *address, error)
+                _LOG.debug("cannot ask %s:%s why it hung up: %s", node.host, node.port, error)
                 return
-            asked = self._asked[address] = _Asked(node, suspicion, diagnosis, now_ms)
-        if asked.suspicion is suspicion:
-            asked.waiting.add(connection)
+            asked = self._asked[key] = _Asked(node, diagnosis, now_ms)
+        asked.waiting.add(connection)
 
     def verdicts(self) -> Iterator[tuple[ConnectionId, BrokerNode, KafkaError]]:
         """Yield the refusals that are certain, once for each connection that was cut."""
-        for address, asked in self._asked.items():
+        for key, asked in self._asked.items():
             outcome = asked.diagnosis.collect()
             if outcome is None:
                 continue
             waiting, asked.waiting = asked.waiting, set()
-            is_void = (address, asked.suspicion) in self._ruled_out
+            is_void = key in self._ruled_out
             if isinstance(outcome, KafkaError) and is_refusal(outcome) and not is_void:
                 for connection in waiting:
                     yield connection, asked.node, outcome
