@@ -21,6 +21,7 @@ from txnproducer._core.producer_core import AppendBlocked
 from txnproducer._core.transaction_state import TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import KafkaError
+from txnproducer.sim.interrupts import Interrupted, run_until
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 # What is done after the exception: whether a step of the sender comes first, and the way out.
@@ -246,3 +247,22 @@ def test_a_place_in_the_queue_for_memory_that_its_caller_never_heard_of_is_given
     harness.core.give_up_unclaimed()
     harness.end(is_commit=True)
     assert_is_whole(harness, None)
+
+
+@pytest.mark.parametrize("make", [with_record, with_timed_out_commit, with_sent_commit])
+def test_a_forced_close_that_an_exception_leaves_ends_when_it_is_made_again(make):
+    # At inner calls of what is interpreted everywhere: ending a batch is compiled in one piece.
+    for count in range(100):
+        harness = make(1)
+        force_close = partial(harness.core.force_close, harness.now_ms)
+        try:
+            run_until(count, force_close)
+        except Interrupted:
+            force_close()
+        else:
+            break
+        assert harness.core.is_closed, count
+        assert not harness.core._accumulator.has_incomplete, count
+        operation = harness.manager._unseen_operation()
+        assert operation is None or operation.result.is_completed, count
+    assert 1 < count < 99

@@ -810,6 +810,13 @@ MUTANTS = (
         "if known is not None and answer.leader_epoch != -1:",
         "a topic has as many partitions as it had",
     ),
+    Mutant(
+        "interrupted-call-is-not-finished",
+        "appender.py",
+        "        queue = self._appending_to\n        if queue is not None:\n",
+        "        queue = None\n        return\n        if queue is not None:\n",
+        "an exception ends the call that it comes into, and nothing is left of it",
+    ),
 )
 
 # What a mutant's text may need besides.

@@ -38,6 +38,8 @@ OF_A_CHANGING_WORLD = (
     "one-refusal-is-everybodys",
     "a-topic-never-grows",
 )
+# These in runs with exceptions at inner calls alone.
+OF_INTERRUPTED_CALLS = ("interrupted-call-is-not-finished",)
 _CHUNK = 25
 _LONGEST_SEED_S = 100
 
@@ -144,6 +146,8 @@ def hunt(mutant: Mutant) -> dict[str, object] | None:
     """Return what catches a mutant, within `MOST_SEEDS` seeds, and how many it took."""
     if mutant.name in OF_A_CHANGING_WORLD:
         return _hunt(mutant, "changing")
+    if mutant.name in OF_INTERRUPTED_CALLS:
+        return _hunt(mutant, "interrupted")
     if mutant.file in OF_SHARED_TRANSACTIONS:
         return _hunt(mutant, "shared")
     hunts = (_hunt(mutant, kind) for kind in ("", "crowded", "haunted", "deaf", "changing"))

@@ -257,7 +257,8 @@ class CoordinatorSender:
 
     def fail_request_in_hand(self, error: KafkaError) -> None:
         """Fail the request that was taken from the queue and not sent."""
-        in_hand, self._in_hand = self._in_hand, None
         self._not_before_ms.clear()
-        if in_hand is not None:
-            in_hand.fail(error)
+        if self._in_hand is not None:
+            # In this order: if an exception comes in the middle, this can be repeated.
+            self._in_hand.fail(error)
+            self._in_hand = None

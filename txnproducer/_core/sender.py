@@ -197,9 +197,10 @@ class Sender:
         return is_ending or (has_requests and transactions.has_ongoing_transaction)
 
     def _end(self, error: KafkaError) -> None:
-        self._phase = Phase.CLOSED
         if self._coordinators is not None:
             self._coordinators.fail_request_in_hand(error)
         if self._transactions is not None:
             self._transactions.close(error)
         self._producing.abort_all(error)
+        # Last: an exception before it leaves an end that the next call makes.
+        self._phase = Phase.CLOSED

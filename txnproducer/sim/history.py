@@ -42,7 +42,8 @@ class SentRecord:
         deliveries: what its callback was called with, each time.
         delivered_as: the number of its last callback, counted over the whole run.
         is_sent: whether it has to be in its transaction, if that is committed. (One whose call was
-            interrupted before it had begun need not, and must not.)
+            interrupted before it had begun need not, and must not; None for one whose call was
+            interrupted at an inner call: it may.)
     """
 
     history: History
@@ -58,7 +59,7 @@ class SentRecord:
     waited_in_vain: bool = False
     deliveries: list[tuple[RecordMetadata, KafkaError | None]] = field(default_factory=list)
     delivered_as: int = -1
-    is_sent: bool = True
+    is_sent: bool | None = True
 
     def on_delivery(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
         """Note that the callback was called."""

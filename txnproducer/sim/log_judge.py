@@ -163,8 +163,8 @@ class LogJudge:
         """Look for records whose call an exception has ended: in if their transaction is."""
         for record in attempt.interrupted:
             found = visible.get(record.value, ())
-            is_missing = record.is_sent and not found and record.value not in self._gone
-            if found and not record.is_sent:
+            is_missing = bool(record.is_sent) and not found and record.value not in self._gone
+            if found and record.is_sent is False:
                 self._history.violate("interrupted", f"{record.value!r} was never sent: {found}")
             elif attempt.final_claim == "committed" and is_missing:
                 self._history.violate("interrupted", f"{attempt.name}: {record.value!r} is lost")

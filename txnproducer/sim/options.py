@@ -46,6 +46,8 @@ _SHARED_RATE = 1 / 12
 # Of all seeds, whatever else they are; and each kind of change in them.
 _CHANGING_RATE = 1 / 5
 _CHANGE_RATE = 0.4
+# Of the calls of a run that is interrupted at inner calls.
+_INTERRUPTED_RATE = 0.1
 # Chosen so that the seeds that catch mutants run as they did before there were changes.
 _CHANGE = "change 14853"
 # Of all seeds, those whose applications send many records by one call, and how often.
@@ -65,6 +67,7 @@ class RunKind(StrEnum):
     HAUNTED = "haunted"
     SHARED = "shared"
     CHANGING = "changing"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class SimOptions:
         is_haunted: whether many connections die, and each of their requests arrives soon after.
         row_rate: how many of the calls that send take many records.
         is_shared: whether transactions are leased, and written by several processes.
+        is_interrupted_inside: whether exceptions come at the core's inner calls. No seed draws it;
+            see `interrupts.py`.
     """
 
     seed: int
@@ -118,6 +123,7 @@ class SimOptions:
     is_haunted: bool = False
     row_rate: float = 0.0
     is_shared: bool = False
+    is_interrupted_inside: bool = False
 
     def __str__(self) -> str:
         def show(value: object) -> str:
@@ -291,12 +297,20 @@ def _change(options: SimOptions) -> SimOptions:
     return replace(options, rates=rates, intervals_ms=intervals_ms)
 
 
+def _interrupt(options: SimOptions) -> SimOptions:
+    """Let exceptions come at inner calls in a run: what else it draws stays."""
+    options = _draw_shape(options)
+    rates = {**options.rates, FaultKind.INTERRUPTED: _INTERRUPTED_RATE}
+    return replace(options, rates=rates, is_interrupted_inside=True)
+
+
 _MAKERS = {
     RunKind.CROWDED: _crowd,
     RunKind.DEAF: _deafen,
     RunKind.HAUNTED: _haunt,
     RunKind.SHARED: _share,
     RunKind.CHANGING: _change,
+    RunKind.INTERRUPTED: _interrupt,
 }
 
 

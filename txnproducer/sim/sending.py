@@ -150,6 +150,8 @@ def send(
             for waiting in (outcome, interrupted.lost):
                 if isinstance(waiting, AppendBlocked):
                     core.give_up_append(waiting)
+            if interrupted.is_inside:
+                _leave_append(process)
             return _after_interrupt(process, attempt, record, interrupted)
     told = outcome.metadata()
     record.place, record.future = TopicPartition(told.topic, told.partition), outcome
@@ -157,11 +159,19 @@ def send(
     return None
 
 
+def _leave_append(process: Process) -> None:
+    """Do what the shell does after an exception in `send`, or leave the rest to the next call."""
+    process.core.give_up_unclaimed()
+    if process.dice.random() < 1 / 2:
+        process.core.finish_interrupted_call()
+
+
 def _after_interrupt(
     process: Process, attempt: Attempt, record: SentRecord, interrupted: Interrupted
 ) -> KafkaError | None:
     """Go on without the record's future, as if nothing had been, or give the transaction up."""
-    record.is_sent = isinstance(interrupted.lost, FutureRecordMetadata)
+    is_in = isinstance(interrupted.lost, FutureRecordMetadata)
+    record.is_sent = None if interrupted.is_inside else is_in
     attempt.interrupted.append(record)
     if process.dice.random() < 1 / 2:
         return None
@@ -278,6 +288,7 @@ def misuse(process: Process, *, is_between: bool = False) -> None:
         }
         if not manager.has_producer_id:
             calls["begin"] = core.begin_transaction
+    core.finish_interrupted_call()  # which may change the state, and this call would do first
     state = manager.state
     name, call = process.dice.choice(list(calls.items()))
     try:

@@ -150,7 +150,9 @@ class Simulator:
             options.burst,
             options.settings["request_timeout_ms"],
         )
-        self.interrupts = Interrupts(self.faults, self._new_dice("interrupts"))
+        self.interrupts = Interrupts(
+            self.faults, self._new_dice("interrupts"), is_inside=options.is_interrupted_inside
+        )
         self.checkers = Checkers(self)
         self.trouble = Trouble(self, self._new_dice("trouble"))
         self.transactional_ids = [f"txn-{n}" for n in range(options.transactional_producers)]
