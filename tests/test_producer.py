@@ -23,12 +23,14 @@ from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, TransactionDescription
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
+    AuthorizationError,
     BufferExhaustedError,
     ClaimRefusedError,
     CommitOutcomeUnknownError,
     ErrorCode,
     ForkedProducerError,
     IllegalStateError,
+    InvalidTxnTimeoutError,
     KafkaError,
     KafkaTimeoutError,
     ProducerFencedError,
@@ -478,6 +480,24 @@ def test_a_record_too_large_fails_its_future_and_its_callback(make):
     [(metadata, error)] = seen
     assert metadata.offset == -1
     assert isinstance(error, RecordTooLargeError)
+
+
+@pytest.mark.parametrize("told", ["900000", None, KafkaTimeoutError(), AuthorizationError()])
+def test_a_transaction_timeout_that_is_too_long_names_both_limits(make, client, monkeypatch, told):
+    def broker_setting(servers, name, timeout, **security):
+        assert (servers, name, timeout) == ("boot:9092", "transaction.max.timeout.ms", 2.0)
+        if isinstance(told, KafkaError):
+            raise told
+        return told
+
+    monkeypatch.setattr(admin, "broker_setting", broker_setting)
+    client.prepare_init_producer_id(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    one = make(transaction_timeout_ms=900_001)
+    with pytest.raises(InvalidTxnTimeoutError, match="transaction_timeout_ms=900001 is") as caught:
+        one.init_transactions()
+    assert caught.value.recovery == "fix"
+    limit = "limit is 900000" if told == "900000" else "needs DescribeConfigs"
+    assert limit in str(caught.value)
 
 
 def test_a_block_with_a_record_too_large_aborts_and_the_record_is_to_be_fixed(make):

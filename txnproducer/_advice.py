@@ -14,6 +14,7 @@ from txnproducer._core.failed_tries import caused_by, in_words
 from txnproducer.errors import (
     ForkedProducerError,
     IllegalStateError,
+    InvalidTxnTimeoutError,
     KafkaError,
     KafkaTimeoutError,
     TransactionAbortableError,
@@ -26,6 +27,7 @@ __all__ = [
     "lost_in_callback",
     "not_open",
     "timed_out",
+    "timeout_too_long",
     "topic_unknown",
 ]
 
@@ -107,6 +109,22 @@ def lost_in_callback(topic: str) -> KafkaError:
         " memory, and a callback cannot. Call partitions_for() for the topic before, or send from"
         " another thread; abort this transaction"
     )
+
+
+def timeout_too_long(error: InvalidTxnTimeoutError, limit_ms: str | None) -> KafkaError:
+    """Return the error of a refused `transaction_timeout_ms`, with the brokers' limit.
+
+    Args:
+        error: the refusal.
+        limit_ms: `transaction.max.timeout.ms`; None where the brokers do not tell.
+    """
+    limit = f"The brokers' limit is {limit_ms}"
+    if limit_ms is None:
+        limit = (
+            "The limit could not be read (that needs DescribeConfigs on the cluster): look at"
+            " transaction.max.timeout.ms in the brokers' configuration"
+        )
+    return InvalidTxnTimeoutError(f"{error}. {limit}", recovery=error.recovery)
 
 
 def not_open(call: str) -> KafkaError:

@@ -7,6 +7,7 @@ decides anything about one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
+    InvalidTxnTimeoutError,
     KafkaError,
     UnsupportedVersionError,
 )
@@ -29,6 +31,11 @@ from txnproducer.records import ProducerIdAndEpoch, as_consumer_group_metadata, 
 from txnproducer.transaction import Outcome, Transaction
 
 __all__ = ["OnDelivery", "TransactionalProducer"]
+
+_LOG = logging.getLogger(__name__)
+
+# For the brokers' limit of the transaction time-out, before the error of a refused one is raised.
+_LIMIT_S = 2.0
 
 
 class TransactionalProducer(RecordWriter):
@@ -88,9 +95,28 @@ class TransactionalProducer(RecordWriter):
         Raises:
             KafkaTimeoutError: not done in time; call again to go on waiting.
             IllegalStateError: done before, or no `transactional_id`.
+            InvalidTxnTimeoutError: `transaction_timeout_ms` is above the brokers' limit, which is
+                named if they tell it (DescribeConfigs on the cluster) within two seconds.
             KafkaError: refused; `recovery` says what to do.
         """
-        self._await("init_transactions", self._core.init_transactions)
+        try:
+            self._await("init_transactions", self._core.init_transactions)
+        except InvalidTxnTimeoutError as error:
+            raise _advice.timeout_too_long(error, self._longest_timeout_ms()) from error.__cause__
+
+    def _longest_timeout_ms(self) -> str | None:
+        """Ask the brokers for their limit; None where they do not tell."""
+        # Imported late: only a refused time-out needs kafka-python's admin client here.
+        from txnproducer import admin
+
+        servers, security = self._admin_arguments()
+        try:
+            return admin.broker_setting(
+                servers, "transaction.max.timeout.ms", _LIMIT_S, **security
+            )
+        except KafkaError as error:
+            _LOG.debug("the brokers do not tell transaction.max.timeout.ms: %s", error)
+            return None
 
     def begin_transaction(self) -> None:
         """Begin a transaction; local, nothing is sent.
@@ -253,12 +279,11 @@ class TransactionalProducer(RecordWriter):
         # Imported late: only who is in doubt needs kafka-python's admin client.
         from txnproducer import admin
 
-        config = self._config
-        security = {name: value for name, value in config.security.items() if value is not None}
-        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
+        transactional_id = self._config.transactional_id or ""
+        servers, security = self._admin_arguments()
         try:
             told = admin.describe_transaction(
-                servers, config.transactional_id or "", self._max_block_s, **security
+                servers, transactional_id, self._max_block_s, **security
             )
         except UnsupportedVersionError:
             return "unknown"
@@ -268,6 +293,12 @@ class TransactionalProducer(RecordWriter):
         manager = self._core.transaction_manager
         may_begin_again = manager is not None and manager.may_begin_again
         return resolve(commit, told.state, described, may_begin_again=may_begin_again)
+
+    def _admin_arguments(self) -> tuple[str, dict[str, Any]]:
+        config = self._config
+        security = {name: value for name, value in config.security.items() if value is not None}
+        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
+        return servers, security
 
     # --- transactions that several processes share ---------------------------------------------
 

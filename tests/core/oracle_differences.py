@@ -241,4 +241,26 @@ DIFFERENCES: tuple[Difference, ...] = (
         },
         reason=_FIX_AND_ABORT,
     ),
+    Difference(
+        title="A transaction time-out that is too long has its own class",
+        tables=("InitProducerId(init)",),
+        codes=("INVALID_TRANSACTION_TIMEOUT",),
+        values=dict.fromkeys(
+            ("last_error", "result_error", "settled_last_error", "settled_result_error"),
+            _error("InvalidTxnTimeoutError"),
+        ),
+        reason=(
+            "A setting has to be changed, and the error names it with its value. In Java it is a"
+            " KafkaException whose text has the code."
+        ),
+    ),
+    Difference(
+        title="The same where the epoch is raised",
+        tables=("InitProducerId(bump)",),
+        codes=("INVALID_TRANSACTION_TIMEOUT",),
+        values=dict.fromkeys(
+            ("last_error", "settled_last_error"), _error("InvalidTxnTimeoutError")
+        ),
+        reason="As above: the brokers' limit may have been lowered meanwhile.",
+    ),
 )

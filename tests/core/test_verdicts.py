@@ -41,10 +41,10 @@ def test_success_is_complete_and_every_row_is_a_known_code(table):
 
 def test_an_error_without_a_class_of_its_own_names_code_and_request():
     table = verdicts.INIT_PRODUCER_ID
-    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    code = ErrorCode.POLICY_VIOLATION
     error = table.error(table.judge(code), code)
     assert type(error) is KafkaError
-    assert "InitProducerId was answered INVALID_TRANSACTION_TIMEOUT (50)" in str(error)
+    assert "InitProducerId was answered POLICY_VIOLATION (44)" in str(error)
     assert error.recovery == "fix"
 
 

@@ -180,9 +180,17 @@ class InitProducerIdHandler(TxnRequestHandler):
         code = response.error_code
         verdict = self._table.judge(code)
         if verdict.action is not Action.COMPLETE:
-            self._carry_out(verdict, self._table.error(verdict, code))
+            self._carry_out(verdict, self._table.error(verdict, code, detail=self._detail(code)))
             return
         self._take_identity(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+
+    def _detail(self, code: int) -> str | None:
+        if code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            return None
+        return (
+            f"transaction_timeout_ms={self._transaction_timeout_ms} is above the brokers'"
+            " transaction.max.timeout.ms: lower the one or raise the other"
+        )
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
         """Take in that there is no answer; the request may be carried out later."""

@@ -30,6 +30,7 @@ from txnproducer.errors import (
     GroupAuthorizationError,
     InvalidPidMappingError,
     InvalidTxnStateError,
+    InvalidTxnTimeoutError,
     KafkaError,
     ProducerFencedError,
     RetriableError,
@@ -60,6 +61,7 @@ class Form(Enum):
     UNEXPECTED = auto()  # KafkaError that names the code
     CAUSED = auto()  # KafkaError with the code's own error as its cause
     COMMIT_FAILED = auto()  # CommitFailedError
+    TIMEOUT_TOO_LONG = auto()  # InvalidTxnTimeoutError
 
 
 class Verdict(NamedTuple):
@@ -117,6 +119,8 @@ class VerdictTable:
         text = f"{detail or raw.default_message()} ({self.request} was answered {name} ({code}))"
         if verdict.form is Form.COMMIT_FAILED:
             return CommitFailedError(text)
+        if verdict.form is Form.TIMEOUT_TOO_LONG:
+            return InvalidTxnTimeoutError(text)
         # What the class of the code says about the way out holds for the wrapping error, too.
         wrapped = KafkaError(text, recovery="fix" if raw.recovery == "fix" else None)
         if verdict.form is Form.CAUSED:
@@ -170,6 +174,7 @@ INIT_PRODUCER_ID: Final = _table(
         _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _ABORTABLE,
         _C.CLUSTER_AUTHORIZATION_FAILED: _ABORTABLE,
         _C.TRANSACTION_ABORTABLE: _ABORTABLE,
+        _C.INVALID_TRANSACTION_TIMEOUT: Verdict(Action.FATAL, Form.TIMEOUT_TOO_LONG),
     },
 )
 

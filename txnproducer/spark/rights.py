@@ -25,10 +25,9 @@ from collections.abc import Iterable, Iterator
 
 from txnproducer.admin import TopicAccess, group_operations, topic_access
 from txnproducer.errors import (
-    ErrorCode,
     GroupAuthorizationError,
     InvalidConfigurationError,
-    KafkaError,
+    InvalidTxnTimeoutError,
     TransactionalIdAuthorizationError,
 )
 from txnproducer.spark.errors import MissingRightError, SinkError
@@ -115,10 +114,7 @@ def taking(ledger: Ledger, name: str) -> Iterator[None]:
         raise _missing(
             ledger, ["WRITE"], "transactional id", name, pattern, "transactions"
         ) from error
-    except KafkaError as error:
-        # The producer tells this one as Java's does: by a text, without its class.
-        if ErrorCode.INVALID_TRANSACTION_TIMEOUT.name not in str(error):
-            raise
+    except InvalidTxnTimeoutError as error:
         raise InvalidConfigurationError(
             "transactionTimeout: the broker refuses it, since it is above its "
             "transaction.max.timeout.ms (which can't be read here: that needs DescribeConfigs on "
