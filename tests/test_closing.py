@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -193,3 +194,61 @@ def test_what_is_left_of_the_deadline_bounds_each_wait(open_one, monkeypatch, le
         patch.setattr(one._io, "close", lambda *given: seen.append(given))
         one.close_by(10_000 + left_ms)
     assert seen == [limits]
+
+
+class InterruptError(Exception):
+    """What a signal handler raises."""
+
+
+def test_an_interrupt_while_the_thread_is_waited_for_does_not_pass_for_its_end(open_one):
+    """Python 3.11 marks a thread as stopped whose `join` was interrupted (bpo-45274)."""
+    one = open_one()
+    may_end = threading.Event()
+    is_called = threading.Event()
+
+    def block(*_):
+        is_called.set()
+        may_end.wait(PATIENCE_S)
+
+    def raise_it(*_):
+        raise InterruptError
+
+    one.send("topic", b"value", on_delivery=block)
+    assert is_called.wait(PATIENCE_S)
+    before = signal.signal(signal.SIGALRM, raise_it)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(InterruptError):
+            one.close(0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert one._io._thread.ident in sys._current_frames()
+    assert not one._io.has_ended
+    assert id(one) in _live_producers._live
+    second = start(one.close)
+    second.join(MOMENT_S)
+    assert second.is_alive()
+    may_end.set()
+    second.join(PATIENCE_S)
+    assert not second.is_alive()
+    assert one._io.has_ended
+    assert id(one) not in _live_producers._live
+
+
+def test_a_close_that_was_interrupted_twice_can_be_waited_for(open_one, monkeypatch):
+    one = open_one()
+    may_end = threading.Event()
+    one.send("topic", b"value", on_delivery=lambda *_: may_end.wait(PATIENCE_S))
+
+    def raise_it(*_):
+        raise InterruptError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(one._io, "wait_until", raise_it)
+        patched.setattr(one._io, "_force", raise_it)
+        with pytest.raises(InterruptError):
+            one.close(PATIENCE_S)
+    may_end.set()
+    one.close(PATIENCE_S)
+    assert one._io.has_ended

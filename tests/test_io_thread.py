@@ -425,6 +425,7 @@ def test_a_core_that_cannot_even_be_forced_does_not_keep_the_thread(io, core, cl
 @pytest.mark.conformance("2.36")
 def test_an_interrupted_close_forces_the_end_and_is_raised(io, core, monkeypatch):
     def interrupt(is_done, timeout_s):
+        patch.undo()  # the end that is forced is waited for
         raise KeyboardInterrupt
 
     core.closes_when_asked = False

@@ -289,8 +289,12 @@ class IoThread:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the thread is gone."""
-        return not self._thread.is_alive()
+        """Whether the loop has ended, and with it all that it had to do.
+
+        `Thread.is_alive` is no witness: on Python 3.11 an interrupted `join` marks a
+        thread as stopped while it still runs (bpo-45274).
+        """
+        return self._has_stopped
 
     @property
     def can_wait_for_end(self) -> bool:
@@ -329,14 +333,24 @@ class IoThread:
             self.initiate_close()
             ended = self.wait_until(lambda: core.is_closed, timeout_s)
         finally:
+            try:
+                self._finish(ended, _FORCED_CLOSE_S if forced_s is None else forced_s)
+            finally:  # whatever interrupts that, a later close has to wait again
+                self._closing.discard(caller)
+        return ended
+
+    def _finish(self, ended: bool, forced_s: float) -> None:
+        try:
             if not ended:
                 self._force()
-            self._thread.join(_FORCED_CLOSE_S if forced_s is None else forced_s)
+            if self.wait_until(lambda: self._has_stopped, forced_s):
+                self._thread.join(forced_s)  # it has nothing left to do but to return
+        finally:
             # A core that cannot even be forced must not keep the thread (and the process) alive.
             self._must_stop = True
             self._leaving.set()
-            self._closing.discard(caller)
-        return ended
+            with self.lock:
+                self.poke()
 
     def orphan(self) -> None:
         """Tell the loop that nobody can call any more: deliver what is there, then end.
