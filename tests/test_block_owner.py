@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import sys
 import threading
+import time
 
 import pytest
 
@@ -166,3 +169,20 @@ def test_ownership_is_one_check_that_can_be_replaced(one, monkeypatch):
                 call(one)
         task[0] = "first"
         one.commit_transaction()
+
+
+def test_anybody_may_end_it_once_a_thread_that_threading_did_not_start_has_ended(one):
+    idents: list[int] = []
+
+    def enter():
+        block = one.transaction()
+        block.__enter__()
+        idents.append(_thread.get_ident())
+
+    _thread.start_new_thread(enter, ())
+    end_s = time.monotonic() + PATIENCE_S
+    while not idents or idents[0] in sys._current_frames():
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+    one.abort_transaction()
+    assert one.transaction_state == "READY"

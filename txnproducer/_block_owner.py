@@ -8,6 +8,7 @@ loop say. Must not know: transactions.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
@@ -18,4 +19,17 @@ IsOwner: TypeAlias = Callable[[], bool]
 def calling_thread() -> IsOwner:
     """Return a check that is true on the calling thread, and everywhere once that has ended."""
     owner = threading.current_thread()
-    return lambda: threading.current_thread() is owner or not owner.is_alive()
+    return lambda: threading.current_thread() is owner or _has_ended(owner)
+
+
+def _has_ended(thread: threading.Thread) -> bool:
+    """Return whether a thread has ended, also one that `threading` did not start.
+
+    Of such a thread `is_alive` is always true, or raises `RuntimeError` where its end is known.
+    """
+    try:
+        if not thread.is_alive():
+            return True
+    except RuntimeError:
+        return True
+    return thread.ident not in sys._current_frames()  # noqa: SLF001 - the documented way
