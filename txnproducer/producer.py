@@ -82,6 +82,7 @@ class TransactionalProducer(RecordWriter):
 
     def _open(self, config: ProducerConfig) -> None:
         self._transaction: Transaction | None = None
+        self._entering: Transaction | None = None  # the one that the core was last told to begin
         self._resolved: ResolvedOutcome = "unknown"
         super()._open(config)
 
@@ -135,9 +136,23 @@ class TransactionalProducer(RecordWriter):
         with self._lock:
             self._check_not_overtaken("begin_transaction")
             self._check_owner("begin_transaction")
+            self._entering = transaction if self.transaction_state == "READY" else None
             self._core.begin_transaction()
             self._transaction = transaction
             self._resolved = "unknown"
+
+    def _begin_block(self, transaction: Transaction) -> None:
+        try:
+            self._begin(transaction)
+        except BaseException:
+            # An interrupt: nobody leaves a block that was never entered.
+            with self._lock:
+                is_open = self.transaction_state in ("IN_TRANSACTION", "ABORTABLE_ERROR")
+                if self._entering is transaction and is_open:
+                    self._transaction = None
+                    self._core.begin_abort()  # the next block waits for its end
+                    self._io.poke()
+            raise
 
     def _await_unseen_abort(self) -> None:
         """Go on waiting for an abort that has timed out: nobody calls it again after its block."""
@@ -155,7 +170,7 @@ class TransactionalProducer(RecordWriter):
         If an earlier abort has timed out, the block begins by waiting for it, up to
         `max_block_ms`, and then raises `KafkaTimeoutError` (`recovery` is "resume").
         """
-        return Transaction(self, self._begin, self._block_owner)
+        return Transaction(self, self._begin_block, self._block_owner)
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[Any, Any], group_metadata: object
