@@ -333,3 +333,15 @@ def test_a_listener_that_wants_sasl_names_its_mechanisms() -> None:
 def test_a_listener_without_sasl_goes_on() -> None:
     talk = Talk(exchange_sasl_question("me", itertools.count()))
     assert talk.answer(answers.sasl_handshake(0, error_code=34, mechanisms=())).is_over
+
+
+def test_a_login_that_the_broker_never_ends_is_refused() -> None:
+    settings = {"sasl_oauth_token_provider": answers.token_provider(lambda: "token")}
+    login = SaslLogin("me", "h", "OAUTHBEARER", settings, 2)
+    talk = Talk(exchange_login(login, itertools.count()))
+    talk.answer(answers.sasl_handshake(talk.correlation_id, 0, ("OAUTHBEARER",)))
+    for _ in range(9):
+        talk.answer(answers.sasl_authenticate(talk.correlation_id, auth_bytes=b"again"))
+    last = answers.sasl_authenticate(talk.correlation_id, auth_bytes=b"again")
+    with pytest.raises(SaslAuthenticationError, match="OAUTHBEARER login within 10 rounds"):
+        talk.answer(last)

@@ -128,6 +128,14 @@ def test_the_same_key_twice_is_refused() -> None:
     refuse(METADATA, 12, metadata(brokers=[broker(2), broker(2)]), "twice")
 
 
+def test_more_brokers_than_a_cluster_has_are_refused() -> None:
+    def brokers(count: int) -> bytes:
+        return metadata(brokers=[broker(number) for number in range(count)])
+
+    assert isinstance(decode(METADATA, 12, brokers(10_000)), m.MetadataResponse)
+    refuse(METADATA, 12, brokers(10_001), "10001 brokers")
+
+
 def test_topics_that_were_not_asked_for_are_passed_over() -> None:
     payload = metadata(topic(partition(0)), topic(partition(0), name="u"))
     read = decode(METADATA, 12, payload)

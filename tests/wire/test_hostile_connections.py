@@ -14,13 +14,14 @@ from tests.wire.fake_broker import FakeBroker
 from tests.wire.test_connection import Wire
 from tests.wire.test_handshake import ask_versions, log_in
 from tests.wire.test_network_client import obliging
+from txnproducer._protocol import messages as m
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.codec import Codec, ResponseDecodeError
 from txnproducer.errors import DisconnectError, SaslAuthenticationError
 
 CHUNK = 65_536
-LARGEST_ANSWER = 100 * 1024 * 1024
+LARGEST_ANSWER = 1024 * 1024
 
 
 @pytest.fixture
@@ -55,6 +56,19 @@ def test_the_largest_answer_is_waited_for(wire: Wire) -> None:
     wire.send()
     wire.broker.sendall(struct.pack(">ii", LARGEST_ANSWER, 10))
     assert wire.receive() == []
+
+
+def test_metadata_may_be_large(wire: Wire) -> None:
+    wire.send(m.MetadataRequest(("t",)), 12)
+    wire.broker.sendall(struct.pack(">ii", 16 * LARGEST_ANSWER, 10))
+    assert wire.receive() == []
+
+
+def test_metadata_has_a_bound_of_its_own(wire: Wire) -> None:
+    wire.send(m.MetadataRequest(("t",)), 12)
+    wire.broker.sendall(struct.pack(">i", 16 * LARGEST_ANSWER + 1))
+    with pytest.raises(DisconnectError, match="a frame of"):
+        wire.receive()
 
 
 @pytest.mark.parametrize("number", [11, -1])

@@ -21,6 +21,8 @@ _LARGEST_PORT = 65_535
 _NO_ID = -1
 # Brokers that use ZooKeeper leave out partitions that never had a leader, so there may be gaps.
 _MOST_MISSING_PARTITIONS = 100_000
+# Real clusters have a few hundred; each one is remembered.
+_MOST_BROKERS = 10_000
 
 
 def check_answer(request: m.Request, answer: m.Response) -> None:
@@ -35,6 +37,8 @@ def check_answer(request: m.Request, answer: m.Response) -> None:
 
 
 def _check_metadata(_: m.MetadataRequest, answer: m.MetadataResponse) -> None:
+    if len(answer.brokers) > _MOST_BROKERS:
+        raise ValueError(f"{len(answer.brokers)} brokers, but {_MOST_BROKERS} are accepted")
     _check_nodes(answer.brokers)
     _check_unique((topic.topic for topic in answer.topics), "topic")
     missing = 0

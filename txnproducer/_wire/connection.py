@@ -24,6 +24,8 @@ from functools import partial
 from txnproducer._protocol.events import ClientEvent, ClientRequest, ClientResponse, ConnectionId
 from txnproducer._protocol.messages import (
     API_KEY_OF,
+    DescribeTransactionsRequest,
+    MetadataRequest,
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
@@ -43,7 +45,11 @@ NEVER_MS = 2**62
 _SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")  # size, correlation id
 _RECEIVE_BYTES = 65_536
-_MAX_ANSWER_BYTES = 100 * 1024 * 1024
+_MAX_ANSWER_BYTES = 1024 * 1024
+# Metadata of 100,000 partitions takes 3 to 5 MB. An answer to Produce may carry a text for each
+# record that is refused (a compacted topic, records without keys), so it can exceed its request.
+_MAX_LARGE_ANSWER_BYTES = 16 * _MAX_ANSWER_BYTES
+_LARGE_ANSWERS = (MetadataRequest, DescribeTransactionsRequest, ProduceRequest)
 _MOST_READS = 16  # of one connection in a turn
 _MAX_RECORD_BYTES = 16_384  # of TLS: smaller parts are joined, so that they share a record
 _MAX_REAUTHENTICATION_MS = 30_000
@@ -257,8 +263,11 @@ class Connection:
             del received[:at]
 
     def _check_size(self, size: int) -> None:
-        is_login = self._reauthentication is not None
-        most = MAX_HANDSHAKE_ANSWER_BYTES if is_login else _MAX_ANSWER_BYTES
+        most = _MAX_ANSWER_BYTES
+        if self._reauthentication is not None:
+            most = MAX_HANDSHAKE_ANSWER_BYTES
+        elif self._in_flight and isinstance(self._in_flight[0].request.body, _LARGE_ANSWERS):
+            most = _MAX_LARGE_ANSWER_BYTES
         if not _SIZE.size <= size <= most:
             raise DisconnectError(f"the broker sent a frame of {size} bytes: giving up")
 

@@ -52,6 +52,8 @@ _SCRAM_PREFIX = "SCRAM-"
 # Java has the same lower bound, and no upper one. A million take about a second.
 _ITERATIONS = range(4_096, 1_000_001)
 _MOST_DIGITS = 20
+# SCRAM takes two, Kerberos three or four. A mechanism leaves their number to the broker.
+_MOST_ROUNDS = 10
 _TOKEN_PROVIDER = "sasl_oauth_token_provider"  # noqa: S105  (a setting's name)
 
 
@@ -165,7 +167,13 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
 
     mechanism = make_mechanism(login.mechanism, login.settings, login.host)
     lifetime_ms = 0
+    rounds = 0
     while not mechanism.is_done():
+        rounds += 1
+        if rounds > _MOST_ROUNDS:
+            raise SaslAuthenticationError(
+                f"the broker did not end the {login.mechanism} login within {_MOST_ROUNDS} rounds"
+            )
         token = _ask_our_side(login.mechanism, mechanism.auth_bytes)
         version = login.authenticate_version
         answer = yield from _exchange(
