@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txnproducer._core.failed_tries import caused_by, in_words
+from txnproducer._core.failed_tries import also, caused_by, in_words
 from txnproducer.errors import (
     ForkedProducerError,
     IllegalStateError,
@@ -60,46 +60,55 @@ _HINTS = {
 }
 
 
-def timed_out(call: str, max_block_ms: int, tries: Sequence[KafkaError] = ()) -> KafkaTimeoutError:
+def timed_out(
+    call: str, max_block_ms: int, tries: Sequence[KafkaError] = (), are_cause: bool = True
+) -> KafkaTimeoutError:
     """Return the error of a transactional call that took longer than `max_block_ms`.
 
     Args:
         call: its name.
         max_block_ms: the setting.
         tries: the last failure of each address that can't be reached.
+        are_cause: whether nothing else of the cluster was reached since the call began.
     """
-    why = f": {in_words(tries)}" if tries else ""
-    hint = "" if tries else f" {_HINTS[call]}"
-    return caused_by(
-        KafkaTimeoutError(
-            f"{call} did not finish within max_block_ms={max_block_ms}{why}."
-            f" {_GOES_ON.format(call=call)}{hint}"
-        ),
-        tries,
-    )
+    why, rest = _told(tries, are_cause)
+    hint = "" if why else f" {_HINTS[call]}"
+    text = f"{call} did not finish within max_block_ms={max_block_ms}{why}."
+    text = f"{text} {_GOES_ON.format(call=call)}{hint}".removesuffix(".")
+    return caused_by(KafkaTimeoutError(f"{text}{rest}."), tries, are_cause=are_cause)
+
+
+def _told(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:
+    """Return what failed tries add to the cause, and to the end, of a time-out's text."""
+    if tries and are_cause:
+        return f": {in_words(tries)}", ""
+    return "", also(tries)
 
 
 def topic_unknown(
-    topic: str, max_block_ms: int, tries: Sequence[KafkaError] = ()
+    topic: str, max_block_ms: int, tries: Sequence[KafkaError] = (), are_cause: bool = True
 ) -> KafkaTimeoutError:
     """Return the error of a question for a topic that the cluster does not know."""
-    if tries:
-        text = f"partitions_for got no answer within max_block_ms={max_block_ms}"
-        return caused_by(KafkaTimeoutError(f"{text}: {in_words(tries)}"), tries)
-    return KafkaTimeoutError(
-        f"partitions_for got no answer within max_block_ms={max_block_ms}: the cluster does not"
-        f" know topic {topic!r}. Create it, check its name, or check that a broker can be reached."
+    why, rest = _told(tries, are_cause)
+    why = why or (
+        f": the cluster does not know topic {topic!r}. Create it, check its name, or check that a"
+        f" broker can be reached{rest}."
     )
+    text = f"partitions_for got no answer within max_block_ms={max_block_ms}{why}"
+    return caused_by(KafkaTimeoutError(text), tries, are_cause=are_cause)
 
 
-def flush_timed_out(limit_s: float, tries: Sequence[KafkaError] = ()) -> KafkaTimeoutError:
+def flush_timed_out(
+    limit_s: float, tries: Sequence[KafkaError] = (), are_cause: bool = True
+) -> KafkaTimeoutError:
     """Return the error of a flush that took too long."""
-    why = f", {in_words(tries)}" if tries else ""
+    why = f", {in_words(tries)}" if tries and are_cause else ""
+    rest = "" if why else also(tries)
     error = KafkaTimeoutError(
         f"flush did not finish within {limit_s:g} s: some records are still on their way{why}."
-        " They go on; call flush() again to wait for them."
+        f" They go on; call flush() again to wait for them{rest}."
     )
-    return caused_by(error, tries)
+    return caused_by(error, tries, are_cause=are_cause)
 
 
 def lost_in_callback(topic: str) -> KafkaError:

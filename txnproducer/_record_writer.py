@@ -329,7 +329,7 @@ class RecordWriter(_UsualSender):
                 self._core.end_flush(ticket)
                 self._core.add_time("flush", monotonic_ns() - began_ns)
         if not is_done:
-            raise _advice.flush_timed_out(limit_s, self._failed_tries())
+            raise _advice.flush_timed_out(limit_s, *self._failed_tries(began_ns // 1_000_000))
 
     def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
         """Return a topic's partitions and their leaders; asks the cluster if it must.
@@ -354,8 +354,9 @@ class RecordWriter(_UsualSender):
             if partitions is not None:
                 return partitions
             if now_ms >= deadline_ms:
-                tries = self._failed_tries()
-                raise _advice.topic_unknown(topic, self._config.max_block_ms, tries)
+                max_block_ms = self._config.max_block_ms
+                tries = self._failed_tries(deadline_ms - max_block_ms)
+                raise _advice.topic_unknown(topic, max_block_ms, *tries)
             left_s = (deadline_ms - now_ms) / 1000
             wait_for_brokers(
                 self._io, self._core, lambda: self._core.is_topic_decided(topic), left_s
@@ -508,7 +509,8 @@ class RecordWriter(_UsualSender):
         except KafkaError as refusal:
             raise self._explained(refusal) from refusal.__cause__
         if not self._wait_for_brokers(lambda: result.is_completed):
-            raise _advice.timed_out(call, self._config.max_block_ms, self._failed_tries())
+            tries = self._failed_tries(began_ns // 1_000_000)
+            raise _advice.timed_out(call, self._config.max_block_ms, *tries)
         error = None if result.error is None else self._explained(result.error)
         with self._lock:
             # Until the end is acknowledged no other thread can begin the next transaction.
@@ -523,9 +525,10 @@ class RecordWriter(_UsualSender):
     def _wait_for_brokers(self, is_done: Callable[[], bool]) -> bool:
         return wait_for_brokers(self._io, self._core, is_done, self._max_block_s)
 
-    def _failed_tries(self) -> tuple[KafkaError, ...]:
+    def _failed_tries(self, began_ms: int) -> tuple[tuple[KafkaError, ...], bool]:
         with self._lock:
-            return self._core.failed_tries.last
+            tries = self._core.failed_tries
+            return tries.last, tries.are_cause(began_ms)
 
     def _explained(self, error: KafkaError) -> KafkaError:
         """Return a call's error; of a lost transaction it says what the coordinator knows.
@@ -542,8 +545,10 @@ class RecordWriter(_UsualSender):
         core = self._core
         if lease.cluster_id is None:
             return
+        began_ms = monotonic_ms()
         if not self._wait_for_brokers(lambda: core.cluster_id is not None):
-            raise _advice.timed_out("join", self._config.max_block_ms, self._failed_tries())
+            tries = self._failed_tries(began_ms)
+            raise _advice.timed_out("join", self._config.max_block_ms, *tries)
         with self._lock:
             cluster_id = core.cluster_id
         if cluster_id != lease.cluster_id:

@@ -16,12 +16,14 @@ from txnproducer._protocol.events import (
     ConnectionState,
     ResponseFailure,
 )
-from txnproducer._protocol.messages import ApiKey, BrokerNode
+from txnproducer._protocol.messages import ApiKey, BrokerNode, MetadataResponse, TopicMetadata
 from txnproducer.errors import (
     DisconnectError,
+    ErrorCode,
     InvalidConfigurationError,
     KafkaTimeoutError,
     UnknownHostError,
+    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 
@@ -116,6 +118,47 @@ def test_a_record_that_waited_for_metadata_names_the_last_tries():
     )
     assert [str(cause) for cause in error.causes] == [REFUSED]
     assert error.__cause__ is error.causes[-1]
+
+
+def test_a_dead_bootstrap_server_is_not_the_cause_where_the_cluster_has_answered():
+    harness = CoreHarness(transactional_id=None, bootstrap_servers="dead:9092,boot:9092")
+    dead = DisconnectError("cannot connect to dead:9092")
+    fail(harness, dead)
+    unknown_topic = TopicMetadata("typo", (), error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    blocked = harness.try_send("typo")
+    metadata = harness.core._metadata
+    answer = MetadataResponse((BrokerNode(1, "one", 9092),), (unknown_topic,))
+    metadata.handle_response(metadata.build_request(0), answer, 0)
+    future = harness.core.time_out_append(blocked, "typo", None, None, 60_000, 60_000)
+    error = future.exception()
+    assert str(error) == (
+        "the cluster does not know topic 'typo' after 60000 ms (max_block_ms): create it, check"
+        " its name, or check that a broker can be reached; also: no connection (cannot connect to"
+        " dead:9092)"
+    )
+    assert isinstance(error.__cause__, UnknownTopicOrPartitionError)
+    assert error.causes == (dead,)
+
+
+def test_failures_are_the_cause_if_nothing_else_was_reached(harness):
+    tries = harness.core.failed_tries
+    fail(harness, DisconnectError(REFUSED))
+    assert tries.are_cause(0)  # no answer yet
+    harness.core._metadata.answered_ms = 1000
+    assert not tries.are_cause(1000)
+    assert tries.are_cause(1001)  # all of the cluster may have gone since
+    succeed(harness, -2)
+    assert not tries.are_cause(1001)
+
+
+def test_a_broker_that_has_left_the_cluster_is_not_named(harness):
+    metadata = harness.core._metadata
+    metadata.nodes = {7: BrokerNode(7, "seven", 9092)}
+    gone = DisconnectError("cannot connect to seven:9092")
+    fail(harness, gone, 7)
+    assert harness.core.failed_tries.last == (gone,)
+    metadata.nodes = {}
+    assert harness.core.failed_tries.last == ()
 
 
 # --- hosts that do not exist --------------------------------------------------------------------

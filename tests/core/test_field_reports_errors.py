@@ -294,9 +294,9 @@ def test_what_a_crash_left_open_ends_at_its_time_out_if_nobody_comes_before(vers
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (ErrorCode.PRODUCER_FENCED, "fenced it; or its transaction timed out"),
-        (ErrorCode.INVALID_TXN_STATE, "INVALID_TXN_STATE"),
-        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, "another producer id, or not any more"),
+        (ErrorCode.PRODUCER_FENCED, "most likely a newer producer of this id has taken over"),
+        (ErrorCode.INVALID_TXN_STATE, "most likely a newer producer of this id has taken over"),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, "most likely a newer producer of this id has"),
         (ErrorCode.UNKNOWN_SERVER_ERROR, "EndTxn.*UNKNOWN_SERVER_ERROR"),
         (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "grant Write"),
     ],

@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.core.on_cluster import OnCluster, make_cluster, started
+from tests.harness import CoreHarness
 from tests.lost_transactions_page import PAGE, written
-from tests.scripted_client import DESCRIBE_VERSIONS
+from tests.scripted_client import DESCRIBE_VERSIONS, PRODUCER_EPOCH, PRODUCER_ID
 from txnproducer._core.loss_inquiry import LONGEST_MS
 from txnproducer._core.transaction_loss import EVIDENCE, Cause, Step, TransactionLoss
 from txnproducer._protocol.events import ResponseFailure
-from txnproducer._protocol.messages import ApiKey, TransactionDescription
+from txnproducer._protocol.messages import (
+    ApiKey,
+    DescribeTransactionsResponse,
+    TransactionDescription,
+)
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     ErrorCode,
@@ -20,7 +25,12 @@ from txnproducer.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from txnproducer.records import ProducerIdAndEpoch
+from txnproducer.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 
 DESCRIBE = ApiKey.DESCRIBE_TRANSACTIONS
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
@@ -33,6 +43,19 @@ def asking(cluster, **settings):
     harness.init()
     harness.begin()
     harness.write(b"one")
+    return harness
+
+
+def asking_scripted():
+    """Return a producer in a transaction, with a coordinator that names a newer one."""
+    harness = CoreHarness()
+    harness.client.default_versions = dict(DESCRIBE_VERSIONS)
+    newer = TransactionDescription(0, "txn", "Ongoing", PRODUCER_ID, PRODUCER_EPOCH + 2)
+    harness.client.prepare(DESCRIBE, lambda _: DescribeTransactionsResponse((newer,)))
+    harness.init_transactions()
+    harness.begin_transaction()
+    harness.send("topic", b"one")
+    harness.settle()
     return harness
 
 
@@ -284,7 +307,40 @@ def test_a_producer_without_idempotence_has_nothing_to_explain():
     assert harness.core.is_loss_explained
 
 
-def test_while_an_abort_is_under_way_a_loss_is_no_news():
+def test_an_abort_after_the_time_out_says_after_how_long():
+    harness = asking(make_cluster(1))
+    pass_time(harness, 61_000)
+    error = ended(harness, harness.core.begin_abort)
+    assert "the coordinator aborted it after 61 s (transaction_timeout_ms=60000)" in str(error)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+    ],
+)
+def test_an_abort_that_is_refused_names_the_newer_producer(code):
+    harness = asking_scripted()
+    harness.client.prepare_end_txn(code)
+    error = ended(harness, harness.core.begin_abort)
+    assert "epoch 3, has taken over" in str(error)
+
+
+def test_offsets_whose_producer_is_not_known_any_more_name_the_newer_one():
+    harness = asking_scripted()
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_txn_offset_commit(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    offsets = {TopicPartition("in", 0): OffsetAndMetadata(1)}
+    group = ConsumerGroupMetadata("group")
+    error = ended(harness, lambda: harness.core.send_offsets_to_transaction(offsets, group))
+    assert "epoch 3, has taken over" in str(error)
+
+
+def test_while_an_abort_is_under_way_a_batchs_loss_is_no_news():
     harness = asking(make_cluster(2))
     harness.stalled.add(ApiKey.END_TXN)
     harness.core.begin_abort()

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Final
 
 from txnproducer._core.buffer_pool import BufferPool, MemoryTicket
-from txnproducer._core.failed_tries import caused_by, in_words
+from txnproducer._core.failed_tries import also, caused_by, in_words
 from txnproducer._core.metadata import Metadata
 from txnproducer.errors import (
     BufferExhaustedError,
@@ -104,6 +104,8 @@ def time_out_error(
     pool: BufferPool,
     metadata: Metadata,
     tries: Sequence[KafkaError],
+    *,
+    are_cause: bool,
 ) -> KafkaError:
     """Say why a record could not be appended in time.
 
@@ -114,6 +116,7 @@ def time_out_error(
         pool: the buffer memory.
         metadata: the topics.
         tries: the last failure of each address that can't be reached.
+        are_cause: whether nothing else of the cluster was reached while the record waited.
     """
     if blocked.reason is BlockReason.MEMORY:
         return BufferExhaustedError(
@@ -128,13 +131,14 @@ def time_out_error(
             f"partition {partition} of topic {topic!r} does not exist: it has "
             f"{snapshot.partition_count} partitions, still after {waited_ms} ms (max_block_ms)"
         )
-    if tries:
+    is_unknown = metadata.is_unknown(topic)
+    if tries and are_cause and not is_unknown:
         text = f"nothing is known of topic {topic!r} after {waited_ms} ms (max_block_ms)"
         return caused_by(KafkaTimeoutError(f"{text}: {in_words(tries)}"), tries)
     error = KafkaTimeoutError(
         f"the cluster does not know topic {topic!r} after {waited_ms} ms (max_block_ms): "
-        "create it, check its name, or check that a broker can be reached"
+        f"create it, check its name, or check that a broker can be reached{also(tries)}"
     )
-    if metadata.is_unknown(topic):
+    if is_unknown:
         error.__cause__ = UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
-    return error
+    return caused_by(error, tries, are_cause=False)

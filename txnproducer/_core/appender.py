@@ -455,7 +455,10 @@ class Appender:
         self.refuse_if_ended(blocked.transaction)
         place = (topic, partition)
         pool, tries = self._accumulator.pool, self.failed_tries.last
-        error = time_out_error(blocked, place, waited_ms, pool, self._metadata, tries)
+        are_cause = self.failed_tries.are_cause(now_ms - waited_ms)
+        error = time_out_error(
+            blocked, place, waited_ms, pool, self._metadata, tries, are_cause=are_cause
+        )
         return self.fail_append(error, topic, partition, on_delivery, now_ms)
 
     def fail_append(

@@ -9,6 +9,8 @@ Rules:
   that was made and lost later is no failure of its address: the next try shows what is wrong.
 * A host does not exist if that was answered twice, a second apart, with no other outcome between.
   "Try again later" (EAI_AGAIN) is another outcome.
+* A failed address is the cause of a time-out only if nothing else of the cluster was reached. One
+  of several bootstrap servers may be down for years, and says nothing about a call.
 """
 
 from __future__ import annotations
@@ -49,8 +51,18 @@ class FailedTries:
 
     @property
     def last(self) -> tuple[KafkaError, ...]:
-        """The last failure of each address that has failed since it was reached."""
-        return tuple(self._last.values())
+        """The last failure of each address that has failed since it was reached.
+
+        An address that is neither bootstrap nor in the metadata any more is left out.
+        """
+        nodes = (*self._metadata.bootstrap_nodes, *self._metadata.nodes.values())
+        addresses = {f"{node.host}:{node.port}" for node in nodes}
+        return tuple(error for address, error in self._last.items() if address in addresses)
+
+    def are_cause(self, since_ms: int) -> bool:
+        """Return whether nothing of the cluster was reached since then."""
+        answered_ms = self._metadata.answered_ms
+        return answered_ms is None or (answered_ms < since_ms and not self._ready)
 
     def handle_connection_event(self, event: ConnectionEvent, now_ms: int) -> None:
         """Take in the news of a connection."""
@@ -118,9 +130,14 @@ def in_words(tries: Sequence[KafkaError]) -> str:
     return f"no connection ({'; '.join(str(each) for each in tries)})"
 
 
-def caused_by(error: E, tries: Sequence[KafkaError]) -> E:
-    """Return an error with the failed tries as its causes."""
-    if tries:
-        error.causes = tuple(tries)
+def also(tries: Sequence[KafkaError]) -> str:
+    """Return failed tries for the end of an error's text that has another cause."""
+    return f"; also: {in_words(tries)}" if tries else ""
+
+
+def caused_by(error: E, tries: Sequence[KafkaError], *, are_cause: bool = True) -> E:
+    """Return an error with the failed tries in its `causes`, and as its cause if they are it."""
+    error.causes = tuple(tries)
+    if tries and are_cause:
         error.__cause__ = tries[-1]
     return error

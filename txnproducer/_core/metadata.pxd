@@ -7,6 +7,7 @@ cdef class Metadata:
     cdef public object version
     cdef public object cluster_id
     cdef public object last_success_ms
+    cdef public object answered_ms
     cdef public object fatal_error
     cdef public object _backoff
     cdef public object _max_age_ms

@@ -98,6 +98,7 @@ class Metadata:
         self.version = 0
         self.cluster_id: str | None = None
         self.last_success_ms: int | None = None
+        self.answered_ms: int | None = None  # by the last answer, whatever was asked for
         self.fatal_error: KafkaError | None = None
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, dice)
         self._max_age_ms = max_age_ms
@@ -196,6 +197,7 @@ class Metadata:
         """Take in an answer; topics not asked for this time stay as they are."""
         self.nodes = {node.node_id: node for node in response.brokers}
         self.cluster_id = response.cluster_id
+        self.answered_ms = now_ms
         self.fatal_error = None
         self._new_topics.difference_update(request.topics)
         topics = {t: s for t, s in self.topics.items() if t in self._wanted}

@@ -191,7 +191,7 @@ class TransactionCourse(TxnRequestFlow):
         """Take in an error; one that tells of a lost transaction gets a text by its age."""
         sign = sign_of_loss(error)
         has_transaction = self.is_transactional and self.has_producer_id
-        if sign is None or self.loss is not None or not has_transaction or self.is_aborting:
+        if sign is None or self.loss is not None or not has_transaction:
             return
         self.loss = TransactionLoss(
             self.producer_id_and_epoch,
@@ -469,7 +469,8 @@ class TransactionCourse(TxnRequestFlow):
         if not self.is_transactional or self._is_commit_decided_elsewhere:
             return
         own_error = error
-        self._note_loss(own_error)  # before its text becomes a part of another error's
+        if not self.is_aborting:  # the abort itself may fence what is still in flight
+            self._note_loss(own_error)  # before its text becomes a part of another error's
         if isinstance(error, ABORTABLE_AFTER_RETRIES):
             error = TransactionAbortableError(f"the transaction cannot be completed: {own_error}")
             error.__cause__ = own_error
