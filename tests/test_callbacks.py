@@ -169,3 +169,42 @@ def test_a_record_that_would_wait_for_memory_in_a_callback_fails_the_transaction
         with one._lock:
             client.release(ApiKey.PRODUCE)
         assert_is_not_committed(one, client, "other")
+
+
+@pytest.mark.parametrize("send", ROWS.values(), ids=ROWS)
+def test_a_record_that_is_sent_in_a_callback_during_the_commit_fails_it_or_comes_too_late(
+    one, client, send
+):
+    one.partitions_for("other")
+    raised: list[BaseException] = []
+    ends_before: list[int] = []
+
+    def callback(*_):
+        ends_before.append(len(client.sent(ApiKey.END_TXN)))
+        try:
+            send(one, "other")
+        except IllegalStateError as error:
+            raised.append(error)
+            raise
+
+    client.held.add(ApiKey.PRODUCE)
+    one.send("topic", b"value", on_delivery=callback)
+    committing = threading.Timer(0.1, client.release, (ApiKey.PRODUCE,))
+    committing.start()
+    with pytest.raises(KafkaError, match="callback could not send to 'other'") as told:
+        one.commit_transaction()
+    assert told.value.recovery == "abort"
+    assert "commit" in str(told.value)
+    assert "commit_transaction() is under way" in str(raised[0])
+    assert ends_before == [0]
+    one.abort_transaction()
+    assert not any(request.is_commit for request in client.sent(ApiKey.END_TXN))
+
+
+def test_a_record_that_a_callback_gives_a_wrong_type_fails_the_transaction(one, client):
+    def call(producer):
+        with pytest.raises(TypeError):
+            producer.send("other", 5)
+
+    assert in_callback(one, call) is None
+    assert_is_not_committed(one, client, "other")

@@ -111,12 +111,25 @@ def flush_timed_out(
     return caused_by(error, tries, are_cause=are_cause)
 
 
-def lost_in_callback(topic: str) -> KafkaError:
-    """Return why a transaction cannot be committed: a delivery callback could not send in it."""
+def lost_in_callback(topic: str, error: BaseException | None = None) -> KafkaError:
+    """Return why a transaction cannot be committed: a delivery callback could not send in it.
+
+    Args:
+        topic: where to.
+        error: why; None where the callback would have had to wait.
+    """
+    if error is not None:
+        told = TransactionAbortableError(
+            f"a delivery callback could not send to {topic!r}: {type(error).__name__}: {error};"
+            " the record is not in this transaction: abort it"
+        )
+        told.__cause__ = error
+        return told
     return TransactionAbortableError(
-        f"a delivery callback could not send to {topic!r}: the record had to wait for metadata or"
-        " memory, and a callback cannot. Call partitions_for() for the topic before, or send from"
-        " another thread; abort this transaction"
+        f"a delivery callback could not send to {topic!r}: the record had to wait for metadata,"
+        " memory or a partition that the topic does not have yet, and a callback cannot. Call"
+        " partitions_for() for the topic before and check the partition, or send from another"
+        " thread; abort this transaction"
     )
 
 

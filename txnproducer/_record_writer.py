@@ -187,47 +187,66 @@ class RecordWriter(_UsualSender):
     ) -> FutureRecordMetadata:
         """Write a record, with every check."""
         self._check_usable("send")
-        if type(value) is not bytes or self._value_serializer is not None:
-            value = to_bytes("value", value, self._value_serializer)
-        if key is not None and (type(key) is not bytes or self._key_serializer is not None):
-            key = to_bytes("key", key, self._key_serializer)
-        checked = check_headers(headers) if headers else ()
-        if (
-            not topic
-            or type(topic) is not str
-            or partition is not None
-            or timestamp_ms is not None
-        ):
-            check_place(topic, partition, timestamp_ms)
-        if timestamp_ms is None:
-            timestamp_ms = wall_clock_ms()
-        core = self._core
-        future = None
         try:
-            with self._lock:
-                future = self._append(
-                    topic,
-                    value,
-                    key,
-                    checked,
-                    partition,
-                    timestamp_ms,
-                    on_delivery,
-                    monotonic_ms(),
-                )
-                if core.needs_wakeup:
-                    self._io.poke()
-                    core.needs_wakeup = False
-            if isinstance(future, AppendBlocked):
-                return self._send_later(
-                    (topic, value, key, checked, partition, timestamp_ms, on_delivery), future
-                )
-        except BaseException:
-            # Perhaps interrupted: in the core, or on the way to the wait.
-            with self._lock:
-                self._leave_append(future)
+            if type(value) is not bytes or self._value_serializer is not None:
+                value = to_bytes("value", value, self._value_serializer)
+            if key is not None and (type(key) is not bytes or self._key_serializer is not None):
+                key = to_bytes("key", key, self._key_serializer)
+            checked = check_headers(headers) if headers else ()
+            if (
+                not topic
+                or type(topic) is not str
+                or partition is not None
+                or timestamp_ms is not None
+            ):
+                check_place(topic, partition, timestamp_ms)
+            if timestamp_ms is None:
+                timestamp_ms = wall_clock_ms()
+            core = self._core
+            future = None
+            try:
+                with self._lock:
+                    future = self._append(
+                        topic,
+                        value,
+                        key,
+                        checked,
+                        partition,
+                        timestamp_ms,
+                        on_delivery,
+                        monotonic_ms(),
+                    )
+                    if core.needs_wakeup:
+                        self._io.poke()
+                        core.needs_wakeup = False
+                if isinstance(future, AppendBlocked):
+                    return self._send_later(
+                        (topic, value, key, checked, partition, timestamp_ms, on_delivery), future
+                    )
+            except BaseException:
+                # Perhaps interrupted: in the core, or on the way to the wait.
+                with self._lock:
+                    self._leave_append(future)
+                raise
+            return future
+        except BaseException as error:
+            self._lose_in_callback(topic, error)
             raise
-        return future
+
+    def _lose_in_callback(self, topic: str, error: BaseException) -> None:
+        """Let no record get lost in silence: what a delivery callback raises is only logged.
+
+        Once EndTxn is out the core leaves the transaction alone: nothing more belongs to it.
+        """
+        if not self._io.is_current:
+            return
+        must_wait = isinstance(error, WaitInCallbackError)
+        with self._lock:
+            # In an error state the first cause stays.
+            if self.transaction_state in ("IN_TRANSACTION", "COMMITTING_TRANSACTION"):
+                lost = _advice.lost_in_callback(topic, None if must_wait else error)
+                self._core.fail_transaction(lost)
+                self._io.poke()
 
     def send_batch(
         self,
@@ -303,8 +322,12 @@ class RecordWriter(_UsualSender):
         self, call: str, topic: str, blocks: Callable[[int], list[Block]]
     ) -> FutureBatchMetadata:
         self._check_usable(call)
-        check_place(topic, None, None)
-        return self._rows.send(topic, blocks(wall_clock_ms()), self.partitions_for)
+        try:
+            check_place(topic, None, None)
+            return self._rows.send(topic, blocks(wall_clock_ms()), self.partitions_for)
+        except BaseException as error:
+            self._lose_in_callback(topic, error)
+            raise
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far was delivered or has failed (see the futures).
@@ -587,13 +610,11 @@ class RecordWriter(_UsualSender):
                     self._io.poke()
                     core.needs_wakeup = False
                     return future
-        except BaseException as error:
+        except BaseException:
             # Refused, interrupted, or called where waiting is impossible: leave the queue for
             # memory, where nobody else is served before the first.
             with self._lock:
                 self._leave_append(blocked)
-                if isinstance(error, WaitInCallbackError):
-                    core.fail_transaction(_advice.lost_in_callback(topic))
             raise
 
     def _leave_append(self, outcome: object) -> None:

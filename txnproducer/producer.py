@@ -122,6 +122,9 @@ class TransactionalProducer(RecordWriter):
     def begin_transaction(self) -> None:
         """Begin a transaction; local, nothing is sent.
 
+        After an abort that timed out call `abort_transaction()` again first; a block of
+        `transaction()` waits for it by itself.
+
         Raises:
             IllegalStateError: not initialized, or a transaction is open already, perhaps in
                 another thread's block.

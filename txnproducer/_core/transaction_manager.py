@@ -327,8 +327,8 @@ class TransactionManager(TransactionCourse):
             earlier = pending.result.operation
             way_out = " or abort_transaction()" if earlier == "commit_transaction" else ""
             raise IllegalStateError(
-                f"{self.name}: {operation}() has to wait: {earlier}() has timed out, or was"
-                f" interrupted; call {earlier}(){way_out} first"
+                f"{self.name}: {operation}() has to wait: {earlier}() is under way, has timed"
+                f" out, or was interrupted; call {earlier}(){way_out} first"
             )
 
     def _begin(
