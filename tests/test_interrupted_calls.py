@@ -176,14 +176,14 @@ def only_wakeups(monkeypatch):
     monkeypatch.setattr(_io_thread, "_LONGEST_POLL_MS", 60_000)
 
 
-def interrupted_everywhere(make, call):
+def interrupted_everywhere(make, call, step=1):
     """Yield runs whose call was left by an exception, and what to do then."""
     noted = Interrupter(is_by_line=not IS_THOROUGH)
     for is_noting in (False, True):
         run = make()
         noted.run(lambda: call(run)) if is_noting else call(run)  # noqa: B023
         run.one.close(0)
-    points = [point for point in noted.passed if point.visit < 2]
+    points = [point for point in noted.passed if point.visit < 2][::step]
     missed = 0
     for number, point in enumerate(points):
         for way in WAYS if IS_THOROUGH else [WAYS[number % len(WAYS)]]:
@@ -273,8 +273,10 @@ def assert_is_whole(point, run, way):
 @pytest.mark.usefixtures("only_wakeups")
 def test_a_call_that_an_exception_leaves_can_be_repeated_or_its_transaction_aborted(name, version):
     make, call = CALLS[name]
+    # These wait at each point: `make interrupts` tries all of them.
+    step = 4 if "without memory" in name and not IS_THOROUGH else 1
     count = 0
-    for point, way, run in interrupted_everywhere(partial(make, version), call):
+    for point, way, run in interrupted_everywhere(partial(make, version), call, step):
         if name not in ENDING and way != "close":
             if name != "entering a block":
                 go_on(point, run, call, way)
