@@ -250,3 +250,23 @@ def test_what_nobody_expects_in_a_step_ends_the_login(monkeypatch: pytest.Monkey
     assert done.wait(5)
     with pytest.raises(DisconnectError, match="an answer of nulls"):
         again.collect()
+
+
+def test_an_abandoned_login_keeps_no_socket_while_its_token_provider_hangs(drive: Open) -> None:
+    is_asked, may_go_on = threading.Event(), threading.Event()
+
+    def wait() -> object:
+        is_asked.set()
+        assert may_go_on.wait(10)
+        return "token"
+
+    with broker([100]) as one:
+        driver = drive(one, token=Tokens(1, wait))
+        driver.until(lambda: ready(driver) or is_asked.is_set())
+        connector = driver.client._links[BOOTSTRAP].connector
+        assert connector is not None
+        sock = connector._sock
+        assert sock is not None
+        driver.close()
+        assert sock.fileno() == -1
+        may_go_on.set()

@@ -154,6 +154,7 @@ class Connector:
         self._on_done = on_done
         self._lock = threading.Lock()
         self._is_abandoned = False
+        self._is_in_step = False
         self._sock: AnySocket | None = None
         self._outcome: Connected | KafkaError | None = None
         self._last_said_ms = 0
@@ -182,6 +183,8 @@ class Connector:
             elif self._sock is not None:
                 with suppress(OSError):  # not connected yet, or no longer
                     self._sock.shutdown(socket.SHUT_RDWR)
+                if self._is_in_step:  # a token provider may hang; the thread uses no socket there
+                    self._sock.close()
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -291,7 +294,7 @@ class Connector:
                 with suppress(ConnectionError, ssl.SSLEOFError):
                     sock.sendall(request)
                 # If that failed: what the broker said before it hung up tells more.
-                request = exchange.send(self._read_frame())
+                request = self._step(exchange, self._read_frame())
         except StopIteration as end:
             result: T = end.value
             return result
@@ -301,6 +304,16 @@ class Connector:
             raise self._timed_out("handshake") from error
         except ConnectionError as error:
             raise self._hung_up(error) from error
+
+    def _step(self, exchange: Exchange[Any], payload: memoryview) -> bytes:
+        """Go on with an exchange, which may call the user's code for any length of time."""
+        with self._lock:
+            self._is_in_step = True
+        try:
+            return exchange.send(payload)
+        finally:
+            with self._lock:
+                self._is_in_step = False
 
     def _read_frame(self) -> memoryview:
         head = self._read(_SIZE.size)
