@@ -129,8 +129,10 @@ def test_a_dead_bootstrap_server_is_not_the_cause_where_the_cluster_has_answered
     metadata = harness.core._metadata
     answer = MetadataResponse((BrokerNode(1, "one", 9092),), (unknown_topic,))
     metadata.handle_response(metadata.build_request(0), answer, 0)
+    assert isinstance(blocked, AppendBlocked)
     future = harness.core.time_out_append(blocked, "typo", None, None, 60_000, 60_000)
     error = future.exception()
+    assert error is not None
     assert str(error) == (
         "the cluster does not know topic 'typo' after 60000 ms (max_block_ms): create it, check"
         " its name, or check that a broker can be reached; also: no connection (cannot connect to"
