@@ -15,8 +15,8 @@ from tests.sim.simulator_page import fault_list, mutant_table
 PAGE = Path(__file__).parent.parent.parent / "docs" / "simulator.md"
 KNOWN = known()
 MUTANTS = {mutant.name: mutant for mutant in all_mutants()}
-# Their seeds draw other runs since the simulator has learned new troubles, and no others were found
-# yet: `python -m tests.sim.mutation NAME` goes on looking. The page shows them without a seed.
+# Their seeds draw other runs since the simulator has learned new troubles, and no others were
+# found yet: `python -m tests.sim.mutation NAME` goes on looking. The page shows them without one.
 WITHOUT_A_SEED = frozenset(
     {
         "AddNot in sequence_manager:last_acked_sequence",
