@@ -299,7 +299,7 @@ def test_after_a_timed_out_init_only_init_is_possible_and_waits_for_the_same():
         manager.check_can_append,
         driver.send_offsets,
     ):
-        with pytest.raises(IllegalStateError, match=r"init_transactions\(\) has timed out"):
+        with pytest.raises(IllegalStateError, match=r"init_transactions\(\) is under way"):
             call()
     assert manager.initialize_transactions() is result
     result.acknowledge()
@@ -384,7 +384,7 @@ def test_a_record_is_refused_for_the_first_of_all_that_stands_in_its_way():
 def test_a_record_is_refused_for_the_call_to_repeat_before_it_is_for_the_missing_id():
     driver = TxnDriver()
     driver.manager.initialize_transactions()
-    with pytest.raises(IllegalStateError, match=r"init_transactions\(\) has timed out"):
+    with pytest.raises(IllegalStateError, match=r"init_transactions\(\) is under way"):
         driver.manager.check_can_append()
 
 

@@ -59,5 +59,5 @@ def test_a_refused_group_is_named():
 def test_an_abort_that_should_be_aborted_is_told_as_a_plain_error():
     table, code = verdicts.END_TXN_ABORT, ErrorCode.TRANSACTION_ABORTABLE
     verdict = table.judge(code)
-    assert verdict == (Action.FATAL, Form.UNEXPECTED)
+    assert verdict == (Action.FATAL, Form.CAUSED)
     assert type(table.error(verdict, code).__cause__) is errors.TransactionAbortableError

@@ -58,7 +58,8 @@ class Form(Enum):
 
     RAW = auto()  # the code's own class
     FENCED = auto()  # ProducerFencedError
-    UNEXPECTED = auto()  # KafkaError that names the code, with the code's own error as its cause
+    UNEXPECTED = auto()  # KafkaError that names the code
+    CAUSED = auto()  # KafkaError with the code's own error as its cause
     COMMIT_FAILED = auto()  # CommitFailedError
     TIMEOUT_TOO_LONG = auto()  # InvalidTxnTimeoutError
 
@@ -122,7 +123,8 @@ class VerdictTable:
             return InvalidTxnTimeoutError(text)
         # What the class of the code says about the way out holds for the wrapping error, too.
         wrapped = KafkaError(text, recovery="fix" if raw.recovery == "fix" else None)
-        wrapped.__cause__ = raw
+        if verdict.form is Form.CAUSED:
+            wrapped.__cause__ = raw
         return wrapped
 
 
@@ -253,7 +255,7 @@ END_TXN_ABORT: Final = _table(
     {
         # Abortable, as Java has it, would leave the producer in ABORTING_TRANSACTION for ever.
         _C.UNKNOWN_PRODUCER_ID: _FATAL,
-        _C.TRANSACTION_ABORTABLE: _UNEXPECTED,
+        _C.TRANSACTION_ABORTABLE: Verdict(Action.FATAL, Form.CAUSED),
     },
 )
 
