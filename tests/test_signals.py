@@ -197,6 +197,8 @@ class Storm:
                     self.book.told[number] = "committed" if is_commit else "aborted"
 
 
+# A signal may come within a weak reference's callback, where the interpreter drops an exception.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(2 * LONGEST_S)
 @pytest.mark.parametrize("version", [1, 2])
 def test_calls_that_signals_interrupt_at_random_lose_and_double_nothing(
