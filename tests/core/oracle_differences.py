@@ -263,4 +263,18 @@ DIFFERENCES: tuple[Difference, ...] = (
         ),
         reason="As above: the brokers' limit may have been lowered meanwhile.",
     ),
+    Difference(
+        title="Offsets refused because the producer id is unknown keep that refusal as the cause",
+        tables=("TxnOffsetCommit",),
+        codes=("INVALID_PRODUCER_ID_MAPPING",),
+        values=dict.fromkeys(
+            ("last_error", "result_error", "settled_last_error", "settled_result_error"),
+            _error("KafkaError", "InvalidPidMappingError"),
+        ),
+        reason=(
+            "The code is a sign that the transaction is lost. By the cause the producer finds it,"
+            " asks the coordinator, and tells a time-out from a newer producer. In Java the error"
+            " has only a text, which says neither."
+        ),
+    ),
 )

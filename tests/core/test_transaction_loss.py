@@ -26,7 +26,10 @@ from txnproducer.errors import (
     TransactionAbortableError,
 )
 from txnproducer.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
     ProducerIdAndEpoch,
+    TopicPartition,
 )
 
 DESCRIBE = ApiKey.DESCRIBE_TRANSACTIONS
@@ -324,6 +327,16 @@ def test_an_abort_that_is_refused_names_the_newer_producer(code):
     harness = asking_scripted()
     harness.client.prepare_end_txn(code)
     error = ended(harness, harness.core.begin_abort)
+    assert "epoch 3, has taken over" in str(error)
+
+
+def test_offsets_of_a_producer_id_that_is_gone_name_the_newer_producer():
+    harness = asking_scripted()
+    harness.client.prepare_find_coordinator()
+    harness.client.prepare_txn_offset_commit(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    offsets = {TopicPartition("in", 0): OffsetAndMetadata(1)}
+    group = ConsumerGroupMetadata("group")
+    error = ended(harness, lambda: harness.core.send_offsets_to_transaction(offsets, group))
     assert "epoch 3, has taken over" in str(error)
 
 

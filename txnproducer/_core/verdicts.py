@@ -139,6 +139,7 @@ _BUMP_OR_FATAL: Final = Verdict(Action.BUMP_OR_FATAL)
 _FATAL: Final = Verdict(Action.FATAL)
 _FENCED: Final = Verdict(Action.FATAL, Form.FENCED)
 _UNEXPECTED: Final = Verdict(Action.FATAL, Form.UNEXPECTED)
+_CAUSED: Final = Verdict(Action.FATAL, Form.CAUSED)
 
 _SUCCESS: Final = {_C.NONE: _COMPLETE}
 _LOST_COORDINATOR: Final = {_C.COORDINATOR_NOT_AVAILABLE: _LOOK_UP, _C.NOT_COORDINATOR: _LOOK_UP}
@@ -231,6 +232,8 @@ TXN_OFFSET_COMMIT: Final = _table(
         _C.ILLEGAL_GENERATION: Verdict(Action.ABORTABLE, Form.COMMIT_FAILED),
         _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FATAL,
         _C.UNSUPPORTED_FOR_MESSAGE_FORMAT: _FATAL,
+        # The cause is the sign of a lost transaction (`transaction_loss`).
+        _C.INVALID_PRODUCER_ID_MAPPING: _CAUSED,
     },
 )
 
@@ -255,7 +258,7 @@ END_TXN_ABORT: Final = _table(
     {
         # Abortable, as Java has it, would leave the producer in ABORTING_TRANSACTION for ever.
         _C.UNKNOWN_PRODUCER_ID: _FATAL,
-        _C.TRANSACTION_ABORTABLE: Verdict(Action.FATAL, Form.CAUSED),
+        _C.TRANSACTION_ABORTABLE: _CAUSED,
     },
 )
 
