@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.ctrl_c import hear_ctrl_c
+from tests.live_client import LiveClient, use_live_clients
 
 # Lines that tests hand over for the end of the run: things to know that are no failure.
 NOTES = pytest.StashKey[list[str]]()
@@ -32,6 +33,14 @@ def pytest_report_header(config: pytest.Config) -> str:
 def run_notes(request: pytest.FixtureRequest) -> list[str]:
     """Return a list whose lines are printed when the run ends."""
     return request.config.stash[NOTES]
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> LiveClient:
+    """Return the client that every producer of the test runs on, instead of sockets."""
+    client = LiveClient()
+    use_live_clients(monkeypatch, lambda: client)
+    return client
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -10,7 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.scripted_client import ScriptedClient
+from txnproducer import _record_writer
 from txnproducer._protocol.events import ClientEvent, ClientRequest
 from txnproducer._protocol.messages import API_KEY_OF, ApiKey
 
@@ -90,3 +93,10 @@ class LiveClient(ScriptedClient):
             ApiKey.END_TXN: self.prepare_end_txn,
         }
         prepare[kind]()
+
+
+def use_live_clients(
+    patch: pytest.MonkeyPatch, make_client: Callable[[], Any] = LiveClient
+) -> None:
+    """Let each producer that is made from here on talk to its client instead of a broker."""
+    patch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: make_client())

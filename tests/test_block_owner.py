@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _record_writer
+from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import IllegalStateError, KafkaTimeoutError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
@@ -23,13 +22,6 @@ CALLS = {
     "abort_transaction": lambda one: one.abort_transaction(),
 }
 ENDS = ["commit_transaction", "abort_transaction"]
-
-
-@pytest.fixture
-def client(monkeypatch):
-    client = LiveClient()
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
-    return client
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _record_writer
+from tests.live_client import LiveClient, use_live_clients
+from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
@@ -33,7 +33,7 @@ CALLS = {
 @pytest.fixture
 def client(monkeypatch):
     client = LiveClient(topics={"topic": 1, "other": 1})
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
+    use_live_clients(monkeypatch, lambda: client)
     return client
 
 

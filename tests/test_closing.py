@@ -6,11 +6,10 @@ import signal
 import sys
 import threading
 import time
-from typing import Any
 
 import pytest
 
-from tests.live_client import LiveClient
+from tests.live_client import LiveClient, use_live_clients
 from txnproducer import TransactionalProducer, _live_producers, _record_writer
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import KafkaError
@@ -23,11 +22,11 @@ MOMENT_S = 0.1  # in which a call that should wait would have returned
 def clients(monkeypatch):
     made: list[LiveClient] = []
 
-    def make_client(*_: Any, **_more: Any) -> LiveClient:
+    def make_client() -> LiveClient:
         made.append(LiveClient())
         return made[-1]
 
-    monkeypatch.setattr(_record_writer, "NetworkClient", make_client)
+    use_live_clients(monkeypatch, make_client)
     return made
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.counting import counted
 from tests.harness import CoreHarness
-from tests.live_client import LiveClient
+from tests.live_client import use_live_clients
 from txnproducer import TransactionalProducer, _record_writer
 from txnproducer._core.row_appender import RowRun
 from txnproducer._io_thread import wall_clock_ms
@@ -25,7 +25,7 @@ VALUE = b"v" * 100
 
 @pytest.fixture
 def open_transaction(monkeypatch):
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: LiveClient())
+    use_live_clients(monkeypatch)
     with TransactionalProducer("boot:9092", "txn", linger_ms=10_000, batch_size=1 << 20) as one:
         one.init_transactions()
         one.begin_transaction()
@@ -94,7 +94,7 @@ def test_a_record_leaves_its_bytes_and_a_light_future(open_transaction):
 
 @pytest.mark.skipif(IMPL != "cython", reason="counts what the compiled send leaves to Python")
 def test_a_batch_that_is_full_costs_by_the_batch_and_not_by_the_record(monkeypatch):
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: LiveClient())
+    use_live_clients(monkeypatch)
     batch_size = 1 << 14
     with TransactionalProducer("boot:9092", "txn", linger_ms=10_000, batch_size=batch_size) as one:
         one.init_transactions()

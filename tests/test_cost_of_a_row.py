@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.counting import counted
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _record_writer
+from tests.live_client import use_live_clients
+from txnproducer import TransactionalProducer
 from txnproducer._record import IMPL
 
 pa = pytest.importorskip("pyarrow", reason="columns can be Arrow's")
@@ -21,7 +21,7 @@ ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())
 
 @pytest.fixture
 def producer(monkeypatch):
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: LiveClient())
+    use_live_clients(monkeypatch)
     with TransactionalProducer("boot:9092", "txn", linger_ms=10_000) as one:
         one.init_transactions()
         one.begin_transaction()

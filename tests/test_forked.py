@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, TransactionParticipant, _record_writer
+from tests.live_client import use_live_clients
+from txnproducer import TransactionalProducer, TransactionParticipant
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import KafkaError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
@@ -79,7 +79,7 @@ def make(kind=TransactionalProducer):
 
 @pytest.fixture
 def inherited(monkeypatch):
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: LiveClient())
+    use_live_clients(monkeypatch)
     one, participant = make(), TransactionParticipant.__new__(TransactionParticipant)
     participant._open(one._config)  # its claim is not what is asked here
     one.init_transactions()

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _record_writer
+from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import ErrorCode, IllegalStateError, KafkaError, KafkaTimeoutError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
@@ -24,13 +23,6 @@ MAX_BLOCK_MS = 100  # stands for a minute
 AWAY_S = 0.25
 NEEDED = {ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT}
 OFFSETS = ({TopicPartition("in", 0): 5}, ConsumerGroupMetadata("group"))
-
-
-@pytest.fixture
-def client(monkeypatch):
-    client = LiveClient()
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
-    return client
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ from functools import partial
 import pytest
 
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
+from tests.live_client import use_live_clients
 from tests.model_client import ModelClient, ModelTime, Trouble
-from txnproducer import TransactionalProducer, _io_thread, _record_writer
+from txnproducer import TransactionalProducer, _io_thread
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._record.implementation import IMPL
@@ -56,7 +57,7 @@ class Run:
             self.cluster.create_topic(topic, 2)
         self.client = ModelClient(self.cluster, model_time, lock)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: self.client)
+            use_live_clients(patch, lambda: self.client)
             self.one = TransactionalProducer("node-0:9092", "txn", **{**SETTINGS, **settings})
         self.transaction = None
 

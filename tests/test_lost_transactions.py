@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.live_client import LiveClient
+from tests.live_client import LiveClient, use_live_clients
 from tests.scripted_client import DESCRIBE_VERSIONS, PRODUCER_EPOCH, PRODUCER_ID
-from txnproducer import TransactionalProducer, _record_writer
+from txnproducer import TransactionalProducer
 from txnproducer._io_thread import WaitInCallbackError
 from txnproducer._protocol.messages import (
     ApiKey,
@@ -25,7 +25,7 @@ DESCRIBE = ApiKey.DESCRIBE_TRANSACTIONS
 def client(monkeypatch):
     client = LiveClient()
     client.default_versions = dict(DESCRIBE_VERSIONS)
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
+    use_live_clients(monkeypatch, lambda: client)
     return client
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.live_client import LiveClient
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
 from txnproducer import TransactionalProducer, _live_producers, _record_writer, admin
 from txnproducer._io_thread import monotonic_ms
@@ -48,13 +47,6 @@ PATIENCE_S = 10.0
 # time-outs.
 SHORT_MS = 60
 OFFSETS = ({TopicPartition("in", 0): 5}, ConsumerGroupMetadata("group"))
-
-
-@pytest.fixture
-def client(monkeypatch):
-    client = LiveClient()
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
-    return client
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _record_writer
+from tests.live_client import use_live_clients
+from txnproducer import TransactionalProducer
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
@@ -39,7 +39,7 @@ CALLS = {
 
 @pytest.fixture
 def one(monkeypatch):
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: LiveClient())
+    use_live_clients(monkeypatch)
     with TransactionalProducer("boot:9092", "txn", linger_ms=10_000) as producer:
         producer.init_transactions()
         producer.begin_transaction()

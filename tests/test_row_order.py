@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _record_writer
+from tests.live_client import LiveClient, use_live_clients
+from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ProduceRequest
 from txnproducer._record import read_batches
 
@@ -24,7 +24,7 @@ unhurried = settings(
 @pytest.fixture(params=[1, 2, 3])
 def sending(request, monkeypatch) -> Iterator[tuple[Any, LiveClient, int]]:
     client = LiveClient(topics={"topic": request.param})
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
+    use_live_clients(monkeypatch, lambda: client)
     # So small that a few rows fill a batch, and the choice for those without partition changes.
     with TransactionalProducer("boot:9092", "txn", linger_ms=0, batch_size=200) as one:
         one.init_transactions()

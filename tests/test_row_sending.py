@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _record_writer
+from tests.live_client import LiveClient, use_live_clients
+from txnproducer import TransactionalProducer
 from txnproducer._core.partitioner import partition_for_key
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import read_batches
@@ -39,7 +39,7 @@ SHORT_MS = 60
 @pytest.fixture
 def client(monkeypatch):
     client = LiveClient(topics={"topic": 3})
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: client)
+    use_live_clients(monkeypatch, lambda: client)
     return client
 
 

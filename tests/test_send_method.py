@@ -11,15 +11,15 @@ from unittest import mock
 
 import pytest
 
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _record_writer
+from tests.live_client import use_live_clients
+from txnproducer import TransactionalProducer
 
 PATIENCE_S = 10.0
 
 
 @pytest.fixture(autouse=True)
 def client(monkeypatch):
-    monkeypatch.setattr(_record_writer, "NetworkClient", lambda *_, **_more: LiveClient())
+    use_live_clients(monkeypatch)
 
 
 def make():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import socket
 import threading
 import time
@@ -14,7 +15,8 @@ from txnproducer import TransactionalProducer
 from txnproducer.errors import DisconnectError, InvalidConfigurationError, KafkaTimeoutError
 
 LOGGER = "txnproducer._core.failed_tries"
-SHORT_MS = 400
+# The usual time, and the one that suffices if the machine is busy.
+TIMES_MS = (400, 8_000)
 
 
 @pytest.fixture
@@ -62,21 +64,27 @@ def look_ups(monkeypatch):
 
 
 def timed_out(servers, **settings):
-    """Return what init_transactions() says after a short time."""
-    with (
-        TransactionalProducer(servers, "txn", max_block_ms=SHORT_MS, **settings) as producer,
-        pytest.raises(KafkaTimeoutError) as told,
-    ):
-        producer.init_transactions()
+    """Return the time-out of init_transactions() after each address was tried."""
+    for max_block_ms in TIMES_MS:
+        with (
+            TransactionalProducer(servers, "txn", max_block_ms=max_block_ms, **settings) as one,
+            pytest.raises(KafkaTimeoutError) as told,
+        ):
+            one.init_transactions()
+        if len(told.value.causes) > servers.count(","):
+            break
+    assert f"did not finish within max_block_ms={max_block_ms}: " in str(told.value)
     return told.value
 
 
 def test_a_refused_port_is_told_in_a_warning_and_by_the_time_out(closed_port, caplog):
     caplog.set_level(logging.WARNING, LOGGER)
     error = timed_out(f"127.0.0.1:{closed_port}")
-    assert str(error).startswith(
-        f"init_transactions did not finish within max_block_ms={SHORT_MS}: no connection (cannot"
-        f" connect to 127.0.0.1:{closed_port} (127.0.0.1: [Errno"
+    assert re.match(
+        r"init_transactions did not finish within max_block_ms=\d+: no conn", str(error)
+    )
+    assert f"no connection (cannot connect to 127.0.0.1:{closed_port} (127.0.0.1: [Errno" in str(
+        error
     )
     assert "__transaction_state" not in str(error)
     assert isinstance(error.__cause__, DisconnectError)

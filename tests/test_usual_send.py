@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.live_client import LiveClient
-from txnproducer import TransactionalProducer, _record_writer
+from tests.live_client import LiveClient, use_live_clients
+from txnproducer import TransactionalProducer
 from txnproducer._core.partitioner import partition_for_key
 from txnproducer._io_thread import wall_clock_ms
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
@@ -58,11 +58,11 @@ def clients(monkeypatch):
     """Return the clients of the producers that were made, in order."""
     clients: list[LiveClient] = []
 
-    def make_client(config, clock_ms, turnstile):
+    def make_client():
         clients.append(LiveClient(topics={"topic": 3}))
         return clients[-1]
 
-    monkeypatch.setattr(_record_writer, "NetworkClient", make_client)
+    use_live_clients(monkeypatch, make_client)
     return clients
 
 
