@@ -21,6 +21,10 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no
 PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
+# A change in one of these compiles the package again. It stands above the rules that name it.
+COMPILED := setup.py $(wildcard txnproducer/*.pyx txnproducer/*.pxd txnproducer/_core/*.p* \
+  txnproducer/_record/*.p* txnproducer/_record/*.h txnproducer/_wire/*.p*)
+
 .PHONY: help demo package test lint types unit interrupts simulation integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
@@ -164,10 +168,6 @@ clean:  ## remove .venv and every cache inside the checkout
 	"$$found" -m venv .venv
 	@$(PIP_INSTALL) --upgrade 'pip>=25.1'
 	@touch $@
-
-# What is compiled when the package is installed: as old as these, it is made anew.
-COMPILED = setup.py $(wildcard txnproducer/*.pyx txnproducer/*.pxd txnproducer/_core/*.p* \
-  txnproducer/_record/*.p* txnproducer/_record/*.h txnproducer/_wire/*.p*)
 
 .venv/.installed-demo: .venv/.created pyproject.toml $(COMPILED)
 	@echo 'Installing txnproducer with Spark into .venv (once; a few minutes the first time)'
