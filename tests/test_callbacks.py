@@ -201,10 +201,119 @@ def test_a_record_that_is_sent_in_a_callback_during_the_commit_fails_it_or_comes
     assert not any(request.is_commit for request in client.sent(ApiKey.END_TXN))
 
 
-def test_a_record_that_a_callback_gives_a_wrong_type_fails_the_transaction(one, client):
-    def call(producer):
-        with pytest.raises(TypeError):
-            producer.send("other", 5)
+# --- refusals that say what the caller did wrong
 
-    assert in_callback(one, call) is None
+
+REFUSED = {
+    "a value of a wrong type": lambda one: one.send("other", 5),
+    "a key of a wrong type": lambda one: one.send("other", b"value", key="key"),
+    "a header": lambda one: one.send("other", b"value", headers=[("name", 5)]),
+    "no topic": lambda one: one.send("", b"value"),
+    "a negative partition": lambda one: one.send("other", b"value", partition=-1),
+    "a column of a wrong type": lambda one: one.send_batch("other", [5]),
+    "a row that is too large": lambda one: one.send_batch("other", [b"x" * 2_000_000]),
+    "a negative partition of rows": lambda one: one.send_arrow("other", None, partition=-1),
+}
+refusals = pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+
+
+def running(one, call):
+    """Run a call in a delivery callback, and wait until the callback has ended."""
+    one.send("topic", b"first", on_delivery=lambda *_: call(one))
+    one.flush(PATIENCE_S)
+
+
+@refusals
+def test_a_refusal_that_a_callback_catches_changes_nothing(one, client, call):
+    def catching(producer):
+        with pytest.raises((TypeError, ValueError, KafkaError)):
+            call(producer)
+
+    running(one, catching)
+    assert one.transaction_state == "IN_TRANSACTION"
+    one.commit_transaction()
+    assert [request.is_commit for request in client.sent(ApiKey.END_TXN)] == [True]
+
+
+@refusals
+def test_a_refusal_that_leaves_a_callback_fails_the_transaction(one, client, call):
+    running(one, call)
+    with pytest.raises(KafkaError, match="callback could not send to") as raised:
+        one.commit_transaction()
+    assert raised.value.recovery == "abort"
+    assert isinstance(raised.value.__cause__, TypeError | ValueError | KafkaError)
+    one.abort_transaction()
+    assert not any(request.is_commit for request in client.sent(ApiKey.END_TXN))
+
+
+def test_a_send_that_a_close_overtakes_in_a_callback_fails_the_commit_under_way(one, client):
+    closers: list[threading.Thread] = []
+
+    def callback(*_):
+        # As its first step `close` refuses every further call; then it waits for the commit.
+        closers.append(threading.Thread(target=one.close))
+        closers[0].start()
+        while one._refusal is None:
+            pass
+        one.send("topic", b"value")
+
+    client.held.add(ApiKey.PRODUCE)
+    one.send("topic", b"value", on_delivery=callback)
+    threading.Timer(0.1, client.release, (ApiKey.PRODUCE,)).start()
+    with pytest.raises(KafkaError, match=r"could not send to 'topic'.*is closed"):
+        one.commit_transaction()
+    closers[0].join(PATIENCE_S)
+    assert not any(request.is_commit for request in client.sent(ApiKey.END_TXN))
+
+
+def _instead(one):
+    try:
+        one.send("other", 5)
+    except TypeError:
+        raise LookupError("what the callback makes of it") from None
+
+
+def _in_a_group(one):
+    errors: list[Exception] = []
+    for value in (5, 6):
+        try:
+            one.send("other", value)
+        except TypeError as error:
+            errors.append(error)
+    raise ExceptionGroup("all that were refused", errors)
+
+
+@pytest.mark.parametrize("call", [_instead, _in_a_group])
+def test_a_refusal_that_leaves_a_callback_in_another_error_fails_the_transaction(
+    one, client, call
+):
+    running(one, call)
     assert_is_not_committed(one, client, "other")
+
+
+def test_a_callback_that_fails_for_reasons_of_its_own_fails_no_transaction(one, client):
+    def call(producer):
+        with contextlib.suppress(TypeError):
+            producer.send("other", 5)
+        raise LookupError("has nothing to do with it")
+
+    running(one, call)
+    one.commit_transaction()
+    assert [request.is_commit for request in client.sent(ApiKey.END_TXN)] == [True]
+
+
+def test_a_refusal_during_the_commit_that_a_callback_catches_leaves_the_commit_alone(one, client):
+    one.partitions_for("other")
+    raised: list[BaseException] = []
+
+    def callback(*_):
+        try:
+            one.send("other", b"value")
+        except IllegalStateError as error:
+            raised.append(error)
+
+    client.held.add(ApiKey.PRODUCE)
+    one.send("topic", b"value", on_delivery=callback)
+    threading.Timer(0.1, client.release, (ApiKey.PRODUCE,)).start()
+    one.commit_transaction()
+    assert "commit_transaction() is under way" in str(raised[0])

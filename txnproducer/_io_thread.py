@@ -29,8 +29,9 @@ from typing import Protocol
 from txnproducer import _advice
 from txnproducer._core.results import CallbackBatch
 from txnproducer._protocol.events import ClientEvent
+from txnproducer._refused_sends import RefusedSends
 from txnproducer._turnstile import PassedBy, new_lock, new_turnstile, refuse_reentry
-from txnproducer.errors import IllegalStateError
+from txnproducer.errors import IllegalStateError, KafkaError
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,6 +101,10 @@ class DrivenCore(Protocol):
 
         Not the list that others come into: what came behind the lock would be run twice.
         """
+        ...
+
+    def lose_record(self, error: KafkaError) -> None:
+        """Take in that a record of the open transaction is lost."""
         ...
 
     def finish_callbacks(self, batch: CallbackBatch) -> None:
@@ -179,6 +184,7 @@ class IoThread:
     Attributes:
         lock: guards the core; hold it around every call into it.
         turnstile: where threads that send without a pause give way to this one.
+        refused_sends: of the delivery callbacks that run now.
 
     Args:
         client: carries the requests; closed by this thread when it ends.
@@ -189,6 +195,7 @@ class IoThread:
     def __init__(self, client: PolledClient, name: str, turnstile: PassedBy | None = None) -> None:
         self.turnstile = turnstile or new_turnstile()
         self.lock = new_lock()
+        self.refused_sends = RefusedSends()
         self._client = client
         self._core: DrivenCore | None = None
         self._waits: list[_Wait] = []
@@ -467,8 +474,15 @@ class IoThread:
                 _LOG.exception("%s: a delivery callback tried to leave", self._thread.name)
             finally:
                 with self.lock:
+                    if self.refused_sends:
+                        self._lose_refused(core, batch.raised)
                     core.finish_callbacks(batch)
                     self.notify()
+
+    def _lose_refused(self, core: DrivenCore, raised: Sequence[BaseException]) -> None:
+        lost = self.refused_sends.take_lost(raised)
+        if lost is not None:
+            core.lose_record(lost)
 
     def _close_orphan(self, core: DrivenCore, now_ms: int) -> None:
         """End a producer that was dropped without `close()`; called every turn until it has."""

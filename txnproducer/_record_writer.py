@@ -170,8 +170,13 @@ class RecordWriter(_UsualSender):
 
         Raises:
             TypeError, ValueError, SerializationError: an argument; nothing changed.
-            IllegalStateError: no transaction is open, or the producer is closed.
+            IllegalStateError: no transaction is open, or the producer is closed; nothing changed.
+                In a delivery callback also a record that had to wait: its transaction can only be
+                aborted.
             KafkaError: the transaction failed before; `recovery` says what to do.
+
+        A delivery callback that does not catch what `send` raises loses the record, so the
+        transaction can only be aborted.
         """
         return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)
 
@@ -186,8 +191,8 @@ class RecordWriter(_UsualSender):
         on_delivery: OnDelivery | None,
     ) -> FutureRecordMetadata:
         """Write a record, with every check."""
-        self._check_usable("send")
         try:
+            self._check_usable("send")
             if type(value) is not bytes or self._value_serializer is not None:
                 value = to_bytes("value", value, self._value_serializer)
             if key is not None and (type(key) is not bytes or self._key_serializer is not None):
@@ -234,19 +239,19 @@ class RecordWriter(_UsualSender):
             raise
 
     def _lose_in_callback(self, topic: str, error: BaseException) -> None:
-        """Let no record get lost in silence: what a delivery callback raises is only logged.
+        """Let no record get lost in silence: what leaves a delivery callback is only logged.
 
-        Once EndTxn is out the core leaves the transaction alone: nothing more belongs to it.
+        A record that had to wait fails the transaction at once, as its time-out does in the Java
+        client. Any other refusal does so if it leaves the callback.
         """
-        if not self._io.is_current:
+        if self._refusal is _advice.not_open or not self._io.is_current:
             return
-        must_wait = isinstance(error, WaitInCallbackError)
+        if not isinstance(error, WaitInCallbackError):
+            self._io.refused_sends.note(topic, error)
+            return
         with self._lock:
-            # In an error state the first cause stays.
-            if self.transaction_state in ("IN_TRANSACTION", "COMMITTING_TRANSACTION"):
-                lost = _advice.lost_in_callback(topic, None if must_wait else error)
-                self._core.fail_transaction(lost)
-                self._io.poke()
+            self._core.lose_record(_advice.lost_in_callback(topic))
+            self._io.poke()
 
     def send_batch(
         self,
@@ -313,17 +318,20 @@ class RecordWriter(_UsualSender):
         Returns:
             As `send_batch` does, and it raises the same.
         """
-        check_place(topic, partition, None)
         return self._send_rows(
-            "send_arrow", topic, lambda now_ms: arrow_blocks(data, now_ms, partition)
+            "send_arrow", topic, lambda now_ms: arrow_blocks(data, now_ms, partition), partition
         )
 
     def _send_rows(
-        self, call: str, topic: str, blocks: Callable[[int], list[Block]]
+        self,
+        call: str,
+        topic: str,
+        blocks: Callable[[int], list[Block]],
+        partition: int | None = None,
     ) -> FutureBatchMetadata:
-        self._check_usable(call)
         try:
-            check_place(topic, None, None)
+            self._check_usable(call)
+            check_place(topic, partition, None)
             return self._rows.send(topic, blocks(wall_clock_ms()), self.partitions_for)
         except BaseException as error:
             self._lose_in_callback(topic, error)

@@ -18,6 +18,7 @@ from txnproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
     SaslAuthenticationError,
+    TransactionAbortableError,
     TransactionAbortedError,
 )
 
@@ -652,6 +653,19 @@ def test_a_local_failure_is_told_by_the_next_call_too():
     harness.send(value=b"x" * 2_000_000)
     with pytest.raises(KafkaError):
         harness.send()
+
+
+def test_a_record_that_is_lost_fails_the_open_transaction_and_no_other():
+    harness = in_transaction()
+    lost, later = TransactionAbortableError("lost"), TransactionAbortableError("as well")
+    harness.core.lose_record(lost)
+    harness.core.lose_record(later)
+    assert harness.manager.last_error is lost
+    result = harness.core.begin_abort()
+    harness.settle()
+    assert result.is_successful
+    harness.core.lose_record(lost)
+    assert harness.state is TransactionState.READY
 
 
 @pytest.mark.conformance("1.05")

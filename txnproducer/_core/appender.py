@@ -60,6 +60,10 @@ _WAYS_OUT: Final = {
     "max_request_size": "max_request_size and the topic's max.message.bytes",
     "buffer_memory": "buffer_memory",
 }
+_WRITABLE_STATES: Final = (
+    TransactionState.IN_TRANSACTION,
+    TransactionState.COMMITTING_TRANSACTION,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,6 +491,14 @@ class Appender:
             )
         self.needs_wakeup = True
         return future
+
+    def lose_record(self, error: KafkaError) -> None:
+        """Let the open transaction end by an abort alone: a record that belongs to it is lost.
+
+        In an error state the first cause stays. Once EndTxn is out nothing more belongs to it.
+        """
+        if self._state_holder.state in _WRITABLE_STATES:
+            self.fail_transaction(error)
 
     def fail_transaction(self, error: KafkaError) -> None:
         """Let an open transaction end by an abort alone: a part of it is missing."""

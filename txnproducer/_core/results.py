@@ -148,9 +148,12 @@ class CallbackBatch:
         calls: each record's future and callback, in the order of their appends.
         on_finished: releases what waited for the callbacks; called once they ran, by
             `ProducerCore.finish_callbacks`.
+
+    Attributes:
+        raised: what left the callbacks that have run.
     """
 
-    __slots__ = ("_calls", "on_finished")
+    __slots__ = ("_calls", "on_finished", "raised")
 
     def __init__(
         self,
@@ -159,6 +162,7 @@ class CallbackBatch:
     ) -> None:
         self._calls = calls
         self.on_finished = on_finished
+        self.raised: tuple[BaseException, ...] = ()
 
     def run(self) -> None:
         """Call each callback; an exception in one is logged, and the next one runs.
@@ -169,8 +173,9 @@ class CallbackBatch:
         for future, callback in self._calls:
             try:
                 callback(future.metadata(), future.error)
-            except BaseException:  # noqa: BLE001 - whatever users' code raises
+            except BaseException as error:  # noqa: BLE001 - whatever users' code raises
                 _LOG.exception("a delivery callback failed for %r", future)
+                self.raised += (error,)
 
 
 def failed_future(
