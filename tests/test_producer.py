@@ -490,6 +490,10 @@ def test_a_transaction_timeout_that_is_too_long_names_both_limits(make, client, 
     assert caught.value.recovery == "fix"
     limit = "limit is 900000" if told == "900000" else "needs DescribeConfigs"
     assert limit in str(caught.value)
+    with pytest.raises(InvalidTxnTimeoutError, match="transaction_timeout_ms=900001 is") as again:
+        one.init_transactions()
+    assert again.value.recovery == "fix"
+    assert limit in str(again.value)
 
 
 def test_a_block_with_a_record_too_large_aborts_and_the_record_is_to_be_fixed(make):

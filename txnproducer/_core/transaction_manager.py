@@ -40,6 +40,7 @@ from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
     InvalidProducerEpochError,
+    InvalidTxnTimeoutError,
     KafkaError,
     ProducerFencedError,
     RecordTooLargeError,
@@ -392,7 +393,8 @@ class TransactionManager(TransactionCourse):
             return
         if isinstance(error, ProducerFencedError | InvalidProducerEpochError):
             raise self.explained(type(error)(str(error), recovery=error.recovery))
-        kind = IllegalStateError if isinstance(error, IllegalStateError) else KafkaError
+        keeps_class = isinstance(error, IllegalStateError | InvalidTxnTimeoutError)
+        kind = type(error) if keeps_class else KafkaError
         state = f"{self._who}, in state {self.state.name}"
         raise self.explained(self._caused(f"{error} ({state})", error, kind))
 
