@@ -140,6 +140,8 @@ class SimNetwork:
         self.is_login_refused = False
         self.refusing: set[int] = set()
         self.is_needed_login_refused = False
+        # Brokers that a connection has not come to, or that have refused one.
+        self._missed: set[int] = set()
         self._rules = WireRules(name, simulator, config)
 
     @property
@@ -311,7 +313,7 @@ class SimNetwork:
             simulator.faults.counts[kind] += 1
             is_coordinator = connection.channel is Channel.COORDINATOR
             is_any_left = not self.is_login_refused and any(
-                self._can_reach(other) and other not in self.refusing
+                self._can_reach(other) and other not in self.refusing | self._missed
                 for other in simulator.cluster.nodes
             )
             self.is_needed_login_refused |= is_coordinator or not is_any_left
@@ -347,6 +349,9 @@ class SimNetwork:
         state: ConnectionState = ConnectionState.DISCONNECTED,
     ) -> None:
         """End a connection; every request on it ends without an answer."""
+        if not link.is_ready:
+            # A producer counts out a broker that it has not reached, though that may be up again.
+            self._missed.add(self._broker_of(connection))
         link.life += 1
         link.is_ready = link.is_connecting = False
         link.retry_at_ms = now_ms + _RECONNECT_MS + self._dice.randrange(_RECONNECT_MS)

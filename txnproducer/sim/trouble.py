@@ -110,6 +110,8 @@ class Trouble:
         self._counts = simulator.faults.counts
         records, offsets = _REFUSALS_WHEN_HEALED, _OFFSETS_REFUSALS_WHEN_HEALED
         self._log_writes_left = _LOG_WRITES_WHEN_HEALED
+        # How many partitions the topic that is made again has ever had.
+        self._widest = simulator.options.partition_count
         cluster = simulator.cluster
         cluster.decide_log_write = self._decide_log_write
         cluster.decide_append = _Appends(self._faults, dice, _REFUSALS, _KEPT, records).decide
@@ -317,6 +319,9 @@ class Trouble:
 
     def _make_topic(self, now_ms: int) -> None:
         cluster, count = self._simulator.cluster, self._simulator.options.partition_count
+        if self._faults.is_healed:
+            # Without a partition that producers know of they could not deliver what is for it.
+            count = self._widest
         if COMPACTED_TOPIC not in cluster.topics:
             cluster.create_topic(COMPACTED_TOPIC, count, now_ms)
 
@@ -326,7 +331,10 @@ class Trouble:
         count = cluster.topics[name]
         if count >= _MOST_PARTITIONS:
             return False
-        cluster.add_partitions(name, count + 1 + self._dice.randrange(2), now_ms)
+        count += 1 + self._dice.randrange(2)
+        cluster.add_partitions(name, count, now_ms)
+        if name == COMPACTED_TOPIC:
+            self._widest = max(self._widest, count)
         return True
 
     def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002 - every event takes the time
