@@ -12,6 +12,7 @@ import pytest
 from txnproducer._protocol.messages import TransactionDescription
 from txnproducer.errors import (
     InvalidConfigurationError,
+    InvalidPidMappingError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
     KafkaError,
@@ -19,7 +20,7 @@ from txnproducer.errors import (
     ProducerFencedError,
     RecordTooLargeError,
 )
-from txnproducer.lease import TransactionReceipt
+from txnproducer.lease import TransactionLease, TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError, lost_transactions, runs_again
 from txnproducer.spark.digest import Digest, total
@@ -33,7 +34,6 @@ from txnproducer.spark.errors import (
 )
 from txnproducer.spark.ledger import Ledger, LedgerView
 from txnproducer.spark.ledger_rules import LedgerRules, check_whole_replay
-from txnproducer.spark.lost_transactions import tells_of_loss
 from txnproducer.spark.options import check_batch_atomicity
 from txnproducer.spark.participant_task import Part, _is_users
 from txnproducer.spark.runs import Batch
@@ -106,7 +106,9 @@ class FakeProducer:
 
     def lease(self, claims):
         self.log.append(f"lease {claims}")
-        return SimpleNamespace(claims=claims, producer=ProducerIdAndEpoch(1, 5))
+        return SimpleNamespace(
+            claims=claims, producer=ProducerIdAndEpoch(1, 5), is_transaction_v2=True
+        )
 
     def adopt(self, receipts):
         self.log.append(f"adopt {len(list(receipts))}")
@@ -503,12 +505,35 @@ def test_a_coordinator_that_knows_nothing_shows_no_other_driver(whole, clock, fo
         batches.write(BATCH, run_for(clock, 61, [part("x", is_lost=True), part()]))
 
 
-def test_a_loss_is_found_behind_what_it_caused():
-    error = KafkaError("cannot go on")
-    error.__cause__ = InvalidProducerEpochError()
-    assert tells_of_loss(error)
-    assert not tells_of_loss(KafkaTimeoutError("?"))
-    assert not tells_of_loss(None)
+@pytest.mark.parametrize("error", [InvalidPidMappingError(), InvalidProducerEpochError()])
+def test_a_loss_is_found_behind_what_it_caused(whole, clock, error):
+    make, _ = whole
+    clock.found = ("Empty", 2, 0)
+    stopped = KafkaError("cannot go on")
+    stopped.__cause__ = error
+    batches = make(commits=[stopped])
+    batches.enter(BATCH, SETTINGS)
+    with pytest.raises(StaleRunError):
+        batches.write(BATCH, lambda *_: [part(), part()])
+
+
+@pytest.mark.parametrize(
+    ("found", "producer", "is_v2", "is_seen"),
+    [
+        # A commit of ours takes the next epoch with v2 alone.
+        (("CompleteCommit", 1, 6), (1, 5), True, False),
+        (("CompleteCommit", 1, 6), (1, 5), False, True),
+        # With v2 a time-out after the last epoch aborts under the next producer id.
+        (("CompleteAbort", 2, 0), (1, 2**15 - 2), True, False),
+        (("CompleteAbort", 2, 0), (1, 2**15 - 2), False, True),
+    ],
+)
+def test_whether_another_driver_is_seen_is_read_in_the_one_table_of_evidence(
+    clock, found, producer, is_v2, is_seen
+):
+    clock.found = found
+    lease = TransactionLease("sink.batch", ProducerIdAndEpoch(*producer), is_v2)
+    assert lost_transactions.is_another_driver_seen(FakeLedger([], []), lease) is is_seen
 
 
 def test_an_interrupt_aborts_and_is_not_tried_again(whole):

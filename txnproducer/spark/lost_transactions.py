@@ -1,11 +1,9 @@
 """Why a whole batch lost its transaction: it timed out, or another driver took it.
 
-Owns: telling the two apart, and the time-out's text. Must not know: Spark, how rows are written.
+Owns: the question to the coordinator, and the time-out's text. Must not know: what an answer
+proves (`txnproducer._core.transaction_loss`), Spark, how rows are written.
 
-A broker answers both alike (47 to those who write, 48 or 90 to those who end), and says of both
-that a newer producer fenced us. What it knows about the id tells them apart: a transaction that
-timed out is aborted under the next epoch, and nothing has happened since; whoever takes the id
-moves the epoch on by two, or leaves another state. Where that can't be told, nobody was seen.
+Without an answer that is certain nobody was seen: the batch is run again, or has timed out.
 """
 
 from __future__ import annotations
@@ -13,38 +11,23 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from txnproducer._core.transaction_loss import Cause, TransactionLoss
 from txnproducer.admin import describe_transaction
-from txnproducer.errors import (
-    InvalidProducerEpochError,
-    InvalidTxnStateError,
-    KafkaError,
-    ProducerFencedError,
-)
-from txnproducer.records import ProducerIdAndEpoch
+from txnproducer.errors import KafkaError
+from txnproducer.lease import TransactionLease
 from txnproducer.spark.errors import BatchTimedOutError
 from txnproducer.spark.ledger import Ledger
 
 _LOG = logging.getLogger(__name__)
-_LOST: Final = (InvalidProducerEpochError, InvalidTxnStateError, ProducerFencedError)
-_ENDED: Final = ("PrepareAbort", "CompleteAbort", "PrepareCommit", "CompleteCommit")
 _TIMEOUT_S: Final = 10.0
 
 
-def tells_of_loss(error: BaseException | None) -> bool:
-    """Tell whether an error is what a broker says of a transaction that is somebody else's now."""
-    while error is not None:
-        if isinstance(error, _LOST):
-            return True
-        error = error.__cause__
-    return False
-
-
-def is_another_driver_seen(ledger: Ledger, producer: ProducerIdAndEpoch) -> bool:
+def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
     """Tell whether somebody has certainly taken the id of whole batches since.
 
     Args:
         ledger: of the sink.
-        producer: who held the transaction.
+        lease: of the transaction that was lost.
     """
     try:
         found = describe_transaction(
@@ -55,11 +38,11 @@ def is_another_driver_seen(ledger: Ledger, producer: ProducerIdAndEpoch) -> bool
         return False
     if found is None:
         return False
-    if found.producer_id != producer.producer_id:
-        return True
-    # Under the next epoch what has ended may be ours: a time-out's abort, or our own commit.
-    epochs = found.producer_epoch - producer.producer_epoch
-    return epochs > 1 or (epochs == 1 and found.state not in _ENDED)
+    # Without an age an abort under the next epoch proves nothing: a time-out is told by the clock.
+    version = 2 if lease.is_transaction_v2 else 1
+    loss = TransactionLoss(lease.producer, version, age_ms=None, timeout_ms=0, noticed_ms=0)
+    loss.take(found)
+    return loss.cause is Cause.TAKEN_OVER
 
 
 def timed_out(batch_id: int, timeout_ms: int, seconds: float, slowest: str) -> BatchTimedOutError:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txnproducer._core.transaction_loss import sign_of_loss
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     IllegalStateError,
@@ -33,7 +34,6 @@ from txnproducer.lease import TransactionLease, TransactionParticipant, Transact
 from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.events import OnEvent, tell
-from txnproducer.spark.lost_transactions import tells_of_loss
 from txnproducer.spark.placing import own_batches
 from txnproducer.spark.record_sources import RecordSource
 from txnproducer.spark.session import attempt_number
@@ -187,7 +187,7 @@ class _Writing:
     def _failed(self, error: KafkaError) -> Part:
         text = f"partition {self._partition}: {type(error).__name__}: {error}"
         recovery: Recovery = "fix" if _is_users(error) else error.recovery
-        return self._part(None, text, recovery, is_lost=tells_of_loss(error))
+        return self._part(None, text, recovery, is_lost=sign_of_loss(error) is not None)
 
     def _part(
         self,

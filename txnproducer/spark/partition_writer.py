@@ -25,13 +25,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from txnproducer._core.transaction_loss import sign_of_loss
 from txnproducer.config import ProducerConfig
-from txnproducer.errors import (
-    InvalidProducerEpochError,
-    InvalidTxnStateError,
-    KafkaError,
-    ProducerFencedError,
-)
+from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.entries import LedgerEntry, PlanEntry
@@ -191,12 +187,10 @@ class _PartitionWriter:
             plan.tell("task_before_commit", self._partition, digest.count)
             self._timed("commit", producer.commit_transaction)
             self._ended_s = time.monotonic()
-        except (ProducerFencedError, InvalidProducerEpochError, InvalidTxnStateError) as error:
-            return self._after_loss(error)
         except KafkaError as error:
-            if isinstance(error.__cause__, InvalidProducerEpochError | InvalidTxnStateError):
-                return self._after_loss(error)
-            raise
+            if sign_of_loss(error) is None:
+                raise
+            return self._after_loss(error)
         plan.tell("task_after_commit", self._partition, digest.count)
         return self._report(is_replay=False)
 

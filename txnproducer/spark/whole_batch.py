@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from txnproducer._core.transaction_loss import sign_of_loss
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
@@ -38,7 +39,7 @@ from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
-from txnproducer.spark.lost_transactions import is_another_driver_seen, tells_of_loss, timed_out
+from txnproducer.spark.lost_transactions import is_another_driver_seen, timed_out
 from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.participant_task import Part
 from txnproducer.spark.rights import taking
@@ -233,7 +234,7 @@ class WholeBatches:
         """Tell whether the transaction is lost because another driver has taken the id."""
         if self._lease is None or not _is_lost(parts, error):
             return False
-        return is_another_driver_seen(self._ledger, self._lease.producer)
+        return is_another_driver_seen(self._ledger, self._lease)
 
     def _left_to_another(self, batch: Batch, error: BaseException) -> LedgerEntry:
         """Return the batch's entry if it is there; the id is not taken back, and nobody fenced.
@@ -323,7 +324,7 @@ class WholeBatches:
 
 
 def _is_lost(parts: list[Part], error: BaseException) -> bool:
-    return tells_of_loss(error) or any(part.is_lost for part in parts)
+    return sign_of_loss(error) is not None or any(part.is_lost for part in parts)
 
 
 def _refuse_failed(batch: Batch, parts: list[Part]) -> None:
