@@ -91,6 +91,7 @@ class ModelClient:
         self._time = time
         self._lock = lock
         self._nodes: dict[int, BrokerNode] = {}
+        self._named: set[int] = set()  # those of them that have not left the cluster
         self._links: dict[ConnectionId, Link] = {}
         self._offered: dict[int, NodeApiVersions] = {}
         self._features = FinalizedFeatures()
@@ -180,14 +181,22 @@ class ModelClient:
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
         with self._lock:
-            self._nodes.update((node.node_id, node) for node in nodes)
+            for node in nodes:
+                self._nodes[node.node_id] = node
+                self._named.add(node.node_id)
+
+    def replace_nodes(self, nodes: Iterable[BrokerNode]) -> None:
+        with self._lock:
+            self._named = {node_id for node_id in self._named if node_id < 0}
+            self.update_nodes(nodes)
 
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
         with self._lock:
             link = self._link(connection)
             if link.is_ready:
                 return self.in_flight_count(connection) < MAX_IN_FLIGHT
-            if not link.is_connecting and now_ms >= link.retry_at_ms:
+            is_named = connection.node_id in self._named
+            if is_named and not link.is_connecting and now_ms >= link.retry_at_ms:
                 link.is_connecting = True
                 self._at(now_ms, lambda at_ms: self._connect(connection, link, at_ms))
             return False
@@ -199,8 +208,9 @@ class ModelClient:
     def ready_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
         with self._lock:
             link = self._link(connection)
-            is_under_way = link.is_ready or link.is_connecting
-            return FOR_EVER_MS if is_under_way else max(0, link.retry_at_ms - now_ms)
+            if link.is_ready or link.is_connecting or connection.node_id not in self._named:
+                return FOR_EVER_MS
+            return max(0, link.retry_at_ms - now_ms)
 
     def throttle_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
         return 0
@@ -240,7 +250,7 @@ class ModelClient:
     def least_loaded_node(self, now_ms: int) -> int | None:
         with self._lock:
             usable: list[tuple[bool, bool, int, int]] = []
-            for node_id in self._nodes:
+            for node_id in sorted(self._named):
                 connection = ConnectionId(node_id)
                 link, count = self._link(connection), self.in_flight_count(connection)
                 if count < MAX_IN_FLIGHT if link.is_ready else now_ms >= link.retry_at_ms:

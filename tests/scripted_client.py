@@ -150,6 +150,10 @@ class ScriptedClient:
         for node in nodes:
             self.known[node.node_id] = node
 
+    def replace_nodes(self, nodes: Iterable[BrokerNode]) -> None:
+        self.known = {node_id: node for node_id, node in self.known.items() if node_id < 0}
+        self.update_nodes(nodes)
+
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
         if connection in self._ready:
             has_room = self.in_flight_count(connection) < self.max_in_flight

@@ -163,6 +163,43 @@ def test_a_broker_that_has_left_the_cluster_is_not_named(harness):
     assert harness.core.failed_tries.last == ()
 
 
+def test_the_failures_of_brokers_that_left_are_forgotten_with_the_next_metadata(harness, warned):
+    tries = harness.core.failed_tries
+    harness.settle()
+    seven = BrokerNode(7, "seven", 9092)
+    for _ in range(2):
+        harness.client.nodes[7] = seven
+        refresh(harness)
+        assert harness.client.known[7] == seven
+        for node_id, text in ((7, "cannot connect to seven:9092"), (-1, REFUSED)):
+            fail(harness, DisconnectError(text), node_id)
+        assert len(tries._last) == 2
+        del harness.client.nodes[7]
+        refresh(harness)
+        assert list(tries._last) == ["boot:9092"]
+        assert 7 not in harness.client.known
+    assert warned().count("cannot connect to seven:9092; trying again") == 2
+    assert warned().count(f"{REFUSED}; trying again") == 1
+
+
+def test_an_answer_without_brokers_forgets_none(harness):
+    harness.settle()
+    fail(harness, DisconnectError("cannot connect to broker-0:9092"), 0)
+    known, nodes = dict(harness.client.known), dict(harness.client.nodes)
+    harness.client.nodes.clear()
+    refresh(harness)
+    assert harness.client.known == known
+    harness.client.nodes.update(nodes)
+    refresh(harness)
+    assert len(harness.core.failed_tries.last) == 1
+
+
+def refresh(harness):
+    harness.core._metadata.request_update()
+    before = harness.core._metadata.version
+    harness.run_until(lambda: harness.core._metadata.version != before)
+
+
 # --- hosts that do not exist --------------------------------------------------------------------
 
 

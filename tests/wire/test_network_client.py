@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -404,6 +405,91 @@ def test_a_changed_address_ends_the_old_connection(serve: Serve, drive: Drive) -
     assert "moved" in str(answer.error)
     driver.until(lambda: driver.client.is_ready(node, clock_ms()))
     assert driver.answers_to(driver.send(connection=node))[0].body is not None
+
+
+def test_an_attempt_to_reach_a_broker_that_moves_is_no_failure_of_its_address(
+    serve: Serve, drive: Drive
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # it accepts and stays silent
+        driver = drive(serve(silence))
+        node = ConnectionId(7)
+        driver.client.update_nodes([m.BrokerNode(7, *listener.getsockname())])
+        assert not driver.client.is_ready(node, clock_ms())
+        driver.client.update_nodes([m.BrokerNode(7, "127.0.0.1", serve(silence).port)])
+        driver.poll()
+    (end,) = driver.ends(node)
+    assert end.error is None
+
+
+def test_a_broker_that_left_the_cluster_is_forgotten_and_its_connection_lives_on(
+    serve: Serve, drive: Drive
+) -> None:
+    answer = threading.Event()
+
+    def answer_late(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
+        assert answer.wait(5)
+        return obliging(api_key, correlation_id, request)
+
+    leaving = serve(answer_late)
+    driver = drive(serve(obliging))
+    client = driver.client
+    left, other = ConnectionId(7), ConnectionId(8)
+    client.replace_nodes([m.BrokerNode(7, "127.0.0.1", leaving.port)])
+    driver.connect(left)
+    request = driver.send(connection=left)
+    client.replace_nodes([m.BrokerNode(8, "127.0.0.1", leaving.port)])
+    assert {client.least_loaded_node(clock_ms()) for _ in range(20)} == {8}
+    answer.set()
+    assert driver.answers_to(request)[0].body is not None
+    assert client.is_connected(left)
+    leaving.hang_up()
+    driver.until(lambda: bool(driver.ends(left)))
+    assert not client.is_ready(left, clock_ms() + 10_000)
+    assert client.ready_delay_ms(left, clock_ms() + 10_000) == UNTIL_NEWS_MS
+    assert leaving.connections == 1
+    client.replace_nodes([m.BrokerNode(8, "127.0.0.1", leaving.port)])
+    assert set(client._links) == set()
+    assert client.api_versions(7) is None
+    client.update_nodes([m.BrokerNode(7, "127.0.0.1", leaving.port)])
+    driver.until(lambda: client.is_ready(left, clock_ms()))
+    assert client.ready_delay_ms(other, clock_ms()) == 0  # the answers of others only add
+
+
+def test_a_cut_connection_to_a_broker_that_left_is_not_diagnosed(
+    serve: Serve, drive: Drive
+) -> None:
+    broker = serve(silence)
+    driver = drive(serve(silence))
+    node = ConnectionId(7)
+    driver.client.replace_nodes([m.BrokerNode(7, "127.0.0.1", broker.port)])
+    driver.connect(node)
+    request = driver.send(connection=node)
+    driver.client.replace_nodes([m.BrokerNode(8, "127.0.0.1", 1)])
+    driver.client._tell_verdicts()
+    broker.hang_up()
+    (answer,) = driver.answers_to(request)
+    assert answer.failure is ResponseFailure.DISCONNECTED
+    assert not driver.client._diagnoses.are_awaited
+
+
+def test_an_attempt_to_reach_a_broker_that_left_is_given_up(drive: Drive) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # it accepts and stays silent
+        driver = drive("127.0.0.1:1")
+        node = ConnectionId(7)
+        driver.client.replace_nodes([m.BrokerNode(7, *listener.getsockname())])
+        assert not driver.client.is_ready(node, clock_ms())
+        driver.client.replace_nodes([m.BrokerNode(8, "127.0.0.1", 2)])
+        driver.poll()
+    (end,) = driver.ends(node)
+    assert end.error is None
+    assert driver.client.ready_delay_ms(node, clock_ms()) == UNTIL_NEWS_MS
+
+
+def test_bootstrap_addresses_are_never_forgotten(drive: Drive) -> None:
+    driver = drive("127.0.0.1:1")
+    driver.client.replace_nodes([m.BrokerNode(7, "127.0.0.1", 2)])
+    driver.fail_to_connect(ConnectionId(7))
+    assert driver.client.least_loaded_node(clock_ms()) == -1
 
 
 def test_a_node_without_an_address_is_never_ready(drive: Drive) -> None:

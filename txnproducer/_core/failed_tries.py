@@ -51,13 +51,14 @@ class FailedTries:
 
     @property
     def last(self) -> tuple[KafkaError, ...]:
-        """The last failure of each address that has failed since it was reached.
-
-        An address that is neither bootstrap nor in the metadata any more is left out.
-        """
-        nodes = (*self._metadata.bootstrap_nodes, *self._metadata.nodes.values())
-        addresses = {f"{node.host}:{node.port}" for node in nodes}
+        """The last failure of each address that has failed since it was reached."""
+        addresses = self._addresses
         return tuple(error for address, error in self._last.items() if address in addresses)
+
+    @property
+    def _addresses(self) -> set[str]:
+        nodes = (*self._metadata.bootstrap_nodes, *self._metadata.nodes.values())
+        return {f"{node.host}:{node.port}" for node in nodes}
 
     def are_cause(self, since_ms: int) -> bool:
         """Return whether nothing of the cluster was reached since then."""
@@ -92,6 +93,11 @@ class FailedTries:
         """Take in that a broker offers no metadata, as a controller does not."""
         text = f"{self._address(node_id)}: {error}: is it the port of a controller?"
         self.note(node_id, DisconnectError(text), now_ms)
+
+    def forget_brokers_that_left(self) -> None:
+        """Forget each address that is neither a bootstrap address nor in the metadata."""
+        for address in self._last.keys() - self._addresses:
+            self._forget(address)
 
     def _forget(self, address: str) -> None:
         self._last.pop(address, None)

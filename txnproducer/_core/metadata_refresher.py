@@ -81,5 +81,6 @@ class MetadataRefresher:
             self._metadata.handle_failure(now_ms)
             return
         self._metadata.handle_response(request, body, now_ms)
-        self._client.update_nodes(body.brokers)
+        if body.brokers:  # an answer without any comes from a broker that has just started
+            self._client.replace_nodes(body.brokers)
         self._on_update()

@@ -19,7 +19,15 @@ class KafkaClient(Protocol):
     """Carries requests to brokers. No method blocks."""
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Learn brokers' addresses; others are kept, a changed one closes its connections."""
+        """Learn the addresses of some brokers; a changed one closes the broker's connections."""
+        ...
+
+    def replace_nodes(self, nodes: Iterable[BrokerNode]) -> None:
+        """Learn the addresses of all brokers of the cluster, and forget all others.
+
+        Bootstrap addresses, whose ids are negative, are kept. A forgotten broker is not connected
+        to again; a connection that exists lives on until it is idle, as in the Java client.
+        """
         ...
 
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:

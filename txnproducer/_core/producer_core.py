@@ -405,7 +405,10 @@ class ProducerCore(Appender):
         if self.transaction_manager is not None:
             topic_ids = {topic: snapshot.topic_id for topic, snapshot in metadata.topics.items()}
             self.transaction_manager.sequences.keep_known_in(topic_ids)
-        if self._coordinators is not None and metadata.nodes:
+        if not metadata.nodes:
+            return
+        self.failed_tries.forget_brokers_that_left()
+        if self._coordinators is not None:
             self._coordinators.forget_coordinators_not_in(set(metadata.nodes))
 
 

@@ -60,6 +60,7 @@ _ENCODING_ERRORS = (
     OverflowError,
     struct.error,
 )  # UnicodeError is the first
+_UNTRIED = Link()
 
 
 class NetworkClient:
@@ -120,7 +121,7 @@ class NetworkClient:
     # --- what the core asks ---------------------------------------------------------------------
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Learn the addresses of brokers; a changed one closes the node's connections."""
+        """Learn the addresses of some brokers; a changed one closes the node's connections."""
         for node in nodes:
             before = self._nodes.get(node.node_id)
             self._nodes[node.node_id] = node
@@ -132,6 +133,22 @@ class NetworkClient:
             )
             for channel in Channel:
                 self._forget(ConnectionId(node.node_id, channel), moved)
+
+    def replace_nodes(self, nodes: Iterable[BrokerNode]) -> None:
+        """Learn the addresses of all brokers, and forget all others except bootstrap addresses.
+
+        A forgotten broker is not connected to again; a connection that exists lives on until it
+        is idle, as in the Java client.
+        """
+        named = {node.node_id: node for node in nodes}
+        self._nodes = {n: node for n, node in self._nodes.items() if n < 0 or n in named}
+        self.update_nodes(named.values())
+        for connection_id, link in list(self._links.items()):
+            if link.connection is None and connection_id.node_id not in self._nodes:
+                self._forget(connection_id, None)
+        kept = self._nodes.keys() | {connection_id.node_id for connection_id in self._links}
+        for node_id in self._api_versions.keys() - kept:
+            del self._api_versions[node_id]
 
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
         """Tell whether a request can be sent now; begin to connect where there is nothing."""
@@ -149,9 +166,9 @@ class NetworkClient:
 
     def ready_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
         """Return after how long `is_ready` is worth asking again if no event comes before."""
-        link = self._links.get(connection)
-        if link is None:
-            return 0 if connection.node_id in self._nodes else UNTIL_NEWS_MS
+        link = self._links.get(connection) or _UNTRIED
+        if link.connection is None and connection.node_id not in self._nodes:
+            return UNTIL_NEWS_MS
         return link.ready_delay_ms(now_ms)
 
     def throttle_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
@@ -199,10 +216,9 @@ class NetworkClient:
         """Return the best broker for a request that any can answer; None when all back off."""
         best: tuple[int, int, int] | None = None
         best_id: int | None = None
-        unknown = Link()
         # In random order, so that many clients do not all choose the same of equals.
         for node_id in self._rng.sample(list(self._nodes), len(self._nodes)):
-            link = self._links.get(ConnectionId(node_id)) or unknown
+            link = self._links.get(ConnectionId(node_id)) or _UNTRIED
             rank = link.rank(now_ms, is_bootstrap=node_id < 0)
             if rank is not None and (best is None or rank < best):
                 best, best_id = rank, node_id
@@ -438,6 +454,8 @@ class NetworkClient:
         is_cut = connection.in_flight_count > 0 and isinstance(error, DisconnectError)
         link.back_off(self._reconnects, now_ms)
         self._end(link, connection, error, now_ms)
+        if connection.id.node_id not in self._nodes:
+            return
         if connection.has_answered:
             self._diagnoses.rule_out(self._nodes[connection.id.node_id], Suspicion.WANTS_SASL)
         elif is_cut and self._settings.sasl_mechanism is None:
@@ -460,8 +478,9 @@ class NetworkClient:
 
     def _rule_out_what_is_answered(self) -> None:
         for connection_id, link in self._links.items():
-            if link.connection is not None and link.connection.has_answered:
-                self._diagnoses.rule_out(self._nodes[connection_id.node_id], Suspicion.WANTS_SASL)
+            node = self._nodes.get(connection_id.node_id)
+            if node is not None and link.connection is not None and link.connection.has_answered:
+                self._diagnoses.rule_out(node, Suspicion.WANTS_SASL)
 
     def _forget(self, connection_id: ConnectionId, error: KafkaError | None) -> None:
         """End a connection, or the making of one, that nothing is wrong with."""
@@ -470,7 +489,7 @@ class NetworkClient:
             return
         if link.connector is not None:
             link.connector.abandon()
-            self._tell_end(connection_id, error)
+            self._tell_end(connection_id, None)  # no failure of the address
         if link.connection is not None:
             self._end(link, link.connection, error, self._clock_ms())
 

@@ -130,6 +130,7 @@ class SimNetwork:
         self._max_in_flight = config.max_in_flight_requests_per_connection
         self._way_ms = simulator.options.network_ms
         self._nodes: dict[int, BrokerNode] = {}
+        self._named: set[int] = set()  # those of them that have not left the cluster
         self._links: dict[ConnectionId, Link] = {}
         self._offered: dict[int, NodeApiVersions] = {}
         self._features = FinalizedFeatures()
@@ -165,9 +166,15 @@ class SimNetwork:
     # --- KafkaClient ----------------------------------------------------------------------------
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Learn brokers' addresses."""
+        """Learn the addresses of some brokers."""
         for node in nodes:
             self._nodes[node.node_id] = node
+            self._named.add(node.node_id)
+
+    def replace_nodes(self, nodes: Iterable[BrokerNode]) -> None:
+        """Learn the addresses of all brokers; to others no new connection is made."""
+        self._named = {node_id for node_id in self._named if node_id < 0}
+        self.update_nodes(nodes)
 
     def _link(self, connection: ConnectionId) -> Link:
         link = self._links.get(connection)
@@ -180,7 +187,8 @@ class SimNetwork:
         link = self._link(connection)
         if link.is_ready:
             return len(link.in_flight) < self._max_in_flight and now_ms >= link.muted_until_ms
-        if not link.is_connecting and now_ms >= link.retry_at_ms and not self._is_closed:
+        is_possible = connection.node_id in self._named and not self._is_closed
+        if is_possible and not link.is_connecting and now_ms >= link.retry_at_ms:
             self._connect(connection, link, now_ms)
         return False
 
@@ -194,7 +202,9 @@ class SimNetwork:
         link = self._link(connection)
         if link.is_ready:
             return max(0, link.muted_until_ms - now_ms) or _FOR_EVER_MS
-        return _FOR_EVER_MS if link.is_connecting else max(0, link.retry_at_ms - now_ms)
+        if link.is_connecting or connection.node_id not in self._named:
+            return _FOR_EVER_MS
+        return max(0, link.retry_at_ms - now_ms)
 
     def throttle_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
         """Return for how long the broker wants no request."""
@@ -258,6 +268,8 @@ class SimNetwork:
         best: tuple[bool, bool, int, float] | None = None
         best_id = None
         for node_id in self._nodes:
+            if node_id not in self._named:
+                continue
             link = self._link(ConnectionId(node_id))
             if link.is_ready:
                 if now_ms < link.muted_until_ms or len(link.in_flight) >= self._max_in_flight:
@@ -318,6 +330,9 @@ class SimNetwork:
             )
             self.is_needed_login_refused |= is_coordinator or not is_any_left
             self._die(connection, link, now_ms, state=ConnectionState.AUTHENTICATION_FAILED)
+            return
+        if connection.node_id not in self._named:  # it left the cluster meanwhile
+            self._die(connection, link, now_ms)
             return
         if not self._can_reach(node_id):
             if node_id in self.unreachable:
