@@ -36,6 +36,7 @@ Recovery = Literal["resume", "abort", "restart", "fix", "unknown"]
 * `abort`: call `abort_transaction()`, then go on with the same producer.
 * `restart`: close this producer and make a new one (with the same transactional id).
 * `fix`: a person or the program must change something first: configuration, rights, the record.
+  A record's future says so in a transaction as well; the commit's error says `abort` then.
 * `unknown`: whether the transaction was committed is not known; find out before writing again.
 """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.core.oracle_differences import DIFFERENCES, Difference, SameAs
+from tests.core.oracle_differences import DIFFERENCES, CausedByItsLike, Difference, SameAs
 
 Row = dict[str, Any]
 Table = dict[str, Any]
@@ -61,10 +61,15 @@ def outcomes(table: Table) -> Iterator[tuple[str, Row]]:
 
 def own_values(difference: Difference, outcome: Row) -> Row:
     """Return what differs here from an outcome that a listed difference covers."""
-    return {
-        name: outcome[value.field] if isinstance(value, SameAs) else value
-        for name, value in difference.values.items()
-    }
+    return {name: _own_value(value, outcome) for name, value in difference.values.items()}
+
+
+def _own_value(value: Any, outcome: Row) -> Any:
+    if isinstance(value, SameAs):
+        return outcome[value.field]
+    if isinstance(value, CausedByItsLike):
+        return {**outcome[value.field], "cause": outcome[value.field]["type"]}
+    return value
 
 
 @dataclass

@@ -12,10 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txnproducer._core.verdicts import FATAL_PRODUCE_ERRORS
+from txnproducer.errors import ErrorCode, class_for_code
+
 
 @dataclass(frozen=True)
 class SameAs:
     """A value: what the outcome has in another field."""
+
+    field: str
+
+
+@dataclass(frozen=True)
+class CausedByItsLike:
+    """A value: the error that the outcome has in a field, caused by another one of its class."""
 
     field: str
 
@@ -75,6 +85,19 @@ _FIX_AND_ABORT = (
     " be aborted: two errors, the one the cause of the other. In Java it is one error, from which"
     " an application cannot see that the same record fails again."
 )
+
+_TO_BE_FIXED_CODES = tuple(
+    code.name
+    for code in ErrorCode
+    if code
+    and class_for_code(code).recovery == "fix"
+    and not issubclass(class_for_code(code), FATAL_PRODUCE_ERRORS)
+    and code.name not in _TOO_LARGE_CODES
+)
+
+
+def _caused_by_their_likes(*fields: str) -> dict[str, CausedByItsLike]:
+    return {field: CausedByItsLike(field) for field in fields}
 
 
 DIFFERENCES: tuple[Difference, ...] = (
@@ -239,6 +262,22 @@ DIFFERENCES: tuple[Difference, ...] = (
             "settled_last_error": _TOO_LARGE,
             "settled_result_error": _TOO_LARGE,
         },
+        reason=_FIX_AND_ABORT,
+    ),
+    Difference(
+        title="A record that the broker refuses is to be fixed, and its transaction to be aborted",
+        tables=tuple(f"{_PRODUCE.format('inTxn')}/{mode}" for mode in ("TV1", "TV1nb", "TV2")),
+        codes=_TO_BE_FIXED_CODES,
+        values=_caused_by_their_likes("last_error", "settled_last_error"),
+        reason=_FIX_AND_ABORT,
+    ),
+    Difference(
+        title="Likewise while a commit waits for it",
+        tables=tuple(
+            f"{_PRODUCE.format('committing')}/{mode}" for mode in ("TV1", "TV1nb", "TV2")
+        ),
+        codes=_TO_BE_FIXED_CODES,
+        values=_caused_by_their_likes("last_error", "settled_last_error", "settled_result_error"),
         reason=_FIX_AND_ABORT,
     ),
     Difference(

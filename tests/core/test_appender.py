@@ -260,7 +260,7 @@ def test_a_partition_that_two_answers_lack_a_second_apart_does_not_exist():
         outcome = go_on_waiting(harness, outcome, 9)
     assert 1_000 <= harness.now_ms - began_ms < 2_000
     assert isinstance(outcome.error, UnknownTopicOrPartitionError)
-    assert outcome.error.recovery == "abort"  # in a transaction; "fix" without one
+    assert outcome.error.recovery == "fix"
     assert "topic 'topic' has no partition 9: it has 3 partitions, numbered from 0" in str(
         outcome.error
     )

@@ -507,8 +507,8 @@ def test_a_batch_that_fails_during_the_commit_ends_the_commit():
     error = TopicAuthorizationError()
     driver.manager.maybe_transition_to_error_state(error)
     assert driver.take() is None
-    assert commit.error is error
-    assert error.recovery == "abort"
+    assert commit.error.__cause__ is error
+    assert commit.error.recovery == "abort"
     assert driver.kinds().count("EndTxn") == 0
     commit.acknowledge()
     abort = driver.manager.begin_abort()

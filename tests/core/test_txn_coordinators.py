@@ -116,7 +116,7 @@ def test_after_an_abortable_error_requests_fail_but_a_look_up_still_goes():
     driver.manager.maybe_transition_to_error_state(error)
     driver.expect(FindCoordinatorRequest)
     assert driver.take() is None
-    assert offsets.error is error
+    assert offsets.error.__cause__ is error
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
     driver.expect(InitProducerIdRequest, producer=NEXT)

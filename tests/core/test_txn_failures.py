@@ -15,11 +15,14 @@ from txnproducer.errors import (
     ErrorCode,
     GroupAuthorizationError,
     InvalidProducerEpochError,
+    InvalidRecordError,
+    InvalidTimestampError,
     KafkaError,
     KafkaTimeoutError,
     ProducerFencedError,
     RecordTooLargeError,
     SaslAuthenticationError,
+    TopicAuthorizationError,
     TransactionAbortableError,
     TransactionalIdAuthorizationError,
 )
@@ -118,6 +121,39 @@ def refused_by_the_broker(code):
         return future, commit.error
 
     return refused
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.INVALID_RECORD, InvalidRecordError),
+        (ErrorCode.INVALID_TIMESTAMP, InvalidTimestampError),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, TopicAuthorizationError),
+    ],
+)
+@pytest.mark.parametrize("when", ["before the commit", "during the commit"])
+def test_what_only_a_person_can_mend_is_to_be_fixed_and_its_transaction_to_be_aborted(
+    code, kind, when
+):
+    harness = in_transaction()
+    if when == "during the commit":
+        future, error = refused_by_the_broker(code)(harness)
+    else:
+        future = harness.send()
+        harness.run_until_sent(PRODUCE)
+        (request,) = harness.client.waiting(PRODUCE)
+        harness.client.answer_produce(request, code)
+        harness.run_until(future.done)
+        with pytest.raises(KafkaError) as caught:
+            harness.core.begin_commit()
+        error = caught.value
+    own = future.exception()
+    assert type(own) is kind
+    assert (own.recovery, error.recovery) == ("fix", "abort")
+    assert error.__cause__ is own
+    harness.abort()
+    assert harness.manager.outcome == "aborted"
+    assert own.recovery == "fix"
 
 
 @pytest.mark.parametrize(

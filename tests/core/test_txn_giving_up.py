@@ -98,7 +98,7 @@ def test_a_commit_that_is_about_to_fail_can_be_aborted_at_once():
     error = TopicAuthorizationError()
     driver.manager.maybe_transition_to_error_state(error)
     abort = driver.manager.begin_abort()
-    assert commit.error is error
+    assert commit.error.__cause__ is error
     assert not driver.expect(EndTxnRequest, producer=NEXT).is_commit
     finish(abort)
 

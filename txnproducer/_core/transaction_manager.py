@@ -43,7 +43,6 @@ from txnproducer.errors import (
     InvalidTxnTimeoutError,
     KafkaError,
     ProducerFencedError,
-    RecordTooLargeError,
     TransactionAbortableError,
     TransactionAbortedError,
 )
@@ -401,7 +400,8 @@ class TransactionManager(TransactionCourse):
     @staticmethod
     def _caused(text: str, cause: KafkaError, kind: type[KafkaError] = KafkaError) -> KafkaError:
         error = kind(text, recovery=cause.recovery)
-        # A record that is too large: its own error says "fix", the transaction's copy "abort".
+        # Of a record to be mended its own error says "fix", the transaction's copy "abort".
         own = cause.__cause__
-        error.__cause__ = own if type(own) is RecordTooLargeError else cause
+        is_copy = type(own) is type(cause) and own.recovery == "fix"
+        error.__cause__ = own if is_copy else cause
         return error

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from copy import copy
 from typing import Literal, TypeAlias
 
 from txnproducer._core.commit_evidence import ResolvedOutcome, SentCommit
@@ -47,7 +48,7 @@ from txnproducer._core.txn_requests import (
 from txnproducer._core.txn_result import TransactionalRequestResult
 from txnproducer._core.verdicts import ABORTABLE_AFTER_RETRIES, FATAL_PRODUCE_ERRORS
 from txnproducer._protocol.messages import CoordinatorType, ProducePartitionResponse
-from txnproducer.errors import KafkaError, RecordTooLargeError, TransactionAbortableError
+from txnproducer.errors import KafkaError, TransactionAbortableError
 from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
 
 _LOG = logging.getLogger(__name__)
@@ -474,14 +475,14 @@ class TransactionCourse(TxnRequestFlow):
         if isinstance(error, ABORTABLE_AFTER_RETRIES):
             error = TransactionAbortableError(f"the transaction cannot be completed: {own_error}")
             error.__cause__ = own_error
-        elif isinstance(error, RecordTooLargeError):
+        elif own_error.recovery == "fix":
             # Abort the transaction; the record itself stays a thing to fix, or it fails again.
-            error = RecordTooLargeError(str(own_error))
+            error = copy(own_error)
             error.__cause__ = own_error
         if not self.is_aborting:
             self.require_epoch_bump()
         self.transition_to_abortable_error(error)
-        if self.state is _S.ABORTABLE_ERROR and not isinstance(own_error, RecordTooLargeError):
+        if self.state is _S.ABORTABLE_ERROR and own_error.recovery != "fix":
             own_error.recovery = error.recovery  # what the record's future has to say, too
 
     @property
