@@ -75,6 +75,10 @@ def ended(version: int, **more: int) -> bytes:
     return payload(kp.EndTxnResponse(version=version, **{**fields, **more}))
 
 
+def read(data: bytes) -> m.DescribeTransactionsResponse | None:
+    return decode_describe(m.DescribeTransactionsRequest(("x", "y", "z")), memoryview(data))
+
+
 ONE = m.TransactionDescription(0, "x", "Ongoing", 1, 2, 3, 4, (TopicPartition("t", 0),))
 
 
@@ -127,9 +131,7 @@ def test_the_end_is_read_as_by_the_schemas(
 @settings(max_examples=80, deadline=None)
 def test_descriptions_are_read_as_by_the_schemas(answers, throttle_ms) -> None:
     data = described(*answers, throttle_ms=throttle_ms)
-    assert decode_describe(memoryview(data)) == m.DescribeTransactionsResponse(
-        tuple(answers), throttle_ms
-    )
+    assert read(data) == m.DescribeTransactionsResponse(tuple(answers), throttle_ms)
 
 
 @pytest.mark.parametrize("version", FLEXIBLE)
@@ -144,8 +146,8 @@ def test_an_end_with_tags_or_of_another_size_is_left_to_the_schemas(version: int
 def test_a_description_that_ends_too_soon_is_left_to_the_schemas() -> None:
     data = described(ONE, ONE)
     for end in range(len(data)):
-        assert decode_describe(memoryview(data[:end])) is None
-    assert decode_describe(memoryview(data + b"\x00")) is None
+        assert read(data[:end]) is None
+    assert read(data + b"\x00") is None
 
 
 def test_tags_in_a_description_are_left_to_the_schemas() -> None:
@@ -153,14 +155,14 @@ def test_tags_in_a_description_are_left_to_the_schemas() -> None:
     # Of the header, of the topic, of the state, of the answer.
     for at in (4, len(data) - 3, len(data) - 2, len(data) - 1):
         assert data[at] == 0
-        assert decode_describe(memoryview(data[:at] + b"\x01" + data[at + 1 :])) is None
+        assert read(data[:at] + b"\x01" + data[at + 1 :]) is None
 
 
 def test_null_arrays_are_left_to_the_schemas() -> None:
     data = described(ONE)
-    assert decode_describe(memoryview(data[:9] + b"\x00" + data[10:])) is None
+    assert read(data[:9] + b"\x00" + data[10:]) is None
     topics_at = data.rindex(b"\x02\x02t")
-    assert decode_describe(memoryview(data[:topics_at] + b"\x00" + data[topics_at + 1 :])) is None
+    assert read(data[:topics_at] + b"\x00" + data[topics_at + 1 :]) is None
 
 
 @pytest.mark.parametrize("body", [END, ASK], ids=["end", "describe"])

@@ -3,7 +3,8 @@
 Why it exists: bytes that follow the schema can still make no sense. A leader -2 would be the
 second bootstrap address, an empty host the client's own machine, and partition 2^31-1 a table of
 34 GB.
-Owns: a check for each type of answer. Must not know: bytes, versions, what the core knows.
+Owns: a check for each type of answer, and how many elements it may have.
+Must not know: bytes, versions, what the core knows.
 Rules: an answer names only what was asked about, and each of that at most once (what it leaves out
 is the core's business); an address can be connected to; a success carries its value. Each breach
 is a `ValueError`, for which the connection is given up.
@@ -23,6 +24,31 @@ _NO_ID = -1
 _MOST_MISSING_PARTITIONS = 100_000
 # Real clusters have a few hundred; each one is remembered.
 _MOST_BROKERS = 10_000
+# Of a Metadata answer or a transaction. A cluster may have more, one producer's topics do not.
+MOST_PARTITIONS = 250_000
+_RECORD_COUNT_AT = 57  # in a batch
+
+
+def most_elements(request: m.Request) -> int:
+    """Return how many elements the arrays of the answer to a request can have together.
+
+    A broker tells of what it was asked about, and of brokers. In an answer to Produce it may give
+    a reason for each record.
+    """
+    most = _MOST_BROKERS
+    if isinstance(request, m.MetadataRequest | m.DescribeTransactionsRequest):
+        most += MOST_PARTITIONS
+    elif isinstance(request, m.AddPartitionsToTxnRequest):
+        most += 2 * len(request.partitions)  # each in a topic of its own
+    elif isinstance(request, m.TxnOffsetCommitRequest):
+        most += 2 * len(request.offsets)
+    elif isinstance(request, m.ProduceRequest):
+        most += sum(2 + _record_count(partition.records) for partition in request.partitions)
+    return most
+
+
+def _record_count(batch: bytes | bytearray | memoryview) -> int:
+    return int.from_bytes(memoryview(batch)[_RECORD_COUNT_AT : _RECORD_COUNT_AT + 4], "big")
 
 
 def check_answer(request: m.Request, answer: m.Response) -> None:

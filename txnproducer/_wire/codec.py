@@ -20,7 +20,7 @@ from txnproducer.errors import DisconnectError
 from txnproducer.records import TopicPartition
 
 from . import kafka_python as kp
-from .answer_checks import check_answer
+from .answer_checks import MOST_PARTITIONS, check_answer, most_elements
 from .end_codec import FIRST_FLEXIBLE_END_TXN, EndEncoder, decode_describe, decode_end_txn
 from .produce_codec import FIRST_FLEXIBLE_VERSION, Buffer, ProduceEncoder, decode_produce
 from .schema_reader import read_answer
@@ -71,7 +71,8 @@ class Codec:
             answer = _decode_plain(body, version, payload)
             if answer is None:
                 schema, convert = _DECODERS[type(body)]
-                answer = convert(read_answer(schema, version, payload), body)
+                read = read_answer(schema, version, payload, most_elements(body))
+                answer = convert(read, body)
             check_answer(body, answer)
         except ValueError as error:
             raise ResponseDecodeError(
@@ -87,7 +88,7 @@ def _decode_plain(body: m.Request, version: int, payload: memoryview) -> m.Respo
     if isinstance(body, m.EndTxnRequest) and version >= FIRST_FLEXIBLE_END_TXN:
         return decode_end_txn(version, payload)
     if isinstance(body, m.DescribeTransactionsRequest):
-        return decode_describe(payload)
+        return decode_describe(body, payload)
     return None
 
 
@@ -318,6 +319,9 @@ def _end_txn_response(answer: Any, _: m.Request) -> m.EndTxnResponse:
 
 
 def _describe_transactions_response(answer: Any, _: m.Request) -> m.DescribeTransactionsResponse:
+    topics = (topic for state in answer.transaction_states for topic in state.topics)
+    if sum(len(topic.partitions) for topic in topics) > MOST_PARTITIONS:
+        raise ValueError(f"more than {MOST_PARTITIONS} partitions")
     described = (
         m.TransactionDescription(
             error_code=state.error_code,

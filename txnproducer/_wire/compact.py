@@ -41,16 +41,18 @@ def read_compact_string(payload: memoryview, at: int) -> tuple[str, int]:
     return str(payload[at:end], "utf-8"), end
 
 
-def read_compact_count(payload: memoryview, at: int) -> tuple[int, int]:
-    """Return how many elements an array has that is not null, and the position behind it.
+def read_compact_count(payload: memoryview, at: int, most: int) -> tuple[int, int]:
+    """Return how many elements an array has that is not null, and the position after it.
 
     Raises:
-        ValueError: it is null.
+        ValueError: it is null, or has more than `most`.
         IndexError: it reaches beyond the payload.
     """
     count, at = read_uvarint(payload, at)
     if count == 0:
         raise ValueError("an array is null")
+    if count - 1 > most:
+        raise ValueError(f"an array has more than {most} elements")
     return count - 1, at
 
 

@@ -23,6 +23,7 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.records import TopicPartition
 
+from .answer_checks import MOST_PARTITIONS
 from .compact import (
     ANSWER_HEAD_BYTES,
     FRAME_HEAD,
@@ -94,19 +95,24 @@ def decode_end_txn(version: int, payload: memoryview) -> EndTxnResponse | None:
     return EndTxnResponse(error_code, producer_id, epoch, throttle_ms)
 
 
-def decode_describe(payload: memoryview) -> DescribeTransactionsResponse | None:
+def decode_describe(
+    body: DescribeTransactionsRequest, payload: memoryview
+) -> DescribeTransactionsResponse | None:
     """Decode the answer to a DescribeTransactions request; None if it is unusual or damaged."""
     try:
-        return _decode_describe(payload)
+        return _decode_describe(body, payload)
     except (IndexError, ValueError, struct_error):
         return None
 
 
-def _decode_describe(payload: memoryview) -> DescribeTransactionsResponse | None:
+def _decode_describe(
+    body: DescribeTransactionsRequest, payload: memoryview
+) -> DescribeTransactionsResponse | None:
     if payload[4] != NO_TAGS:
         return None
     (throttle_ms,) = _INT32.unpack_from(payload, ANSWER_HEAD_BYTES)
-    count, at = read_compact_count(payload, ANSWER_HEAD_BYTES + _INT32.size)
+    most = len(body.transactional_ids)
+    count, at = read_compact_count(payload, ANSWER_HEAD_BYTES + _INT32.size, most)
     described: list[TransactionDescription] = []
     for _ in range(count):
         (error_code,) = _INT16.unpack_from(payload, at)
@@ -141,10 +147,10 @@ def _partitions(payload: memoryview, at: int) -> tuple[tuple[TopicPartition, ...
         ValueError: a null; tags, which nobody has defined yet.
     """
     partitions: list[TopicPartition] = []
-    topic_count, at = read_compact_count(payload, at)
+    topic_count, at = read_compact_count(payload, at, MOST_PARTITIONS)
     for _ in range(topic_count):
         topic, at = read_compact_string(payload, at)
-        count, at = read_compact_count(payload, at)
+        count, at = read_compact_count(payload, at, MOST_PARTITIONS - len(partitions))
         for _ in range(count):
             partitions.append(TopicPartition(topic, *_INT32.unpack_from(payload, at)))
             at += _INT32.size

@@ -145,14 +145,16 @@ def _decode_plain(
         return None
     names = _names_by_id(body) if version >= PRODUCE_WITH_TOPIC_IDS else None
     answers: list[ProducePartitionResponse] = []
-    topic_count, at = read_compact_count(payload, ANSWER_HEAD_BYTES)
+    left = len(body.partitions)
+    topic_count, at = read_compact_count(payload, ANSWER_HEAD_BYTES, left)
     for _ in range(topic_count):
         if names is not None:
             topic = names[bytes(payload[at : at + 16])]
             at += 16
         else:
             topic, at = read_compact_string(payload, at)
-        partition_count, at = read_compact_count(payload, at)
+        partition_count, at = read_compact_count(payload, at, left)
+        left -= partition_count
         for _ in range(partition_count):
             index, error, base, time, start, errors, message, tags = _PARTITION_ANSWER.unpack_from(
                 payload, at

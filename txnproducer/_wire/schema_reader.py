@@ -9,6 +9,9 @@ Must not know: what an answer means (`answer_checks` does), sockets.
 Rules, each an error of the message as a whole:
 * A null only where the schema allows one at this version, a length of -1 its only form.
 * No length or count above what is left of the message, so that memory stays in proportion to it.
+* No more elements of arrays, and tags, than the caller allows: a hundred bytes of memory and a
+  microsecond for each of millions would stop the I/O thread for seconds. They are counted before
+  they are read. Integers in arrays are not, since they are read at once.
 * A variable-length integer has at most five bytes. Tags ascend, and fill their announced size.
 * Nothing follows the message.
 """
@@ -29,14 +32,18 @@ from typing import Any, TypeAlias
 from .compact import NO_TAGS, read_uvarint
 
 Json: TypeAlias = Mapping[str, Any]
+# How many elements the rest of the message may have: a list of one number.
+_Left: TypeAlias = list[int]
 # Takes the message and a position; returns the value and the position after it.
-_Read: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
+_Read: TypeAlias = Callable[[memoryview, int, _Left], tuple[Any, int]]
 # Takes a length or a count as well.
-_ReadSized: TypeAlias = Callable[[memoryview, int, int], tuple[Any, int]]
+_ReadSized: TypeAlias = Callable[[memoryview, int, int, _Left], tuple[Any, int]]
 
 _CORRELATION_ID_BYTES = 4
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 _FEW_INT32S = tuple(Struct(f">{count}i") for count in range(8))
+# Of an answer whose request does not tell; handshakes have some hundred.
+MOST_ELEMENTS = 10_000
 _NO_UUID = uuid.UUID(int=0)
 _UUID_BYTES = 16
 # How `struct` reads what has a fixed size; `bitfield` is kafka-python's own name for some int32.
@@ -54,13 +61,16 @@ _NO_FIELD: Json = {"versions": "none", "type": ""}
 _NEVER_FLEXIBLE_HEADER = "ApiVersionsResponse"
 
 
-def read_answer(schema: Any, version: int, payload: memoryview) -> Any:
+def read_answer(
+    schema: Any, version: int, payload: memoryview, most_elements: int = MOST_ELEMENTS
+) -> Any:
     """Read an answer's header and body.
 
     Args:
         schema: kafka-python's class of the answer.
         version: the version that was asked at.
         payload: the frame without its size.
+        most_elements: how many elements its arrays may have together.
 
     Returns:
         A named tuple of the fields, under kafka-python's names, and of the `version`. A field that
@@ -70,9 +80,10 @@ def read_answer(schema: Any, version: int, payload: memoryview) -> Any:
         ValueError: the bytes break the schema.
     """
     read_header_tags, read_body = _readers(schema, version)
+    left = [most_elements]
     try:
-        _, at = read_header_tags(payload, _CORRELATION_ID_BYTES)
-        answer, at = read_body(payload, at)
+        _, at = read_header_tags(payload, _CORRELATION_ID_BYTES, left)
+        answer, at = read_body(payload, at, left)
     except (IndexError, struct_error) as error:
         raise ValueError("the message ends too soon") from error
     if at != len(payload):
@@ -106,11 +117,11 @@ def _struct_reader(fields: list[Json], version: int, is_flexible: bool) -> _Read
     }
     read_tags = _tags_reader(tagged) if is_flexible else _nothing
 
-    def read(data: memoryview, at: int) -> tuple[Any, int]:
+    def read(data: memoryview, at: int, left: _Left) -> tuple[Any, int]:
         values = defaults.copy()
         for where, read_fields in steps:
-            values[where], at = read_fields(data, at)
-        tags, at = read_tags(data, at)
+            values[where], at = read_fields(data, at, left)
+        tags, at = read_tags(data, at, left)
         for index, value in tags:
             values[index] = value
         return struct._make(values), at
@@ -138,11 +149,12 @@ def _steps(fields: list[Json], version: int, is_flexible: bool) -> list[tuple[An
 def _tags_reader(tagged: Mapping[int, tuple[int, _Read]]) -> _Read:
     """Return a reader of the values of known tags, each with the index of its field."""
 
-    def read(data: memoryview, at: int) -> tuple[Sequence[tuple[int, Any]], int]:
+    def read(data: memoryview, at: int, left: _Left) -> tuple[Sequence[tuple[int, Any]], int]:
         if data[at] == NO_TAGS:
             return (), at + 1
         values: list[tuple[int, Any]] = []
         count, at = read_uvarint(data, at)
+        _take(left, count, "tags")
         last = -1
         for _ in range(count):
             tag, at = read_uvarint(data, at)
@@ -153,7 +165,7 @@ def _tags_reader(tagged: Mapping[int, tuple[int, _Read]]) -> _Read:
             end = _end(data, at, size)
             if tag in tagged:
                 index, read_field = tagged[tag]
-                value, at = read_field(data[:end], at)
+                value, at = read_field(data[:end], at, left)
                 if at != end:
                     raise ValueError(f"the value of tag {tag} is shorter than its size")
                 values.append((index, value))
@@ -163,7 +175,7 @@ def _tags_reader(tagged: Mapping[int, tuple[int, _Read]]) -> _Read:
     return read
 
 
-def _nothing(_: memoryview, at: int) -> tuple[tuple[()], int]:
+def _nothing(_: memoryview, at: int, __: _Left) -> tuple[tuple[()], int]:
     return (), at
 
 
@@ -174,7 +186,7 @@ def _field_reader(field: Json, version: int, is_flexible: bool) -> _Read:
         read_values: _ReadSized = _int32s
         if kind != "[]int32":
             element = {**field, "type": kind[2:], "nullableVersions": None}
-            read_values = _elements_with(_field_reader(element, version, is_flexible))
+            read_values = _elements_with(name, _field_reader(element, version, is_flexible))
         return _sized(name, is_flexible, may_be_null, _INT32, read_values)
     if "fields" in field:
         if may_be_null:
@@ -192,21 +204,21 @@ def _field_reader(field: Json, version: int, is_flexible: bool) -> _Read:
 def _fixed(layout: Struct) -> _Read:
     unpack_from, size = layout.unpack_from, layout.size
 
-    def read(data: memoryview, at: int) -> tuple[tuple[Any, ...], int]:
+    def read(data: memoryview, at: int, _: _Left) -> tuple[tuple[Any, ...], int]:
         return unpack_from(data, at), at + size
 
     return read
 
 
 def _one(read_run: _Read) -> _Read:
-    def read(data: memoryview, at: int) -> tuple[Any, int]:
-        (value,), at = read_run(data, at)
+    def read(data: memoryview, at: int, left: _Left) -> tuple[Any, int]:
+        (value,), at = read_run(data, at, left)
         return value, at
 
     return read
 
 
-def _uuid(data: memoryview, at: int) -> tuple[uuid.UUID, int]:
+def _uuid(data: memoryview, at: int, _: _Left) -> tuple[uuid.UUID, int]:
     end = _end(data, at, _UUID_BYTES)
     return uuid.UUID(bytes=bytes(data[at:end])), end
 
@@ -220,7 +232,7 @@ def _sized(
 ) -> _Read:
     """Return a reader of what has its length or its count in front."""
 
-    def read(data: memoryview, at: int) -> tuple[Any, int]:
+    def read(data: memoryview, at: int, left: _Left) -> tuple[Any, int]:
         if is_compact:
             size, at = read_uvarint(data, at)
             size -= 1
@@ -229,7 +241,7 @@ def _sized(
             at += length.size
         # An element has one byte at least, so a count is bounded as a length is.
         if 0 <= size <= len(data) - at:
-            return read_value(data, at, size)
+            return read_value(data, at, size, left)
         if size > 0:
             raise ValueError(f"{name}: {size} are announced, {len(data) - at} bytes are left")
         if size < -1 or not may_be_null:
@@ -239,15 +251,15 @@ def _sized(
     return read
 
 
-def _string(data: memoryview, at: int, size: int) -> tuple[str, int]:
+def _string(data: memoryview, at: int, size: int, _: _Left) -> tuple[str, int]:
     return str(data[at : at + size], "utf-8"), at + size
 
 
-def _bytes(data: memoryview, at: int, size: int) -> tuple[bytes, int]:
+def _bytes(data: memoryview, at: int, size: int, _: _Left) -> tuple[bytes, int]:
     return bytes(data[at : at + size]), at + size
 
 
-def _int32s(data: memoryview, at: int, count: int) -> tuple[Sequence[int], int]:
+def _int32s(data: memoryview, at: int, count: int, _: _Left) -> tuple[Sequence[int], int]:
     if count < len(_FEW_INT32S):  # replicas
         return _FEW_INT32S[count].unpack_from(data, at), at + count * _INT32.size
     end = _end(data, at, count * _INT32.size)
@@ -257,15 +269,22 @@ def _int32s(data: memoryview, at: int, count: int) -> tuple[Sequence[int], int]:
     return numbers, end
 
 
-def _elements_with(read_element: _Read) -> _ReadSized:
-    def read(data: memoryview, at: int, count: int) -> tuple[list[Any], int]:
+def _elements_with(name: str, read_element: _Read) -> _ReadSized:
+    def read(data: memoryview, at: int, count: int, left: _Left) -> tuple[list[Any], int]:
+        _take(left, count, name)
         elements: list[Any] = []
         for _ in range(count):
-            element, at = read_element(data, at)
+            element, at = read_element(data, at, left)
             elements.append(element)
         return elements, at
 
     return read
+
+
+def _take(left: _Left, count: int, name: str) -> None:
+    if count > left[0]:
+        raise ValueError(f"{name}: {count} are announced where {left[0]} are accepted")
+    left[0] -= count
 
 
 def _end(data: memoryview, at: int, size: int) -> int:
