@@ -62,9 +62,9 @@ TIME_ENOUGH: Final = MappingProxyType(
 # producer is needed.
 CAN_BUMP = 3
 # The last one that a client may get.
-_LAST_EPOCH = 2**15 - 2
+LAST_EPOCH = 2**15 - 2
 # So often it may have been given a new producer id behind that one; whoever asks again is fenced.
-_FENCED_AFTER = 2
+FENCED_AFTER = 2
 _PASSING = ("abort", "resume", "fix")
 
 
@@ -160,10 +160,10 @@ def _of_transaction(
 def _is_refused_an_epoch(attempt: Attempt, error: KafkaError, inits_in_doubt: int) -> bool:
     """Tell whether it fails since answers were lost where the epochs of a producer id end."""
     epoch = attempt.identity.producer_epoch
-    if epoch == _LAST_EPOCH:
-        return inits_in_doubt >= _FENCED_AFTER and isinstance(error, ProducerFencedError)
+    if epoch == LAST_EPOCH:
+        return inits_in_doubt >= FENCED_AFTER and isinstance(error, ProducerFencedError)
     refusal = f"InitProducerId was answered {ErrorCode.UNKNOWN_SERVER_ERROR.name}"
-    return epoch == _LAST_EPOCH - 1 and inits_in_doubt > 0 and refusal in str(error)
+    return epoch == LAST_EPOCH - 1 and inits_in_doubt > 0 and refusal in str(error)
 
 
 def _is_forgotten(attempt: Attempt) -> bool:

@@ -8,7 +8,8 @@ Owns: the reasons. Must not know: the core's logic, the applications.
 A producer may fail for good
 * fenced: if the coordinator has another identity for its id, or none, and another process asked
   for one, or its time was up, or a request of its own arrived late, or the coordinator kept a
-  write that it had refused, or shared its transactions
+  write that it had refused, or shared its transactions; or behind the last epoch, where two
+  answers were lost (see `excuses`)
 * for lack of access: if access was refused while it lived; of a login, if the broker that refused
   it was needed
 * for an error that nobody thought of: if the coordinator broke while it wrote, or at the end of
@@ -33,6 +34,7 @@ from txnproducer.errors import (
     UnsupportedVersionError,
 )
 from txnproducer.records import ProducerIdAndEpoch
+from txnproducer.sim.excuses import FENCED_AFTER, LAST_EPOCH
 from txnproducer.sim.faults import FaultKind
 
 if TYPE_CHECKING:
@@ -83,6 +85,12 @@ def _is_disturbed(process: Process) -> bool:
     )
 
 
+def _is_behind_the_last_epoch(process: Process) -> bool:
+    identity = process.manager.producer_id_and_epoch
+    is_last = identity.producer_epoch == LAST_EPOCH
+    return is_last and process.simulator.history.inits_in_doubt[identity] >= FENCED_AFTER
+
+
 def _is_access_refused(process: Process) -> bool:
     return process.simulator.cluster.counts["refused"] > 0
 
@@ -110,6 +118,7 @@ def _is_closed(process: Process) -> bool:
 
 _REASONS: Final[tuple[tuple[type[KafkaError], str, Callable[[Process], bool]], ...]] = (
     (ProducerFencedError, "", _is_overtaken),
+    (ProducerFencedError, "", _is_behind_the_last_epoch),
     (InvalidPidMappingError, "", _is_overtaken),
     (KafkaError, "INVALID_PRODUCER_ID_MAPPING", _is_overtaken),
     (InvalidTxnStateError, "", _is_disturbed),
