@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from txnproducer._record import implementation
+from txnproducer.sim.interrupts import COUNTED_MODULES
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -166,6 +167,14 @@ def test_what_is_read_without_a_lock_has_a_module_that_can_be_left_interpreted()
     for types in (ROOT / "txnproducer").rglob("*.px[dy]"):
         for module in left:
             assert f".{module} cimport" not in types.read_text("utf-8"), types
+
+
+def test_what_the_simulator_counts_calls_of_is_never_compiled():
+    # A seed would mean another run there: compiled calls are not counted.
+    compiled = set(said_in_setup_py("AS_THEY_ARE")["txnproducer._core"])
+    assert compiled.isdisjoint(COUNTED_MODULES)
+    core = ROOT / "txnproducer" / "_core"
+    assert {path.stem for path in core.glob("*.py")} >= COUNTED_MODULES
 
 
 @pytest.mark.skipif(
