@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from tests.wire import answers
+from tests.wire.fake_broker import FakeBroker
 from txnproducer import TransactionalProducer
 from txnproducer.errors import DisconnectError, InvalidConfigurationError, KafkaTimeoutError
 
@@ -142,3 +144,30 @@ def test_the_constructor_looks_no_names_up(look_ups, monkeypatch):
     producer = TransactionalProducer("a.nowhere:1", "txn")
     assert look_ups == []
     producer._refusal = lambda call: KafkaTimeoutError(call)  # it was never started
+
+
+def test_a_token_provider_that_hangs_is_named_by_the_time_out():
+    may_go_on = threading.Event()
+    settings = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": answers.token_provider(lambda: may_go_on.wait(10)),
+        "socket_connection_setup_timeout_ms": 100,
+        "max_block_ms": TIMES_MS[0],
+    }
+
+    def offer(api_key, correlation_id, request):
+        return answers.sasl_handshake(correlation_id, 0, ("OAUTHBEARER",))
+
+    told = ""
+    with (
+        FakeBroker(offer) as broker,
+        TransactionalProducer(broker.address, "t", **settings) as one,
+    ):
+        end_s = time.monotonic() + TIMES_MS[1] / 1000
+        while "has not returned" not in told and time.monotonic() < end_s:
+            with pytest.raises(KafkaTimeoutError) as error:
+                one.init_transactions()
+            told = str(error.value)
+        may_go_on.set()
+    assert "the token provider has not returned for 1 s or longer" in told

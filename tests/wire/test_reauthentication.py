@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from tests.wire import answers
 from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
 from tests.wire.fake_broker import HANG_UP, FakeBroker
 from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
-from txnproducer._wire.handshake import SaslLogin
+from txnproducer._wire.connector import ConnectSettings
+from txnproducer._wire.handshake import SaslLogin, Step
+from txnproducer._wire.links import Link
 from txnproducer._wire.reauthentication import Reauthentication
 from txnproducer.errors import DisconnectError, SaslAuthenticationError
 
@@ -203,6 +206,111 @@ def test_closing_the_client_does_not_wait_for_a_provider(drive: Open) -> None:
     ]
 
 
+# --- a provider that hangs for good --------------------------------------------------------------
+
+
+def is_told_that_it_hangs(driver: Driver) -> bool:
+    ready(driver)
+    return any(
+        "the token provider has not returned for 1 s" in str(e.error) for e in driver.ends()
+    )
+
+
+def count_login_threads() -> int:
+    names = [thread.name for thread in threading.enumerate()]
+    return names.count("txnproducer-connect") + names.count("txnproducer-login")
+
+
+def test_a_provider_that_hangs_at_a_login_is_not_called_again_until_it_returns(
+    drive: Open,
+) -> None:
+    may_go_on = threading.Event()
+    tokens = Tokens(1, lambda: may_go_on.wait(10) and "token")
+    before = count_login_threads()
+    with broker() as one:
+        driver = drive(one, token=tokens, socket_connection_setup_timeout_ms=100)
+        driver.until(lambda: is_told_that_it_hangs(driver))
+        driver.until(lambda: ready(driver) or len(driver.ends()) >= 10)
+        assert tokens.calls == 1
+        assert one.connections == 1
+        assert count_login_threads() <= before + 1
+        assert {end.state for end in driver.ends()} == {LOST}
+        may_go_on.set()
+        driver.until(lambda: ready(driver))
+        assert tokens.calls == 2
+
+
+def test_a_provider_that_hangs_at_a_renewal_is_not_called_again_until_it_returns(
+    drive: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txnproducer._wire.connection._MAX_REAUTHENTICATION_MS", 100)
+    may_go_on = threading.Event()
+    tokens = Tokens(2, lambda: may_go_on.wait(10) and "token")
+    with broker([100]) as one:
+        driver = drive(one, token=tokens)
+        driver.until(lambda: is_connected(driver))
+        driver.until(lambda: is_told_that_it_hangs(driver))
+        driver.until(lambda: ready(driver) or len(driver.ends()) >= 10)
+        assert tokens.calls == 2
+        assert one.connections == 1
+        may_go_on.set()
+        driver.until(lambda: ready(driver))
+        assert tokens.calls == 3
+
+
+def test_another_brokers_login_does_not_wait_for_one_that_hangs(drive: Open) -> None:
+    is_asked, may_go_on = threading.Event(), threading.Event()
+
+    def wait() -> object:
+        is_asked.set()
+        return may_go_on.wait(10) and "token"
+
+    with broker() as one, broker() as other:
+        driver = drive(one, other, token=Tokens(1, wait))
+        assert not ready(driver)
+        driver.until(is_asked.is_set)
+        driver.connect(OTHER)
+        may_go_on.set()
+
+
+def test_the_threads_that_hang_grow_by_one_when_the_time_has_doubled() -> None:
+    link = Link()
+    now_ms = calls = 0
+    while now_ms < 24 * 3_600_000:
+        if not link.hung_for_ms(now_ms):
+            calls += 1
+            link.give_up_step(Step(now_ms))
+        now_ms += 1_000
+        assert link.hung_for_ms(now_ms) in (0, now_ms - link.hung[-1].began_ms)
+    assert calls == len(link.hung) == 12
+    assert [step.began_ms for step in link.hung[:4]] == [0, 30_000, 90_000, 210_000]
+    for step in link.hung:
+        step.is_over = True
+    assert link.hung_for_ms(now_ms) == 0
+    assert link.hung == []
+
+
+@pytest.mark.parametrize("step", [None, Step(0, is_over=True)])
+def test_a_login_that_has_returned_does_not_count_as_hung(step: Step | None) -> None:
+    link = Link()
+    link.give_up_step(step)
+    assert link.hung_for_ms(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"sasl_mechanism": "GSSAPI"}, "our side of a GSSAPI login has not returned for 32 s"),
+        ({"sasl_oauth_token_provider": object()}, "the token provider has not returned for 32 s"),
+    ],
+)
+def test_what_hangs_is_named_and_for_how_long(settings: dict[str, Any], text: str) -> None:
+    given = ConnectSettings("me", settings, sasl_mechanism=settings.get("sasl_mechanism"))
+    told = {str(given.hung("h:9", ms)) for ms in (32_000, 42_000, 63_999)}
+    assert len(told) == 1  # a text that changes is logged again
+    assert text in told.pop()
+
+
 # --- one login alone ----------------------------------------------------------------------------
 
 
@@ -220,10 +328,10 @@ OFFERED = memoryview(answers.sasl_handshake(0, 0, ("OAUTHBEARER",)))
 def test_an_answer_during_a_step_ends_the_login() -> None:
     may_go_on, done = threading.Event(), threading.Event()
     again = begun(done, lambda: may_go_on.wait(10) and "token")
-    again.answer(OFFERED)
+    again.answer(OFFERED, 0)
     assert again.collect() is None
     with pytest.raises(DisconnectError, match="nobody asked"):
-        again.answer(OFFERED)
+        again.answer(OFFERED, 0)
     may_go_on.set()
     assert done.wait(5)
 
@@ -236,7 +344,7 @@ def test_without_a_thread_the_login_ends(monkeypatch: pytest.MonkeyPatch) -> Non
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_more)
         with pytest.raises(DisconnectError, match="cannot start to log in again"):
-            again.answer(OFFERED)
+            again.answer(OFFERED, 0)
 
 
 def test_what_nobody_expects_in_a_step_ends_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +354,7 @@ def test_what_nobody_expects_in_a_step_ends_the_login(monkeypatch: pytest.Monkey
     done = threading.Event()
     again = begun(done, lambda: "token")
     monkeypatch.setattr("txnproducer._wire.handshake.make_mechanism", fail_oddly)
-    again.answer(OFFERED)
+    again.answer(OFFERED, 0)
     assert done.wait(5)
     with pytest.raises(DisconnectError, match="an answer of nulls"):
         again.collect()

@@ -35,6 +35,7 @@ from txnproducer.errors import DisconnectError, KafkaTimeoutError
 
 from .codec import Codec
 from .connector import MAX_HANDSHAKE_ANSWER_BYTES, Connected
+from .handshake import Step
 from .io_calls import Calls
 from .produce_codec import Buffer
 from .reauthentication import Reauthentication
@@ -130,6 +131,11 @@ class Connection:
     def is_logging_in(self) -> bool:
         """Tell whether a re-authentication is under way, which `continue_login` goes on with."""
         return self._reauthentication is not None
+
+    @property
+    def login_step(self) -> Step | None:
+        """Return the last step of the re-authentication that is under way."""
+        return None if self._reauthentication is None else self._reauthentication.step
 
     @property
     def has_output(self) -> bool:
@@ -285,7 +291,7 @@ class Connection:
 
     def _take_frame(self, payload: memoryview, now_ms: int, events: list[ClientEvent]) -> None:
         if self._reauthentication is not None:
-            self._reauthentication.answer(payload)
+            self._reauthentication.answer(payload, now_ms)
             return
         entry = self._in_flight[0]
         body = self._codec.decode(entry.request.body, entry.version, payload)

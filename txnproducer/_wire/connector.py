@@ -31,9 +31,11 @@ from txnproducer.errors import (
 )
 
 from .handshake import (
+    TOKEN_PROVIDER,
     BrokerVersions,
     Exchange,
     SaslLogin,
+    Step,
     exchange_api_versions,
     exchange_login,
     make_mechanism,
@@ -99,6 +101,18 @@ class ConnectSettings:
             buffers,
         )
 
+    def hung(self, address: str, hung_ms: int) -> DisconnectError:
+        """Return why no login is tried: one before it has not returned."""
+        side = f"our side of a {self.sasl_mechanism} login"
+        if self.security.get(TOKEN_PROVIDER):
+            side = "the token provider"
+        # Rounded, so that the same text comes often: a new one is logged.
+        seconds = 1 << max(1, hung_ms // 1000).bit_length() - 1
+        return DisconnectError(
+            f"no connection to {address}: {side} has not returned for {seconds} s or longer, and"
+            " is not called again meanwhile"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Connected:
@@ -133,6 +147,7 @@ class Connector:
 
     Attributes:
         suspicion: what a failed attempt may be due to, if the broker closed the connection.
+        step: the last step of an exchange.
         doing: what is under way, for the text of an attempt that takes too long.
     """
 
@@ -146,6 +161,7 @@ class Connector:
     ) -> None:
         self.deadline_ms = deadline_ms
         self.suspicion: Suspicion | None = None
+        self.step: Step | None = None
         self.doing = "the look-up of the name, or the TCP connection"
         self._node = node
         self._address = f"{node.host}:{node.port}"
@@ -154,7 +170,6 @@ class Connector:
         self._on_done = on_done
         self._lock = threading.Lock()
         self._is_abandoned = False
-        self._is_in_step = False
         self._sock: AnySocket | None = None
         self._outcome: Connected | KafkaError | None = None
         self._last_said_ms = 0
@@ -183,8 +198,8 @@ class Connector:
             elif self._sock is not None:
                 with suppress(OSError):  # not connected yet, or no longer
                     self._sock.shutdown(socket.SHUT_RDWR)
-                if self._is_in_step:  # a token provider may hang; the thread uses no socket there
-                    self._sock.close()
+                if self.step is not None and not self.step.is_over:
+                    self._sock.close()  # a token provider may hang; the thread uses no socket
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -307,13 +322,14 @@ class Connector:
 
     def _step(self, exchange: Exchange[Any], payload: memoryview) -> bytes:
         """Go on with an exchange, which may call the user's code for any length of time."""
+        step = Step(self._clock_ms())
         with self._lock:
-            self._is_in_step = True
+            self.step = step
         try:
             return exchange.send(payload)
         finally:
             with self._lock:
-                self._is_in_step = False
+                step.is_over = True
 
     def _read_frame(self) -> memoryview:
         head = self._read(_SIZE.size)

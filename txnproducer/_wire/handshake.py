@@ -54,7 +54,7 @@ _ITERATIONS = range(4_096, 1_000_001)
 _MOST_DIGITS = 20
 # SCRAM takes two, Kerberos three or four. A mechanism leaves their number to the broker.
 _MOST_ROUNDS = 10
-_TOKEN_PROVIDER = "sasl_oauth_token_provider"  # noqa: S105  (a setting's name)
+TOKEN_PROVIDER = "sasl_oauth_token_provider"  # noqa: S105  (a setting's name)
 
 
 class BrokerVersions(NamedTuple):
@@ -82,6 +82,19 @@ class SaslLogin:
     mechanism: str
     settings: Mapping[str, Any] = field(repr=False)
     authenticate_version: int
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of an exchange on a thread; it may call a token provider, which may hang.
+
+    Attributes:
+        began_ms: when it began, on the client's clock.
+        is_over: whether it has returned.
+    """
+
+    began_ms: int
+    is_over: bool = False
 
 
 def exchange_api_versions(
@@ -242,9 +255,9 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
         # RFC 5802: these two separate the fields of a SCRAM message; kafka-python sends them bare.
         user = str(given["sasl_plain_username"])
         given["sasl_plain_username"] = user.replace("=", "=3D").replace(",", "=2C")
-    provider = given.get(_TOKEN_PROVIDER)
+    provider = given.get(TOKEN_PROVIDER)
     if isinstance(provider, kp.AbstractTokenProvider):
-        given[_TOKEN_PROVIDER] = _CheckedTokens(provider)
+        given[TOKEN_PROVIDER] = _CheckedTokens(provider)
     try:
         return kp.get_sasl_mechanism(name)(**given)
     except Exception as error:  # a mechanism raises what it likes
@@ -285,11 +298,11 @@ class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
         """
         token = self._given.token()
         if token is None or token == "":
-            raise ValueError(f"{_TOKEN_PROVIDER}.token() returned {token!r}")
+            raise ValueError(f"{TOKEN_PROVIDER}.token() returned {token!r}")
         if not isinstance(token, str):
             kind = type(token).__name__
             raise InvalidConfigurationError(
-                f"{_TOKEN_PROVIDER}.token() must return a str, and returned a value of type {kind}"
+                f"{TOKEN_PROVIDER}.token() must return a str, and returned a value of type {kind}"
             )
         return token
 

@@ -8,15 +8,17 @@ Owns: `Link`, `Backoff`, `Known`. Must not know: selectors, events, threads.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txnproducer._protocol.versions import FinalizedFeatures
 
 from .connection import NEVER_MS, Connection
 from .connector import Connector
+from .handshake import Step
 
 UNTIL_NEWS_MS = 2**31 - 1  # "no time is worth waiting for: an event will come"
 _JITTER = 0.2
+_HUNG_MS = 30_000
 _GRACE_MS = 50  # for a connector to tell itself why it is late
 
 
@@ -56,6 +58,7 @@ class Link:
         late_attempts: attempts in a row that ran out of time; each gets more than the one before.
         retry_at_ms: not to be tried again before.
         last_attempt_ms: when it was last tried; -1 if never.
+        hung: steps of logins that were given up before they had returned.
     """
 
     connection: Connection | None = None
@@ -64,6 +67,7 @@ class Link:
     late_attempts: int = 0
     retry_at_ms: int = 0
     last_attempt_ms: int = -1
+    hung: list[Step] = field(default_factory=list)
 
     def rank(self, now_ms: int, is_bootstrap: bool) -> tuple[int, int, int] | None:
         """Return how good the node is for any request (less is better); None while it backs off.
@@ -93,6 +97,23 @@ class Link:
         """Count a failure and put the next attempt off."""
         self.retry_at_ms = now_ms + backoff.after(self.failures)
         self.failures += 1
+
+    def give_up_step(self, step: Step | None) -> None:
+        """Remember the last step of a login, whose thread may wait for it for ever."""
+        if step is not None:
+            self.hung.append(step)
+
+    def hung_for_ms(self, now_ms: int) -> int:
+        """Return for how long a step has not returned; 0 if another login may be tried.
+
+        After half a minute one may: perhaps the first waits for a connection that was lost. After
+        that it takes twice as long each time, so that the threads that hang stay few.
+        """
+        self.hung = [step for step in self.hung if not step.is_over]
+        if not self.hung:
+            return 0
+        hung_ms = now_ms - self.hung[-1].began_ms
+        return hung_ms if hung_ms < _HUNG_MS << len(self.hung) - 1 else 0
 
     def due_ms(self, max_idle_ms: int) -> int:
         """Return when something has to be done if nothing comes before."""

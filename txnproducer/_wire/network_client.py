@@ -363,6 +363,11 @@ class NetworkClient:
             return
         link = self._links.setdefault(connection_id, Link())
         link.last_attempt_ms = now_ms
+        hung_ms = link.hung_for_ms(now_ms)
+        if hung_ms:
+            hung = self._settings.hung(self._address(connection_id), hung_ms)
+            self._attempt_failed(connection_id, link, hung, now_ms)
+            return
         connector = Connector(
             node,
             self._settings,
@@ -436,6 +441,7 @@ class NetworkClient:
         if link.connector is not None:
             suspicion = link.connector.suspicion
             link.connector.abandon()
+            link.give_up_step(link.connector.step)
             link.connector = None
         if isinstance(error, KafkaTimeoutError):  # one that was cut says nothing of slowness
             link.late_attempts += 1
@@ -453,6 +459,7 @@ class NetworkClient:
             link.failures = 0
         is_cut = connection.in_flight_count > 0 and isinstance(error, DisconnectError)
         link.back_off(self._reconnects, now_ms)
+        link.give_up_step(connection.login_step)
         self._end(link, connection, error, now_ms)
         if connection.id.node_id not in self._nodes:
             return

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from txnproducer.errors import DisconnectError, KafkaError
 
-from .handshake import Exchange, SaslLogin, exchange_login
+from .handshake import Exchange, SaslLogin, Step, exchange_login
 
 
 class Reauthentication:
@@ -24,6 +24,9 @@ class Reauthentication:
         login: how the connection was logged in before.
         correlation_ids: the connection's numbers; no request may take one meanwhile.
         on_done: called on a step's thread once there is something to `collect`.
+
+    Attributes:
+        step: the last step.
     """
 
     def __init__(
@@ -33,12 +36,13 @@ class Reauthentication:
         self._on_done = on_done
         self._outcome: bytes | int | KafkaError | None = None
         self.is_in_step = False
+        self.step: Step | None = None
 
     def begin(self) -> bytes:
         """Return the first request; it needs nobody's code."""
         return next(self._exchange)
 
-    def answer(self, payload: memoryview) -> None:
+    def answer(self, payload: memoryview, now_ms: int) -> None:
         """Begin the step that follows an answer.
 
         Raises:
@@ -47,12 +51,14 @@ class Reauthentication:
         if self.is_in_step:
             raise DisconnectError("the broker sent an answer that nobody asked for")
         self.is_in_step = True
+        step = self.step = Step(now_ms)
         thread = threading.Thread(
-            target=self._step, args=(payload,), name="txnproducer-login", daemon=True
+            target=self._run, args=(payload, step), name="txnproducer-login", daemon=True
         )
         try:
             thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is about to end
+            step.is_over = True
             raise DisconnectError(f"cannot start to log in again: {error}") from error
 
     def collect(self) -> bytes | int | None:
@@ -69,7 +75,7 @@ class Reauthentication:
             raise outcome
         return outcome
 
-    def _step(self, payload: memoryview) -> None:
+    def _run(self, payload: memoryview, step: Step) -> None:
         try:
             self._outcome = self._exchange.send(payload)
         except StopIteration as end:
@@ -80,4 +86,5 @@ class Reauthentication:
             told = DisconnectError(f"cannot log in again: {error!r}")
             told.__cause__ = error
             self._outcome = told
+        step.is_over = True
         self._on_done()
