@@ -30,7 +30,9 @@ from setuptools import setup
 
 extensions = mypycify(sys.argv[1:], opt_level="2", debug_level="0", multi_file=True)
 arguments = ["build_ext", "--inplace", "--parallel=2", "--quiet"]
-setup(name="txnproducer", packages=[], ext_modules=extensions, script_args=arguments)
+# The readme is said here, since pyproject.toml leaves it to setup.py, which is not copied.
+described = {"packages": [], "long_description": "-"}
+setup(name="txnproducer", **described, ext_modules=extensions, script_args=arguments)
 """
 _RUN = f"""
 import json

@@ -15,6 +15,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -74,7 +75,9 @@ class SeedPool:
         Raises:
             click.ClickException: The system killed a worker.
         """
-        with ProcessPoolExecutor(self._jobs, initializer=_end_with_the_parent) as pool:
+        # Python 3.14 would start each worker by a server of its own, which ends after the command.
+        how = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+        with ProcessPoolExecutor(self._jobs, how, initializer=_end_with_the_parent) as pool:
             try:
                 # Workers are forked here, before the teller has a thread that may hold a lock.
                 self._hand_out(pool)
