@@ -53,6 +53,9 @@ class LiveClient(ScriptedClient):
     def wakeup(self) -> None:
         self._is_woken.set()
 
+    def hurry(self) -> None:
+        """Do nothing: its connections are made at once, or not at all."""
+
     def close(self) -> None:
         self.is_closed = True
 

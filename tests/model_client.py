@@ -153,6 +153,9 @@ class ModelClient:
     def wakeup(self) -> None:
         self._wakeup.set()
 
+    def hurry(self) -> None:
+        """Do nothing: its connections are made at once, or not at all."""
+
     def close(self) -> None:
         with self._lock:
             self.is_closed = True

@@ -6,6 +6,7 @@ older ones.
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import uuid
@@ -40,15 +41,38 @@ producer.send("topic", b"value").result(10)
 """
 
 
-class Coordinator:
-    """Answer what an open transaction needs; remember whether its end was a commit."""
+V2: dict[str, Any] = {"features": {"transaction.version": 2}, "epoch": 1}
 
-    def __init__(self) -> None:
-        self.broker = FakeBroker(self.handle, features={"transaction.version": 2}, epoch=1)
+
+class StoppingBroker(FakeBroker):
+    """Accept connections and say nothing once `is_stopped`."""
+
+    is_stopped = False
+
+    def _talk(self, sock: socket.socket) -> None:
+        if self.is_stopped:
+            while sock.recv(1000):
+                pass
+        else:
+            super()._talk(sock)
+
+
+class Cluster:
+    """Answer what an open transaction needs; remember whether its end was a commit.
+
+    Args:
+        stale_look_ups: how many look-ups name broker 2 as the coordinator, the others broker 1.
+    """
+
+    def __init__(self, stale_look_ups: int = 0) -> None:
+        self.broker = FakeBroker(self.handle, **V2)
+        self.stopping = StoppingBroker(self.handle, **V2)
         self.ends: list[bool] = []
+        self._stale_look_ups = stale_look_ups
 
     def handle(self, api_key: int, correlation_id: int, request: bytes) -> bytes:
         version = int.from_bytes(request[2:4], "big")
+        self.stopping.is_stopped |= api_key == ApiKey.PRODUCE
         if api_key == ApiKey.END_TXN:
             read = kp.EndTxnRequest.decode(request, version=version, header=True)
             self.ends.append(read.committed)
@@ -79,24 +103,29 @@ class Coordinator:
             is_internal=False,
             partitions=[partition],
         )
-        broker = kind.MetadataResponseBroker(
-            node_id=1, host="127.0.0.1", port=self.broker.port, rack=None
-        )
+        ports = {1: self.broker.port, 2: self.stopping.port}
+        brokers = [
+            kind.MetadataResponseBroker(node_id=node_id, host="127.0.0.1", port=port, rack=None)
+            for node_id, port in ports.items()
+        ]
         return kind(
             version=version,
             throttle_time_ms=0,
-            brokers=[broker],
+            brokers=brokers,
             cluster_id="c",
             controller_id=1,
             topics=[topic],
         )
 
     def coordinator(self, version: int) -> Any:
+        is_stale = self._stale_look_ups > 0
+        self._stale_look_ups -= 1
+        broker = self.stopping if is_stale else self.broker
         found = kp.FindCoordinatorResponse.Coordinator(
             key="txn",
-            node_id=1,
+            node_id=1 + is_stale,
             host="127.0.0.1",
-            port=self.broker.port,
+            port=broker.port,
             error_code=0,
             error_message=None,
         )
@@ -119,9 +148,11 @@ class Coordinator:
 
 
 @pytest.mark.timeout(60)
-def test_an_open_transaction_without_a_connection_is_aborted_at_exit() -> None:
-    coordinator = Coordinator()
-    with coordinator.broker as broker:
+@pytest.mark.parametrize("stale_look_ups", [0, 2], ids=["same coordinator", "a stopped one"])
+def test_an_open_transaction_without_a_connection_is_aborted_at_exit(stale_look_ups: int) -> None:
+    """The second time its coordinator accepts connections and is silent, and is then replaced."""
+    cluster = Cluster(stale_look_ups)
+    with cluster.broker as broker, cluster.stopping:
         run = subprocess.run(
             [sys.executable, "-c", PROGRAM, broker.address],
             capture_output=True,
@@ -130,4 +161,4 @@ def test_an_open_transaction_without_a_connection_is_aborted_at_exit() -> None:
             check=False,
         )
         assert run.returncode == 0, run.stderr
-        assert coordinator.ends == [False]
+        assert cluster.ends == [False]

@@ -40,6 +40,9 @@ class FakeClient:
         self.wakeups += 1
         self.woken.set()
 
+    def hurry(self):
+        """Do nothing."""
+
     def close(self):
         self.is_closed = True
 

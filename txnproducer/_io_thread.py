@@ -139,6 +139,10 @@ class PolledClient(Protocol):
         """End a `poll` that is under way, from another thread."""
         ...
 
+    def hurry(self) -> None:
+        """Give up attempts to connect that take more than a second, from now on."""
+        ...
+
     def close(self) -> None:
         """Close every connection."""
         ...
@@ -314,6 +318,11 @@ class IoThread:
             self._driven.initiate_close(monotonic_ms())
             self.poke()
             self.notify()
+
+    def initiate_close_at_exit(self) -> None:
+        """Begin to end in good order within the few seconds of the interpreter's exit."""
+        self._client.hurry()
+        self.initiate_close()
 
     def close(self, timeout_s: float, forced_s: float | None = None) -> bool:
         """End in good order within the time-out, and then by force.

@@ -422,10 +422,13 @@ class RecordWriter(_UsualSender):
         self._close(self._delivery_s if timeout is None else _seconds(timeout))
 
     def initiate_close(self) -> None:
-        """Begin to close, and wait for nothing: several producers can end at the same time."""
+        """Begin to close at the interpreter's exit, and wait for nothing.
+
+        Several producers can end at the same time.
+        """
         if self._refusal is None:
             self._refuse_as_closed()
-            self._io.initiate_close()
+            self._io.initiate_close_at_exit()
 
     def close_by(self, deadline_ms: int) -> None:
         """Close at the interpreter's exit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,10 +10,11 @@ from functools import partial
 
 import pytest
 
-from tests.wire.client_driver import Driver
+from tests.wire.client_driver import Driver, clock_ms
 from tests.wire.fake_broker import FakeBroker
 from txnproducer._protocol.events import Channel, ConnectionId
-from txnproducer._wire import kept_threads
+from txnproducer._protocol.messages import BrokerNode
+from txnproducer._wire import kept_threads, network_client
 from txnproducer._wire.kept_threads import KeptThreads
 
 PATIENCE_S = 5.0
@@ -148,3 +150,38 @@ def test_a_client_connects_without_a_new_thread_once_it_has_connected(
         before = threading.active_count()
         driver.close()
         wait_for(lambda: threading.active_count() < before)
+
+
+@pytest.mark.parametrize("hangs_in", ["connect", "handshake"])
+def test_in_a_hurry_an_attempt_that_hangs_makes_room_for_the_next(
+    monkeypatch: pytest.MonkeyPatch, hangs_in: str
+) -> None:
+    """At the exit with Python 3.12 the threads hang, and a transaction has to be aborted."""
+    monkeypatch.setattr(network_client, "_HURRIED_MS", 50)
+    hanging = ConnectionId(7)
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
+        socket.create_connection(silent.getsockname()) as first,
+        FakeBroker() as broker,
+    ):
+        if hangs_in == "handshake":
+            first.close()
+            silent.accept()[0].close()
+        driver = Driver(broker.address, socket_connection_setup_timeout_ms=30_000)
+        driver.client.update_nodes([BrokerNode(7, *silent.getsockname())])
+        assert not driver.client.is_ready(hanging, clock_ms())
+        connector = driver.client._links[hanging].connector
+        assert connector is not None
+        if hangs_in == "handshake":
+            wait_for(lambda: "versions" in connector.doing)
+        wait_for(lambda: connector._sock is not None)
+        forbid_threads(monkeypatch)
+        driver.client.hurry()
+        driver.until(lambda: driver.client.is_ready(SECOND, clock_ms()))
+        assert "is under way" in str(driver.ends(hanging)[0].error)
+        assert not driver.client.is_ready(hanging, clock_ms() + 30_000)  # the next one, too
+        link = driver.client._links[hanging]
+        assert link.connector is not None
+        assert link.connector.deadline_ms <= clock_ms() + 30_000 + 50
+        driver.close()
+    wait_for(lambda: not any(t.name == "txnproducer-connect" for t in threading.enumerate()))

@@ -21,7 +21,7 @@ def test_addresses_that_a_name_server_rotates_make_one_text(monkeypatch):
     texts = []
     for _ in range(2):
         with pytest.raises(DisconnectError) as told:
-            open_tcp("rotated", port, BufferSizes(), lambda: 5.0)
+            open_tcp("rotated", port, BufferSizes(), lambda: 5.0, lambda _: None)
         texts.append(str(told.value))
         found.reverse()
     assert texts[0] == texts[1]

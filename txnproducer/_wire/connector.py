@@ -249,7 +249,7 @@ class Connector:
 
     def _open(self) -> None:
         """Connect and speak TLS where it is asked for."""
-        self._keep(self._open_tcp())
+        self._open_tcp()
         context = self._settings.ssl_context
         if context is None:
             return
@@ -277,10 +277,9 @@ class Connector:
         tls_sock.settimeout(self._remaining_s())
         tls_sock.do_handshake()
 
-    def _open_tcp(self) -> socket.socket:
-        return open_tcp(
-            self._node.host, self._node.port, self._settings.buffers, self._remaining_s
-        )
+    def _open_tcp(self) -> None:
+        node, buffers = self._node, self._settings.buffers
+        open_tcp(node.host, node.port, buffers, self._remaining_s, self._keep)
 
     # --- talking --------------------------------------------------------------------------------
 

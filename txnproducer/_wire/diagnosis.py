@@ -73,7 +73,7 @@ class Diagnosis(Connector):
         raise DisconnectError(f"{self._address} does not say why it closed a connection")
 
     def _ask_without_tls(self) -> None:
-        self._keep(self._open_tcp())
+        self._open_tcp()
         try:
             self._drive(exchange_api_versions(self._settings.client_id, new_correlation_ids()))
         except KafkaError as error:  # even a TLS alert: it proves nothing against TLS
@@ -84,7 +84,7 @@ class Diagnosis(Connector):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        self._keep(self._open_tcp())
+        self._open_tcp()
         try:
             self._speak_tls(context)
         except ssl.SSLError as error:

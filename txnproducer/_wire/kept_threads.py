@@ -5,7 +5,9 @@ starts none once it is about to exit. Then the producer may still have a transac
 coordinator it has no connection to.
 Owns: the threads, the attempts that wait for one. Must not know: what an attempt does.
 Rules: an attempt gets a thread at once as long as threads can be started, and else waits for one
-that is kept; `close` ends all that are idle.
+that is kept. At the exit the client gives up each attempt after a second, which ends its wait for
+a broker, but not a name look-up or a token provider that hangs. If both kept threads hang there,
+the open transaction is not aborted before its time-out. `close` ends all threads that are idle.
 """
 
 from __future__ import annotations

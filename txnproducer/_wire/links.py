@@ -24,13 +24,18 @@ _GRACE_MS = 50  # for a connector to tell itself why it is late
 
 @dataclass(slots=True)
 class Known:
-    """What connections have told and any thread may ask for.
+    """What connections have told and any thread may ask for, and what any thread may set.
 
     Not an attribute of the client itself, which is compiled: without a GIL a read of that could
     meet an object that the loop's thread has just let go of.
+
+    Attributes:
+        features: the finalized features of the highest epoch.
+        longest_attempt_ms: what an attempt to connect may take at most.
     """
 
     features: FinalizedFeatures
+    longest_attempt_ms: int = NEVER_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ Why it exists: the core asks `is_ready`, hands over requests and never waits; th
 Owns: the selector, every connection and every attempt to make one, backoff, the nodes' addresses,
 what each node offered.
 Must not know: transactions, leaders, which answers are good.
-Rules: one thread owns it (the I/O thread); others may call `wakeup`, `in_flight_count` and
-`finalized_features`. `now_ms` and `clock_ms` are the same clock. Each request gets exactly one
+Rules: one thread owns it (the I/O thread); others may call `wakeup`, `hurry`, `in_flight_count`
+and `finalized_features`. `now_ms` and `clock_ms` are the same clock. Each request gets exactly one
 `ClientResponse`: an answer, a time-out (which closes its connection, as in the Java client), or
 DISCONNECTED, also at `close`. Connecting never blocks the loop: see `connector`.
 """
@@ -54,6 +54,7 @@ from .wakeup import Wakeup
 _LOG = logging.getLogger(__name__)
 
 _LONGEST_WAIT_MS = 600_000
+_HURRIED_MS = 1_000
 _ENCODING_ERRORS = (
     ValueError,
     TypeError,
@@ -249,6 +250,15 @@ class NetworkClient:
         """End the `poll` that is under way, or the next one. Any thread may call it."""
         self._wakeup.set()
 
+    def hurry(self) -> None:
+        """Give each attempt to connect a second, from now on. Any thread may call it.
+
+        At the interpreter's exit an attempt that hangs keeps one of the few threads that are left,
+        and is often all that an abort waits for.
+        """
+        self._known.longest_attempt_ms = _HURRIED_MS
+        self._wakeup.set()
+
     def poll(self, timeout_ms: int, now_ms: int) -> list[ClientEvent]:
         """Move bytes until something happens, `wakeup` is called or the time is up.
 
@@ -372,7 +382,8 @@ class NetworkClient:
             node,
             self._settings,
             self._clock_ms,
-            now_ms + self._setup_timeouts.after(link.late_attempts),
+            now_ms
+            + min(self._setup_timeouts.after(link.late_attempts), self._known.longest_attempt_ms),
             self._wakeup.set,
         )
         try:
@@ -396,6 +407,10 @@ class NetworkClient:
                 self._take_over(connection_id, link, outcome, now_ms)
             elif outcome is not None:
                 self._attempt_failed(connection_id, link, outcome, now_ms)
+            elif link.connector is not None:
+                deadline_ms = now_ms + self._known.longest_attempt_ms
+                link.connector.deadline_ms = min(link.connector.deadline_ms, deadline_ms)
+                self._due_ms = min(self._due_ms, hopeless_at_ms(link.connector))
         if self._diagnoses.are_awaited:
             self._tell_verdicts()
 

@@ -28,7 +28,11 @@ class BufferSizes:
 
 
 def open_tcp(
-    host: str, port: int, buffers: BufferSizes, remaining_s: Callable[[], float]
+    host: str,
+    port: int,
+    buffers: BufferSizes,
+    remaining_s: Callable[[], float],
+    on_socket: Callable[[socket.socket], None],
 ) -> socket.socket:
     """Connect to the first address of a name that takes it.
 
@@ -37,17 +41,22 @@ def open_tcp(
         port: its port.
         buffers: of the socket.
         remaining_s: the time left in seconds; raises when there is none.
+        on_socket: called with each socket before it connects; a shutdown from another thread ends
+            its wait.
 
     Raises:
         DisconnectError: no address took the connection; all are named.
         KafkaTimeoutError: by `remaining_s`.
+        KafkaError: by `on_socket`.
     """
     failures: list[str] = []
     addresses = _look_up(host, port)
     for number, (family, kind, protocol, _, sockaddr) in enumerate(addresses):
         share_s = remaining_s() / (len(addresses) - number)
         try:
-            return _connect(socket.socket(family, kind, protocol), sockaddr, buffers, share_s)
+            sock = socket.socket(family, kind, protocol)
+            on_socket(sock)
+            return _connect(sock, sockaddr, buffers, share_s)
         except OSError as error:
             failures.append(f"{sockaddr[0]}: {error}")
     remaining_s()  # out of time is an error of its own
