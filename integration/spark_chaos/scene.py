@@ -44,7 +44,7 @@ class Scene:
         dice: the seed's.
         batch: that is struck.
         partition: of Spark's that is struck.
-        partitions: of Spark's that there are.
+        partitions: of Spark's that write.
         rows: all that should be there in the end.
     """
 
@@ -54,7 +54,9 @@ class Scene:
         self.stage = stage
         self.writer = writer
         self.input = source
-        self.partitions = kafka_input.PARTITIONS if source == "kafka" else PARTITIONS
+        # A whole batch has at most one task for each partition of the topic.
+        is_as_source = source == "kafka" and writer != "batch"
+        self.partitions = kafka_input.PARTITIONS if is_as_source else PARTITIONS
         self.dice = random.Random(seed)
         self.batch = self.dice.randrange(BATCHES)
         self.partition = self.dice.randrange(PARTITIONS)
@@ -90,7 +92,7 @@ class Scene:
         ]
         self.rows = [row for batch in batches for row in batch]
         if self.input == "kafka":
-            kafka.create_topic(self._source, partitions=self.partitions)
+            kafka.create_topic(self._source, partitions=kafka_input.PARTITIONS)
             kafka_input.fill(kafka.bootstrap_servers, self._source, self.rows)
         else:
             _write_files(Path(self._source), batches)
