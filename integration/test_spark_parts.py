@@ -10,14 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from integration.readers import read_with_confluent, values
+from integration.readers import end_offset, read_with_confluent, values
 from integration.waiting import wait_until
 from txnproducer import KafkaError
-from txnproducer.spark import LedgerError, PartialReplayError, ReplayMismatchError
+from txnproducer.spark import (
+    LedgerError,
+    PartialReplayError,
+    ReplayMismatchError,
+    TornBatchError,
+)
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules
-from txnproducer.spark.open_part import PartWriter
+from txnproducer.spark.open_part import PartWriter, _Writing
 from txnproducer.spark.part_commits import PartCommits
 from txnproducer.spark.runs import Batch, Runs
 from txnproducer.spark.schema import RowReader
@@ -592,13 +597,59 @@ def test_a_sink_id_of_whole_batches_is_refused_by_tasks_and_by_the_commit(query)
 
 
 def test_a_rewound_checkpoint_and_an_absent_ledger_are_refused(query, seen, nothing_is_open):
+    first = query(rules=LedgerRules(on_missing_ledger="write"))
     with pytest.raises(LedgerError, match="no ledger"):
-        query().batch(cut(10, 2), batch_id=4)
-    nothing_is_open()
-    query(rules=LedgerRules(on_missing_ledger="write")).batch(cut(10, 2), batch_id=4)
+        query().task(0, rows(5), batch_id=4)
+    with pytest.raises(LedgerError, match="no ledger"):
+        query().commits.commit(first.tasks(cut(10, 2), batch_id=4), 4)
+    first.batch(cut(10, 2), batch_id=4)
     with pytest.raises(LedgerError, match="rewound"):
         query().task(0, rows(5), batch_id=3)
+    nothing_is_open()
     seen(sorted([*expected(10), b"behind", b"behind"]))
+
+
+def test_a_batch_after_a_torn_one_is_refused_by_its_first_task_and_by_its_commit(
+    broker, topic, query, seen, monkeypatch
+):
+    told = query().tasks(cut(9, 3))
+    with pytest.raises(Killed):
+        query(on_event=die_before_the_end_of(1, behind=2)).commits.commit(told, 0)
+    query().commits.abort(told)
+    before = [end_offset(broker.servers, topic, partition) for partition in range(2)]
+    with pytest.raises(TornBatchError, match="batch 0 is committed in part"):
+        query().task(0, rows(5, first=9), batch_id=1)
+    assert [end_offset(broker.servers, topic, partition) for partition in range(2)] == before
+    with monkeypatch.context() as patch:
+        patch.setattr(_Writing, "_refuse_any_cut", lambda *_: None)
+        told = query().tasks(cut(9, 3, first=9), batch_id=1)
+    with pytest.raises(TornBatchError, match="batch 0 is committed in part"):
+        query().commits.commit(told, 1)
+    assert {entry.batch_id for entry in query().entries(3).values()} == {0}
+    query().batch(cut(9, 3))
+    query().batch(cut(9, 3, first=9), batch_id=1)
+    seen(expected(18))
+
+
+def test_the_first_task_waits_for_the_ends_of_the_batch_before(query, seen, monkeypatch):
+    """A commit is answered before its entry can be seen: a whole batch looks torn until then."""
+    query().batch(cut(9, 3))
+    late = query().entries(3)
+    query().batch(cut(9, 3, first=9), batch_id=1)
+    look, looks = Ledger.look, []
+
+    def first_without_an_end(ledger, partitions=(), **how):
+        view = look(ledger, partitions, **how)
+        if len(partitions) < 3:
+            return view
+        looks.append(partitions)
+        return view if len(looks) > 1 else replace(view, entries={**view.entries, 1: late[1]})
+
+    monkeypatch.setattr(Ledger, "look", first_without_an_end)
+    told = query().task(0, rows(3, first=18), batch_id=2)
+    assert (told.rows, len(looks)) == (3, 2)
+    query().batch(cut(9, 3, first=18), batch_id=2)
+    seen(expected(27))
 
 
 def test_tasks_of_two_batches_are_not_committed_together(query, seen):

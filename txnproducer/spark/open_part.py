@@ -7,6 +7,9 @@ Owns: the task's side of the data source. Must not know: Spark's classes, how a 
 
 Rules:
 * What belongs to another query is found out before the id is taken, which would fence that query.
+* The task of partition 0 looks whether the batch has to stop however it is cut: an earlier one may
+  not be whole, or the ledger be lost. Spark offers no earlier place that knows the batch. Other
+  tasks may write meanwhile, and are not committed, since this one has failed.
 * `InitProducerId` comes next: it fences every earlier attempt of this partition and aborts what it
   left open. Then the ledger is read: until then an older part could still be committed.
 * A batch that is wholly committed is not written again: its rows are read, for the commit to
@@ -31,12 +34,14 @@ from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.entries import LedgerEntry
+from txnproducer.spark.errors import SinkError
 from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import Ledger
 from txnproducer.spark.ledger_rules import LedgerRules, is_whole
 from txnproducer.spark.one_atomicity import check_one_atomicity
 from txnproducer.spark.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rights import taking
+from txnproducer.spark.runs import Runs
 from txnproducer.spark.schema import RowReader
 from txnproducer.spark.whole_input import check_input_is_whole
 
@@ -164,6 +169,19 @@ class _Writing:
         check_one_atomicity(writer.ledger, view, is_whole=False)
         writer.rules.check_plan(view.plan, self.query_id)
         writer.rules.fitting(view.entries, self.batch_id, self.query_id)
+        if self.partition == 0:  # every batch has it, and one task is enough
+            self._refuse_any_cut(0 if view.plan is None else view.plan.most_writers)
+
+    def _refuse_any_cut(self, partitions: int) -> None:
+        writer, batch_id, query_id = self.writer, self.batch_id, self.query_id
+        view = writer.ledger.look(
+            range(partitions), asks_for_plan=False, waits_for_undecided=False
+        )
+        try:
+            writer.rules.check_any_cut(view.entries, batch_id, query_id)
+        except SinkError:
+            # The end of the batch before may not be decided yet: this look waits for it.
+            Runs(writer.ledger, writer.rules).check(batch_id, query_id)
 
     def _is_batch_committed(self) -> bool:
         """Tell whether the ledger holds the whole batch; one that is under way may not be seen."""
