@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -145,6 +146,69 @@ def test_foreach_batch_says_at_once_that_a_query_id_is_needed(spark, kafka, topi
             lines_of(spark, tmp_path / "in").writeStream.foreachBatch(sink),
             tmp_path / "checkpoint",
         )
+
+
+def halting(folder, until):
+    """Return what reads a frame, and halts the first time until there is a file `until`."""
+
+    def read(batches):
+        yield from batches
+        try:
+            with (folder / "halted").open("x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return
+        wait_until((folder / until).exists, f"there is no {until}", 90)
+        (folder / "woken").touch()
+
+    return lambda frame: frame.mapInArrow(read, "value string")
+
+
+def lives(pid_file):
+    return Path("/proc", pid_file.read_text()).exists()
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_a_query_that_is_stopped_in_mid_batch_goes_on_exactly_once(
+    spark, kafka, topic, wait_for, tmp_path, atomicity
+):
+    """The process of `foreachBatch` is killed by a stop; with Spark 4.0 its tasks go on."""
+    sink = ExactlyOnceKafkaSink(
+        kafka.bootstrap_servers,
+        f"sink-{topic}",
+        topic=topic,
+        atomicity=atomicity,
+        query_id="query",
+        writers=None if atomicity == "batch" else 2,
+    )
+    halting_once = halting(tmp_path, "restarted")
+
+    def write(frame, batch_id):
+        (tmp_path / "driver").write_text(str(os.getpid()))
+        sink(halting_once(frame), batch_id)
+
+    def start():
+        writer = lines_of(spark, tmp_path / "in").writeStream.foreachBatch(write)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    add_file(tmp_path / "in", 0)
+    query = start()
+    halted, woken = tmp_path / "halted", tmp_path / "woken"
+    wait_until(halted.exists, "no row was read", 90)
+    query.stop()
+    assert (query.isActive, query.exception()) == (False, None)
+    wait_until(lambda: not lives(tmp_path / "driver"), "the process of foreachBatch lives on")
+    assert read_with_confluent(kafka.bootstrap_servers, topic) == []
+    # A task that goes on has its rows still to write when the batch was written again.
+    for number in range(2):
+        add_file(tmp_path / "in", number)
+        query = start()
+        query.processAllAvailable()
+        query.stop()
+        wait_for(10 + 10 * number)
+        (tmp_path / "restarted").touch()
+        wait_until(lambda: woken.exists() or not lives(halted), "the task does not wake", 90)
+    wait_for(20)
 
 
 def options(kafka, topic, **more):
