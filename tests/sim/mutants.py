@@ -817,6 +817,41 @@ MUTANTS = (
         "        queue = None\n        return\n        if queue is not None:\n",
         "an exception ends the call that it comes into, and nothing is left of it",
     ),
+    Mutant(
+        "refusal-by-another-broker",
+        "coordinator_sender.py",
+        "return node is not None and connection == (node.node_id, Channel.COORDINATOR)",
+        "return node is not None",
+        "a coordinator takes the logins that the other brokers take",
+    ),
+    Mutant(
+        "one-refusal-leaves-none",
+        "login_refusals.py",
+        "return refused in states and ConnectionState.READY not in states",
+        "return refused in states",
+        "where one broker refuses a login there is no other to ask",
+    ),
+    Mutant(
+        "interrupted-start-goes-no-further",
+        "transaction_manager.py",
+        "if pending is not None and pending.start is not None:",
+        "if False:",
+        "an operation that has begun goes on by itself",
+    ),
+    Mutant(
+        "half-of-a-call-is-committed",
+        "transaction_manager.py",
+        "        if self.is_half_way:\n",
+        "        if False:\n",
+        "who was interrupted while offsets were added makes the call again",
+    ),
+    Mutant(
+        "sender-begins-amid-a-call",
+        "producer_core.py",
+        "    def __enter__(self) -> None:\n        self._finish_interrupted_call()\n",
+        "    def __enter__(self) -> None:\n",
+        "what an exception has left half-way is its own call's to finish",
+    ),
 )
 
 # What a mutant's text may need besides.

@@ -37,9 +37,16 @@ OF_A_CHANGING_WORLD = (
     "abortable-adding-is-fatal",
     "one-refusal-is-everybodys",
     "a-topic-never-grows",
+    "refusal-by-another-broker",
+    "one-refusal-leaves-none",
 )
 # These in runs with exceptions at inner calls alone.
-OF_INTERRUPTED_CALLS = ("interrupted-call-is-not-finished",)
+OF_INTERRUPTED_CALLS = (
+    "interrupted-call-is-not-finished",
+    "interrupted-start-goes-no-further",
+    "half-of-a-call-is-committed",
+    "sender-begins-amid-a-call",
+)
 _CHUNK = 25
 _LONGEST_SEED_S = 100
 

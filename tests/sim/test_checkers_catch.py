@@ -15,27 +15,10 @@ from tests.sim.simulator_page import fault_list, mutant_table
 PAGE = Path(__file__).parent.parent.parent / "docs" / "simulator.md"
 KNOWN = known()
 MUTANTS = {mutant.name: mutant for mutant in all_mutants()}
-# Their seeds draw other runs since the simulator has learned new troubles, and no others were
-# found yet: `python -m tests.sim.mutation NAME` goes on looking. The page shows them without one.
-WITHOUT_A_SEED = frozenset(
-    {
-        "AddNot in sequence_manager:last_acked_sequence",
-        "another-epoch-acknowledges",
-        "claim-at-the-first-row",
-        "close-forgets-who-waits",
-        "refused-adding-has-begun-nothing",
-    }
-)
-CAUGHT = sorted(MUTANTS.keys() - WITHOUT_A_SEED)
 
 
 @pytest.mark.timeout(300)
-def test_a_mutant_that_has_a_seed_again_is_run_again():
-    assert WITHOUT_A_SEED.isdisjoint(KNOWN)
-    assert MUTANTS.keys() >= WITHOUT_A_SEED
-
-
-@pytest.mark.parametrize("name", CAUGHT)
+@pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_a_deliberate_bug_is_caught(name):
     assert name in KNOWN, f"python -m tests.sim.mutation {name}"
     caught = ask(name, int(KNOWN[name]["seed"]), 1, KNOWN[name]["kind"])
@@ -46,10 +29,10 @@ def test_a_deliberate_bug_is_caught(name):
 def test_there_are_forty_and_ten_were_drawn_by_a_tool():
     drawn = {mutant.name for mutant in drawn_mutants()}
     # Without those that only runs of one kind have met.
-    usual = {name for name in CAUGHT if KNOWN[name]["kind"] in ("", "shared")}
+    usual = {name for name in MUTANTS if KNOWN[name]["kind"] in ("", "shared")}
     assert len(usual & drawn) >= 10
     assert len(usual - drawn) >= 40
-    assert all(int(KNOWN[name]["seeds_needed"]) <= MOST_SEEDS for name in CAUGHT)
+    assert all(int(KNOWN[name]["seeds_needed"]) <= MOST_SEEDS for name in MUTANTS)
 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
