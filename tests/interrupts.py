@@ -1,11 +1,16 @@
 """An exception at a chosen point of a call, as a signal handler raises it: wherever CPython asks.
 
-CPython looks for signals at few bytecodes (`Include/internal`, `Python/ceval.c`, 3.11 to 3.13):
+CPython looks for signals at few bytecodes (`Python/ceval.c`, `Python/bytecodes.c`, 3.11 to 3.14):
 
 * RESUME, where a function begins, or goes on after a `yield`;
 * every jump backwards;
 * a call, when what was called has returned, unless that was Python code run in the same loop;
-* the writing of an int as text (`Objects/longobject.c`), as in an f-string.
+* the writing of an object as text (`PyObject_Str`, `PyObject_Repr`), as in an f-string.
+
+On 3.14 the `__enter__` of a `with` statement is such a call. If it is written in C, and the signal
+comes when it has returned, its `__exit__` is not called (gh-148874). No point here stands for
+that: a trace could raise only within the block. `_turnstile` sees to the core's lock, and real
+signals try it.
 
 Between two of these no signal comes, so that plain stores that follow each other belong together.
 `is_checked` is this rule; a test holds it to real signals. `Interrupter` raises at the n-th of the
@@ -30,7 +35,7 @@ import txnproducer
 PACKAGE = str(Path(txnproducer.__file__).parent) + os.sep
 # PRECALL is of 3.11, where it makes some calls itself; CALL_KW is of 3.13.
 CALLING = ("CALL", "PRECALL", "CALL_FUNCTION_EX", "CALL_KW")
-FORMATTING = ("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
+FORMATTING = ("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
 # `make interrupts` tries every point in every way; `make test` one of each line, in one way.
 IS_THOROUGH = bool(os.environ.get("TXNPRODUCER_INTERRUPTS"))
 # A call of these is one of C code that calls Python: `type.__call__`, `any`, `sorted` ...

@@ -27,6 +27,7 @@ from txnproducer import TransactionalProducer, _io_thread
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._record.implementation import IMPL
+from txnproducer._turnstile import Lock, enter
 from txnproducer.errors import KafkaError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
@@ -47,11 +48,17 @@ VERSIONS = pytest.mark.parametrize("version", [1, 2])
 WAYS = ("repeat", "commit", "abort", "close")
 
 
+class ReentrantLock(Lock):
+    """The model's, in whose calls a signal may raise as well."""
+
+    __enter__ = enter
+
+
 class Run:
     """A producer over a cluster of its own."""
 
     def __init__(self, version, **settings):
-        model_time, lock = ModelTime(), threading.RLock()
+        model_time, lock = ModelTime(), ReentrantLock()
         self.cluster = BrokerCluster(ClusterOptions(transaction_version=version), random.Random(1))
         for topic in ("topic", "new", "in"):
             self.cluster.create_topic(topic, 2)

@@ -16,6 +16,7 @@ import pytest
 from tests.interrupts import IS_THOROUGH, Interrupt, is_checked
 from tests.test_interrupted_calls import CLOSE_S, OFFSETS, PLACES, Run, is_at_rest
 from txnproducer import _io_thread
+from txnproducer._turnstile import new_lock
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import TopicPartition
 
@@ -53,6 +54,7 @@ class Thing:
 
     def __init__(self):
         self.numbers = [3, 1, 2]
+        self.text = ""
         self.count = 0
 
     @property
@@ -62,6 +64,7 @@ class Thing:
     def work(self, *arguments, **more):
         for number in sorted(self.numbers, key=lambda each: -each):
             self.count += number
+            self.text = f"{number}, {number!r}, {self.numbers!s:>9}"
             if number in self.numbers and self.total:
                 self.count -= len(arguments) + len(more)
         with contextlib.suppress(ValueError):
@@ -92,6 +95,28 @@ def test_signals_come_only_where_the_rule_says(timer):
     assert [opname for opname in seen if not is_checked(opname)] == []
     assert {"RESUME", "CALL"} <= set(seen)
     assert any("JUMP_BACKWARD" in opname for opname in seen)
+
+
+def test_a_signal_that_raises_leaves_no_lock_taken(timer):
+    lock, rng = new_lock(), random.Random(1)
+
+    def leave(*_):
+        raise Interrupt
+
+    def take_and_release():
+        while True:
+            with lock:
+                pass
+
+    left = 0
+    for _ in range(2_000):
+        with contextlib.suppress(Interrupt):
+            timer(leave, rng.uniform(1e-6, 2e-5))
+            take_and_release()
+        left += lock.is_mine()
+        if lock.is_mine():
+            lock.release()
+    assert left == 0
 
 
 class Book:

@@ -11,11 +11,18 @@ twin in Python does nothing, since a look at each record would cost more than it
 
 The lock knows whose it is. A signal handler, or a finalizer, runs in the midst of whatever its
 thread does; a call that it makes then would wait for its own thread, for ever. So it is refused.
+
+A `with` statement of CPython 3.14 looks for signals between the return of `__enter__` and its
+block (gh-148874, mended in 3.15). If a handler raises there, a lock whose `__enter__` is written
+in C stays taken. There `new_lock` returns one whose `__enter__` is Python code: the interpreter
+looks for signals where that calls `acquire`, within its `try`, and nowhere after that.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+from functools import cache
 from typing import Any, Protocol
 
 from txnproducer._record.implementation import chosen
@@ -126,5 +133,24 @@ def new_turnstile() -> PassedBy:
 
 def new_lock() -> CoreLock:
     """Return a lock for the core."""
-    lock: CoreLock = chosen("txnproducer._turnstile", "txnproducer._io_lock", "Lock")()
+    lock: CoreLock = _kind_of_lock()()
     return lock
+
+
+@cache
+def _kind_of_lock() -> type:
+    kind: type = chosen("txnproducer._turnstile", "txnproducer._io_lock", "Lock")
+    if sys.version_info[:2] != (3, 14):
+        return kind
+    return type("Lock", (kind,), {"__slots__": (), "__enter__": enter})
+
+
+def enter(lock: CoreLock) -> bool:
+    """Take a lock; where a signal handler raises meanwhile, leave it free."""
+    try:
+        lock.acquire()
+    except BaseException:
+        if lock.is_mine():
+            lock.release()
+        raise
+    return True
