@@ -14,9 +14,16 @@ from txnproducer.errors import RecordTooLargeError, SerializationError
 FORGETS_TO_ENCODE: Any = json.dumps
 
 
-@pytest.mark.parametrize("data", [b"x", bytearray(b"x"), memoryview(b"x")])
-def test_bytes_like_values_become_bytes(data):
-    assert to_bytes("value", data, None) == b"x"
+class Bytes(bytes):
+    """Bytes of a class of their own, as NumPy's."""
+
+
+@pytest.mark.parametrize("data", [b"x", bytearray(b"x"), memoryview(b"x"), Bytes(b"x")])
+@pytest.mark.parametrize("serializer", [None, lambda data: data])
+def test_bytes_like_values_become_bytes(data, serializer):
+    made = to_bytes("value", data, serializer)
+    assert made == b"x"
+    assert type(made) is bytes
 
 
 def test_none_stays_none_and_is_not_serialized():

@@ -40,9 +40,10 @@ def to_bytes(name: str, data: object, serializer: Serializer | None) -> bytes | 
         return None
     if serializer is not None:
         data = _serialize(name, data, serializer)
-    if isinstance(data, bytes):
+    if type(data) is bytes:
         return data
-    if isinstance(data, bytearray | memoryview):
+    # A subclass, as NumPy's, is none that compiled code takes.
+    if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     if data is None and serializer is not None:
         return None
