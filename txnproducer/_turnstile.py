@@ -73,6 +73,7 @@ class CoreLock(Protocol):
         ...
 
 
+_IS_WITH_TORN: bool = sys.version_info[:2] == (3, 14)
 _RLock: Any = type(threading.RLock())
 
 
@@ -140,7 +141,7 @@ def new_lock() -> CoreLock:
 @cache
 def _kind_of_lock() -> type:
     kind: type = chosen("txnproducer._turnstile", "txnproducer._io_lock", "Lock")
-    if sys.version_info[:2] != (3, 14):
+    if not _IS_WITH_TORN:
         return kind
     return type("Lock", (kind,), {"__slots__": (), "__enter__": enter})
 
