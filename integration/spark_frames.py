@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import time
 from dataclasses import dataclass
 from typing import Any
+
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
@@ -59,3 +63,19 @@ class Strike:
             time.sleep(self.sleep_s)
         else:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class UnsecuredTokens(AbstractTokenProvider):
+    """Gives tokens that nobody has signed, which a broker for tests takes (KIP-255).
+
+    Attributes:
+        user: of all tokens.
+    """
+
+    user = "token-user"
+
+    def token(self) -> str:
+        now = int(time.time())
+        parts = {"alg": "none"}, {"sub": self.user, "iat": now, "exp": now + 3600}
+        texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]
+        return ".".join(text.rstrip("=") for text in texts) + "."

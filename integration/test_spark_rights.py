@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -16,7 +17,8 @@ from kafka.admin import (
 )
 from pyspark.sql.types import StructType
 
-from integration.readers import end_offset
+from integration.readers import end_offset, read_with_confluent, values
+from integration.spark_frames import UnsecuredTokens, expected, keyed
 from integration.waiting import wait_until
 from txnproducer import admin
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
@@ -30,6 +32,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 _NUMBERS = itertools.count()
 VALUE = StructType().add("value", "string")
 PASSWORD = "secret"
+_LISTENER = "listener.name.sasl_plaintext"
+_TOKEN_LOGIN = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    ' unsecuredLoginStringClaim_sub="broker";'
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ def cluster():
         settings={
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
+            f"{_LISTENER}.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+            f"{_LISTENER}.oauthbearer.sasl.jaas.config": _TOKEN_LOGIN,
         },
     ) as kafka:
         yield Cluster(kafka)
@@ -204,3 +213,33 @@ def test_a_time_out_that_the_broker_refuses_without_telling_its_maximum_is_named
     sink = sink_of(cluster, user, topic, ledger, sink_id, transactionTimeout="99999999")
     with pytest.raises(InvalidConfigurationError, match=r"transactionTimeout.*DescribeConfigs"):
         begin(sink)
+
+
+@pytest.mark.parametrize("atomicity", ["partition", "batch"])
+def test_driver_and_tasks_log_in_by_the_token_provider_of_a_dotted_name(
+    spark, cluster, setting, atomicity
+):
+    _, topic, ledger, sink_id, needs = setting
+    cluster.grant(UnsecuredTokens.user, *needs.values())
+    name = f"{UnsecuredTokens.__module__}.{UnsecuredTokens.__qualname__}"
+    options = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl_oauth_token_provider": name,
+    }
+    sink = ExactlyOnceKafkaSink(
+        cluster.kafka.bootstrap_servers,
+        sink_id,
+        topic,
+        atomicity,
+        query_id="query",
+        ledger_topic=ledger,
+        options=options,
+    )
+    sink.write(keyed(spark, 20, partitions=2), 0)
+    sink.close()
+    wanted = Counter(expected(20))
+    wait_until(
+        lambda: Counter(values(read_with_confluent(cluster.root, topic))) == wanted,
+        "readers do not see the rows",
+    )
