@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark import TaskContext
+from pyspark.errors import AnalysisException
 
 from integration.readers import read_with_confluent
 from integration.spark_frames import PARTITIONS, Strike, expected, keyed, seen, wait_for
 from txnproducer.spark import (
     ExactlyOnceKafkaSink,
+    KafkaExactlyOnceDataSource,
     LedgerError,
     PartialReplayError,
     ReplayMismatchError,
@@ -287,11 +289,12 @@ def test_columns_are_read_in_any_case_as_sparks_own_sink_reads_them(
     wait_for(kafka, topic, expected(40))
 
 
-@pytest.mark.parametrize("atomicity", ["partition", "batch"])
-def test_an_interpreter_without_the_package_is_named_in_one_sentence(
-    spark, kafka, topic, sink, atomicity, tmp_path, monkeypatch
-):
-    # As where PYSPARK_PYTHON is not set on the executors. What else Spark needs is there.
+@pytest.fixture
+def bare_python(spark, tmp_path, monkeypatch):
+    """Have tasks run by a Python without the package; what else Spark needs is there.
+
+    As where PYSPARK_PYTHON is not set on the executors.
+    """
     needed = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "dateutil", "pytz", "six.py"}
     for found in sysconfig_paths():
         for each in found.iterdir():
@@ -302,15 +305,36 @@ def test_an_interpreter_without_the_package_is_named_in_one_sentence(
     python.write_text(f'#!/bin/sh\ncd "{tmp_path}"; PYTHONPATH="{tmp_path}" exec "{bare}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
-    writer = sink(atomicity=atomicity)
+    return python
+
+
+@pytest.mark.parametrize("how", ["partition", "batch", "foreachPartition"])
+def test_an_interpreter_without_the_package_is_named_in_one_sentence(
+    spark, kafka, topic, sink, how, bare_python
+):
+    writer = sink(atomicity="batch" if how == "batch" else "partition")
+    frame = keyed(spark, 10)
+    calls = {"foreachPartition": lambda: writer.partition_writer(0, writers=3)}
     with pytest.raises(SinkError) as caught:
-        writer.write(keyed(spark, 10), 0)
+        calls.get(how, lambda: writer.write(frame, 0))()
     writer.close()
     told = str(caught.value)
-    assert f"({python}) has no package txnproducer: install it there" in told
+    assert f"({bare_python}) has no package txnproducer: install it there" in told
     assert "PYSPARK_PYTHON" in told
     assert "\n" not in told, "one sentence"
     assert seen(kafka, topic) == []
+    if how == "foreachPartition":
+        assert writer.status().run == 0, "nobody was fenced"
+
+
+def test_of_a_data_source_spark_itself_says_that_the_package_is_missing(
+    spark, kafka, topic, bare_python
+):
+    spark.dataSource.register(KafkaExactlyOnceDataSource)
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic, "sinkId": "s"}
+    writer = keyed(spark, 10).write.format("kafka-exactly-once").mode("append")
+    with pytest.raises(AnalysisException, match="No module named 'txnproducer'"):
+        writer.options(**given, queryId="q", batchId=0).save()
 
 
 def sysconfig_paths():

@@ -204,6 +204,25 @@ def naming_interpreter(df: Any) -> Iterator[None]:
         ) from None
 
 
+def check_interpreter() -> None:
+    """Have a task import this package, for tasks that the sink does not start itself.
+
+    Under Spark Connect, and without Spark, nothing is asked.
+
+    Raises:
+        SinkError: the Python that runs tasks does not have it.
+    """
+    context = _context_of(None)
+    if context is not None:
+        with naming_interpreter(None):
+            # As a function of this module it is sent by its name.
+            context.parallelize([0], 1).foreach(_import_nothing_more)
+
+
+def _import_nothing_more(_: int) -> None:
+    """Do nothing: who has this function has the package."""
+
+
 def rdd_of(frame: Any) -> Any:
     """Return a frame's own rows, so that the partitions that are counted are those that are run.
 

@@ -290,6 +290,8 @@ class ExactlyOnceKafkaSink:
             )
         driver_checks.check_writers(writers)
         query_id = self._settings.query_id or session.query_of(None)
+        if self._timeout_ms is None:  # the first time, before anybody is fenced
+            session.check_interpreter()
         with self._turn:
             plan, done = self._plan(Batch(batch_id, query_id, writers))
         if self._settings.on_replay_mismatch != "keep":
