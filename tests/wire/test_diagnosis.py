@@ -15,7 +15,7 @@ from tests.wire import answers
 from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
 from tests.wire.fake_broker import HANG_UP, FakeBroker, Handler, silence
 from txnproducer._protocol.events import Channel, ConnectionId, ConnectionState, ResponseFailure
-from txnproducer._protocol.messages import BrokerNode
+from txnproducer._protocol.messages import BrokerNode, InitProducerIdRequest
 from txnproducer._wire import diagnosis
 from txnproducer._wire.connector import ConnectSettings, Suspicion
 from txnproducer._wire.diagnosis import PAUSE_MS, Diagnoses
@@ -151,6 +151,59 @@ def test_an_address_that_has_spoken_the_protocol_is_not_asked(drive: Open) -> No
         assert 17 not in {api_key for api_key, _ in broker.requests}
 
 
+def test_an_address_that_answers_on_another_connection_is_not_asked(drive: Open) -> None:
+    def handle(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
+        return answers.end_txn(correlation_id) if api_key == 26 else HANG_UP
+
+    other = ConnectionId(-1, Channel.COORDINATOR)
+    with FakeBroker(handle) as broker:
+        driver = drive(broker.address)
+        driver.connect()
+        driver.answers_to(driver.send())
+        driver.connect(other)
+        driver.answers_to(driver.send(InitProducerIdRequest("x", 60_000), other))
+        assert driver.client.is_connected(BOOTSTRAP)
+        assert not driver.client._diagnoses.are_awaited
+        assert 17 not in {api_key for api_key, _ in broker.requests}
+
+
+def test_a_connection_that_ends_without_a_request_is_no_reason_to_ask(drive: Open) -> None:
+    with FakeBroker() as broker:
+        driver = drive(broker.address)
+        driver.connect()
+        broker.hang_up()
+        driver.until(lambda: bool(driver.ends()))
+        assert not driver.client._diagnoses.are_awaited
+
+
+def test_a_client_that_has_logged_in_does_not_ask_for_a_login(drive: Open) -> None:
+    def handle(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
+        if api_key == 17:
+            return answers.sasl_handshake(correlation_id)
+        return answers.sasl_authenticate(correlation_id) if api_key == 36 else HANG_UP
+
+    with FakeBroker(handle) as broker:
+        driver = drive(
+            broker.address,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="me",
+            sasl_plain_password="secret",
+        )
+        driver.connect()
+        driver.answers_to(driver.send())
+        assert not driver.client._diagnoses.are_awaited
+
+
+def test_a_connection_rules_out_every_question_about_tls(drive: Open) -> None:
+    with FakeBroker() as broker:
+        driver = drive(broker.address)
+        driver.connect()
+        for suspicion in (WANTS_TLS, WANTS_NO_TLS):
+            driver.client._suspect(BOOTSTRAP, suspicion, clock_ms())
+            assert not driver.client._diagnoses.are_awaited
+
+
 def test_an_address_is_asked_once_a_minute_at_most(drive: Open) -> None:
     with CuttingBroker(cuts=4) as broker:
         driver = drive(broker.address)
@@ -209,7 +262,31 @@ def test_a_coordinator_that_wants_tls_refuses_though_another_connection_asked(
         driver = drive(broker.address)
         assert "speaks TLS" in str(driver.refusal().error)
         coordinator = ConnectionId(-1, Channel.COORDINATOR)
-        assert "speaks TLS" in str(driver.refusal(coordinator).error)
+        driver.fail_to_connect(coordinator)  # once
+        driver.until(lambda: len(driver.ends(coordinator)) == 2)
+        cut_off, refused = driver.ends(coordinator)
+    assert cut_off.state is ConnectionState.DISCONNECTED
+    assert refused.state is ConnectionState.AUTHENTICATION_FAILED
+    assert "speaks TLS" in str(refused.error)
+
+
+def test_a_coordinator_that_wants_a_login_refuses_though_another_connection_asked(
+    drive: Open,
+) -> None:
+    def handle(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
+        return answers.sasl_handshake(correlation_id, 33) if api_key == 17 else HANG_UP
+
+    def refusal(driver: Driver, connection: ConnectionId) -> KafkaError | None:
+        driver.connect(connection)
+        driver.answers_to(driver.send(connection=connection))
+        driver.until(lambda: len(driver.ends(connection)) == 2)
+        return driver.ends(connection)[1].error
+
+    with FakeBroker(handle) as broker:
+        driver = drive(broker.address)
+        assert isinstance(refusal(driver, BOOTSTRAP), IllegalSaslStateError)
+        coordinator = ConnectionId(-1, Channel.COORDINATOR)
+        assert isinstance(refusal(driver, coordinator), IllegalSaslStateError)
 
 
 def test_two_addresses_are_asked_apart() -> None:
@@ -230,6 +307,28 @@ def test_a_verdict_is_void_if_the_address_has_connected_meanwhile() -> None:
         questions.suspect(broker, WANTS_NO_TLS)
         questions.diagnoses.rule_out(BrokerNode(5, "127.0.0.1", broker.port), WANTS_NO_TLS)
         assert questions.verdicts() == []
+
+
+def test_a_verdict_about_sasl_is_void_if_the_address_has_answered_meanwhile(drive: Open) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def handle(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
+        if api_key == 17:
+            asked.set()
+            assert may_answer.wait(5)
+            return answers.sasl_handshake(correlation_id, 33)
+        return answers.end_txn(correlation_id) if asked.is_set() else HANG_UP
+
+    with FakeBroker(handle) as broker:
+        driver = drive(broker.address)
+        driver.connect()
+        driver.answers_to(driver.send())
+        assert asked.wait(5)
+        driver.until(lambda: driver.client.is_ready(BOOTSTRAP, clock_ms()))
+        driver.answers_to(driver.send())
+        may_answer.set()
+        driver.until(lambda: not driver.client._diagnoses.are_awaited)
+    assert [end.state for end in driver.ends()] == [ConnectionState.DISCONNECTED]
 
 
 @pytest.mark.parametrize("suspicion", Suspicion)
@@ -284,7 +383,10 @@ def test_without_a_thread_nothing_is_asked_and_nothing_fails(
         assert questions.verdicts()
 
 
-def test_closing_the_client_ends_a_question_under_way(drive: Open) -> None:
+def test_closing_the_client_ends_a_question_under_way(
+    drive: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "LONGEST_MS", LONG_MS)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         driver = drive(f"127.0.0.1:{listener.getsockname()[1]}")
         driver.client.is_ready(BOOTSTRAP, clock_ms())

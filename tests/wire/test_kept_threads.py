@@ -65,7 +65,23 @@ def test_an_idle_thread_takes_the_next_job(threads: KeptThreads) -> None:
 
 def test_a_job_does_not_wait_for_one_that_hangs(threads: KeptThreads) -> None:
     hangs = threading.Event()
-    threads.run(lambda: hangs.wait(PATIENCE_S))
+    threads.run(lambda: hangs.wait(2 * PATIENCE_S))
+    run(threads)
+    assert not hangs.is_set()
+    hangs.set()
+
+
+def test_a_thread_that_hangs_is_not_idle_though_it_was(threads: KeptThreads) -> None:
+    run(threads)
+    wait_for(lambda: bool(threads._idle))
+    began, hangs = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        began.set()
+        hangs.wait(2 * PATIENCE_S)
+
+    threads.run(hang)
+    assert began.wait(PATIENCE_S)
     run(threads)
     assert not hangs.is_set()
     hangs.set()
@@ -79,7 +95,7 @@ def test_a_job_that_was_promised_an_idle_thread_is_not_promised_again(
     wait_for(lambda: bool(threads._idle))
     hangs, ran = threading.Event(), threading.Event()
     with threads._changed:
-        threads.run(lambda: hangs.wait(PATIENCE_S))
+        threads.run(lambda: hangs.wait(2 * PATIENCE_S))
         threads.run(ran.set)
     assert ran.wait(PATIENCE_S)
     hangs.set()
@@ -89,7 +105,7 @@ def test_where_no_thread_can_be_started_a_kept_one_does_all_jobs(
     threads: KeptThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = threading.Event()
-    threads.run(lambda: hangs.wait(PATIENCE_S))
+    threads.run(lambda: hangs.wait(2 * PATIENCE_S))
     forbid_threads(monkeypatch)
     ran: list[int] = []
     for number in range(3):
@@ -104,16 +120,19 @@ def test_without_any_thread_the_caller_is_told(
     threads: KeptThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forbid_threads(monkeypatch)
+    has_run = threading.Event()
     with pytest.raises(RuntimeError, match="shutdown"):
-        threads.run(lambda: None)
+        threads.run(has_run.set)
     monkeypatch.undo()
     run(threads)
+    wait_for(lambda: bool(threads._idle))
+    assert not has_run.is_set()
 
 
 def test_two_idle_threads_are_kept_and_no_more(threads: KeptThreads) -> None:
     hangs = threading.Event()
     for _ in range(5):
-        threads.run(lambda: hangs.wait(PATIENCE_S))
+        threads.run(lambda: hangs.wait(2 * PATIENCE_S))
     hangs.set()
     wait_for(lambda: threads._count == 2)
     assert len(threads._idle) == 2
@@ -130,7 +149,7 @@ def test_a_job_without_a_thread_is_dropped_when_they_are_closed(
     threads: KeptThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = threading.Event()
-    threads.run(lambda: hangs.wait(PATIENCE_S))
+    threads.run(lambda: hangs.wait(2 * PATIENCE_S))
     forbid_threads(monkeypatch)
     threads.run(lambda: pytest.fail("nobody waits for it"))
     threads.close()

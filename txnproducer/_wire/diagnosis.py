@@ -174,4 +174,3 @@ class Diagnoses:
         """Give up what is under way."""
         for asked in self._asked.values():
             asked.diagnosis.abandon()
-        self._asked.clear()

@@ -360,8 +360,10 @@ _SECURITY = (
         None,
         "For OAUTHBEARER: an instance of kafka-python's `AbstractTokenProvider`. Its `token()` is "
         "called for each connection and each new session, on several threads at once: keep a "
-        "token until shortly before it expires. If it raises or returns None, the connection is "
-        "tried again; raise `txnproducer.errors.SaslAuthenticationError` to end the producer.",
+        "token until shortly before it expires. Give it a time-out: while a call hangs, the "
+        "connection is not tried again for half a minute, and then for longer. If it raises or "
+        "returns None, the connection is tried again; raise "
+        "`txnproducer.errors.SaslAuthenticationError` to end the producer.",
         secret=True,
     ),
     Setting("sasl_kerberos_name", "object", None, "For GSSAPI: a `gssapi.Name` or its text."),
