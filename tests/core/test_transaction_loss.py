@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.core.on_cluster import OnCluster, make_cluster, started
@@ -46,12 +48,12 @@ def asking(cluster, **settings):
     return harness
 
 
-def asking_scripted():
-    """Return a producer in a transaction, with a coordinator that names a newer one."""
-    harness = CoreHarness()
+def asking_scripted(state="Ongoing", epoch=PRODUCER_EPOCH + 2, **settings):
+    """Return a producer in a transaction, whose coordinator has another epoch."""
+    harness = CoreHarness(**settings)
     harness.client.default_versions = dict(DESCRIBE_VERSIONS)
-    newer = TransactionDescription(0, "txn", "Ongoing", PRODUCER_ID, PRODUCER_EPOCH + 2)
-    harness.client.prepare(DESCRIBE, lambda _: DescribeTransactionsResponse((newer,)))
+    other = TransactionDescription(0, "txn", state, PRODUCER_ID, epoch)
+    harness.client.prepare(DESCRIBE, lambda _: DescribeTransactionsResponse((other,)))
     harness.init_transactions()
     harness.begin_transaction()
     harness.send("topic", b"one")
@@ -305,6 +307,28 @@ def test_a_producer_without_idempotence_has_nothing_to_explain():
     error = KafkaError("as it is")
     assert harness.core.explained(error) is error
     assert harness.core.is_loss_explained
+
+
+def test_with_v2_an_abort_after_the_time_out_succeeds():
+    """The coordinator takes it for a repeated one (KIP-890)."""
+    harness = asking(make_cluster(2))
+    pass_time(harness, 61_000)
+    result = harness.core.begin_abort()
+    harness.run_until(lambda: result.is_completed)
+    assert result.is_successful
+    assert harness.manager.outcome == "aborted"
+
+
+@VERSIONS
+def test_an_abort_that_is_refused_after_the_time_out_says_after_how_long(version):
+    harness = asking_scripted("CompleteAbort", PRODUCER_EPOCH + 1, transaction_version=version)
+    harness.client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
+    harness.now_ms += 61_000
+    error = ended(harness, harness.core.begin_abort)
+    assert re.search(
+        r"the coordinator aborted it after \d+ s \(transaction_timeout_ms=60000\)", str(error)
+    )
+    assert "taken over" not in str(error)
 
 
 def test_an_abort_after_the_time_out_says_after_how_long():
