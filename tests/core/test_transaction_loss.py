@@ -48,9 +48,9 @@ def asking(cluster, **settings):
     return harness
 
 
-def asking_scripted(state="Ongoing", epoch=PRODUCER_EPOCH + 2, **settings):
+def asking_scripted(state="Ongoing", epoch=PRODUCER_EPOCH + 2):
     """Return a producer in a transaction, whose coordinator has another epoch."""
-    harness = CoreHarness(**settings)
+    harness = CoreHarness()
     harness.client.default_versions = dict(DESCRIBE_VERSIONS)
     other = TransactionDescription(0, "txn", state, PRODUCER_ID, epoch)
     harness.client.prepare(DESCRIBE, lambda _: DescribeTransactionsResponse((other,)))
@@ -319,9 +319,8 @@ def test_with_v2_an_abort_after_the_time_out_succeeds():
     assert harness.manager.outcome == "aborted"
 
 
-@VERSIONS
-def test_an_abort_that_is_refused_after_the_time_out_says_after_how_long(version):
-    harness = asking_scripted("CompleteAbort", PRODUCER_EPOCH + 1, transaction_version=version)
+def test_with_v2_an_abort_that_is_refused_after_the_time_out_says_after_how_long():
+    harness = asking_scripted("CompleteAbort", PRODUCER_EPOCH + 1)
     harness.client.prepare_end_txn(ErrorCode.PRODUCER_FENCED)
     harness.now_ms += 61_000
     error = ended(harness, harness.core.begin_abort)
