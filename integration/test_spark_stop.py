@@ -25,7 +25,7 @@ def fail_a_task(name, info):
 
 
 class Query:
-    """A streaming query over a folder with one file, and who stops it."""
+    """A streaming query over a folder with one file, and the thread that stops it."""
 
     def __init__(self, spark, folder, write):
         self.stopped_s = 0.0

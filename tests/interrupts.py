@@ -43,7 +43,7 @@ CALLED_BY_C = ("__init__", "__new__", "<genexpr>", "<lambda>")
 
 
 class Interrupt(BaseException):
-    """What is raised."""
+    """The exception that stands for one from a signal handler."""
 
 
 class Point(NamedTuple):

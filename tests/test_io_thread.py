@@ -161,7 +161,7 @@ def only_wakeups(monkeypatch):
 
 
 def waiting(io, is_done, count=3):
-    """Return what threads that wait were told, and how to wait for them."""
+    """Return the results of threads that wait, and a function that waits for these threads."""
     told: list[bool] = []
     threads = [
         threading.Thread(

@@ -120,7 +120,7 @@ def test_a_signal_that_raises_leaves_no_lock_taken(timer):
 
 
 class Book:
-    """What was told of each transaction.
+    """A record of what the calls said about each transaction.
 
     Attributes:
         sent: of each, the records whose `send` has returned.

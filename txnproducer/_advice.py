@@ -55,7 +55,7 @@ _HINTS = {
     "lease": "Check that the coordinators of transactional ids can be reached.",
     "join": (
         "Check that the coordinators of transactional ids can be reached; the holder of the lease"
-        " has to abort, and to lease anew."
+        " has to abort, and to lease again."
     ),
 }
 

@@ -33,7 +33,7 @@ _INT: Final = 0xFFFFFFFF
 
 
 def is_available() -> bool:
-    """Tell whether the installed Spark has a connector."""
+    """Return whether there is a Kafka connector for the installed Spark."""
     return bool(pyspark.__version__ == SPARK_VERSION)
 
 

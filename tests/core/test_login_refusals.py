@@ -1,4 +1,4 @@
-"""A broker that refuses the login: whose request fails, and whose finds another way."""
+"""A login that one broker refuses: requests to it fail, others go to other brokers."""
 
 from __future__ import annotations
 

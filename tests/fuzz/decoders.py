@@ -106,7 +106,7 @@ def _compare_with_kafka_python(sample: Sample, payload: bytes, answer: Any) -> N
 
 
 def judge(body: m.Request, answer: Any) -> None:
-    """Check what a decoder has let through."""
+    """Check an answer that a decoder has accepted."""
     match body, answer:
         case m.MetadataRequest(), m.MetadataResponse():
             _judge_nodes(answer.brokers)

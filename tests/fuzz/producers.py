@@ -138,7 +138,7 @@ class Round:
 
 
 class _Unexpected(logging.Handler):
-    """Keeps what the log says of errors that nobody expected."""
+    """Keeps the log's lines about unexpected errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

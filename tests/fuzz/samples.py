@@ -101,7 +101,7 @@ def _log_in(mechanism: str, version: int, *payloads: bytes) -> Any:
 
 
 def _refused(mechanism: str, version: int, *payloads: bytes) -> Any:
-    """Read what is a refusal even undamaged."""
+    """Read an answer that is a refusal even undamaged."""
     from txnproducer.errors import AuthenticationError
 
     try:

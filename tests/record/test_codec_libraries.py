@@ -1,4 +1,4 @@
-"""A producer whose codec's library is missing is not made: nobody is fenced for it."""
+"""A producer is refused before it fences another one if the library of its codec is missing."""
 
 from __future__ import annotations
 

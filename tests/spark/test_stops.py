@@ -1,4 +1,4 @@
-"""What the sink raises when a query, a job or Spark is stopped, and what Spark makes of it."""
+"""The error of a stopped query, job or Spark, and how Spark reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broken or hostile broker does to a connection and its loop: it is given up, in bounds."""
+"""Broken and hostile brokers: the connection is given up, in bounded time and memory."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def ready(driver: Driver) -> bool:
 
 
 def is_connected(driver: Driver) -> bool:
-    """Tell whether there is a connection, which may be about to log in again already."""
+    """Return whether there is a connection; it may already be about to log in again."""
     ready(driver)
     return driver.client.is_connected(BOOTSTRAP)
 

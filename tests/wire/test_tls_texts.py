@@ -1,4 +1,4 @@
-"""What a failed TLS handshake says."""
+"""The error texts of failed TLS handshakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer may say, whatever its bytes: checked before the core hears of it.
+"""Checks of the values in an answer, before the core gets it.
 
 Why it exists: bytes that follow the schema can still make no sense. A leader -2 would be the
 second bootstrap address, an empty host the client's own machine, and partition 2^31-1 a table of
@@ -153,7 +153,7 @@ _CHECKS: dict[type, Callable[[Any, Any], None]] = {
 
 
 def _check_asked(asked: Iterable[Hashable], told: list[Any]) -> None:
-    """Refuse what was not asked about, and what is told twice."""
+    """Refuse an entry that was not asked for, and one that comes twice."""
     left = set(asked)
     for key in told:
         if key not in left:

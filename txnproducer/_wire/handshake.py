@@ -279,7 +279,7 @@ def _check_iterations(mechanism: str, message: bytes) -> None:
 
 
 class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
-    """A user's token provider; what is no token is not sent.
+    """A user's token provider; a value that is no token is not sent.
 
     Args:
         given: the user's.

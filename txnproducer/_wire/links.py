@@ -24,7 +24,7 @@ _GRACE_MS = 50  # for a connector to tell itself why it is late
 
 @dataclass(slots=True)
 class Known:
-    """What connections have told and any thread may ask for, and what any thread may set.
+    """The news of connections that any thread may read, and the settings that any may change.
 
     Not an attribute of the client itself, which is compiled: without a GIL a read of that could
     meet an object that the loop's thread has just let go of.

@@ -130,7 +130,7 @@ def _struct_reader(fields: list[Json], version: int, is_flexible: bool) -> _Read
 
 
 def _steps(fields: list[Json], version: int, is_flexible: bool) -> list[tuple[Any, _Read]]:
-    """Return which fields are read by what; neighbours of fixed sizes are read at once."""
+    """Return the steps that read the fields; neighbours of fixed sizes are read in one step."""
     steps: list[tuple[Any, _Read]] = []
     run = ""
     for index, field in enumerate([*fields, _NO_FIELD]):
@@ -230,7 +230,7 @@ def _sized(
     length: Struct,
     read_value: _ReadSized,
 ) -> _Read:
-    """Return a reader of what has its length or its count in front."""
+    """Return a reader of values that begin with their length or their count."""
 
     def read(data: memoryview, at: int, left: _Left) -> tuple[Any, int]:
         if is_compact:

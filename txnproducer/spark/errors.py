@@ -50,7 +50,7 @@ class BatchTimedOutError(BatchFailedError):
 
 
 class StoppedError(KafkaError):
-    """The query, the job or Spark was stopped; what was not committed before is not written."""
+    """The query, the job or Spark was stopped; rows not committed before are not written."""
 
     recovery = "restart"
 

@@ -213,7 +213,7 @@ class LedgerRules:
 
 
 def is_whole(done: Mapping[int, LedgerEntry]) -> bool:
-    """Tell whether partitions hold all of a batch, by their own word.
+    """Return whether the entries of partitions say that they hold the whole batch.
 
     However many partitions it has now, all of its rows can be compared then.
     """

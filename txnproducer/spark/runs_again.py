@@ -37,7 +37,7 @@ _REFUSALS: Final = tuple(
 
 
 def runs_again(raise_if_stopped: Callable[[], None]) -> Retrying:
-    """Return what calls a run, and calls it again where another one may end otherwise.
+    """Return a function that calls a run, and again where another try may end otherwise.
 
     Args:
         raise_if_stopped: asks whether the work has to stop.

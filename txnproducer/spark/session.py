@@ -220,7 +220,7 @@ def check_interpreter() -> None:
 
 
 def _import_nothing_more(_: int) -> None:
-    """Do nothing: who has this function has the package."""
+    """Do nothing: a worker that can load this function has the package."""
 
 
 def rdd_of(frame: Any) -> Any:
