@@ -27,6 +27,12 @@ _V1_ONCE = (
     "test_crash_recovery.py",
     "test_spark_parts.py",
 )
+# Which slot is whose is decided without the broker.
+_SLOTS = (
+    "test_a_batch_that_was_broken_off_is_completed_however_its_parts_are_numbered_now",
+    "test_a_batch_that_was_broken_off_is_not_completed_with_other_parts",
+    "test_a_whole_batch_that_comes_again_and_is_cut_otherwise_is_left_as_it_was",
+)
 # What takes longest by itself is begun first, so that no processor waits for it in the end.
 _LONGEST = ("test_spark_chaos.py", "test_examples.py")
 
@@ -36,6 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
         if "[4.3.1-v1" in item.name and item.path.name in _V1_ONCE:
             item.add_marker(pytest.mark.long("transactions v1 are tried on 3.9.1 as well"))
+        if "[3.9.1" in item.name and item.name.partition("[")[0] in _SLOTS:
+            item.add_marker(pytest.mark.long("slots are assigned on 4.3.1 as well"))
         if "[3.9.1-after_the_last_epoch" in item.name:
             item.add_marker(pytest.mark.long("32,767 epochs are used up on 4.3.1 as well"))
     yield  # what is left out goes, and what shares a fixture comes together
@@ -85,9 +93,9 @@ def transactional_id() -> str:
 # --- Spark ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A broker as users have it, for tests of which no mode makes another."""
+    """A broker as users have it, for tests of which no mode makes another, and which spare it."""
     with EmbeddedKafka() as kafka:
         yield kafka
 

@@ -112,5 +112,4 @@ def test_the_data_source_does_not_overtake_a_torn_batch_either(spark, kafka, top
         write(keyed(spark, 10, partitions=2, first=10), APRIL_2)
     wait_for(kafka, topic, expected(5))
     write(frame, APRIL_1)
-    write(keyed(spark, 10, partitions=2, first=10), APRIL_2)
-    wait_for(kafka, topic, expected(20))
+    wait_for(kafka, topic, expected(10))
