@@ -50,11 +50,13 @@ class _Call:
         topic: where to.
         future: knows the rows that were taken.
         is_in_doubt: whether others may have been: an interrupt can come before it is told.
+        blocked: what the step under way waits for; None for nothing.
     """
 
     topic: str
     future: FutureBatchMetadata
     is_in_doubt: bool = False
+    blocked: AppendBlocked | None = None
 
 
 class RowSender:
@@ -165,37 +167,47 @@ class RowSender:
         step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
     ) -> _Done:
         """Take a step until it is done, waiting for what it needs up to `max_block_ms`."""
-        core, began_ms = self._core, monotonic_ms()
-        outcome: _Outcome[_Done] | None = None
-        is_done = False
+        core = self._core
         try:
-            while not is_done:
-                blocked = outcome if isinstance(outcome, AppendBlocked) else None
-                has_waited_in_vain = blocked is not None and not self._wait(blocked, began_ms)
-                with self._io.lock:
-                    now_ms = monotonic_ms()
-                    if blocked is not None and has_waited_in_vain:
-                        outcome = core.time_out_append(
-                            blocked, call.topic, partition, None, now_ms - began_ms, now_ms
-                        )
-                    else:
-                        outcome = step(now_ms, blocked)
-                    is_done = not isinstance(outcome, AppendBlocked)
-                    self._wake()
-                if isinstance(outcome, FutureRecordMetadata):
-                    raise outcome.error or KafkaError("a row failed without an error")
+            # No loop here: from 3.12 on a jump back may lie outside the handler of its `try`.
+            return self._wait_and_repeat(call, partition, step)
         except BaseException:
             # Refused, or interrupted: leave the queue for memory, where nobody else is served
             # before the first.
             with self._io.lock:
-                if isinstance(outcome, AppendBlocked):
-                    core.give_up_append(outcome)
+                if call.blocked is not None:
+                    core.give_up_append(call.blocked)
                 core.give_up_unclaimed()
                 core.finish_interrupted_call()
                 self._io.poke()
                 self._io.notify()
             raise
-        return cast("_Done", outcome)
+
+    def _wait_and_repeat(
+        self,
+        call: _Call,
+        partition: int | None,
+        step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
+    ) -> _Done:
+        core, began_ms = self._core, monotonic_ms()
+        while True:
+            blocked = call.blocked
+            has_waited_in_vain = blocked is not None and not self._wait(blocked, began_ms)
+            outcome: _Outcome[_Done]
+            with self._io.lock:
+                now_ms = monotonic_ms()
+                if blocked is not None and has_waited_in_vain:
+                    outcome = core.time_out_append(
+                        blocked, call.topic, partition, None, now_ms - began_ms, now_ms
+                    )
+                else:
+                    outcome = step(now_ms, blocked)
+                call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
+                self._wake()
+            if isinstance(outcome, FutureRecordMetadata):
+                raise outcome.error or KafkaError("a row failed without an error")
+            if call.blocked is None:
+                return cast("_Done", outcome)
 
     def _wait(self, blocked: AppendBlocked, began_ms: int) -> bool:
         """Wait until it is worth trying again; return whether it is, or there is time left."""
