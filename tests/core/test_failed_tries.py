@@ -22,6 +22,7 @@ from txnproducer.errors import (
     ErrorCode,
     InvalidConfigurationError,
     KafkaTimeoutError,
+    SaslAuthenticationError,
     UnknownHostError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -42,9 +43,15 @@ def harness():
     return CoreHarness(bootstrap_servers="boot:9092,other:9092")
 
 
-def fail(harness, error, node_id=-1, channel=Channel.DATA, at_ms=0):
+def fail(
+    harness,
+    error,
+    node_id=-1,
+    channel=Channel.DATA,
+    at_ms=0,
+    state=ConnectionState.DISCONNECTED,
+):
     harness.now_ms = max(harness.now_ms, at_ms)
-    state = ConnectionState.DISCONNECTED
     event = ConnectionEvent(ConnectionId(node_id, channel), state, error)
     harness.core.handle(event, harness.now_ms)
 
@@ -79,6 +86,12 @@ def test_an_address_that_was_reached_is_no_failure(harness, warned):
     fail(harness, DisconnectError(REFUSED))
     assert len(warned()) == 2
     assert len(harness.core.failed_tries.last) == 1
+
+
+def test_the_warning_of_a_refusal_does_not_say_that_it_is_tried_again(harness, warned):
+    refusal = SaslAuthenticationError("boot:9092: the broker refused the PLAIN login")
+    fail(harness, refusal, state=ConnectionState.AUTHENTICATION_FAILED)
+    assert warned() == [str(refusal)]
 
 
 def test_an_idle_connection_that_is_closed_says_nothing(harness, warned):

@@ -81,7 +81,8 @@ class FailedTries:
         address = self._address(node_id)
         known = self._last.get(address)
         if known is None or str(known) != str(error):
-            _LOG.warning("%s; trying again", error)
+            is_refusal = isinstance(error, InvalidConfigurationError)
+            _LOG.warning("%s" if is_refusal else "%s; trying again", error)
         self._last[address] = error
         if not isinstance(error, UnknownHostError):
             self._unknown_since_ms.pop(address, None)
