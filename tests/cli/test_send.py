@@ -12,7 +12,13 @@ from click.testing import CliRunner
 
 from txnproducer.cli import main, send
 from txnproducer.cli._readback import ID_HEADER
-from txnproducer.errors import CommitOutcomeUnknownError, KafkaError
+from txnproducer.cli._send_report import Report
+from txnproducer.errors import (
+    CommitOutcomeUnknownError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+)
 
 
 class FakeFuture:
@@ -34,7 +40,8 @@ class FakeTransaction:
 class FakeProducer:
     """Takes note of what is asked of it."""
 
-    def __init__(self, fails=None, ends_as=None):
+    def __init__(self, fails=None, ends_as=None, closes_as=None):
+        self.closes_as = closes_as
         self.ends_as = ends_as
         self.log = []
         self.headers = []
@@ -65,6 +72,10 @@ class FakeProducer:
 
     def abort_transaction(self):
         self._end("abort", self.ends_as or "aborted")
+
+    def close(self, timeout):
+        self.txn.outcome = self.closes_as or self.txn.outcome
+        self._do("close")
 
     def _end(self, name, outcome):
         try:
@@ -97,16 +108,22 @@ def records(count):
 
 
 def run(producer, count, run_id="run", skipped=0, **changes):
-    report = send.Report("topic", "id", run_id, skipped)
-    send._send_all(cast(Any, producer), records(count), plan(**changes), report, None)
+    report = Report("topic", "id", run_id, skipped)
+    send_all(producer, records(count), report, **changes)
     return report
+
+
+def send_all(producer, lines, report, **changes):
+    one = cast(Any, producer)
+    with send._closing(one, report):
+        send._send_all(one, lines, plan(**changes), report, None)
 
 
 def test_records_are_cut_into_transactions_of_the_size_asked_for():
     producer = FakeProducer()
     report = run(producer, 5)
     names = [entry[0] for entry in producer.log]
-    assert names == ["begin", "send", "send", "commit"] * 2 + ["begin", "send", "commit"]
+    assert names == [*["begin", "send", "send", "commit"] * 2, "begin", "send", "commit", "close"]
     assert report.transactions["committed"] == 3
     assert report.partitions == {"topic-0": [0, 4]}
 
@@ -125,30 +142,86 @@ def test_only_the_last_transaction_is_left_open():
     assert (report.transactions["committed"], report.transactions["open"]) == (1, 1)
 
 
+TIMED_OUT, LOST = KafkaTimeoutError("timed out"), CommitOutcomeUnknownError("lost")
+COMMITTED = IllegalStateError("the commit was carried out")
+
+
 @pytest.mark.parametrize(
-    ("fails", "counted"),
+    ("fails", "ends_as", "closes_as", "counted", "raised"),
     [
-        ({"commit": KafkaError("no")}, "aborted"),
-        ({"commit": CommitOutcomeUnknownError("lost")}, "unknown"),
-        ({"commit": KafkaError("no"), "abort": CommitOutcomeUnknownError("lost")}, "unknown"),
-        ({"commit": KafkaError("no"), "abort": KafkaError("no")}, "open"),
-        ({"send": KeyboardInterrupt()}, "aborted"),
+        ({"commit": TIMED_OUT}, None, None, "aborted", TIMED_OUT),
+        ({"commit": LOST}, None, None, "unknown", LOST),
+        ({"commit": TIMED_OUT, "abort": LOST}, None, None, "unknown", LOST),
+        ({"commit": TIMED_OUT, "abort": TIMED_OUT}, None, "unknown", "unknown", LOST),
+        ({"commit": TIMED_OUT, "abort": TIMED_OUT}, None, "aborted", "aborted", TIMED_OUT),
+        ({"commit": TIMED_OUT, "abort": TIMED_OUT}, None, "committed", "committed", TIMED_OUT),
+        ({"commit": TIMED_OUT, "abort": COMMITTED}, "committed", None, "committed", TIMED_OUT),
+        ({"commit": KeyboardInterrupt(), "abort": LOST}, None, None, "unknown", LOST),
+        ({"send": KeyboardInterrupt()}, None, None, "aborted", KeyboardInterrupt()),
+        ({"send": TIMED_OUT, "abort": TIMED_OUT}, None, None, "open", TIMED_OUT),
+        # After several Ctrl-C the commit may be on its way, and succeed after the process's end.
+        (
+            dict.fromkeys(("commit", "abort", "close"), KeyboardInterrupt()),
+            None,
+            None,
+            "unknown",
+            LOST,
+        ),
+        (
+            dict.fromkeys(("send", "abort", "close"), KeyboardInterrupt()),
+            None,
+            None,
+            "open",
+            KeyboardInterrupt(),
+        ),
     ],
 )
-def test_a_failure_is_counted_as_what_became_of_the_transaction(fails, counted):
-    report = send.Report("topic", "id", "run")
-    with pytest.raises(type(next(iter(fails.values())))):
-        send._send_all(cast(Any, FakeProducer(fails)), records(2), plan(), report, None)
-    assert report.transactions[counted] == 1
-    assert sum(report.transactions.values()) == 1
+def test_a_failure_is_counted_once_as_what_became_of_the_transaction(
+    fails, ends_as, closes_as, counted, raised
+):
+    report = Report("topic", "id", "run")
+    with pytest.raises(type(raised)) as told:
+        send_all(FakeProducer(fails, ends_as, closes_as), records(2), report)
+    assert type(told.value) is type(raised)
+    ended = dict.fromkeys(("committed", "aborted", "open", "unknown"), 0)
+    assert report.transactions == {**ended, counted: 1}
+    assert report.records == (2 if counted == "committed" else 0)
+    assert report.partitions == ({"topic-0": [0, 1]} if counted == "committed" else {})
 
 
-def test_a_commit_that_was_carried_out_after_all_is_counted_as_committed():
-    fails = {"commit": KafkaError("timed out"), "abort": KafkaError("the commit was carried out")}
-    producer, report = FakeProducer(fails, ends_as="committed"), send.Report("topic", "id", "run")
-    with pytest.raises(KafkaError, match="timed out"):
-        send._send_all(cast(Any, producer), records(2), plan(), report, None)
-    assert report.transactions == {"committed": 1, "aborted": 0, "open": 0, "unknown": 0}
+def test_an_unknown_outcome_names_the_records_and_both_ways_to_go_on():
+    producer, report = FakeProducer({"commit": LOST}), Report("topic", "id", "run", skipped=7)
+    with pytest.raises(CommitOutcomeUnknownError) as told:
+        send_all(producer, records(2), report)
+    assert "records 8 to 9" in str(told.value)
+    assert "(lost)" in str(told.value)
+    assert (
+        "if they are in, go on with --skip 9, otherwise with --skip 7" in str(told.value).lower()
+    )
+    assert told.value.__cause__ is LOST
+
+
+def test_a_transaction_that_could_not_be_aborted_has_the_reason_in_a_note():
+    error = KafkaError("no")
+    fails = {"send": error, "abort": KafkaError("broken")}
+    with pytest.raises(KafkaError):
+        send_all(FakeProducer(fails), records(2), Report("topic", "id", "run"))
+    assert error.__notes__ == ["The transaction could not be aborted: broken"]
+
+
+def test_an_interrupt_while_a_transaction_is_counted_does_not_count_it_twice(monkeypatch):
+    count_last = Report.count_last
+
+    def interrupted(self, **how):
+        count_last(self, **how)
+        if not how:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Report, "count_last", interrupted)
+    report = Report("topic", "id", "run")
+    with pytest.raises(KeyboardInterrupt):
+        send_all(FakeProducer(), records(2), report)
+    assert (report.records, report.transactions["committed"]) == (2, 1)
 
 
 def test_a_full_chunk_is_sent_before_the_next_one_is_read():
@@ -159,7 +232,7 @@ def test_a_full_chunk_is_sent_before_the_next_one_is_read():
             seen.append([entry[0] for entry in producer.log].count("commit"))
             yield None, b"%d" % number
 
-    send._send_all(cast(Any, producer), slow_lines(), plan(), send.Report("t", "id", "run"), None)
+    send_all(producer, slow_lines(), Report("t", "id", "run"))
     assert seen == [0, 0, 1, 1]
 
 
@@ -175,11 +248,11 @@ def test_lines_lose_their_ends_and_give_keys_where_a_separator_is_named():
 
 @pytest.mark.parametrize("line", [b"plain\n", b"\n"])
 def test_a_line_without_the_separator_is_refused_by_its_number(line):
-    producer, report = FakeProducer(), send.Report("topic", "id", "run")
+    producer, report = FakeProducer(), Report("topic", "id", "run")
     lines = send._lines(io.BytesIO(b"a:1\nb:2\nc:3\n" + line), ":")
     with pytest.raises(click.UsageError, match=r"line 4 has no ':' between key and value"):
-        send._send_all(cast(Any, producer), lines, plan(), report, None)
-    assert [entry[0] for entry in producer.log] == ["begin", "send", "send", "commit"]
+        send_all(producer, lines, report)
+    assert [entry[0] for entry in producer.log] == ["begin", "send", "send", "commit", "close"]
 
 
 def test_each_record_carries_an_id_of_its_own_beside_the_headers_asked_for():
@@ -254,7 +327,7 @@ def test_wrong_usage_is_told_in_a_line_without_a_trace(arguments, code, told, mo
 
 
 def test_the_closing_line_is_json_that_names_every_outcome():
-    line = json.loads(send.Report("topic", "id", "run").line(KafkaError("why")))
+    line = json.loads(Report("topic", "id", "run").line(KafkaError("why")))
     assert line["transactions"] == {"committed": 0, "aborted": 0, "open": 0, "unknown": 0}
     # The text goes to standard error alone.
     assert line["error"] == "KafkaError"

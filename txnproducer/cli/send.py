@@ -1,25 +1,20 @@
 """`txnproducer send`: write lines or generated records in transactions; say what became of them.
 
-Owns: where the records come from, how they are cut into transactions, the closing JSON line. Must
-not know: how a transaction works.
+Owns: where the records come from, how they are cut into transactions. Must not know: how a
+transaction works, what is told of it.
 
 Rules:
 * Standard output carries one JSON line, whatever happens; everything for people goes to standard
   error.
-* What the JSON line calls committed was committed: a transaction whose commit is in doubt is
-  counted as unknown.
 * Each record carries an id of its own in a header, so that `verify` finds a lost or doubled record
   whatever its key and value are. An id is the run's, which is random unless given, and the number
   of the record in the input.
-* A run that was broken off says how to go on: `--skip` leaves out what is in, `--run-id` goes on
-  with the same ids.
 * An option or an argument that would have no effect is refused.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import signal
@@ -27,8 +22,8 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -37,14 +32,13 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from txnproducer._core.results import FutureRecordMetadata
 from txnproducer.admin import partition_count
-from txnproducer.cli._common import cluster_options, read_settings, refuse_twice
+from txnproducer.cli._common import cluster_options, reach, read_settings, refuse_twice
 from txnproducer.cli._readback import ID_HEADER
+from txnproducer.cli._send_report import LastTransaction, Report
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
-from txnproducer.transaction import Transaction
 
 Record = tuple[bytes | None, bytes | None]
 
@@ -56,50 +50,7 @@ _EFFECTS = (
     ("seed", "abort_ratio", True),
 )
 _QUESTION_S = 5.0
-
-
-@dataclass
-class Report:
-    """What has become of the records so far."""
-
-    topic: str
-    transactional_id: str
-    run_id: str
-    skipped: int = 0
-    records: int = 0
-    transactions: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("committed", "aborted", "open", "unknown"), 0)
-    )
-    partitions: dict[str, list[int]] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
-
-    def note_committed(self, futures: list[FutureRecordMetadata]) -> None:
-        """Count a transaction as committed, and note the offsets of its records."""
-        self.transactions["committed"] += 1
-        for future in futures:
-            metadata = future.result(0)
-            place = f"{metadata.topic}-{metadata.partition}"
-            first_last = self.partitions.setdefault(place, [metadata.offset, metadata.offset])
-            first_last[0] = min(first_last[0], metadata.offset)
-            first_last[1] = max(first_last[1], metadata.offset)
-
-    def line(self, error: BaseException | None) -> str:
-        """Return the closing JSON line."""
-        seconds = time.monotonic() - self.began
-        return json.dumps(
-            {
-                "topic": self.topic,
-                "transactional_id": self.transactional_id,
-                "run_id": self.run_id,
-                "records": self.records,
-                "transactions": self.transactions,
-                "partitions": dict(sorted(self.partitions.items())),
-                "seconds": round(seconds, 3),
-                "records_per_s": round(self.records / seconds) if seconds > 0 else 0,
-                # Its text goes to standard error, and is not printed twice.
-                "error": None if error is None else type(error).__name__,
-            }
-        )
+_CLOSE_S = 10.0
 
 
 def new_run_id() -> str:
@@ -171,7 +122,6 @@ def _send_all(
             is_open_end=is_open_end,
             is_aborted=dice.random() < plan.abort_ratio,
         )
-        report.records += len(chunk)
         if progress is not None and task is not None:
             progress.update(task, completed=report.records)
         chunk = following if plan.is_left_open else next(chunks, None)
@@ -188,43 +138,59 @@ def _send_one(
 ) -> None:
     txn = producer.transaction()
     txn.__enter__()  # no block: --leave-open must be able to leave it without an end
+    # Counted at its end, or where the run is broken off; so that no interrupt counts it twice.
+    last = report.last = LastTransaction(txn, len(chunk))
     try:
-        futures = []
         for number, (key, value) in enumerate(chunk, report.skipped + report.records):
             record_id = (ID_HEADER, f"{report.run_id}-{number}".encode())
             headers = (*plan.headers, record_id)
-            futures.append(producer.send(report.topic, value, key, headers, plan.partition))
+            last.futures.append(producer.send(report.topic, value, key, headers, plan.partition))
             if plan.rate:
                 time.sleep(1 / plan.rate)
         if is_open_end:
             producer.flush()
-            for future in futures:
+            for future in last.futures:
                 future.result(0)
-            report.transactions["open"] += 1
-        elif is_aborted:
+            return
+        if is_aborted:
             producer.flush()  # so that readers at read_uncommitted have something to see
             producer.abort_transaction()
-            report.transactions["aborted"] += 1
         else:
+            last.is_commit_tried = True
             producer.commit_transaction()
-            report.note_committed(futures)
-    except BaseException as error:
-        _give_up(producer, txn, report, error)
+        report.count_last()
+    except BaseException:
+        if txn.outcome == "open":
+            try:
+                producer.abort_transaction()
+            except Exception as failure:  # noqa: BLE001 - the first error is the one to show
+                last.abort_failure = failure
         raise
 
 
-def _give_up(
-    producer: TransactionalProducer, txn: Transaction, report: Report, error: BaseException
-) -> None:
-    """Abort what is open after a failure; the report says how it ended, as far as it is known."""
-    if txn.outcome == "open":
-        try:
-            producer.abort_transaction()
-        except Exception as failure:  # noqa: BLE001 - the first error is the one to show
-            # It may have found that the commit was carried out after all: the outcome tells.
-            if txn.outcome == "open":
-                error.add_note(f"The transaction could not be aborted: {failure}")
-    report.transactions[txn.outcome] += 1
+@contextmanager
+def _closing(producer: TransactionalProducer, report: Report) -> Iterator[None]:
+    """Close the producer at the end, unless the last transaction is left open.
+
+    A failure is raised after that: how the last transaction has ended is certain only then.
+
+    Raises:
+        CommitOutcomeUnknownError: in place of the failure, if a commit's outcome is unknown.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # A second interrupt ends the wait; the first one is raised.
+        with suppress(KeyboardInterrupt, SystemExit):
+            producer.close(timeout=_CLOSE_S)
+        unknown = report.break_off(error)
+        if unknown is not None:
+            raise unknown from error
+        raise
+    if report.last is None:
+        producer.close(timeout=_CLOSE_S)
+    else:
+        report.count_last()
 
 
 def _leave(line: str) -> NoReturn:
@@ -389,9 +355,9 @@ def command(
         _run(config, itertools.islice(records, skip, None), plan, report)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            click.echo(f"Interrupted: {_told(report)}", err=True)
+            click.echo(f"Interrupted: {report.told}", err=True)
         if report.records and not report.transactions["unknown"]:
-            click.echo(_going_on(report), err=True)
+            click.echo(report.going_on(), err=True)
         click.echo(report.line(error))
         raise
     finally:
@@ -415,14 +381,6 @@ def _on_sigterm(signum: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + signum)  # as a shell reports it
 
 
-def _going_on(report: Report) -> str:
-    done = report.skipped + report.records
-    return (
-        f"The first {done} records are dealt with. To go on, add --skip {done} --run-id"
-        f" {report.run_id}; the same command would write them again."
-    )
-
-
 def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: Report) -> None:
     console = Console(stderr=True)
     with ExitStack() as stack:
@@ -432,8 +390,9 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
             progress = stack.enter_context(
                 Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
             )
+        reach(config)
         producer = TransactionalProducer.from_config(config)
-        try:
+        with _closing(producer, report):
             producer.init_transactions()
             is_new = _partition_count(config, report.topic) == 0
             _send_all(producer, records, plan, report, progress)
@@ -443,9 +402,6 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
                     f" partition{'s' if made > 1 else ''}.",
                     err=True,
                 )
-        finally:
-            if not report.transactions["open"]:
-                producer.close(timeout=10)
 
 
 def _partition_count(config: ProducerConfig, topic: str) -> int | None:
@@ -456,14 +412,3 @@ def _partition_count(config: ProducerConfig, topic: str) -> int | None:
         return partition_count(servers, topic, _QUESTION_S, **security) or 0
     except KafkaError:
         return None  # a lack of rights, say; nothing depends on it
-
-
-def _told(report: Report) -> str:
-    ended = report.transactions
-    if ended["unknown"]:
-        return "whether the open transaction was committed is not known; run `txnproducer verify`."
-    if ended["open"]:
-        return "the open transaction could not be aborted; the broker does it at its time-out."
-    if ended["aborted"]:
-        return "the open transaction was aborted; what was committed before stays."
-    return "no transaction was open; what was committed before stays."
