@@ -225,6 +225,9 @@ class CoreHarness:
         self.run_until(is_done, until_ms=end_ms)
         return is_done()
 
+    def refuse_in_fork(self) -> None:
+        """Refuse nothing: this is no fork."""
+
     # --- the application's calls
     # ------------------------------------------------------------------
 

@@ -51,9 +51,14 @@ CALLS = {
     "the block's end": lambda x: x.block.__exit__(None, None, None),
     "future.result": lambda x: x.future.result(),
     "future.exception": lambda x: x.future.exception(),
+    "future.done": lambda x: x.future.done(),
     "future of send_batch": lambda x: x.rows.result(),
+    "done of send_batch": lambda x: x.rows.done(),
+    "errors of send_batch": lambda x: x.rows.errors(),
+    "transaction_state": lambda x: x.one.transaction_state,
     "participant.send": lambda x: x.participant.send("topic", b"value"),
     "participant.receipt": lambda x: x.participant.receipt(),
+    "participant.transaction_state": lambda x: x.participant.transaction_state,
     "participant.metrics": lambda x: x.participant.metrics(),
 }
 
@@ -145,6 +150,14 @@ def test_every_call_is_refused_while_another_thread_had_the_lock(inherited):
 
 def test_a_future_that_was_done_keeps_its_result(inherited):
     assert in_child(lambda: inherited.done.result(0).topic) == "topic"
+    assert in_child(inherited.done.done)
+
+
+def test_what_shows_an_inherited_object_refuses_nothing(inherited):
+    told = in_child(lambda: [repr(x) for x in (inherited.one, inherited.future, inherited.rows)])
+    assert told[0] == "<TransactionalProducer 'txn' forked>"
+    assert "pending" in told[1]
+    assert "pending" in told[2]
 
 
 def test_an_exception_in_a_block_goes_on_with_a_note(inherited):

@@ -249,6 +249,15 @@ class IoThread:
             if wait.is_done():
                 wait.wake()
 
+    def refuse_in_fork(self) -> None:
+        """Refuse to wait, or to be asked for an end, where the loop's thread does not exist.
+
+        Raises:
+            ForkedProducerError: this process is a fork of the one that made this.
+        """
+        if self._is_forked:
+            raise _advice.forked("wait for a result")
+
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
         """Block until `is_done()`, the time-out, or the end of the thread.
 
@@ -263,7 +272,7 @@ class IoThread:
             WaitInCallbackError: called in a delivery callback, which would wait for itself.
             ForkedProducerError: called in a fork, where the loop's thread does not exist.
         """
-        self._refuse_in_fork()
+        self.refuse_in_fork()
         refuse_reentry(self.lock, "result")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         wait = _Wait(is_done)
@@ -282,7 +291,7 @@ class IoThread:
 
     def _wait(self, wait: _Wait, deadline: float | None) -> bool:
         while True:
-            self._refuse_in_fork()  # a signal handler may have forked during the sleep
+            self.refuse_in_fork()  # a signal handler may have forked during the sleep
             with self.lock:
                 if wait.is_done():
                     return True
@@ -389,10 +398,6 @@ class IoThread:
     @property
     def _is_forked(self) -> bool:
         return os.getpid() != self._pid
-
-    def _refuse_in_fork(self) -> None:
-        if self._is_forked:
-            raise _advice.forked("wait for a result")
 
     def _force(self) -> None:
         with self.lock:

@@ -134,7 +134,13 @@ class RecordWriter(_UsualSender):
 
     @property
     def transaction_state(self) -> str:
-        """The name of the transaction state at this moment, for logs and tests: "READY" ..."""
+        """The name of the transaction state at this moment, for logs and tests: "READY" ...
+
+        Raises:
+            ForkedProducerError: this process is a fork; it cannot learn of a change.
+        """
+        if self._refusal is _advice.forked:
+            raise self._refusal("read transaction_state")
         manager = self._core.transaction_manager
         return "UNINITIALIZED" if manager is None else manager.state.name
 
@@ -504,7 +510,8 @@ class RecordWriter(_UsualSender):
     def __repr__(self) -> str:
         config = self._config
         name = config.transactional_id or config.client_id
-        return f"<{type(self).__name__} {name!r} {self.transaction_state}>"
+        state = "forked" if self._refusal is _advice.forked else self.transaction_state
+        return f"<{type(self).__name__} {name!r} {state}>"
 
     # --- how calls wait ------------------------------------------------------------------------
 

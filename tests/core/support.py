@@ -44,6 +44,8 @@ class NoWaiting:
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
         return is_done()
 
+    def refuse_in_fork(self) -> None: ...
+
 
 def make_batch(
     record_count: int = 1,

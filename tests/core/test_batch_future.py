@@ -41,6 +41,8 @@ class NoWaiter:
         self.timeouts.append(timeout_s)
         return is_done()
 
+    def refuse_in_fork(self): ...
+
 
 def in_transaction(**settings):
     harness = CoreHarness(linger_ms=10, topics={"topic": 3}, **settings)

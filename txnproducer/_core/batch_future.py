@@ -151,7 +151,17 @@ class FutureBatchMetadata:
         return self._row_count
 
     def done(self) -> bool:
-        """Return whether every record was delivered or has failed."""
+        """Return whether every record was delivered or has failed.
+
+        Raises:
+            ForkedProducerError: one had not at the fork that has made this process.
+        """
+        if self._has_ended():
+            return True
+        self._waiter.refuse_in_fork()
+        return False
+
+    def _has_ended(self) -> bool:
         # What has ended stays ended: one look at each batch, however often this is asked. (Two
         # threads that ask at once may look twice.)
         count = self._done_count
@@ -186,7 +196,7 @@ class FutureBatchMetadata:
         Raises:
             KafkaTimeoutError: not yet; the records are still on their way.
         """
-        if not self.done() and not self._waiter.wait_until(self.done, timeout):
+        if not self._has_ended() and not self._waiter.wait_until(self._has_ended, timeout):
             waited = "" if timeout is None else f" within {timeout:g} s"
             raise KafkaTimeoutError(
                 f"{len(self._pieces) - self._done_count} batches of {self._row_count} records for"
@@ -197,7 +207,13 @@ class FutureBatchMetadata:
         return errors[min(errors)] if errors else None
 
     def errors(self) -> dict[int, KafkaError]:
-        """Return the error of each row that has failed by now; it does not wait."""
+        """Return the error of each row that has failed by now; it does not wait.
+
+        Raises:
+            ForkedProducerError: some records had not ended at the fork that has made this process.
+        """
+        if not self._has_ended():
+            self._waiter.refuse_in_fork()
         failed: dict[int, KafkaError] = {}
         for piece in self._pieces:
             if not _may_have_failed(piece.taken.result):
@@ -210,7 +226,7 @@ class FutureBatchMetadata:
         return failed
 
     def __repr__(self) -> str:
-        state = "ended" if self.done() else "pending"
+        state = "ended" if self._has_ended() else "pending"
         return f"<FutureBatchMetadata of {self._row_count} records for {self._topic!r} {state}>"
 
 

@@ -86,6 +86,10 @@ class Waiter(Protocol):
         """Block until `is_done()` or the time-out; return what it says last. Ctrl-C interrupts."""
         ...
 
+    def refuse_in_fork(self) -> None:
+        """Raise `ForkedProducerError` in a fork, where nothing completes any more."""
+        ...
+
 
 class Dice(Protocol):
     """A source of randomness; a `random.Random`, seeded in the simulator and in tests."""

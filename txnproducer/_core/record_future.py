@@ -62,7 +62,17 @@ class FutureRecordMetadata:
         self._value_size = value_size
 
     def done(self) -> bool:
-        """Return whether the record was delivered or has failed, and its callback has run."""
+        """Return whether the record was delivered or has failed, and its callback has run.
+
+        Raises:
+            ForkedProducerError: it had not at the fork that has made this process.
+        """
+        if self._has_ended():
+            return True
+        self._result.waiter.refuse_in_fork()
+        return False
+
+    def _has_ended(self) -> bool:
         result, index = self._result, self._index
         # Whether it is done first: what is split is done only when its parts are there.
         while result.is_done:
@@ -97,7 +107,8 @@ class FutureRecordMetadata:
         Raises:
             KafkaTimeoutError: not yet; the record is still on its way.
         """
-        if not self.done() and not self._result.waiter.wait_until(self.done, timeout):
+        has_ended = self._has_ended
+        if not has_ended() and not self._result.waiter.wait_until(has_ended, timeout):
             place = self._result.topic_partition
             waited = "" if timeout is None else f" within {timeout:g} s"
             raise KafkaTimeoutError(
@@ -130,6 +141,6 @@ class FutureRecordMetadata:
     def __repr__(self) -> str:
         topic, partition = self._result.topic_partition
         state = "pending"
-        if self.done():
+        if self._has_ended():
             state = "delivered" if self.error is None else f"failed: {self.error}"
         return f"<FutureRecordMetadata {topic}-{partition} {state}>"

@@ -265,3 +265,6 @@ class Process:
         if timeout_s == 0:
             return is_done()
         raise IllegalStateError("a simulated application does not block")
+
+    def refuse_in_fork(self) -> None:
+        """Refuse nothing: a simulated application does not fork."""
