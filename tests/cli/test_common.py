@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 import pytest
 from click.testing import CliRunner
 
+from txnproducer.cli import main
 from txnproducer.cli._common import cluster_options, read_settings
 
 
@@ -99,3 +102,17 @@ def test_a_line_that_is_no_setting_is_named_by_its_number_and_not_shown(tmp_path
 def test_all_secrets_among_the_arguments_are_named():
     done = run("-X", "ssl.password=a", "-X", "sasl.plain.password=b")
     assert "shows sasl.plain.password, ssl.password to everybody" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["send", "verify", "sink-status"])
+def test_a_port_that_nobody_listens_on_is_told_without_calls_of_python(command):
+    topic = ["a-sink", "--ledger-topic", "t"] if command == "sink-status" else ["-t", "t"]
+    limit = ["-X", "max.block.ms=300"]
+    done = CliRunner().invoke(main, [command, "-b", "127.0.0.1:1", *limit, *topic], input="a\n")
+    assert done.exit_code == 3
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("Error: the cluster did not answer within 300 ms: no connection (")
+    assert "127.0.0.1:1" in error
+    assert "()" not in error
+    if command == "send":
+        assert json.loads(done.stdout)["error"] == "KafkaTimeoutError"

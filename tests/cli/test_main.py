@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from txnproducer import errors
+from txnproducer import _advice, errors
 from txnproducer.cli import main
 from txnproducer.cli.main import SUBCOMMANDS, Subcommand, exit_code_for
 
@@ -74,6 +75,27 @@ def test_an_error_of_kafka_is_a_line_and_no_stack_trace(failing):
     result = run("fail")
     assert result.stderr == "Error: another producer took over\nThe logs were kept.\n"
     assert result.stdout == ""
+
+
+DEAD = errors.DisconnectError("cannot connect to 127.0.0.1:1 (Connection refused)")
+CALLS = ["init_transactions", "commit_transaction", "abort_transaction"]
+
+
+@pytest.mark.parametrize("tries", [(), ((DEAD,), True), ((DEAD,), False)])
+@pytest.mark.parametrize("call", [*CALLS, "flush"])
+def test_a_time_out_names_no_call_of_python_and_does_not_go_on(failing, call, tries):
+    if call == "flush":
+        error = _advice.flush_timed_out(5, *tries)
+    else:
+        error = _advice.timed_out(call, 5, *tries)
+    failing(error)
+    told = run("fail").stderr
+    assert "()" not in told
+    assert f"{call} did not" not in told
+    assert re.search(r"[Gg]oes on|go on", told) is None
+    assert "This command has ended" in told
+    assert (str(DEAD) in told) is bool(tries)
+    assert told.endswith(".\n")
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), click.Abort()])

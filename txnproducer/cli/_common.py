@@ -21,11 +21,12 @@ from typing import Any, TypeVar
 
 import click
 
+from txnproducer._core.failed_tries import also, caused_by, in_words
 from txnproducer.config import ProducerConfig
 from txnproducer.config._java_security import JAVA_SECURITY_KEYS
 from txnproducer.config._settings import SETTINGS
 from txnproducer.config._unsupported import CONSUMER_KEYS
-from txnproducer.errors import InvalidTopicError, TopicAuthorizationError
+from txnproducer.errors import InvalidTopicError, KafkaTimeoutError, TopicAuthorizationError
 from txnproducer.producer import TransactionalProducer
 
 BOOTSTRAP_VARIABLE = "TXNPRODUCER_BOOTSTRAP"
@@ -121,11 +122,18 @@ def reach(config: ProducerConfig) -> None:
     """
     wait_ms = min(config.max_block_ms, _LONGEST_REACH_MS)
     plain = config.replace(transactional_id=None, max_block_ms=wait_ms)
-    with (
-        TransactionalProducer.from_config(plain) as producer,
-        suppress(InvalidTopicError, TopicAuthorizationError),
-    ):
-        producer.partitions_for(_NO_TOPIC)
+    try:
+        with (
+            TransactionalProducer.from_config(plain) as producer,
+            suppress(InvalidTopicError, TopicAuthorizationError),
+        ):
+            producer.partitions_for(_NO_TOPIC)
+    except KafkaTimeoutError as error:
+        # Its text is about a topic that nobody has asked for.
+        cause, tries = error.__cause__, error.causes
+        why = also(tries) if cause is None else f": {in_words(tries)}"
+        text = f"the cluster did not answer within {wait_ms} ms{why}"
+        raise caused_by(KafkaTimeoutError(text), tries) from cause
 
 
 def _from_file(path: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -56,6 +57,18 @@ _EXIT_CODES = {
     "fix": EXIT_FATAL,
     "unknown": EXIT_UNKNOWN,
 }
+
+_ENDED = "This command has ended, and with it the attempt"
+# A time-out names calls of Python, and says that they go on. Nothing of them goes on once a
+# command has ended.
+_PLAIN = (
+    (r"It goes on in the background: call \w+\(\) again to wait for it, or close\(\)", _ENDED),
+    (r"They go on; call flush\(\) again to wait for them", _ENDED),
+    (r"\. abort_transaction\(\) gives up instead; .* may stay unknown", ""),
+    (r"\binit_transactions did not finish", "getting the transactional id ready did not finish"),
+    (r"\b(commit|abort)_transaction did not finish", r"the \1 did not finish"),
+    (r"\bflush did not finish", "the delivery of the records did not finish"),
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +162,10 @@ class LazyGroup(click.Group):
 
 def _lines(error: KafkaError) -> str:
     notes = getattr(error, "__notes__", [])
-    return "\n".join([str(error), *notes])
+    text = "\n".join([str(error), *notes])
+    for call, plain in _PLAIN:
+        text = re.sub(call, plain, text)
+    return text
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
