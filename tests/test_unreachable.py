@@ -14,7 +14,12 @@ import pytest
 from tests.wire import answers
 from tests.wire.fake_broker import FakeBroker
 from txnproducer import TransactionalProducer
-from txnproducer.errors import DisconnectError, InvalidConfigurationError, KafkaTimeoutError
+from txnproducer.errors import (
+    DisconnectError,
+    InvalidConfigurationError,
+    KafkaTimeoutError,
+    SaslAuthenticationError,
+)
 
 LOGGER = "txnproducer._core.failed_tries"
 # The usual time, and the one that suffices if the machine is busy.
@@ -95,6 +100,37 @@ def test_a_refused_port_is_told_in_a_warning_and_by_the_time_out(closed_port, ca
     assert f"127.0.0.1:{closed_port}" in warning.getMessage()
     again = pickle.loads(pickle.dumps(error))
     assert str(again.causes[0]) == str(error.causes[0])
+
+
+def test_a_refused_login_names_the_broker_and_is_not_said_to_be_tried_again(caplog):
+    caplog.set_level(logging.WARNING, "txnproducer")
+
+    def refuse(api_key, correlation_id, request):
+        if api_key == 17:
+            return answers.sasl_handshake(correlation_id)
+        return answers.sasl_authenticate(correlation_id, 58, "wrong password")
+
+    with FakeBroker(refuse) as one, FakeBroker(refuse) as other:
+        servers = [one.address, other.address]
+        with (
+            TransactionalProducer(
+                servers,
+                "txn",
+                security_protocol="SASL_PLAINTEXT",
+                sasl_mechanism="PLAIN",
+                sasl_plain_username="me",
+                sasl_plain_password="secret",
+            ) as producer,
+            pytest.raises(SaslAuthenticationError) as told,
+        ):
+            producer.init_transactions()
+    warned = [r.getMessage() for r in caplog.records if r.name == LOGGER]
+    text = "the broker refused the PLAIN login: wrong password"
+    assert sorted(each.partition(" (")[0] for each in warned) == sorted(
+        f"{server}: {text}" for server in servers
+    )
+    assert any(f"{server}: {text}" in str(told.value) for server in servers)
+    assert "trying again" not in caplog.text
 
 
 def test_a_web_server_is_no_broker(web_port):

@@ -17,6 +17,7 @@ from tests.wire.fake_broker import HANG_UP, FakeBroker, silence
 from txnproducer._protocol import messages as m
 from txnproducer._protocol.events import ConnectionState, ResponseFailure
 from txnproducer._wire import kafka_python as kp
+from txnproducer._wire.connector import Connector
 from txnproducer.errors import (
     DisconnectError,
     IllegalSaslStateError,
@@ -176,6 +177,24 @@ def test_a_listener_that_never_answers_is_given_up_in_time(drive: Open) -> None:
     assert address in str(end.error)
 
 
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_a_silent_peer_is_told_in_one_text_whoever_tells_it(
+    drive: Open, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """The attempt itself or, a moment later, the loop; a text that changes is logged again."""
+    given = {"security_protocol": protocol, "socket_connection_setup_timeout_ms": 200}
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        with monkeypatch.context() as patch:
+            patch.setattr("txnproducer._wire.links._GRACE_MS", 60_000)
+            by_attempt = drive(address, **given).fail_to_connect()
+        monkeypatch.setattr(Connector, "collect", lambda connector: None)
+        by_loop = drive(address, **given).fail_to_connect()
+    assert str(by_attempt.error) == str(by_loop.error)
+    assert type(by_attempt.error) is type(by_loop.error) is KafkaTimeoutError
+    assert str(by_loop.error).startswith(f"no connection to {address} within ")
+
+
 def test_a_broker_that_hangs_up_during_the_handshake_is_tried_again(drive: Open) -> None:
     with FakeBroker(hang_up_after=0) as broker:
         driver = drive(broker.address)
@@ -224,10 +243,18 @@ def test_a_login_is_part_of_connecting(drive: Open) -> None:
 def test_a_wrong_password_is_a_refusal_in_the_brokers_words(drive: Open) -> None:
     with FakeBroker(sasl_broker(error=58, message="Invalid username or password")) as broker:
         end = drive(broker.address, **PLAIN).fail_to_connect()
+        assert str(end.error).startswith(f"{broker.address}: the broker refused the PLAIN login: ")
     assert end.state is REFUSED
     assert isinstance(end.error, SaslAuthenticationError)
     assert "Invalid username or password" in str(end.error)
     assert "secret" not in str(end.error)
+
+
+def test_a_broken_answer_to_a_login_names_the_address(drive: Open) -> None:
+    with FakeBroker(lambda api_key, correlation_id, request: b"\0" * 40) as broker:
+        end = drive(broker.address, **PLAIN).fail_to_connect()
+        assert str(end.error).startswith(f"{broker.address}: the answer to SaslHandshakeRequest ")
+    assert end.state is LOST
 
 
 def test_a_mechanism_that_is_not_offered_is_a_refusal(drive: Open) -> None:

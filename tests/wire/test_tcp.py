@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
 
 import pytest
 
-from txnproducer._wire.tcp import BufferSizes, open_tcp
-from txnproducer.errors import DisconnectError
+from txnproducer._wire.tcp import BufferSizes, open_tcp, with_address
+from txnproducer.errors import (
+    DisconnectError,
+    KafkaError,
+    KafkaTimeoutError,
+    SaslAuthenticationError,
+    TopicAuthorizationError,
+)
 
 
 def test_addresses_that_a_name_server_rotates_make_one_text(monkeypatch):
@@ -27,3 +34,34 @@ def test_addresses_that_a_name_server_rotates_make_one_text(monkeypatch):
     assert texts[0] == texts[1]
     assert "127.0.0.1: " in texts[0]
     assert "127.0.0.2: " in texts[0]
+
+
+class LockedError(SaslAuthenticationError):
+    """An error of a token provider, with a constructor of its own."""
+
+    def __init__(self, *, user: str) -> None:
+        super().__init__(f"{user} is locked")
+        self.user = user
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DisconnectError("lost", recovery="abort"),
+        KafkaTimeoutError("late"),
+        TopicAuthorizationError(topics=["a"]),
+        LockedError(user="alice"),
+    ],
+)
+def test_an_error_gets_the_address_and_keeps_all_else(error: KafkaError) -> None:
+    error.__cause__ = OSError("why")
+    before = str(error)
+    told = with_address("h:9092", error)
+    assert str(told) == f"h:9092: {before}"
+    assert type(told) is type(error)
+    assert told.__dict__ == error.__dict__
+    assert told.__cause__ is error.__cause__
+    assert str(error) == before
+    assert with_address("h:9092", told) is told
+    if not isinstance(error, LockedError):
+        assert str(pickle.loads(pickle.dumps(told))) == str(told)

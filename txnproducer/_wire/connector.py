@@ -41,7 +41,7 @@ from .handshake import (
     make_mechanism,
 )
 from .kept_threads import Job
-from .tcp import BufferSizes, open_tcp
+from .tcp import BufferSizes, open_tcp, with_address
 from .tls import is_sasl, is_tls, make_ssl_context, needs_tls, tls_error
 
 T = TypeVar("T")
@@ -201,6 +201,13 @@ class Connector:
                 if self.step is not None and not self.step.is_over:
                     self._sock.close()  # a token provider may hang; the thread uses no socket
 
+    def timed_out(self) -> KafkaTimeoutError:
+        """Return why the attempt is given up at its deadline, the same for each that tells it."""
+        return KafkaTimeoutError(
+            f"no connection to {self._address} within socket_connection_setup_timeout_ms:"
+            f" {self.doing} is under way"
+        )
+
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -208,7 +215,7 @@ class Connector:
         try:
             outcome = self._connect()
         except KafkaError as error:
-            outcome = error
+            outcome = with_address(self._address, error)
         except OSError as error:
             outcome = DisconnectError(f"cannot talk to {self._address}: {error}")
         except Exception as error:  # noqa: BLE001  (a thread's last words must reach the caller)
@@ -257,7 +264,7 @@ class Connector:
         try:
             self._speak_tls(context)
         except TimeoutError as error:
-            raise self._timed_out("TLS handshake") from error
+            raise self.timed_out() from error
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
             self.suspicion = Suspicion.WANTS_NO_TLS
             raise DisconnectError(
@@ -315,7 +322,7 @@ class Connector:
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
-            raise self._timed_out("handshake") from error
+            raise self.timed_out() from error
         except ConnectionError as error:
             raise self._hung_up(error) from error
 
@@ -370,17 +377,12 @@ class Connector:
     def _remaining_s(self) -> float:
         remaining_ms = self.deadline_ms - self._clock_ms()
         if remaining_ms <= 0:
-            raise self._timed_out("connecting")
+            raise self.timed_out()
         return remaining_ms / 1000
 
     def _hung_up(self, error: OSError | None = None) -> DisconnectError:
         why = "" if error is None else f" ({error})"
         return DisconnectError(f"{self._address} closed the connection during the handshake{why}")
-
-    def _timed_out(self, doing: str) -> KafkaTimeoutError:
-        return KafkaTimeoutError(
-            f"{doing} to {self._address} took longer than socket_connection_setup_timeout_ms"
-        )
 
 
 def is_refusal(error: KafkaError) -> bool:

@@ -47,7 +47,7 @@ from .diagnosis import Diagnoses
 from .io_calls import io_calls
 from .kept_threads import KeptThreads
 from .links import UNTIL_NEWS_MS, Backoff, Known, Link, hopeless_at_ms
-from .tcp import BufferSizes
+from .tcp import BufferSizes, with_address
 from .version_choice import choose_version
 from .wakeup import Wakeup
 
@@ -350,15 +350,7 @@ class NetworkClient:
                 if now_ms >= link.idle_at_ms(self._config.connections_max_idle_ms):
                     self._forget(connection_id, None)
             elif connector is not None and now_ms >= hopeless_at_ms(connector):
-                self._attempt_failed(
-                    connection_id,
-                    link,
-                    KafkaTimeoutError(
-                        f"no connection to {self._address(connection_id)} within "
-                        f"socket_connection_setup_timeout_ms: {connector.doing} is under way"
-                    ),
-                    now_ms,
-                )
+                self._attempt_failed(connection_id, link, connector.timed_out(), now_ms)
 
         self._due_ms = min((self._due_of(link) for link in self._links.values()), default=NEVER_MS)
 
@@ -472,6 +464,8 @@ class NetworkClient:
             return
         if connection.has_answered:
             link.failures = 0
+        if connection.id.node_id in self._nodes:
+            error = with_address(self._address(connection.id), error)
         is_cut = connection.in_flight_count > 0 and isinstance(error, DisconnectError)
         link.back_off(self._reconnects, now_ms)
         link.give_up_step(connection.login_step)

@@ -2,7 +2,7 @@
 
 Why it exists: a name has several addresses, of which some may not answer; each gets its share of
 the time, and the error names them all.
-Owns: the look-up, the sockets' options. Must not know: Kafka, TLS.
+Owns: the look-up, the sockets' options, the address in an error's text. Must not know: Kafka, TLS.
 Rules: blocks; the time left is asked before every address.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from txnproducer.errors import DisconnectError, UnknownHostError
+from txnproducer.errors import DisconnectError, KafkaError, UnknownHostError
 
 # A certain answer, unlike EAI_AGAIN. The second one is not defined everywhere.
 _NO_SUCH_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
@@ -92,3 +92,14 @@ def _connect(
         sock.close()
         raise
     return sock
+
+
+def with_address(address: str, error: KafkaError) -> KafkaError:
+    """Return an error whose text names the broker: the same one if it does, else a copy."""
+    if address in str(error):
+        return error
+    # Not the same one, which a token provider may raise again, and made without its constructor.
+    told = type(error).__new__(type(error))
+    told.__dict__.update(error.__dict__)
+    told.args, told.__cause__ = (f"{address}: {error}",), error.__cause__
+    return told
