@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,10 +17,10 @@ from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
 from tests.wire.fake_broker import HANG_UP, FakeBroker
 from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
 from txnproducer._wire.connector import ConnectSettings
-from txnproducer._wire.handshake import SaslLogin, Step
+from txnproducer._wire.handshake import SaslLogin, Step, make_mechanism
 from txnproducer._wire.links import Link
 from txnproducer._wire.reauthentication import Reauthentication
-from txnproducer.errors import DisconnectError, SaslAuthenticationError
+from txnproducer.errors import DisconnectError, InvalidConfigurationError, SaslAuthenticationError
 
 LOST = ConnectionState.DISCONNECTED
 REFUSED = ConnectionState.AUTHENTICATION_FAILED
@@ -44,13 +46,13 @@ def drive() -> Iterator[Open]:
         yield make
 
 
-def broker(lifetimes_ms: list[int] | None = None) -> FakeBroker:
+def broker(lifetimes_ms: list[int] | None = None, mechanism: str = "OAUTHBEARER") -> FakeBroker:
     """Return a broker that grants sessions of these lifetimes, then without end."""
     lifetimes = itertools.chain(lifetimes_ms or [], itertools.repeat(0))
 
     def handle(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
         if api_key == 17:
-            return answers.sasl_handshake(correlation_id, 0, ("OAUTHBEARER",))
+            return answers.sasl_handshake(correlation_id, 0, (mechanism,))
         if api_key == 36:
             return answers.sasl_authenticate(correlation_id, lifetime_ms=next(lifetimes))
         return answers.end_txn(correlation_id) if api_key == 26 else HANG_UP
@@ -133,6 +135,75 @@ def test_a_provider_that_takes_too_long_is_named_by_its_mechanism(drive: Open) -
         may_go_on.set()
 
 
+def kerberos(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> None:
+    """Put a module in gssapi's place; `step` is called where the KDC would be asked."""
+
+    class Context:
+        complete = True
+        unwrap = wrap = staticmethod(lambda *given: types.SimpleNamespace(message=b"\1\0\0\0"))
+
+        def __init__(self, **given: object) -> None: ...
+
+        def step(self, token: bytes | None) -> object:
+            return step()
+
+    module: Any = types.ModuleType("gssapi")
+    module.Name = type("Name", (), {"__init__": lambda *args, **given: None})
+    module.Name.canonicalize = lambda name, mechanism: name
+    module.NameType = types.SimpleNamespace(hostbased_service=1)
+    module.MechType = types.SimpleNamespace(kerberos=1)
+    module.SecurityContext = Context
+    monkeypatch.setitem(sys.modules, "gssapi", module)
+
+
+def test_a_moment_without_a_kdc_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at the first login nor at a renewal."""
+    calls = itertools.count()
+
+    def step() -> object:
+        if next(calls) in {0, 2}:
+            raise OSError("cannot contact any KDC for realm 'EXAMPLE.COM'")
+        return b"token"
+
+    kerberos(monkeypatch, step)
+    with broker([100, 100], mechanism="GSSAPI") as one:
+        driver = Driver(one.address, security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI")
+        driver.until(lambda: is_connected(driver))
+        driver.until(lambda: len(driver.ends()) == 2 and is_connected(driver))
+        driver.close()
+        address = one.address
+    for end in driver.ends()[:2]:
+        assert end.state is LOST
+        assert f"{address}: the GSSAPI login failed on our side, and is tried" in str(end.error)
+        assert "cannot contact any KDC" in str(end.error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "sasl_kerberos_service_name or sasl_kerberos_name required"),
+        ({"sasl_kerberos_service_name": 7}, "unsupported operand"),
+    ],
+)
+def test_a_wrong_setting_of_kerberos_is_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], says: str
+) -> None:
+    kerberos(monkeypatch, lambda: b"token")
+    with pytest.raises(InvalidConfigurationError, match=says):
+        make_mechanism("GSSAPI", settings, "h")
+
+
+def test_kerberos_without_its_package_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with broker(mechanism="GSSAPI") as one:
+        driver = Driver(one.address, security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI")
+        end = driver.fail_to_connect()
+        driver.close()
+        assert str(end.error).startswith(f"{one.address}: ")
+    assert end.state is REFUSED
+    assert "GSSAPI lib not found" in str(end.error)
+
+
 # --- the next ones ------------------------------------------------------------------------------
 
 
@@ -183,6 +254,24 @@ def test_a_provider_that_fails_at_a_renewal_costs_the_connection_and_nothing_els
     (end,) = driver.ends()
     assert end.state is LOST
     assert "the identity provider is away" in str(end.error)
+
+
+def test_a_refusal_at_a_renewal_names_the_broker_and_leaves_the_providers_error_as_it_is(
+    drive: Open,
+) -> None:
+    locked = SaslAuthenticationError("the account is locked")
+
+    def refuse() -> object:
+        raise locked
+
+    with broker([100]) as one:
+        driver = drive(one, token=Tokens(2, refuse))
+        driver.until(lambda: is_connected(driver))
+        driver.until(lambda: bool(driver.ends()))
+        (end,) = driver.ends()
+        assert str(end.error) == f"{one.address}: the account is locked"
+    assert end.state is REFUSED
+    assert str(locked) == "the account is locked"
 
 
 def test_closing_the_client_does_not_wait_for_a_provider(drive: Open) -> None:

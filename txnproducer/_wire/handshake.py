@@ -54,6 +54,8 @@ _ITERATIONS = range(4_096, 1_000_001)
 _MOST_DIGITS = 20
 # SCRAM takes two, Kerberos three or four. A mechanism leaves their number to the broker.
 _MOST_ROUNDS = 10
+# A missing package is a RuntimeError.
+_WRONG_SETTING = (KeyError, TypeError, ValueError, RuntimeError, kp.KafkaConfigurationError)
 TOKEN_PROVIDER = "sasl_oauth_token_provider"  # noqa: S105  (a setting's name)
 
 
@@ -178,9 +180,9 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
     if answer.error_code != ErrorCode.NONE:
         raise _handshake_refused(answer, login.mechanism)
 
-    mechanism = make_mechanism(login.mechanism, login.settings, login.host)
-    lifetime_ms = 0
-    rounds = 0
+    make = partial(make_mechanism, login.mechanism, login.settings, login.host)
+    mechanism = _ask_our_side(login.mechanism, make)
+    lifetime_ms = rounds = 0
     while not mechanism.is_done():
         rounds += 1
         if rounds > _MOST_ROUNDS:
@@ -245,6 +247,7 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
 
     Raises:
         InvalidConfigurationError: a setting that the mechanism needs is missing or wrong.
+        Exception: Kerberos, which is asked when GSSAPI is made, has failed.
     """
     known = ", ".join(sorted(kp.SASL_MECHANISMS))
     if name not in kp.SASL_MECHANISMS:
@@ -261,6 +264,8 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
     try:
         return kp.get_sasl_mechanism(name)(**given)
     except Exception as error:  # a mechanism raises what it likes
+        if name == "GSSAPI" and not isinstance(error, _WRONG_SETTING):
+            raise
         missing = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
         raise InvalidConfigurationError(f"sasl_mechanism {name}: {missing}") from error
 
@@ -312,8 +317,8 @@ class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
         return extensions
 
 
-def _ask_our_side(name: str, step: Callable[[], bytes]) -> bytes:
-    """Run the step that makes our next message; it may call a token provider, or Kerberos.
+def _ask_our_side(name: str, step: Callable[[], T]) -> T:
+    """Run a step that may call a token provider, or Kerberos.
 
     A setting is to be mended by the user. Anything else may pass by itself: an identity provider
     that cannot be reached, a ticket that is about to be renewed.
