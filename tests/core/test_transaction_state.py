@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -75,6 +76,20 @@ def test_each_pair_of_states_is_legal_or_changes_nothing(source, target):
     with pytest.raises(IllegalStateError, match=f"{source.name} to {target.name}"):
         machine.transition_to(target, error)
     assert (machine.state, machine.last_error) == (source, earlier)
+
+
+@pytest.mark.parametrize(
+    "source", [s for s in S if s not in {*ERROR_STATES, S.PREPARED_TRANSACTION}], ids=named
+)
+def test_a_call_at_the_wrong_moment_is_told_the_cause_and_the_way_out_before_the_states(source):
+    target = next(target for target in S if source not in SOURCES_OF[target])
+    with pytest.raises(IllegalStateError) as refusal:
+        machine_in(source).check_transition(target)
+    cause, states = str(refusal.value).removeprefix("transactional id 't': ").split(" (")
+    assert states == f"invalid transition from state {source.name} to {target.name})"
+    assert re.match(
+        r"the producer is|init_transactions|a transaction is open|an? \w+ is under", cause
+    )
 
 
 @pytest.mark.conformance("1.03")

@@ -25,6 +25,7 @@ from txnproducer.errors import (
     TopicAuthorizationError,
     TransactionAbortableError,
     TransactionalIdAuthorizationError,
+    UnknownTopicOrPartitionError,
 )
 
 PRODUCE, END_TXN, INIT = ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID
@@ -183,6 +184,15 @@ def test_a_record_that_is_too_large_is_to_be_fixed_and_its_transaction_to_be_abo
     assert (caught.value.recovery, caught.value.__cause__) == ("abort", own)
     harness.abort()
     assert harness.manager.outcome == "aborted"
+
+
+def test_the_commit_after_a_missing_partition_has_the_records_error_as_its_cause():
+    harness = in_transaction()
+    own = UnknownTopicOrPartitionError("topic 't' has no partition 7", recovery="fix")
+    harness.manager.maybe_transition_to_error_state(own)
+    with pytest.raises(KafkaError) as caught:
+        harness.core.begin_commit()
+    assert (caught.value.recovery, caught.value.__cause__) == ("abort", own)
 
 
 @pytest.mark.conformance("2.29")

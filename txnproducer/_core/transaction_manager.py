@@ -400,8 +400,8 @@ class TransactionManager(TransactionCourse):
     @staticmethod
     def _caused(text: str, cause: KafkaError, kind: type[KafkaError] = KafkaError) -> KafkaError:
         error = kind(text, recovery=cause.recovery)
-        # Of a record to be mended its own error says "fix", the transaction's copy "abort".
+        # A record to be mended says "fix", its transaction "abort": the cause is the record's error.
         own = cause.__cause__
-        is_copy = type(own) is type(cause) and own.recovery == "fix"
-        error.__cause__ = own if is_copy else cause
+        is_of_record = isinstance(own, KafkaError) and own.recovery == "fix" != cause.recovery
+        error.__cause__ = own if is_of_record else cause
         return error

@@ -102,9 +102,9 @@ ONGOING_STATES: Final = (*COMPLETING_STATES, _S.IN_TRANSACTION, _S.ABORTABLE_ERR
 
 # What a caller who came at the wrong moment can do instead.
 _ADVICE = {
-    _S.UNINITIALIZED: "call init_transactions() first",
-    _S.INITIALIZING: "init_transactions() has not ended yet",
-    _S.READY: "it is initialized, and no transaction is open: call begin_transaction()",
+    _S.UNINITIALIZED: "the producer is not initialized: call init_transactions() first",
+    _S.INITIALIZING: "init_transactions() has not ended yet: call it again to wait for it",
+    _S.READY: "the producer is initialized, and no transaction is open: call begin_transaction()",
     _S.IN_TRANSACTION: "a transaction is open: commit or abort it first",
     _S.COMMITTING_TRANSACTION: "a commit is under way",
     _S.ABORTING_TRANSACTION: "an abort is under way",
@@ -184,11 +184,10 @@ class TransactionStateMachine:
             self._refuse(target)
 
     def _refuse(self, target: TransactionState) -> None:
-        advice = f" ({_ADVICE[self.state]})" if self.state in _ADVICE else ""
-        refusal = IllegalStateError(
-            f"{self.name}: invalid transition from state {self.state.name} to {target.name}"
-            f"{advice}"
-        )
+        states = f"invalid transition from state {self.state.name} to {target.name}"
+        advice = _ADVICE.get(self.state) if self.role is Role.APPLICATION else None
+        text = states if advice is None else f"{advice} ({states})"
+        refusal = IllegalStateError(f"{self.name}: {text}")
         if self.role is Role.SENDER:
             _LOG.error("%s; the producer cannot go on", refusal)
             refusal.recovery = "restart"
