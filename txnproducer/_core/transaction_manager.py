@@ -400,7 +400,7 @@ class TransactionManager(TransactionCourse):
     @staticmethod
     def _caused(text: str, cause: KafkaError, kind: type[KafkaError] = KafkaError) -> KafkaError:
         error = kind(text, recovery=cause.recovery)
-        # A record to be mended says "fix", its transaction "abort": the cause is the record's error.
+        # A record to be mended says "fix", its transaction "abort"; the cause is the record's.
         own = cause.__cause__
         is_of_record = isinstance(own, KafkaError) and own.recovery == "fix" != cause.recovery
         error.__cause__ = own if is_of_record else cause
