@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -119,6 +120,7 @@ def test_each_record_can_fail_with_an_error_of_its_own():
 def test_a_record_whose_batch_is_split_between_two_looks_at_it_is_not_done():
     class Split:
         is_done = False
+        waiter = SimpleNamespace(refuse_in_fork=lambda: None)
 
         @property
         def children(self):
