@@ -70,6 +70,12 @@ _ENDS = {
 }
 # How old its batch was, by what the record's error says.
 _EXPIRED = re.compile(r" expired (\d+) ms after")
+# Where a producer is whose request for a new epoch was refused.
+_NOT_BUMPED = (
+    TransactionState.UNINITIALIZED,
+    TransactionState.INITIALIZING,
+    TransactionState.ABORTABLE_ERROR,
+)
 # In so long a time a record that is refused a few times is delivered.
 _LONG_ENOUGH_MS = 10_000
 
@@ -121,12 +127,15 @@ class Checkers:
         if attempt.has_stragglers and is_v1:
             return  # so may they
         can_bump = self._simulator.options.cluster.init_producer_id_version >= CAN_BUMP
-        # Refused for lack of access it is: then it has to be initialised anew, which ends all.
-        is_refused = process.manager.state is TransactionState.UNINITIALIZED
+        # The new epoch is refused, for lack of access or because the transaction is abortable: the
+        # producer has to be initialized again, which ends all.
+        is_refused = process.manager.state in _NOT_BUMPED
         is_bumped = can_bump and not (is_refused or process.manager.has_fatal_error)
-        if not is_bumped and self._simulator.faults.openings_kept[name] > attempt.kept_before:
-            # The coordinator denied that there was one, and found it in its log later on. There
-            # is nothing in it, and nothing but a new epoch or producer would keep it out.
+        is_kept = self._simulator.faults.openings_kept[name] > attempt.kept_before
+        if not is_bumped and (is_kept or (is_v1 and attempt.is_leased)):
+            # The coordinator denied that there was one, and found it in its log later on; or a
+            # participant began one after the end (with v1 nothing forbids that). There is nothing
+            # in it, and nothing but a new epoch or producer would keep it out.
             return
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
         if known.state.value == "Ongoing" and described == attempt.identity:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from txnproducer.sim.process import Process
 
 _KEPT: Final = (FaultKind.LOG_WRITE_LATE, FaultKind.LOG_WRITE_BROKEN)
+_FORGETTING: Final = (FaultKind.COORDINATOR_MOVED, FaultKind.LOG_WRITE_LOST, *_KEPT)
 _FIRST_THAT_CAN_BUMP: Final = 3
 
 
@@ -70,7 +71,8 @@ def _is_overtaken(process: Process) -> bool:
     if known is not None:
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
         if described == process.manager.producer_id_and_epoch:
-            return False
+            # It may have fenced the producer, and have forgotten that with a write or its office.
+            return _is_disturbed(process) and _has_acted(process, *_FORGETTING)
     return _is_disturbed(process)
 
 

@@ -142,7 +142,7 @@ class LogJudge:
         self._check_interrupted(attempt, visible)
         if claim == "committed":
             return True
-        return bool(there) if found else None
+        return bool(there) if len(found) > gone else None
 
     def _check_whole(self, attempt: Attempt, found: Iterable[Iterable[_Found]]) -> None:
         last: dict[Life, int] = {}

@@ -294,7 +294,11 @@ def _change(options: SimOptions) -> SimOptions:
     for kind, usual_ms in CHANGING_INTERVALS_MS.items():
         if dice.random() < _CHANGE_RATE:
             intervals_ms[kind] = int(usual_ms * dice.choice(factors))
-    return replace(options, rates=rates, intervals_ms=intervals_ms)
+    cluster = options.cluster
+    if FaultKind.TOPIC_RECREATED in intervals_ms:
+        # A broker with stale metadata would say for good that a topic that exists can't be made.
+        cluster = replace(cluster, missing_topic=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return replace(options, cluster=cluster, rates=rates, intervals_ms=intervals_ms)
 
 
 def _interrupt(options: SimOptions) -> SimOptions:

@@ -12,6 +12,7 @@ from functools import partial
 
 from txnproducer._core.append_blocked import AppendBlocked, BlockReason
 from txnproducer._core.results import FlushTicket, FutureRecordMetadata
+from txnproducer._core.transaction_state import TransactionState
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from txnproducer.sim.faults import FaultKind
@@ -290,6 +291,9 @@ def misuse(process: Process, *, is_between: bool = False) -> None:
             calls["begin"] = core.begin_transaction
     core.finish_interrupted_call()  # which may change the state, and this call would do first
     state = manager.state
+    if state is TransactionState.ABORTABLE_ERROR:
+        # The new epoch that an abort asks for was refused so: to abort once more is right.
+        calls.pop("abort", None)
     name, call = process.dice.choice(list(calls.items()))
     try:
         call()

@@ -47,14 +47,15 @@ def handle(
         return EndTxnResponse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     is_v2 = request.is_transaction_v2_enabled
     judged = _judge_v2(known, request) if is_v2 else _judge_v1(known, request)
-    # (In answer to an abort it would make no sense, and is the end of the producer: KAFKA-19250.)
-    refusal = cluster.decide_refusal() if request.is_commit else ErrorCode.NONE
-    if refusal:
-        return EndTxnResponse(refusal)
     if judged is not None:
         if judged or not is_v2:
             return EndTxnResponse(judged)
         return EndTxnResponse(judged, known.producer_id, known.producer_epoch)
+    # Only of a commit that is not made yet. In answer to an abort it would make no sense, and is
+    # the end of the producer (KAFKA-19250).
+    refusal = cluster.decide_refusal() if request.is_commit else ErrorCode.NONE
+    if refusal:
+        return EndTxnResponse(refusal)
     code, ended = coordinator.end(known, now_ms, is_commit=request.is_commit, is_v2=is_v2)
     if code or not is_v2:
         return EndTxnResponse(code)
