@@ -6,6 +6,7 @@ import json
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from txnproducer._arguments import check_headers, check_place, to_bytes
@@ -86,14 +87,16 @@ def test_headers_may_be_a_mapping_or_pairs_and_their_values_text(given):
     assert check_headers(given) == (("a", b"1"), ("b", "ä".encode()), ("c", None))
 
 
-def test_text_without_an_encoding_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"headers\[1\] \('b'\): .*surrogates not allowed"):
-        check_headers({"a": "1", "b": "\ud800"})
+@pytest.mark.parametrize("second", [("b", "\ud800"), ("b\udc80", b"1"), ("b\udc80", None)])
+def test_text_without_an_encoding_is_refused_by_name(second):
+    with pytest.raises(ValueError, match=r"headers\[1\] \('b.*'\): .*surrogates not allowed"):
+        check_headers([("a", "1"), second])
 
 
 @pytest.mark.parametrize(
     ("headers", "message"),
     [
+        (0, "headers must be a mapping, or .* pairs, not a int"),
         (7, "headers must be a mapping, or .* pairs, not a int"),
         ("text", "headers must be a mapping"),
         ({b"a": b"1"}, r"headers\[0\]: the name must be a str"),
@@ -114,6 +117,8 @@ def test_malformed_headers_are_refused_by_position(headers, message):
         ("", None, None, ValueError, "topic must not be empty"),
         ("t", "0", None, TypeError, "partition must be an int"),
         ("t", True, None, TypeError, "partition must be an int"),
+        ("t", np.True_, None, TypeError, "partition must be an int"),
+        ("t", np.int32(-1), None, ValueError, "partition must not be negative: -1"),
         ("t", -1, None, ValueError, "partition must not be negative: -1"),
         ("t", 0, 1.5, TypeError, "timestamp_ms must be an int"),
         ("t", 0, -5, ValueError, "timestamp_ms must not be negative"),
@@ -125,5 +130,11 @@ def test_a_wrong_place_is_refused_by_name(topic, partition, timestamp_ms, error,
 
 
 def test_a_right_place_is_accepted():
-    check_place("t", 0, 0)
-    check_place("t", None, None)
+    assert check_place("t", 0, 0) == (0, 0)
+    assert check_place("t", None, None) == (None, None)
+
+
+def test_a_place_may_be_a_number_of_numpy():
+    place = check_place("t", np.int32(3), np.int64(1_700_000_000_000))
+    assert place == (3, 1_700_000_000_000)
+    assert {type(number) for number in place} == {int}

@@ -53,6 +53,15 @@ def ends_sent(client):
     return [request.is_commit for request in client.sent(ApiKey.END_TXN)]
 
 
+def test_another_thread_cannot_lease_a_block(one, client):
+    with one.transaction():
+        refusal = elsewhere(one.lease, 0)
+        assert isinstance(refusal, IllegalStateError)
+        assert "cannot lease: a transaction block is open" in str(refusal)
+        one.send("topic", b"mine")  # nothing was handed over
+    assert ends_sent(client) == [True]
+
+
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_another_thread_is_refused_with_what_to_do_and_changes_nothing(one, client, call):
     with one.transaction() as block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ import pytest
 
 from tests.live_client import LiveClient, use_live_clients
 from txnproducer import TransactionalProducer, _live_producers, _record_writer
+from txnproducer._io_thread import IoThread
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import KafkaError
 
@@ -233,6 +235,79 @@ def test_an_interrupt_while_the_thread_is_waited_for_does_not_pass_for_its_end(o
     assert not second.is_alive()
     assert one._io.has_ended
     assert id(one) not in _live_producers._live
+
+
+def test_an_interrupted_close_sends_its_abort_and_can_be_waited_for(open_one, clients):
+    one = open_one()
+
+    def raise_it(*_):
+        raise InterruptError
+
+    before = signal.signal(signal.SIGALRM, raise_it)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(InterruptError):
+            one.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert clients[0].sent(ApiKey.END_TXN)
+    assert not one._io.has_ended
+    second = start(one.close)
+    second.join(MOMENT_S)
+    assert second.is_alive()
+    clients[0].release(ApiKey.END_TXN)
+    second.join(PATIENCE_S)
+    assert one.transaction_state == "READY"  # in good order
+
+
+def test_the_exit_waits_for_a_close_that_was_interrupted(open_one, clients, monkeypatch):
+    one = open_one()
+    hurried = []
+    monkeypatch.setattr(clients[0], "hurry", lambda: hurried.append(True))
+    monkeypatch.setattr(_live_producers, "_all", lambda: [one])
+    with monkeypatch.context() as patch:
+        patch.setattr(one._io, "wait_until", interrupt)
+        with pytest.raises(InterruptError):
+            one.close()
+    leaving = start(_live_producers._close_all)
+    wait_for(lambda: hurried)
+    wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
+    clients[0].release(ApiKey.END_TXN)
+    leaving.join(PATIENCE_S)
+    assert one._io.has_ended
+    assert one.transaction_state == "READY"
+
+
+def interrupt(*_):
+    raise InterruptError
+
+
+def test_a_producer_whose_close_did_nothing_ends_when_it_is_dropped(open_one, clients):
+    one = TransactionalProducer("boot:9092", "txn", linger_ms=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one._io, "close", interrupt)
+        with contextlib.suppress(InterruptError):
+            one.close()
+    thread = one._io._thread
+    assert thread.is_alive()
+    del one
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_constructor_that_is_interrupted_leaves_no_thread(clients, monkeypatch):
+    start_thread = IoThread.start
+
+    def start_and_interrupt(*arguments):
+        start_thread(*arguments)
+        raise InterruptError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IoThread, "start", start_and_interrupt)
+        with contextlib.suppress(InterruptError):
+            TransactionalProducer("boot:9092", "txn", linger_ms=0)
+    wait_for(lambda: clients[0].is_closed)
 
 
 def test_a_close_that_was_interrupted_twice_can_be_waited_for(open_one, monkeypatch):

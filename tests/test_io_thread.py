@@ -30,7 +30,7 @@ class FakeClient:
     def poll(self, timeout_ms, now_ms):
         if timeout_ms:
             self.asleep.set()
-            self.woken.wait(PATIENCE_S)
+            self.woken.wait(min(PATIENCE_S, timeout_ms / 1000))
             self.asleep.clear()
         self.woken.clear()
         events, self.events = self.events, []
@@ -425,19 +425,63 @@ def test_a_core_that_cannot_even_be_forced_does_not_keep_the_thread(io, core, cl
     assert not io._thread.is_alive()
 
 
-@pytest.mark.conformance("2.36")
-def test_an_interrupted_close_forces_the_end_and_is_raised(io, core, monkeypatch):
-    def interrupt(is_done, timeout_s):
-        patch.undo()  # the end that is forced is waited for
-        raise KeyboardInterrupt
+def test_an_interrupted_close_ends_in_good_order_all_the_same(io, core, monkeypatch):
+    interrupt_a_close(io, monkeypatch, PATIENCE_S)
+    io._thread.join(PATIENCE_S)
+    assert not io._thread.is_alive()
+    assert not core.forced
+    assert io.close(PATIENCE_S)
 
+
+@pytest.mark.conformance("2.36")
+def test_an_interrupted_close_is_forced_when_its_time_is_up(io, core, monkeypatch):
     core.closes_when_asked = False
+    interrupt_a_close(io, monkeypatch, 0.05)
+    assert not core.forced
+    io._thread.join(PATIENCE_S)
+    assert not io._thread.is_alive()
+    assert core.forced
+    assert not io.close(PATIENCE_S)
+
+
+def test_a_later_close_does_not_lengthen_the_first(io, core, monkeypatch):
+    core.closes_when_asked = False
+    interrupt_a_close(io, monkeypatch, 0.05)
+    interrupt_a_close(io, monkeypatch, float("inf"))
+    io._thread.join(PATIENCE_S)
+    assert not io._thread.is_alive()
+
+
+def test_an_interrupt_before_the_core_was_told_does_not_lose_the_end(io, core, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "initiate_close", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            io.close(PATIENCE_S)
+    poke(io)  # the loop sleeps ten seconds at most
+    io._thread.join(PATIENCE_S)
+    assert not io._thread.is_alive()
+    assert not core.forced
+
+
+def test_an_end_that_cannot_be_forced_is_not_tried_in_every_turn(io, core, monkeypatch):
+    forced = list[int]()
+    core.closes_when_asked = False
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "force_close", forced.append)
+        interrupt_a_close(io, monkeypatch, 0)
+        io.wait_until(lambda: False, 0.1)
+        assert len(forced) == 1
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def interrupt_a_close(io, monkeypatch, timeout_s):
     with monkeypatch.context() as patch:
         patch.setattr(io, "wait_until", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            io.close(PATIENCE_S)
-    assert core.forced
-    assert not io._thread.is_alive()
+            io.close(timeout_s)
 
 
 @pytest.mark.conformance("2.35")

@@ -11,7 +11,8 @@ header's value is: its name is UTF-8 as well, and other clients take both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from operator import index
+from typing import Any, TypeAlias
 
 from txnproducer._record.format import Header
 from txnproducer.config import Serializer
@@ -78,39 +79,47 @@ def check_headers(headers: Headers) -> tuple[Header, ...]:
 
     Raises:
         TypeError: naming the header that is not a pair of a name and such a value.
-        ValueError: a str has no encoding in UTF-8.
+        ValueError: naming the header whose name or value has no encoding in UTF-8.
     """
     pairs: object = headers.items() if isinstance(headers, Mapping) else headers
     if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
         raise TypeError(
             f"headers must be a mapping, or (name, value) pairs, not a {type(pairs).__name__}"
         )
-    return tuple(_check_header(index, header) for index, header in enumerate(pairs))
+    return tuple(_check_header(place, header) for place, header in enumerate(pairs))
 
 
-def _check_header(index: int, header: object) -> Header:
+def _check_header(place: int, header: object) -> Header:
     if not isinstance(header, tuple | list) or len(header) != 2:
-        raise TypeError(f"headers[{index}] must be a pair of name and value, not {header!r}")
+        raise TypeError(f"headers[{place}] must be a pair of name and value, not {header!r}")
     name, value = header
     if not isinstance(name, str):
-        raise TypeError(f"headers[{index}]: the name must be a str, not {name!r}")
+        raise TypeError(f"headers[{place}]: the name must be a str, not {name!r}")
+    try:
+        name.encode()
+        if isinstance(value, str):
+            return name, value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"headers[{place}] ({name!r}): {error}") from None
     if value is None or isinstance(value, bytes):
         return name, value
     if isinstance(value, bytearray | memoryview):
         return name, bytes(value)
-    if isinstance(value, str):
-        try:
-            return name, value.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"headers[{index}] ({name!r}): {error}") from None
     raise TypeError(
-        f"headers[{index}] ({name!r}): the value must be bytes, str or None, not"
+        f"headers[{place}] ({name!r}): the value must be bytes, str or None, not"
         f" {type(value).__name__}"
     )
 
 
-def check_place(topic: object, partition: object, timestamp_ms: object) -> None:
-    """Check topic, partition and timestamp; the last two may be None.
+def check_place(
+    topic: object, partition: object, timestamp_ms: object
+) -> tuple[int | None, int | None]:
+    """Check a topic, and return the partition and the timestamp as ints, or None where they are.
+
+    Args:
+        topic: has to be a str.
+        partition: an int, or what stands for one, as NumPy's integers do (`__index__`).
+        timestamp_ms: likewise.
 
     Raises:
         TypeError: one is of the wrong type.
@@ -120,10 +129,18 @@ def check_place(topic: object, partition: object, timestamp_ms: object) -> None:
         raise TypeError(f"topic must be a str, not {type(topic).__name__}")
     if not topic:
         raise ValueError("topic must not be empty")
-    for name, number in (("partition", partition), ("timestamp_ms", timestamp_ms)):
-        if number is None:
-            continue
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise TypeError(f"{name} must be an int or None, not {type(number).__name__}")
-        if number < 0:
-            raise ValueError(f"{name} must not be negative: {number} (None lets us choose)")
+    return _check_count("partition", partition), _check_count("timestamp_ms", timestamp_ms)
+
+
+def _check_count(name: str, number: Any) -> int | None:
+    if number is None:
+        return None
+    try:
+        count = index(number)
+    except TypeError:
+        count = None
+    if count is None or isinstance(number, bool):
+        raise TypeError(f"{name} must be an int or None, not {type(number).__name__}")
+    if count < 0:
+        raise ValueError(f"{name} must not be negative: {count} (None lets us choose)")
+    return count

@@ -48,6 +48,10 @@ _FORCED_CLOSE_S = 5.0
 _RECOVERED_MS = 60_000
 # How long a producer that was dropped without `close()` may go on delivering.
 _ORPHAN_GRACE_MS = 30_000
+# What `timeout=float("inf")` comes to.
+_LONGEST_CLOSE_S = 1e9
+# Between two attempts to force an end.
+_FORCE_AGAIN_MS = 1_000
 
 
 def monotonic_ms() -> int:
@@ -206,7 +210,8 @@ class IoThread:
         self._leaving = threading.Event()
         self._is_polling = False
         self._is_orphaned = False
-        self._orphaned_at_ms: int | None = None
+        self._ends_by_ms: int | None = None  # when the loop forces its end; None while it is open
+        self._was_forced = False
         self._must_stop = False
         self._has_stopped = False
         self._pid = os.getpid()
@@ -338,7 +343,8 @@ class IoThread:
 
         Several threads may call it: each waits for the same end, and the first whose time is up
         forces it. In a delivery callback it ends by force at once and waits for nothing. An
-        interrupt while waiting forces the end too, and is raised when everything is released.
+        interrupt ends only the waiting: the loop goes on to the same end, and forces it itself
+        when the time is up.
 
         Args:
             timeout_s: seconds to end in good order.
@@ -351,39 +357,42 @@ class IoThread:
         if self.is_current:
             self._force()
             return False
-        ended = False
         caller = threading.get_ident()
         try:
             self._closing.add(caller)
+            self._end_by(monotonic_ms() + round(min(timeout_s, _LONGEST_CLOSE_S) * 1000))
             self.initiate_close()
-            ended = self.wait_until(lambda: core.is_closed, timeout_s)
-        finally:
-            try:
-                self._finish(ended, _FORCED_CLOSE_S if forced_s is None else forced_s)
-            finally:  # whatever interrupts that, a later close has to wait again
-                self._closing.discard(caller)
-        return ended
-
-    def _finish(self, ended: bool, forced_s: float) -> None:
-        try:
-            if not ended:
+            if not self.wait_until(lambda: core.is_closed, timeout_s):
                 self._force()
-            if self.wait_until(lambda: self._has_stopped, forced_s):
-                self._thread.join(forced_s)  # it has nothing left to do but to return
-        finally:
-            # A core that cannot even be forced must not keep the thread (and the process) alive.
-            self._must_stop = True
-            self._leaving.set()
-            with self.lock:
-                self.poke()
+            self._await_end(_FORCED_CLOSE_S if forced_s is None else forced_s)
+        finally:  # whatever interrupts that, a later close has to wait again
+            self._closing.discard(caller)
+        return not self._was_forced
+
+    def _end_by(self, time_ms: int) -> None:
+        """Have the loop force its end then, if nobody does before."""
+        with self.lock:
+            if self._ends_by_ms is None or time_ms < self._ends_by_ms:
+                self._ends_by_ms = time_ms
+
+    def _await_end(self, timeout_s: float) -> None:
+        if self.wait_until(lambda: self._has_stopped, timeout_s):
+            self._thread.join(timeout_s)  # it has nothing left to do but to return
+            return
+        # A core that cannot even be forced must not keep the thread (and the process) alive.
+        self._must_stop = True
+        self._leaving.set()
+        with self.lock:
+            self.poke()
 
     def orphan(self) -> None:
         """Tell the loop that nobody can call any more: deliver what is there, then end.
 
         Takes no lock, since it runs in a finalizer, perhaps of a thread that holds it.
         """
-        self._is_orphaned = True
-        self._client.wakeup()
+        if not self._must_stop:  # else it ends anyway, or is the parent's, if this is a fork
+            self._is_orphaned = True
+            self._client.wakeup()
 
     def disown(self) -> None:
         """Learn that this process is a fork of the one that made this. Call before anything else.
@@ -401,6 +410,7 @@ class IoThread:
 
     def _force(self) -> None:
         with self.lock:
+            self._was_forced = self._was_forced or not self._driven.is_closed
             self._driven.force_close(monotonic_ms())
             self.poke()
             self.notify()
@@ -438,13 +448,14 @@ class IoThread:
         if core.has_full_batches:
             self._compress(core)
         now_ms = monotonic_ms()
+        wake_ms = _LONGEST_POLL_MS
         self.turnstile.take_first(self.lock)
         try:
             self._is_polling = False
             for event in events:
                 self._handle(core, event, now_ms)
-            if self._is_orphaned:
-                self._close_orphan(core, now_ms)
+            if self._is_orphaned or self._ends_by_ms is not None:
+                wake_ms = self._go_on_closing(core, now_ms)
             core.needs_wakeup = False  # this very step sees whatever asked for it
             due_ms = core.run_once(now_ms)
             batches = core.take_callbacks()
@@ -458,7 +469,7 @@ class IoThread:
         if batches:
             self._run_callbacks(core, batches)
             return 0
-        return max(0, min(due_ms, _LONGEST_POLL_MS))
+        return max(0, min(due_ms, wake_ms, _LONGEST_POLL_MS))
 
     def _compress(self, core: DrivenCore) -> None:
         with self.lock:
@@ -498,13 +509,20 @@ class IoThread:
         if lost is not None:
             core.lose_record(lost)
 
-    def _close_orphan(self, core: DrivenCore, now_ms: int) -> None:
-        """End a producer that was dropped without `close()`; called every turn until it has."""
-        if self._orphaned_at_ms is None:
-            self._orphaned_at_ms = now_ms
-            core.initiate_close(now_ms)
-        elif now_ms - self._orphaned_at_ms > _ORPHAN_GRACE_MS:
+    def _go_on_closing(self, core: DrivenCore, now_ms: int) -> int:
+        """End without anybody who waits for it; return after how many milliseconds to look again.
+
+        The core is told again in every turn: what closes it, or drops it, can be interrupted
+        before it has said so.
+        """
+        if self._ends_by_ms is None:
+            self._ends_by_ms = now_ms + _ORPHAN_GRACE_MS
+        core.initiate_close(now_ms)
+        if now_ms >= self._ends_by_ms:
+            self._was_forced = self._was_forced or not core.is_closed
             core.force_close(now_ms)
+            self._ends_by_ms = now_ms + _FORCE_AGAIN_MS
+        return self._ends_by_ms - now_ms
 
     def _pause_after_failure(self, failures: int) -> None:
         # The first few with their traces; then only now and then (2, 4, 8 ...).

@@ -203,14 +203,14 @@ class RecordWriter(_UsualSender):
                 value = to_bytes("value", value, self._value_serializer)
             if key is not None and (type(key) is not bytes or self._key_serializer is not None):
                 key = to_bytes("key", key, self._key_serializer)
-            checked = check_headers(headers) if headers else ()
+            checked = () if headers is None else check_headers(headers)
             if (
                 not topic
                 or type(topic) is not str
                 or partition is not None
                 or timestamp_ms is not None
             ):
-                check_place(topic, partition, timestamp_ms)
+                partition, timestamp_ms = check_place(topic, partition, timestamp_ms)
             if timestamp_ms is None:
                 timestamp_ms = wall_clock_ms()
             core = self._core
@@ -337,7 +337,7 @@ class RecordWriter(_UsualSender):
     ) -> FutureBatchMetadata:
         try:
             self._check_usable(call)
-            check_place(topic, partition, None)
+            check_place(topic, partition, None)  # `arrow_blocks` takes the partition as it is
             return self._rows.send(topic, blocks(wall_clock_ms()), self.partitions_for)
         except BaseException as error:
             self._lose_in_callback(topic, error)
@@ -418,6 +418,9 @@ class RecordWriter(_UsualSender):
         finalizer that has interrupted another call of this producer, `close` waits for nothing:
         the producer goes on to its end in good order, and that call ends with it.
 
+        An interrupt (Ctrl-C, an exception out of a signal handler) ends only this call. The
+        producer goes on to the same end within the same time-out; call `close` again to wait.
+
         Args:
             timeout: seconds after which what is left is failed by force; None for
                 `delivery_timeout_ms`, in which each record's fate is known; 0 for at once.
@@ -432,7 +435,7 @@ class RecordWriter(_UsualSender):
 
         Several producers can end at the same time.
         """
-        if self._refusal is None:
+        if self._refusal in (None, _advice.closed) and not self._io.has_ended:
             self._refuse_as_closed()
             self._io.initiate_close_at_exit()
 
@@ -499,7 +502,9 @@ class RecordWriter(_UsualSender):
                     " call close()",
                     self,
                 )
-            self._io.orphan()
+        # Also one whose constructor or `close` was interrupted: its thread may not know of it.
+        if (io := getattr(self, "_io", None)) is not None and not io.has_ended:
+            io.orphan()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -662,7 +667,7 @@ _Record: TypeAlias = tuple[
 
 
 def _seconds(timeout: float) -> float:
-    if timeout < 0:
+    if not timeout >= 0:  # NaN is refused as well
         raise ValueError(
             f"timeout must not be negative: {timeout} (seconds; None for the default)"
         )

@@ -15,6 +15,9 @@ from txnproducer._core.usual_records cimport UsualRecords
 from txnproducer._io_lock cimport Lock, Turnstile
 
 
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text) noexcept
+
 cdef long long MAX_STAMP_MS = 1 << 62
 
 
@@ -32,7 +35,11 @@ cdef tuple to_headers(object headers):
     for header in checked:
         if type(header) is not tuple or len(<tuple>header) != 2:
             return None
-        if type((<tuple>header)[0]) is not str or not is_bytes_or_none((<tuple>header)[1]):
+        name = (<tuple>header)[0]
+        # A name that is not ASCII may have no encoding at all.
+        if type(name) is not str or not PyUnicode_IS_ASCII(name):
+            return None
+        if not is_bytes_or_none((<tuple>header)[1]):
             return None
     return checked
 

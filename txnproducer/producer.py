@@ -342,15 +342,20 @@ class TransactionalProducer(RecordWriter):
             What participants, or whoever resumes the transaction, need to know; picklable.
 
         Raises:
-            IllegalStateError: no transaction is open, it is leased, or something is written in it.
+            IllegalStateError: no transaction is open, it is leased, something is written in it, or
+                it is another thread's block.
             KafkaTimeoutError: not done in time; call again to go on waiting, or abort.
             UnsupportedVersionError: the cluster is older than Kafka 2.5.
             KafkaError: refused; with `recovery == "abort"` call `abort_transaction()`.
         """
-        self._await("lease", lambda: self._core.begin_lease(claims))
+        self._await("lease", lambda: self._begin_lease(claims))
         with self._lock:
             lease = self._core.lease
             return replace(lease, cluster_id=self._core.cluster_id)
+
+    def _begin_lease(self, claims: int) -> TransactionalRequestResult:
+        self._check_owner("lease")
+        return self._core.begin_lease(claims)
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
         """Take in what participants have written; a commit needs the receipt of every claim.

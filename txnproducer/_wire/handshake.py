@@ -330,9 +330,7 @@ def _ask_our_side(name: str, step: Callable[[], T]) -> T:
     except kp.KafkaConfigurationError as error:
         raise SaslAuthenticationError(f"the {name} login failed on our side: {error}") from error
     except BaseException as error:
-        raise DisconnectError(
-            f"the {name} login failed on our side, and is tried again: {error!r}"
-        ) from error
+        raise DisconnectError(f"the {name} login failed on our side: {error!r}") from error
 
 
 def _in_mechanism(name: str, step: Callable[[], T]) -> T:
