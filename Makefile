@@ -22,8 +22,8 @@ PYTEST := $(BIN)/python -m pytest
 CODE := txnproducer tests integration examples
 
 # A change in one of these compiles the package again. It stands above the rules that name it.
-COMPILED := setup.py $(wildcard txnproducer/*.pyx txnproducer/*.pxd txnproducer/_core/*.p* \
-  txnproducer/_record/*.p* txnproducer/_record/*.h txnproducer/_wire/*.p*)
+COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
+  txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.p[xy]*' -o -name '*.h')
 
 .PHONY: help demo package test lint types unit interrupts simulation integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 WANTED = os.environ.get("TXNPRODUCER_IMPL", "").strip().lower()
 IS_OPTIONAL = WANTED != "cython"
@@ -32,37 +33,38 @@ HEADERS = [
 # Written in Cython.
 WRITTEN = {
     "txnproducer._record._speedups": "txnproducer/_record/_speedups.pyx",
-    "txnproducer._io_lock": "txnproducer/_io_lock.pyx",
-    "txnproducer._usual_send": "txnproducer/_usual_send.pyx",
+    "txnproducer._sync._core_lock": "txnproducer/_sync/_core_lock.pyx",
+    "txnproducer._shell._fast_send": "txnproducer/_shell/_fast_send.pyx",
 }
 if hasattr(select, "epoll"):
     # Without epoll (macOS) the loop uses Python's own calls beside the other compiled parts.
     WRITTEN["txnproducer._wire._io_calls"] = "txnproducer/_wire/_io_calls.pyx"
-# Compiled as they are, with the types of a .pxd beside them. They lie in `_compiled`, where they
-# are found under their own names; so they can be interpreted all the same. Without types it does
-# not pay: fewer instructions, but so much more code that the processor waits for it (a short
-# transaction took a tenth more time with the rest of the core's way compiled as well).
+# Compiled as they are, with the types of a .pxd in the folder `compiled`. They lie in a package's
+# `_compiled`, where they are found under their own names; so they can be interpreted all the same.
+# Without types it does not pay: fewer instructions, but so much more code that the processor waits
+# for it (a short transaction took a tenth more time with the rest of the core's way compiled too).
+TYPES = "compiled"
 AS_THEY_ARE = {
     "txnproducer._record": ("batch_builder",),
-    "txnproducer._core": (
-        "coordinator_sender",
-        "drain",
-        "marker_gate",
-        "metadata",
-        "metadata_refresher",
-        "metrics",
+    "txnproducer._core": ("metadata", "metrics"),
+    "txnproducer._core.append": ("fast_append",),
+    "txnproducer._core.batches": (
         "partition_queues",
-        "produce_sender",
         "producer_batch",
         "record_accumulator",
         "record_future",
-        "request_tracker",
         "results",
-        "sender",
-        "sequence_manager",
-        "txn_partition_map",
-        "usual_records",
     ),
+    "txnproducer._core.sending": (
+        "coordinator_sender",
+        "drain",
+        "marker_gate",
+        "metadata_refresher",
+        "produce_sender",
+        "request_tracker",
+        "sender",
+    ),
+    "txnproducer._core.sequences": ("partition_map", "sequence_manager"),
     "txnproducer._wire": ("network_client",),
 }
 # What several threads read without a lock: compiled, only the GIL would keep their reads whole and
@@ -103,6 +105,15 @@ class BuildAll(build_ext):
         return [Path(self.get_ext_fullpath(each.name)) for each in self.extensions]
 
 
+class SourceDistribution(sdist):
+    """Pack the types as well, whether or not this machine compiles them."""
+
+    def add_defaults(self) -> None:
+        """Add what belongs to every source distribution."""
+        super().add_defaults()
+        self.filelist.extend(str(path) for path in sorted(Path(TYPES).rglob("*.pxd")))
+
+
 def drop_others(built: list[Path]) -> None:
     """Delete what an earlier version compiled and this one does not: it would be found first."""
     for folder in {path.parent for path in built if path.parent.name == "_compiled"}:
@@ -130,8 +141,18 @@ def extensions() -> list[Extension]:
     return made if len(made) == len(WRITTEN) + len(names) else []
 
 
+def drop_stale(source: str) -> None:
+    """Delete a source's C if its types have changed since: Cython looks for those beside it."""
+    types = Path(TYPES, source).with_suffix(".pxd")
+    made = Path("build", source).with_suffix(".c")
+    if types.exists() and made.exists() and types.stat().st_mtime > made.stat().st_mtime:
+        made.unlink()
+
+
 def compiled(sources: dict[str, str], directives: dict[str, object]) -> list[Extension]:
     """Translate sources to C, and return their extensions."""
+    for source in sources.values():
+        drop_stale(source)
     made = cythonize(
         [
             Extension(
@@ -144,6 +165,7 @@ def compiled(sources: dict[str, str], directives: dict[str, object]) -> list[Ext
             for name, source in sources.items()
         ],
         compiler_directives=directives,
+        include_path=[TYPES],
         # Generated C does not belong into the package.
         build_dir="build",
         exclude_failures=IS_OPTIONAL,
@@ -166,7 +188,7 @@ def description() -> str:
 
 setup(
     ext_modules=extensions(),
-    cmdclass={"build_ext": BuildAll},
+    cmdclass={"build_ext": BuildAll, "sdist": SourceDistribution},
     long_description=description(),
     long_description_content_type="text/markdown",
 )

@@ -27,7 +27,7 @@ from integration.brokers import MODES
 from integration.chaos.run import PARTITIONS, Account, Plan, check, write_transactions
 from integration.cutting_proxy import HOST, CuttingProxy
 from integration.readers import read_with_confluent
-from txnproducer import _record_writer as writer_module
+from txnproducer._shell import record_writer as writer_module
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.testing import EmbeddedKafka
 

@@ -30,9 +30,9 @@ from txnproducer import (
     admin,
     errors,
 )
-from txnproducer import _record_writer as writer_module
-from txnproducer._core.transaction_manager import TransactionManager
+from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._protocol.messages import ApiKey
+from txnproducer._shell import record_writer as writer_module
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.errors import ErrorCode

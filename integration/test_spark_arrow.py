@@ -8,12 +8,13 @@ import pytest
 
 from integration.readers import read_with_confluent
 from integration.waiting import wait_until
-from txnproducer._core.partitioner import partition_for_key
-from txnproducer.spark import ExactlyOnceKafkaSink, placing
+from txnproducer._core.batches.partitioner import partition_for_key
+from txnproducer.spark import ExactlyOnceKafkaSink
+from txnproducer.spark.driver.frames import CountedPartitions
 from txnproducer.spark.errors import BatchFailedError
-from txnproducer.spark.frames import CountedPartitions
-from txnproducer.spark.placing import PLACE, own_batches, placed
-from txnproducer.spark.spark_hash import numbers_by_hash
+from txnproducer.spark.rows import placing
+from txnproducer.spark.rows.placing import PLACE, own_batches, placed
+from txnproducer.spark.rows.spark_hash import numbers_by_hash
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 _NUMBERS = itertools.count()

@@ -24,7 +24,7 @@ from integration.spark_frames import (
 )
 from integration.waiting import wait_until
 from txnproducer import InvalidConfigurationError
-from txnproducer._core.partitioner import partition_for_key
+from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, SinkError
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, ReplayMismatchError
 

@@ -15,8 +15,8 @@ import pytest
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
 from txnproducer.spark import KafkaExactlyOnceDataSource
-from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.runs import MOST_AT_ONCE
+from txnproducer.spark.driver.runs import MOST_AT_ONCE
+from txnproducer.spark.ledger.store import Ledger
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 _NUMBERS = itertools.count()

@@ -19,14 +19,14 @@ from txnproducer.spark import (
     ReplayMismatchError,
     TornBatchError,
 )
+from txnproducer.spark.driver.part_commits import PartCommits
+from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
-from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import LedgerRules
-from txnproducer.spark.open_part import PartWriter, _Writing
-from txnproducer.spark.part_commits import PartCommits
-from txnproducer.spark.runs import Batch, Runs
-from txnproducer.spark.schema import RowReader
-from txnproducer.spark.whole_batch import WholeBatches
+from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.rows.schema import RowReader
+from txnproducer.spark.tasks.open_part import PartWriter, _Writing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

@@ -17,11 +17,11 @@ from txnproducer.spark import (
     ReplayMismatchError,
     StaleRunError,
 )
-from txnproducer.spark.digest import Digest
+from txnproducer.spark.driver.runs import Batch, Runs
 from txnproducer.spark.errors import BatchFailedError
-from txnproducer.spark.participant_task import Part
-from txnproducer.spark.runs import Batch, Runs
-from txnproducer.spark.slots import assign_slots
+from txnproducer.spark.ledger.digest import Digest
+from txnproducer.spark.ledger.slots import assign_slots
+from txnproducer.spark.tasks.participant import Part
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -8,12 +8,12 @@ import pytest
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
 from txnproducer.spark import LedgerError, StaleRunError
-from txnproducer.spark.entries import LedgerEntry
-from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import LedgerRules
-from txnproducer.spark.participant_task import ParticipantOrder, ParticipantTask
-from txnproducer.spark.runs import Batch, Runs
-from txnproducer.spark.whole_batch import WholeBatches
+from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.driver.whole_batch import WholeBatches
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.tasks.participant import ParticipantOrder, ParticipantTask
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 PARTITIONS = 2

@@ -16,10 +16,10 @@ from txnproducer import admin
 from txnproducer.cli.main import main
 from txnproducer.errors import KafkaError
 from txnproducer.spark import ExactlyOnceKafkaSink, StaleRunError
-from txnproducer.spark import runs as runs_module
-from txnproducer.spark.entries import LedgerEntry
+from txnproducer.spark.driver import runs as runs_module
+from txnproducer.spark.driver.runs import Batch
+from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.listener import SinkListener
-from txnproducer.spark.runs import Batch
 from txnproducer.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

@@ -76,8 +76,8 @@ class Work:
             call()
 
     def _send(self, me):
-        producer, topic, dice = self._producer, self._topic, random.Random(me)
-        for index in range(dice.randrange(_MOST_RECORDS)):
+        producer, topic, rng = self._producer, self._topic, random.Random(me)
+        for index in range(rng.randrange(_MOST_RECORDS)):
             name = b"%d-%d-%d" % (self._number, me, index)
             if index % 200 == 0:
                 rows = [b"%b-row-%d" % (name, row) for row in range(_ROWS)]

@@ -15,9 +15,9 @@ from typing import Any
 
 from txnproducer import TransactionalProducer
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._core.append_blocked import AppendBlocked
-from txnproducer._core.results import FutureRecordMetadata
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.batches.append_blocked import AppendBlocked
+from txnproducer._core.batches.results import FutureRecordMetadata
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import RecordMetadata, TopicPartition
 from txnproducer.transaction import Transaction

@@ -23,11 +23,11 @@ from functools import partial
 from typing import Any
 
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID, ScriptedClient
+from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
-from txnproducer._core.results import FutureRecordMetadata
-from txnproducer._core.transaction_manager import TransactionManager
-from txnproducer._core.transaction_state import TransactionState
-from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._core.transactions.manager import TransactionManager
+from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import BatchHeader, DecodedRecord, read_batches
 from txnproducer.config import ProducerConfig
@@ -79,7 +79,7 @@ class CoreHarness:
         transaction_version: the cluster's finalized `transaction.version`.
         node_count: how many brokers there are; partition p is led by broker p modulo this.
         topics: partition counts by topic.
-        seed: of the core's dice.
+        seed: of the core's rng.
         settings: of `ProducerConfig`; linger is 0 unless given.
 
     Attributes:

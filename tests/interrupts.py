@@ -9,7 +9,7 @@ CPython looks for signals at few bytecodes (`Python/ceval.c`, `Python/bytecodes.
 
 On 3.14 the `__enter__` of a `with` statement is such a call. If it is written in C, and the signal
 comes when it has returned, its `__exit__` is not called (gh-148874). No point here stands for
-that: a trace could raise only within the block. `_turnstile` sees to the core's lock, and real
+that: a trace could raise only within the block. `_sync` sees to the core's lock, and real
 signals try it.
 
 Between two of these no signal comes, so that plain stores that follow each other belong together.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from txnproducer._core.transaction_loss import EVIDENCE
+from txnproducer._core.transactions.transaction_loss import EVIDENCE
 
 PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 _HEAD = "| transactions | the coordinator's epoch is | its state of the id | shorter | longer |"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._io_thread import monotonic_ms
 from txnproducer._protocol.events import (
     ClientEvent,
     ClientRequest,
@@ -28,6 +28,7 @@ from txnproducer._protocol.events import (
 )
 from txnproducer._protocol.messages import API_KEY_OF, ApiKey, BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
+from txnproducer._shell.io_thread import monotonic_ms
 from txnproducer._wire.wakeup import Wakeup
 from txnproducer.errors import IllegalStateError
 
@@ -326,7 +327,7 @@ class ModelClient:
         if trouble is Trouble.LOST or not self._cluster.is_up(node_id):
             self._die(request.connection, link, now_ms)
             return
-        body = self._cluster.handle(node_id, request.body, self._time.of(now_ms))
+        body = handlers.handle(self._cluster, node_id, request.body, self._time.of(now_ms))
         if trouble is Trouble.ANSWER_LOST:
             self._die(request.connection, link, now_ms)
             return
@@ -347,4 +348,4 @@ class ModelClient:
     def _arrive_late(self, request: ClientRequest, now_ms: int) -> None:
         node_id = self._broker_of(request.connection)
         if self._cluster.is_up(node_id):
-            self._cluster.handle(node_id, request.body, self._time.of(now_ms))
+            handlers.handle(self._cluster, node_id, request.body, self._time.of(now_ms))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from txnproducer._core.transaction_state import TRANSITIONS, TransactionState
+from txnproducer._core.transactions.state import TRANSITIONS, TransactionState
 
 PAGE = Path(__file__).parent.parent / "docs" / "state-machine.md"
 
@@ -22,7 +22,7 @@ def render() -> str:
         [
             "# The states of a transactional producer",
             "",
-            "Generated from `TRANSITIONS` in `txnproducer/_core/transaction_state.py` by",
+            "Generated from `TRANSITIONS` in `txnproducer/_core/transactions/state.py` by",
             "`python -m tests.state_machine_page`; a test fails when it is out of date.",
             "",
             "```mermaid",

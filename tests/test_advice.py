@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.live_client import LiveClient, use_live_clients
-from txnproducer import TransactionalProducer, _advice
+from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
+from txnproducer._shell import refusals
 from txnproducer.errors import DisconnectError, KafkaTimeoutError
 
 SHORT_MS = 50
 DEAD = DisconnectError("cannot connect to dead:9092 (Connection refused)")
 IN_WORDS = f"no connection ({DEAD})"
 TEXTS = {
-    "init_transactions": lambda *tries: _advice.timed_out("init_transactions", 5, *tries),
-    "commit_transaction": lambda *tries: _advice.timed_out("commit_transaction", 5, *tries),
-    "partitions_for": lambda *tries: _advice.topic_unknown("topic", 5, *tries),
-    "flush": lambda *tries: _advice.flush_timed_out(5, *tries),
+    "init_transactions": lambda *tries: refusals.timed_out("init_transactions", 5, *tries),
+    "commit_transaction": lambda *tries: refusals.timed_out("commit_transaction", 5, *tries),
+    "partitions_for": lambda *tries: refusals.topic_unknown("topic", 5, *tries),
+    "flush": lambda *tries: refusals.flush_timed_out(5, *tries),
 }
 each_text = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 

@@ -40,10 +40,11 @@ from hypothesis.stateful import (
 from tests.api_witness import OffsetSent, Sent, Witness
 from tests.model_client import ModelClient, ModelTime, Trouble
 from txnproducer import TransactionalProducer
-from txnproducer import _record_writer as writer_module
+from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
+from txnproducer._shell import record_writer as writer_module
 from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
@@ -421,7 +422,7 @@ class PublicApi(RuleBasedStateMachine):
         with self.lock:
             node = self.cluster.coordinator_node(CoordinatorType.TRANSACTION, IDS)
             request = InitProducerIdRequest(IDS, 60_000)
-            self.cluster.handle(node, request, self.time.now_ms())
+            handlers.handle(self.cluster, node, request, self.time.now_ms())
 
     # --- the end --------------------------------------------------------------------------------
 

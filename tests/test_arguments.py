@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from txnproducer._arguments import check_headers, check_place, to_bytes
+from txnproducer._shell.arguments import check_headers, check_place, to_bytes
 from txnproducer.errors import RecordTooLargeError, SerializationError
 
 FORGETS_TO_ENCODE: Any = json.dumps

@@ -11,9 +11,10 @@ import time
 import pytest
 
 from tests.live_client import LiveClient, use_live_clients
-from txnproducer import TransactionalProducer, _live_producers, _record_writer
-from txnproducer._io_thread import IoThread
+from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
+from txnproducer._shell import live_producers, record_writer
+from txnproducer._shell.io_thread import IoThread
 from txnproducer.errors import KafkaError
 
 PATIENCE_S = 10.0
@@ -141,20 +142,20 @@ def test_a_producer_is_known_to_the_hooks_until_its_thread_has_ended(open_one, c
     one = open_one()
     first = start(one.close)
     wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
-    assert one in _live_producers._all()
+    assert one in live_producers._all()
     clients[0].release(ApiKey.END_TXN)
     first.join(PATIENCE_S)
-    assert one not in _live_producers._all()
+    assert one not in live_producers._all()
 
 
 # --- the interpreter's exit -------------------------------------------------------------------
 
 
 def test_at_exit_all_begin_to_close_before_one_is_waited_for(open_one, clients, monkeypatch):
-    monkeypatch.setattr(_live_producers, "AT_EXIT_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(live_producers, "AT_EXIT_TIMEOUT_S", PATIENCE_S)
     producers = [open_one() for _ in range(3)]
-    monkeypatch.setattr(_live_producers, "_all", lambda: producers)
-    leaving = start(_live_producers._close_all)
+    monkeypatch.setattr(live_producers, "_all", lambda: producers)
+    leaving = start(live_producers._close_all)
     wait_for(lambda: all(client.sent(ApiKey.END_TXN) for client in clients))
     for client in clients:
         client.release(ApiKey.END_TXN)
@@ -179,10 +180,10 @@ class Leaving:
 
 def test_one_deadline_holds_for_all_producers_at_exit(monkeypatch):
     clock, log = [100], list[object]()
-    monkeypatch.setattr(_live_producers, "monotonic_ms", lambda: clock[0])
+    monkeypatch.setattr(live_producers, "monotonic_ms", lambda: clock[0])
     producers = [Leaving(clock, log), Leaving(clock, log)]
-    monkeypatch.setattr(_live_producers, "_all", lambda: producers)
-    _live_producers._close_all()
+    monkeypatch.setattr(live_producers, "_all", lambda: producers)
+    live_producers._close_all()
     assert log == ["begun", "begun", 5100, 5100]
 
 
@@ -191,7 +192,7 @@ def test_what_is_left_of_the_deadline_bounds_each_wait(open_one, monkeypatch, le
     one = open_one()
     seen = []
     with monkeypatch.context() as patch:
-        patch.setattr(_record_writer, "monotonic_ms", lambda: 10_000)
+        patch.setattr(record_writer, "monotonic_ms", lambda: 10_000)
         patch.setattr(one._io, "close", lambda *given: seen.append(given))
         one.close_by(10_000 + left_ms)
     assert seen == [limits]
@@ -226,7 +227,7 @@ def test_an_interrupt_while_the_thread_is_waited_for_does_not_pass_for_its_end(o
         signal.signal(signal.SIGALRM, before)
     assert one._io._thread.ident in sys._current_frames()
     assert not one._io.has_ended
-    assert id(one) in _live_producers._live
+    assert id(one) in live_producers._live
     second = start(one.close)
     second.join(MOMENT_S)
     assert second.is_alive()
@@ -234,7 +235,7 @@ def test_an_interrupt_while_the_thread_is_waited_for_does_not_pass_for_its_end(o
     second.join(PATIENCE_S)
     assert not second.is_alive()
     assert one._io.has_ended
-    assert id(one) not in _live_producers._live
+    assert id(one) not in live_producers._live
 
 
 def test_an_interrupted_close_sends_its_abort_and_can_be_waited_for(open_one, clients):
@@ -265,12 +266,12 @@ def test_the_exit_waits_for_a_close_that_was_interrupted(open_one, clients, monk
     one = open_one()
     hurried = []
     monkeypatch.setattr(clients[0], "hurry", lambda: hurried.append(True))
-    monkeypatch.setattr(_live_producers, "_all", lambda: [one])
+    monkeypatch.setattr(live_producers, "_all", lambda: [one])
     with monkeypatch.context() as patch:
         patch.setattr(one._io, "wait_until", interrupt)
         with pytest.raises(InterruptError):
             one.close()
-    leaving = start(_live_producers._close_all)
+    leaving = start(live_producers._close_all)
     wait_for(lambda: hurried)
     wait_for(lambda: clients[0].sent(ApiKey.END_TXN))
     clients[0].release(ApiKey.END_TXN)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from txnproducer._arrow_columns import pieces
-from txnproducer._columns import _binary_column, arrow_blocks, column_blocks
+from txnproducer._shell.columns.arrow import pieces
+from txnproducer._shell.columns.blocks import _binary_column, arrow_blocks, column_blocks
 from txnproducer.errors import RecordTooLargeError, SerializationError
 
 pa = pytest.importorskip("pyarrow", reason="columns can be Arrow's")
@@ -868,7 +868,7 @@ def test_what_is_no_such_table_is_refused_with_the_way_out(data, error, message)
 def test_lists_need_neither_numpy_nor_pyarrow():
     script = (
         "import sys\n"
-        "from txnproducer._columns import column_blocks\n"
+        "from txnproducer._shell.columns.blocks import column_blocks\n"
         "blocks = column_blocks([b'v'], [b'k'], [None], [0], [1], 2, (None, None))\n"
         "print(len(blocks), 'numpy' in sys.modules, 'pyarrow' in sys.modules)\n"
     )

@@ -23,14 +23,14 @@ CYTHON = "3.3."
 ROOT = Path(__file__).parent.parent
 # The functions that run for each record, or for each row; the sums of their lines' scores.
 CEILINGS = {
-    "txnproducer/_usual_send.pyx": {
+    "txnproducer/_shell/_fast_send.pyx": {
         "is_bytes_or_none": 0,
         "to_headers": 87,
         "is_count": 4,
         "send": 107,
         "_try_send": 44,
     },
-    "txnproducer/_io_lock.pyx": {
+    "txnproducer/_sync/_core_lock.pyx": {
         "try_take": 0,
         "take": 2,
         "_have": 0,
@@ -41,7 +41,7 @@ CEILINGS = {
         "have": 0,
         "_ring": 0,
     },
-    "txnproducer/_core/usual_records.py": {"try_append": 213, "_queue_for_key": 100},
+    "txnproducer/_core/append/fast_append.py": {"try_append": 213, "_queue_for_key": 100},
     "txnproducer/_record/_speedups.pyx": {
         "to_timestamp": 49,
         "put_bytes": 2,
@@ -71,8 +71,8 @@ CEILINGS = {
 }
 # All others, by why they need no ceiling.
 EXEMPT: dict[str, dict[str, tuple[str, ...]]] = {
-    "txnproducer/_usual_send.pyx": {"once for each producer": ("_be_quick", "_be_slow")},
-    "txnproducer/_io_lock.pyx": {
+    "txnproducer/_shell/_fast_send.pyx": {"once for each producer": ("_be_quick", "_be_slow")},
+    "txnproducer/_sync/_core_lock.pyx": {
         "once for each producer": ("__cinit__", "__dealloc__"),
         "once for each fork": ("reset_after_fork",),
         "it sleeps": ("_wait", "sleep"),
@@ -87,7 +87,7 @@ EXEMPT: dict[str, dict[str, tuple[str, ...]]] = {
             "take_first",
         ),
     },
-    "txnproducer/_core/usual_records.py": {
+    "txnproducer/_core/append/fast_append.py": {
         "once for each producer": ("__init__",),
         "for what is not usual": ("append",),
     },
@@ -155,9 +155,10 @@ def scores(source: str, text: str, folder: Path) -> dict[str, int]:
     written = folder / source
     written.parent.mkdir(parents=True)
     written.write_text(text, "utf-8")
-    for types in (ROOT / source).parent.glob("*.pxd"):
+    for types in (ROOT / "compiled" / source).parent.glob("*.pxd"):
         (written.parent / types.name).write_bytes(types.read_bytes())
-    command = [sys.executable, "-m", "cython", "-a", "-I", str(ROOT), *directives(source)]
+    roots = ["-I", str(ROOT / "compiled"), "-I", str(ROOT)]
+    command = [sys.executable, "-m", "cython", "-a", *roots, *directives(source)]
     subprocess.run(
         [*command, "-o", str(written.with_suffix(".c")), str(written)],
         cwd=folder,
@@ -236,13 +237,13 @@ def test_a_type_that_got_lost_in_what_is_done_for_each_row_would_be_noticed(tmp_
     ("source", "name", "before", "slow"),
     [
         (
-            "txnproducer/_usual_send.pyx",
+            "txnproducer/_shell/_fast_send.pyx",
             "_try_send",
             "        self._lock.take()\n",
             "        self._records.latest\n",
         ),
         (
-            "txnproducer/_core/usual_records.py",
+            "txnproducer/_core/append/fast_append.py",
             "try_append",
             "        buffer = batch.builder.records_buffer\n",
             "        builder = self._state_holder.builder\n",

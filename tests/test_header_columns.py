@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from txnproducer import _header_columns
-from txnproducer._header_columns import arrow_headers, listed_headers
+from txnproducer._shell.columns import headers
+from txnproducer._shell.columns.headers import arrow_headers, listed_headers
 
 STRUCT = pa.struct([("key", pa.string()), ("value", pa.binary())])
 ROWS = [
@@ -44,9 +44,9 @@ def arrays():
 @pytest.mark.parametrize("name", arrays())
 def test_usual_headers_are_taken_by_the_column(name, monkeypatch):
     column = arrays()[name]
-    expected = listed_headers([_header_columns._as_pairs(row) for row in column.to_pylist()])
+    expected = listed_headers([headers._as_pairs(row) for row in column.to_pylist()])
     assert expected == EXPECTED
-    monkeypatch.delattr(_header_columns, "listed_headers")  # nobody looks at a row
+    monkeypatch.delattr(headers, "listed_headers")  # nobody looks at a row
     assert arrow_headers(column) == EXPECTED
 
 
@@ -58,7 +58,7 @@ def test_no_more_of_an_array_is_looked_at_than_the_slice_of_it(monkeypatch):
         looked_at.extend(len(each) for each in columns)
         return zip(*columns, strict=strict)
 
-    monkeypatch.setattr(_header_columns, "zip", count, raising=False)
+    monkeypatch.setattr(headers, "zip", count, raising=False)
     assert arrow_headers(column) == EXPECTED
     assert looked_at
     assert max(looked_at) == 5

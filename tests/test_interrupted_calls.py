@@ -23,11 +23,12 @@ import pytest
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
 from tests.live_client import use_live_clients
 from tests.model_client import ModelClient, ModelTime, Trouble
-from txnproducer import TransactionalProducer, _io_thread
+from txnproducer import TransactionalProducer
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._record.implementation import IMPL
-from txnproducer._turnstile import Lock, enter
+from txnproducer._shell import io_thread
+from txnproducer._sync.core_lock import Lock, enter
 from txnproducer.errors import KafkaError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
@@ -180,8 +181,8 @@ ENDING = ("close", "a second close", "hand over")
 @pytest.fixture
 def only_wakeups(monkeypatch):
     """Let nobody look for himself."""
-    monkeypatch.setattr(_io_thread, "_WAIT_SLICE_S", 60.0)
-    monkeypatch.setattr(_io_thread, "_LONGEST_POLL_MS", 60_000)
+    monkeypatch.setattr(io_thread, "_WAIT_SLICE_S", 60.0)
+    monkeypatch.setattr(io_thread, "_LONGEST_POLL_MS", 60_000)
 
 
 def interrupted_everywhere(make, call, step=1):

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from txnproducer import _io_thread
-from txnproducer._io_thread import IoThread
+from txnproducer._shell import io_thread
+from txnproducer._shell.io_thread import IoThread
 from txnproducer.errors import IllegalStateError
 
 PATIENCE_S = 10.0
@@ -157,7 +157,7 @@ def test_a_waiting_thread_is_woken_by_what_the_loop_brings(io, client, core):
 @pytest.fixture
 def only_wakeups(monkeypatch):
     """Let no waiting thread look for itself, as it otherwise does twice a second."""
-    monkeypatch.setattr(_io_thread, "_WAIT_SLICE_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(io_thread, "_WAIT_SLICE_S", 10 * PATIENCE_S)
 
 
 def waiting(io, is_done, count=3):
@@ -261,7 +261,7 @@ def test_a_wait_ends_with_its_time(io):
 
 def test_an_interrupt_while_the_loop_works_leaves_it_its_lock(io, core, monkeypatch):
     # Waiting on a Condition, the interrupted thread would release the lock that the loop holds.
-    monkeypatch.setattr(_io_thread, "_WAIT_SLICE_S", 0.01)
+    monkeypatch.setattr(io_thread, "_WAIT_SLICE_S", 0.01)
     is_held = []
 
     def work():
@@ -283,14 +283,14 @@ def test_an_interrupt_while_the_loop_works_leaves_it_its_lock(io, core, monkeypa
 
 
 def test_an_answer_that_cannot_be_handled_costs_no_other_answer(io, client, core, caplog):
-    with caplog.at_level(logging.CRITICAL, "txnproducer._io_thread"):
+    with caplog.at_level(logging.CRITICAL, "txnproducer._shell.io_thread"):
         client.deliver(ValueError("bad"), "good")
         assert io.wait_until(lambda: core.handled == ["good"], PATIENCE_S)
 
 
 @pytest.mark.conformance("6.17")
 def test_an_exception_in_a_turn_is_logged_and_the_loop_goes_on(io, core, monkeypatch, caplog):
-    monkeypatch.setattr(_io_thread, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(io_thread, "_FIRST_PAUSE_MS", 0)
     failures = iter([RuntimeError("once"), RuntimeError("twice")])
 
     def fail_twice():
@@ -337,7 +337,7 @@ def test_a_good_turn_now_and_then_does_not_make_a_failing_loop_fast(io, core, mo
 def test_a_forced_end_waits_for_a_slow_callback_and_gives_every_record_its_own(
     client, core, monkeypatch
 ):
-    monkeypatch.setattr(_io_thread, "_FORCED_CLOSE_S", 0.05)
+    monkeypatch.setattr(io_thread, "_FORCED_CLOSE_S", 0.05)
     io = IoThread(client, "test-io")
     io.start(core)
     assert client.asleep.wait(PATIENCE_S)
@@ -416,7 +416,7 @@ def test_closing_turns_to_force_when_the_time_is_up(io, core):
 
 
 def test_a_core_that_cannot_even_be_forced_does_not_keep_the_thread(io, core, client, monkeypatch):
-    monkeypatch.setattr(_io_thread, "_FORCED_CLOSE_S", 0.01)
+    monkeypatch.setattr(io_thread, "_FORCED_CLOSE_S", 0.01)
     monkeypatch.setattr(core, "initiate_close", lambda now_ms: None)
     monkeypatch.setattr(core, "force_close", lambda now_ms: None)
     assert not io.close(0.01)
@@ -513,7 +513,7 @@ def test_an_orphaned_loop_ends_in_good_order(io, core, client):
 
 
 def test_an_orphaned_loop_that_cannot_end_is_forced_after_its_grace(io, core, monkeypatch):
-    monkeypatch.setattr(_io_thread, "_ORPHAN_GRACE_MS", -1)
+    monkeypatch.setattr(io_thread, "_ORPHAN_GRACE_MS", -1)
     core.closes_when_asked = False
     io.orphan()
     assert io.wait_until(lambda: core.steps > 1, PATIENCE_S)
@@ -523,5 +523,5 @@ def test_an_orphaned_loop_that_cannot_end_is_forced_after_its_grace(io, core, mo
 
 
 def test_the_clocks_count_in_milliseconds():
-    assert _io_thread.wall_clock_ms() > 1_600_000_000_000
-    assert 0 <= _io_thread.monotonic_ms() - _io_thread.monotonic_ms() + 1 <= 1
+    assert io_thread.wall_clock_ms() > 1_600_000_000_000
+    assert 0 <= io_thread.monotonic_ms() - io_thread.monotonic_ms() + 1 <= 1

@@ -9,12 +9,12 @@ import pytest
 from tests.live_client import LiveClient, use_live_clients
 from tests.scripted_client import DESCRIBE_VERSIONS, PRODUCER_EPOCH, PRODUCER_ID
 from txnproducer import TransactionalProducer
-from txnproducer._io_thread import WaitInCallbackError
 from txnproducer._protocol.messages import (
     ApiKey,
     DescribeTransactionsResponse,
     TransactionDescription,
 )
+from txnproducer._shell.io_thread import WaitInCallbackError
 from txnproducer.errors import ErrorCode, InvalidProducerEpochError, ProducerFencedError
 from txnproducer.records import ConsumerGroupMetadata
 

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
-from txnproducer import TransactionalProducer, _live_producers, _record_writer, admin
-from txnproducer._io_thread import monotonic_ms
+from txnproducer import TransactionalProducer, admin
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, TransactionDescription
+from txnproducer._shell import live_producers, record_writer
+from txnproducer._shell.io_thread import monotonic_ms
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     AuthorizationError,
@@ -575,7 +576,7 @@ def test_metadata_and_memory_are_waited_for_out_of_one_budget(make, client, monk
         return proceeds
 
     clock = SkippingClock()
-    monkeypatch.setattr(_record_writer, "monotonic_ms", clock)
+    monkeypatch.setattr(record_writer, "monotonic_ms", clock)
     client.topics["other"] = 1
     one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=10_000)
     client.held.add(ApiKey.PRODUCE)
@@ -930,8 +931,8 @@ def test_a_closed_producer_goes_in_silence_when_the_interpreter_ends(make, monke
     one = make(None)
     one.close(PATIENCE_S)
     with monkeypatch.context() as patch:
-        for name in ("_advice", "warnings"):  # modules lose their names then, one after the other
-            patch.setattr(_record_writer, name, None)
+        for name in ("refusals", "warnings"):  # modules lose their names then, one after the other
+            patch.setattr(record_writer, name, None)
         one.__del__()
 
 
@@ -965,13 +966,13 @@ def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():
     class Producer:
         pass
 
-    known = len(_live_producers._all())
+    known = len(live_producers._all())
     producer: Any = Producer()
-    _live_producers.remember(producer)
-    assert len(_live_producers._all()) == known + 1
+    live_producers.remember(producer)
+    assert len(live_producers._all()) == known + 1
     del producer
     gc.collect()
-    assert len(_live_producers._all()) == known
+    assert len(live_producers._all()) == known
 
 
 def test_the_cluster_is_looked_up_under_the_lock(ready, monkeypatch):
@@ -989,7 +990,7 @@ def test_the_cluster_is_looked_up_under_the_lock(ready, monkeypatch):
 def test_at_exit_what_is_open_is_closed(ready, client):
     ready.begin_transaction()
     ready.send("topic", b"value").result(PATIENCE_S)
-    _live_producers._close_all()
+    live_producers._close_all()
     assert commits_sent(client) == [False]
     assert client.is_closed
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.live_client import LiveClient, use_live_clients
 from txnproducer import TransactionalProducer
-from txnproducer._core.partitioner import partition_for_key
+from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import read_batches
 from txnproducer.errors import (

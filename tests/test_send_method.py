@@ -101,7 +101,7 @@ def test_send_tells_its_signature_its_name_and_what_it_does(one):
     assert signature.return_annotation == "FutureRecordMetadata"
     assert send.__annotations__["on_delivery"] == "OnDelivery | None"
     assert send.__qualname__ == "RecordWriter.send"
-    assert send.__module__ == "txnproducer._record_writer"
+    assert send.__module__ == "txnproducer._shell.record_writer"
     assert "The record's future" in (inspect.getdoc(send) or "")
     assert list(inspect.signature(one.send).parameters) == list(signature.parameters)[1:]
 

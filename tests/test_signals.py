@@ -15,8 +15,8 @@ import pytest
 
 from tests.interrupts import IS_THOROUGH, Interrupt, is_checked
 from tests.test_interrupted_calls import CLOSE_S, OFFSETS, PLACES, Run, is_at_rest
-from txnproducer import _io_thread
-from txnproducer._turnstile import new_lock
+from txnproducer._shell import io_thread
+from txnproducer._sync.core_lock import new_lock
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import TopicPartition
 
@@ -45,8 +45,8 @@ def timer():
 @pytest.fixture
 def only_wakeups(monkeypatch):
     """Let nobody look for himself."""
-    monkeypatch.setattr(_io_thread, "_WAIT_SLICE_S", 60.0)
-    monkeypatch.setattr(_io_thread, "_LONGEST_POLL_MS", 60_000)
+    monkeypatch.setattr(io_thread, "_WAIT_SLICE_S", 60.0)
+    monkeypatch.setattr(io_thread, "_LONGEST_POLL_MS", 60_000)
 
 
 class Thing:

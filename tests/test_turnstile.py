@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from txnproducer import _turnstile
 from txnproducer._record.implementation import IMPL
+from txnproducer._sync import core_lock
 from txnproducer.errors import IllegalStateError
 
 PATIENCE_S = 10.0
 compiled: Any
 try:
-    compiled = import_module("txnproducer._io_lock")
+    compiled = import_module("txnproducer._sync._core_lock")
 except ImportError:
     compiled = None
 
@@ -29,7 +29,7 @@ needs_compiled = pytest.mark.skipif(
     compiled is None or IMPL != "cython", reason="this run is of the pure Python parts"
 )
 LOCKS = [
-    pytest.param(_turnstile.Lock, id="python"),
+    pytest.param(core_lock.Lock, id="python"),
     pytest.param(lambda: compiled.Lock(), id="cython", marks=needs_compiled),
 ]
 each_lock = pytest.mark.parametrize("new_lock", LOCKS)
@@ -167,7 +167,7 @@ def test_ctrl_c_ends_a_wait(new_lock):
 
 
 def test_the_first_waits_for_whoever_has_the_lock():
-    turnstile, lock, has_it = _turnstile.new_turnstile(), _turnstile.new_lock(), threading.Event()
+    turnstile, lock, has_it = core_lock.new_turnstile(), core_lock.new_lock(), threading.Event()
 
     def take():
         turnstile.take_first(lock)
@@ -184,7 +184,7 @@ def test_the_first_waits_for_whoever_has_the_lock():
 
 
 def test_nobody_sleeps_where_nobody_wants_to_go_first():
-    turnstile = _turnstile.new_turnstile()
+    turnstile = core_lock.new_turnstile()
     began = time.monotonic()
 
     for _ in range(10_000):

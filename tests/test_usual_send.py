@@ -14,17 +14,17 @@ import pytest
 
 from tests.live_client import LiveClient, use_live_clients
 from txnproducer import TransactionalProducer
-from txnproducer._core.partitioner import partition_for_key
-from txnproducer._io_thread import wall_clock_ms
+from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import read_batches
 from txnproducer._record.implementation import IMPL
-from txnproducer._turnstile import new_lock, new_turnstile
+from txnproducer._shell.io_thread import wall_clock_ms
+from txnproducer._sync.core_lock import new_lock, new_turnstile
 from txnproducer.errors import IllegalStateError, KafkaError
 
 compiled: Any
 # It is made for the compiled core, and refuses to be imported beside the interpreted one.
-compiled = import_module("txnproducer._usual_send") if IMPL == "cython" else None
+compiled = import_module("txnproducer._shell._fast_send") if IMPL == "cython" else None
 
 pytestmark = pytest.mark.skipif(
     IMPL != "cython", reason="this run, or this installation, is of the pure Python parts"
@@ -161,7 +161,7 @@ def test_usual_records_come_out_as_on_the_long_way(make, clients):
     seen: list[Any] = []
     for is_quick in (True, False):
         one = make()
-        one._core._accumulator._dice.seed(1)  # for the choice of a partition by load
+        one._core._accumulator._rng.seed(1)  # for the choice of a partition by load
         open_batches(one)
         send: Any = Noted(one) if is_quick else partial(long_way, one)
         told: list[Any] = []

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 
 from txnproducer import errors
-from txnproducer._core.batch_future import FutureBatchMetadata
-from txnproducer._core.record_future import FutureRecordMetadata
+from txnproducer._core.batches.batch_future import FutureBatchMetadata
+from txnproducer._core.batches.record_future import FutureRecordMetadata
 from txnproducer._version import __version__
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from txnproducer._leases import PartitionReceipt, TransactionLease, TransactionReceipt
-from txnproducer._record_writer import RecordWriter
+from txnproducer._shell.record_writer import RecordWriter
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError
+from txnproducer.records import PartitionReceipt, TransactionLease, TransactionReceipt
 
 __all__ = [
     "PartitionReceipt",

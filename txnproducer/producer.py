@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from txnproducer import _advice
-from txnproducer._block_owner import calling_thread
-from txnproducer._core.commit_evidence import ResolvedOutcome, SentCommit, resolve
-from txnproducer._core.txn_result import TransactionalRequestResult
-from txnproducer._leases import TransactionLease, TransactionReceipt
-from txnproducer._record_writer import OnDelivery, RecordWriter
-from txnproducer._turnstile import refuse_reentry
+from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, SentCommit, resolve
+from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._shell import refusals
+from txnproducer._shell.block_owner import calling_thread
+from txnproducer._shell.record_writer import OnDelivery, RecordWriter
+from txnproducer._sync.core_lock import refuse_reentry
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -27,7 +26,13 @@ from txnproducer.errors import (
     KafkaError,
     UnsupportedVersionError,
 )
-from txnproducer.records import ProducerIdAndEpoch, as_consumer_group_metadata, as_offsets
+from txnproducer.records import (
+    ProducerIdAndEpoch,
+    TransactionLease,
+    TransactionReceipt,
+    as_consumer_group_metadata,
+    as_offsets,
+)
 from txnproducer.transaction import Outcome, Transaction
 
 __all__ = ["OnDelivery", "TransactionalProducer"]
@@ -103,7 +108,7 @@ class TransactionalProducer(RecordWriter):
         try:
             self._await("init_transactions", self._core.init_transactions)
         except InvalidTxnTimeoutError as error:
-            raise _advice.timeout_too_long(error, self._longest_timeout_ms()) from error.__cause__
+            raise refusals.timeout_too_long(error, self._longest_timeout_ms()) from error.__cause__
 
     def _longest_timeout_ms(self) -> str | None:
         """Ask the brokers for their limit; None where they do not tell."""
@@ -222,7 +227,7 @@ class TransactionalProducer(RecordWriter):
         """Refuse a thread that another one's block is not for. Call with the lock held."""
         block = self._transaction
         if block is not None and not block.can_be_ended_here():
-            raise _advice.owned(call)
+            raise refusals.owned(call)
 
     @property
     def _commit(self) -> TransactionalRequestResult | None:
@@ -270,7 +275,7 @@ class TransactionalProducer(RecordWriter):
             KafkaTimeoutError: the cluster did not answer in time.
             KafkaError: the cluster refuses to tell; the user needs Describe on the id.
         """
-        if self._refusal is _advice.forked:
+        if self._refusal is refusals.forked:
             raise self._refusal("resolve_outcome")
         refuse_reentry(self._lock, "resolve_outcome")
         self._io.refuse_in_callback()

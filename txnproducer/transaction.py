@@ -14,9 +14,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
-from txnproducer._arguments import Headers
-from txnproducer._block_owner import IsOwner
-from txnproducer._core.results import DeliveryCallback, FutureRecordMetadata
+from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
+from txnproducer._shell.arguments import Headers
+from txnproducer._shell.block_owner import IsOwner
 from txnproducer.errors import IllegalStateError, KafkaError
 
 __all__ = ["Outcome", "Transaction"]

@@ -34,33 +34,31 @@ def write_values(path: Path, kind: str, size: int) -> None:
     path.write_text("".join(one(size) for _ in range(count)), encoding="ascii")
 
 
-def _hexadecimal(dice: random.Random) -> Callable[[int], str]:
-    return lambda size: dice.randbytes(-(-size // 2)).hex()[:size]
+def _hexadecimal(rng: random.Random) -> Callable[[int], str]:
+    return lambda size: rng.randbytes(-(-size // 2)).hex()[:size]
 
 
-def _objects(dice: random.Random) -> Callable[[int], str]:
-    words = [_word(dice) for _ in range(_WORDS)]
+def _objects(rng: random.Random) -> Callable[[int], str]:
+    words = [_word(rng) for _ in range(_WORDS)]
     # As often as its place in the list is low: Zipf's law.
     weights = list(accumulate(1 / (place + 1) for place in range(_WORDS)))
 
     def one(size: int) -> str:
         start = (
-            f'{{"id":{dice.randrange(10**8)},"user":"{dice.choice(words)}",'
-            f'"amount":{dice.randrange(10**5) / 100},"note":"'
+            f'{{"id":{rng.randrange(10**8)},"user":"{rng.choice(words)}",'
+            f'"amount":{rng.randrange(10**5) / 100},"note":"'
         )
         # A word has three letters at least, and a space.
-        note = " ".join(dice.choices(words, cum_weights=weights, k=size // 4 + 1))
+        note = " ".join(rng.choices(words, cum_weights=weights, k=size // 4 + 1))
         room = size - len(start) - len('"}')
         return f'{start}{note[:room]}"}}' if room >= 0 else note[:size].ljust(size)
 
     return one
 
 
-def _word(dice: random.Random) -> str:
-    syllables = (
-        dice.choice(_CONSONANTS) + dice.choice(_VOWELS) for _ in range(dice.randint(1, 4))
-    )
-    return "".join(syllables) + dice.choice(_CONSONANTS)
+def _word(rng: random.Random) -> str:
+    syllables = (rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(rng.randint(1, 4)))
+    return "".join(syllables) + rng.choice(_CONSONANTS)
 
 
 _KINDS = {HEX: _hexadecimal, TEXT: _objects}

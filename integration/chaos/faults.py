@@ -45,7 +45,7 @@ class Faults:
         self._partitions = partitions
         self._transactional_id = transactional_id
         self._kinds = kinds
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
 
@@ -67,7 +67,7 @@ class Faults:
         }
         number = 0
         try:
-            while not self._stop.wait(self._dice.uniform(0.5, 2.0)):
+            while not self._stop.wait(self._rng.uniform(0.5, 2.0)):
                 kind = self._kinds[number % len(self._kinds)]
                 number += 1
                 strikes[kind]()
@@ -76,11 +76,11 @@ class Faults:
             self.errors.append(error)
 
     def _leader(self) -> int:
-        return self._kafka.leader_index(self._topic, self._dice.randrange(self._partitions))
+        return self._kafka.leader_index(self._topic, self._rng.randrange(self._partitions))
 
     def _kill(self, index: int) -> None:
         self._kafka.kill_node(index)
-        self._stop.wait(self._dice.uniform(0.5, 3.0))
+        self._stop.wait(self._rng.uniform(0.5, 3.0))
         self._kafka.start_node(index)
         # Two brokers must be there at any time, or nobody could write (min.insync.replicas=2).
         self._kafka.wait_in_sync(_IN_SYNC_S)
@@ -88,7 +88,7 @@ class Faults:
     def _pause(self, index: int) -> None:
         self._kafka.pause_node(index)
         try:
-            self._stop.wait(self._dice.uniform(2.0, 6.0))
+            self._stop.wait(self._rng.uniform(2.0, 6.0))
         finally:
             self._kafka.resume_node(index)
         self._kafka.wait_in_sync(_IN_SYNC_S)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from integration.conformance.target import Member, ProducerSeen, RecordSeen, coordinated_by
+from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_coordinator import Marker
@@ -62,7 +63,7 @@ class ModelTarget:
 
     def _ask(self, node_id: int, request: m.Request) -> m.Response:
         self._advance_to(self._now_ms + 1)
-        return self._cluster.handle(node_id, request, self._now_ms)
+        return handlers.handle(self._cluster, node_id, request, self._now_ms)
 
     def _home(self, request: m.Request) -> int:
         cluster = self._cluster

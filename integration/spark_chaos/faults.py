@@ -187,7 +187,7 @@ def zombie(scene: Scene, *, has_claims: bool = True) -> End:
     scene.keeper.give_leave(HALF_WAY)
     scene.keeper.await_arrival("new")
     scene.thaw(workers)
-    time.sleep(scene.dice.uniform(0.5, 3.0))  # for the old task to do its worst
+    time.sleep(scene.rng.uniform(0.5, 3.0))  # for the old task to do its worst
     scene.keeper.give_leave("new")
     return _exact(scene)
 
@@ -209,7 +209,7 @@ def lose_task(scene: Scene) -> End:
     notes = [scene.gate(f"done-{n}", done, partition=n, action="note") for n in others]
     scene.submit(struck, *notes, settings=("spark.task.maxFailures=1",))
     who = scene.keeper.await_arrival(_STRUCK)
-    wanted = scene.dice.randint(1, len(others))
+    wanted = scene.rng.randint(1, len(others))
     wait_until(
         lambda: sum(scene.keeper.has_come(note.name) for note in notes) >= wanted,
         f"fewer than {wanted} others have committed",
@@ -248,13 +248,13 @@ def _group_coordinator(scene: Scene) -> int:
 
 def kill_broker(find: Callable[[Scene], int]) -> Play:
     def play(scene: Scene) -> End:
-        event = scene.dice.choice((_WRITTEN, _BEFORE_END))[scene.writer]
+        event = scene.rng.choice((_WRITTEN, _BEFORE_END))[scene.writer]
         scene.submit(scene.gate(_STRUCK, event))
         scene.keeper.await_arrival(_STRUCK)
         index = find(scene)
         scene.stage.kafka.kill_node(index)
         scene.keeper.give_leave(_STRUCK)
-        time.sleep(scene.dice.uniform(0.0, 10.0))
+        time.sleep(scene.rng.uniform(0.0, 10.0))
         scene.stage.kafka.start_node(index)
         return _exact(scene)
 
@@ -266,7 +266,7 @@ def kill_broker(find: Callable[[Scene], int]) -> Play:
 
 def task_retry(scene: Scene) -> End:
     """A task fails when it has written."""
-    event = scene.dice.choice((_WRITTEN, _DONE))[scene.writer]
+    event = scene.rng.choice((_WRITTEN, _DONE))[scene.writer]
     scene.submit(scene.gate(_STRUCK, event, action="raise"))
     end = _exact(scene)
     scene.keeper.await_arrival(_STRUCK, 0.1)
@@ -285,14 +285,14 @@ def speculation(scene: Scene) -> End:
         return End(Count(0, 0, 0, len(scene.reads())), refusal=refusal)
     scene.keeper.await_arrival(_STRUCK)
     scene.keeper.await_arrival(_TWIN)
-    time.sleep(scene.dice.uniform(0.0, 1.0))
+    time.sleep(scene.rng.uniform(0.0, 1.0))
     scene.keeper.give_leave(_STRUCK)
     return _exact(scene)
 
 
 def time_out(scene: Scene) -> End:
     """A task takes longer than its transaction may."""
-    event = scene.dice.choice((_WRITTEN, _DONE) if scene.writer == "batch" else (_WRITTEN,))
+    event = scene.rng.choice((_WRITTEN, _DONE) if scene.writer == "batch" else (_WRITTEN,))
     slow = scene.gate(_STRUCK, event[scene.writer], action="sleep", seconds=_SLEEP_S)
     scene.submit(slow, options={"transactionTimeout": str(_SHORT_TIMEOUT_MS)})
     if scene.writer == "source":  # the commit finds it out, and Spark does not run a batch again

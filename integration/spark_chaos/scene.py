@@ -41,7 +41,7 @@ class Scene:
         source: where rows come from.
 
     Attributes:
-        dice: the seed's.
+        rng: the seed's.
         batch: that is struck.
         partition: of Spark's that is struck.
         partitions: of Spark's that write.
@@ -57,10 +57,10 @@ class Scene:
         # A whole batch has at most one task for each partition of the topic.
         is_as_source = source == "kafka" and writer != "batch"
         self.partitions = kafka_input.PARTITIONS if is_as_source else PARTITIONS
-        self.dice = random.Random(seed)
-        self.batch = self.dice.randrange(BATCHES)
-        self.partition = self.dice.randrange(PARTITIONS)
-        self.is_keyed = self.dice.random() < 0.5
+        self.rng = random.Random(seed)
+        self.batch = self.rng.randrange(BATCHES)
+        self.partition = self.rng.randrange(PARTITIONS)
+        self.is_keyed = self.rng.random() < 0.5
         self.rows: list[str] = []
         self.topic = self.sink_id = name
         self.folder = stage.spark.folder / "runs" / name

@@ -17,7 +17,7 @@ from integration.spark_chaos import kafka_input
 from integration.spark_chaos.gates import Gate, Gates, take
 from integration.spark_chaos.job import Job
 from txnproducer._core import producer_core
-from txnproducer._core.shared_transactions import SharedTransactionManager
+from txnproducer._core.transactions.shared import SharedTransactionManager
 from txnproducer.spark import ExactlyOnceKafkaSink
 
 HALF_WAY = "half-way"

@@ -1,6 +1,6 @@
 """A small stage for the broker model's own tests: one cluster, one clock, short requests.
 
-Owns: `Bench`, `Who`, `HighestDice`, `batch_of`. Must not know: what the answers should be.
+Owns: `Bench`, `Who`, `HighestRng`, `batch_of`. Must not know: what the answers should be.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from integration.conformance.target import coordinated_by
+from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._protocol import messages as m
 from txnproducer._record import RecordBatch, RecordBatchBuilder
@@ -19,14 +20,17 @@ T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))
 GROUP = "g"
 
 
-class HighestDice:
-    """Dice that show their highest number, or 0: what may take a while takes all of it, or none.
+class HighestRng:
+    """An Rng that returns its highest number, or 0: delays are as long as possible, or none.
 
     Attributes:
-        is_high: whether they show the highest number.
+        is_high: whether it returns the highest number.
     """
 
     is_high = True
+
+    def random(self) -> float:
+        raise AssertionError("the model draws integers alone")
 
     def randrange(self, stop: int, /) -> int:
         return stop - 1 if self.is_high else 0
@@ -63,8 +67,8 @@ class Bench:
     """
 
     def __init__(self, **options: Any) -> None:
-        self.dice = HighestDice()
-        self.cluster = BrokerCluster(ClusterOptions(**options), self.dice)
+        self.rng = HighestRng()
+        self.cluster = BrokerCluster(ClusterOptions(**options), self.rng)
         self.cluster.create_topic(TOPIC, 3)
         self.now_ms = 0
 
@@ -82,7 +86,7 @@ class Bench:
     def ask(self, request: m.Request, node_id: int | None = None) -> Any:
         """Put a request to a broker; to the one that it is for if none is named."""
         node = self._home(request) if node_id is None else node_id
-        return self.cluster.handle(node, request, self.now_ms)
+        return handlers.handle(self.cluster, node, request, self.now_ms)
 
     def _home(self, request: m.Request) -> int:
         if isinstance(request, m.ProduceRequest):

@@ -56,7 +56,7 @@ def test_brokers_hear_of_a_move_after_a_while_and_the_new_leader_at_once():
 def test_news_of_an_earlier_move_never_undoes_that_of_a_later_one():
     bench = Bench(node_count=3, max_metadata_delay_ms=50)
     bench.cluster.move_partition(T0, 1, bench.now_ms)
-    bench.dice.is_high = False
+    bench.rng.is_high = False
     bench.cluster.move_partition(T0, 2, bench.now_ms)
     assert told_leader(bench, 0) == (2, 2, ErrorCode.NONE)
     bench.pass_ms(50)
@@ -187,7 +187,7 @@ def test_the_new_coordinator_ends_what_was_decided_and_the_formers_marker_is_fen
     # With v1 the next transaction has the same epoch: only the coordinator's tells them apart.
     bench = Bench(node_count=2, loading_ms=10, max_marker_delay_ms=100, transaction_version=1)
     who = bench.commit(bench.open(T0))
-    bench.dice.is_high = False
+    bench.rng.is_high = False
     bench.move_coordinator_of("a", 1 - bench.transaction_node())
     bench.pass_ms(10)  # loaded; its own marker is there at once
     assert bench.describe().state == "CompleteCommit"
@@ -204,7 +204,7 @@ def test_the_new_coordinator_ends_what_was_decided_and_the_formers_marker_is_fen
 def test_of_two_moves_the_last_one_alone_goes_on():
     bench = Bench(node_count=2, loading_ms=10, max_marker_delay_ms=100)
     bench.commit(bench.open(T0))
-    bench.dice.is_high = False
+    bench.rng.is_high = False
     for _ in range(2):
         bench.move_coordinator_of("a", 1 - bench.transaction_node())
         bench.pass_ms(5)

@@ -103,16 +103,16 @@ def test_reading_from_within_a_batch_gives_its_remaining_records():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_read_committed_has_given_is_never_taken_back(seed):
-    dice, log = random.Random(seed), PartitionLog()
+    rng, log = random.Random(seed), PartitionLog()
     before: list[tuple[int, str]] = []
     sequences = {A: 0, B: 0}
     for step in range(60):
-        who = dice.choice((A, B))
-        if dice.random() < 0.6:
+        who = rng.choice((A, B))
+        if rng.random() < 0.6:
             append(log, who, sequences[who], str(step))
             sequences[who] += 1
         else:
-            mark(log, who, commit=dice.random() < 0.5)
+            mark(log, who, commit=rng.random() < 0.5)
         now = seen(log)
         assert now[: len(before)] == before
         assert all(offset < log.last_stable_offset for offset, _ in now)

@@ -11,7 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from txnproducer import _advice, errors
+from txnproducer import errors
+from txnproducer._shell import refusals
 from txnproducer.cli import main
 from txnproducer.cli.main import SUBCOMMANDS, Subcommand, exit_code_for
 
@@ -85,9 +86,9 @@ CALLS = ["init_transactions", "commit_transaction", "abort_transaction"]
 @pytest.mark.parametrize("call", [*CALLS, "flush"])
 def test_a_time_out_names_no_call_of_python_and_does_not_go_on(failing, call, tries):
     if call == "flush":
-        error = _advice.flush_timed_out(5, *tries)
+        error = refusals.flush_timed_out(5, *tries)
     else:
-        error = _advice.timed_out(call, 5, *tries)
+        error = refusals.timed_out(call, 5, *tries)
     failing(error)
     told = run("fail").stderr
     assert "()" not in told

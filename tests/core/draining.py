@@ -11,8 +11,8 @@ from tests.core.support import (
     make_metadata,
     topic_metadata,
 )
-from txnproducer._core.drain import check_ready, drain
-from txnproducer._core.sequence_manager import SequenceManager
+from txnproducer._core.sending.drain import check_ready, drain
+from txnproducer._core.sequences.sequence_manager import SequenceManager
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
 PRODUCER = ProducerIdAndEpoch(5, 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 
 from tests.harness import TP0, CoreHarness
+from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._protocol.events import ClientRequest
 from txnproducer._protocol.messages import API_KEY_OF, MetadataRequest, ProduceRequest
@@ -69,7 +70,7 @@ class OnCluster(CoreHarness):
             self.on_the_way.append(request.body)
             self.client.disconnect(request.connection)
             return
-        answer = self.cluster.handle(0, request.body, self.now_ms)
+        answer = handlers.handle(self.cluster, 0, request.body, self.now_ms)
         if kind in self.lost:
             self.lost.remove(kind)
             self.client.disconnect(request.connection)
@@ -79,7 +80,7 @@ class OnCluster(CoreHarness):
     def arrive_late(self):
         """Let what is held arrive now; return the answers, which nobody hears."""
         held, self.on_the_way = self.on_the_way, []
-        return [self.cluster.handle(0, body, self.now_ms) for body in held]
+        return [handlers.handle(self.cluster, 0, body, self.now_ms) for body in held]
 
     def init(self):
         self.complete(self.core.init_transactions())

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from txnproducer._core.verdicts import FATAL_PRODUCE_ERRORS
+from txnproducer._core.transactions.verdicts import FATAL_PRODUCE_ERRORS
 from txnproducer.errors import ErrorCode, class_for_code
 
 

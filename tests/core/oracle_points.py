@@ -14,8 +14,8 @@ from tests.core.oracle import Row, Table
 from tests.core.txn_driver import response_to
 from tests.harness import TP0, CoreHarness
 from tests.scripted_client import NO_BUMP_VERSIONS
-from txnproducer._core.results import FutureRecordMetadata
-from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._core.batches.results import FutureRecordMetadata
+from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._protocol.messages import (
     ApiKey,
     CoordinatorType,

@@ -1,4 +1,4 @@
-"""What the tests of the core's leaves share: dice, a waiter, metadata, accumulators, batches."""
+"""What the tests of the core's leaves share: rng, a waiter, metadata, accumulators, batches."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from txnproducer._core.batches.producer_batch import ProducerBatch
+from txnproducer._core.batches.record_accumulator import AccumulatorOptions, RecordAccumulator
+from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer._core.metadata import Metadata, TopicSnapshot
-from txnproducer._core.producer_batch import ProducerBatch
-from txnproducer._core.record_accumulator import AccumulatorOptions, RecordAccumulator
-from txnproducer._core.results import FutureRecordMetadata
 from txnproducer._protocol.messages import (
     BrokerNode,
     MetadataRequest,
@@ -24,7 +24,7 @@ TP0 = TopicPartition("topic", 0)
 TP1 = TopicPartition("topic", 1)
 
 
-class MiddleDice:
+class MiddleRng:
     """No jitter: always the middle. `randrange` counts up."""
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ def make_accumulator(**options: Any) -> RecordAccumulator:
         "partition_availability_timeout_ms": 0,
         "is_idempotent": False,
     }
-    dice = options.pop("dice", MiddleDice())
-    return RecordAccumulator(AccumulatorOptions(**settings | options), NoWaiting(), dice)
+    rng = options.pop("rng", MiddleRng())
+    return RecordAccumulator(AccumulatorOptions(**settings | options), NoWaiting(), rng)
 
 
 def append(
@@ -125,7 +125,7 @@ def make_metadata(**settings: Any) -> Metadata:
         "retry_backoff_max_ms": 1_000,
         "max_age_ms": 300_000,
         "max_idle_ms": 60_000,
-        "dice": MiddleDice(),
+        "rng": MiddleRng(),
     }
     return Metadata([BrokerNode(-1, "boot", 9092)], **options | settings)
 
@@ -158,13 +158,13 @@ def snapshot(leaders: list[int], topic: str = "topic") -> TopicSnapshot:
 
 
 def seeded(seed: int) -> random.Random:
-    """Return reproducible dice."""
+    """Return reproducible rng."""
     return random.Random(seed)
 
 
 __all__ = [
     "MetadataRequest",
-    "MiddleDice",
+    "MiddleRng",
     "NoWaiting",
     "TP0",
     "TP1",

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from tests.harness import TP0, TP1, CoreHarness
-from txnproducer._core.append_blocked import BlockReason
-from txnproducer._core.partitioner import partition_for_key
+from txnproducer._core.batches.append_blocked import BlockReason
+from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._core.producer_core import AppendBlocked
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     AuthenticationError,

@@ -7,10 +7,10 @@ from array import array
 import pytest
 
 from tests.harness import CoreHarness
-from txnproducer._core.append_blocked import AppendBlocked
-from txnproducer._core.batch_future import BatchMetadata, FutureBatchMetadata, RowsTaken
-from txnproducer._core.results import FutureRecordMetadata, ProduceRequestResult
-from txnproducer._core.row_appender import RowRun
+from txnproducer._core.append.row_appender import RowRun
+from txnproducer._core.batches.append_blocked import AppendBlocked
+from txnproducer._core.batches.batch_future import BatchMetadata, FutureBatchMetadata, RowsTaken
+from txnproducer._core.batches.results import FutureRecordMetadata, ProduceRequestResult
 from txnproducer._protocol.messages import (
     ApiKey,
     ProducePartitionResponse,

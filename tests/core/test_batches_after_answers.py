@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, CoreHarness
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     ErrorCode,

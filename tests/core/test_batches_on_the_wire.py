@@ -7,7 +7,7 @@ import pytest
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, TP1, CoreHarness
 from tests.scripted_client import produce_response
-from txnproducer._core.buffer_pool import BufferPool
+from txnproducer._core.batches.buffer_pool import BufferPool
 from txnproducer._protocol.events import ClientResponse
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._record import batch_size_upper_bound, read_batches

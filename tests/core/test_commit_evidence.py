@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txnproducer._core.commit_evidence import SentCommit, resolve
+from txnproducer._core.transactions.commit_evidence import SentCommit, resolve
 from txnproducer.records import ProducerIdAndEpoch
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.txn_driver import TP0, TxnDriver
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     AddPartitionsToTxnRequest,

@@ -11,7 +11,7 @@ import pytest
 from tests.core.txn_driver import PRODUCER, TxnDriver, with_partition
 from tests.core.txn_points import POINTS
 from tests.harness import CoreHarness
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     FindCoordinatorRequest,

@@ -13,7 +13,7 @@ from tests.core.on_cluster import OnCluster, committed, make_cluster, started
 from tests.core.txn_driver import TP0, TxnDriver
 from tests.harness import CoreHarness
 from txnproducer._broker.transaction_coordinator import LogWrite
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,

@@ -10,8 +10,8 @@ import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, CoreHarness
-from txnproducer._core.sequence_manager import MAX_PRODUCER_EPOCH
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.sequences.sequence_manager import MAX_PRODUCER_EPOCH
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, EndTxnResponse, InitProducerIdResponse
 from txnproducer.errors import (

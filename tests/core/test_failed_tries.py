@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tests.harness import CoreHarness
-from txnproducer._core.append_blocked import AppendBlocked
+from txnproducer._core.batches.append_blocked import AppendBlocked
 from txnproducer._core.failed_tries import caused_by
 from txnproducer._protocol.events import (
     Channel,

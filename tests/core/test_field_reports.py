@@ -17,8 +17,8 @@ from dataclasses import replace
 import pytest
 
 from tests.core.on_cluster import OnCluster, committed, is_all_decided, make_cluster, started
-from txnproducer._core.commit_evidence import SentCommit, resolve
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.commit_evidence import SentCommit, resolve
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import (
     ApiKey,
     ProduceResponse,

@@ -10,7 +10,7 @@ import pytest
 from tests.core.on_cluster import committed, is_all_decided, make_cluster, started
 from tests.harness import TP0, CoreHarness
 from tests.scripted_client import PRODUCER_ID
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey, InitProducerIdResponse
 from txnproducer.errors import (
     CommitOutcomeUnknownError,

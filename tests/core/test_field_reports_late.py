@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.on_cluster import OnCluster, committed, is_all_decided, make_cluster, started
 from tests.harness import TP0, CoreHarness
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import ApiKey, CoordinatorType
 from txnproducer.errors import (

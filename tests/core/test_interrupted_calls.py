@@ -16,12 +16,12 @@ import pytest
 from tests.core.on_cluster import OnCluster, committed, make_cluster, started
 from tests.harness import TP0, TP1
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
-from txnproducer._core.end_txn import EndTxnHandler
 from txnproducer._core.producer_core import AppendBlocked
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.end_txn import EndTxnHandler
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import KafkaError
-from txnproducer.sim.interrupts import Interrupted, run_until
+from txnproducer.sim.apps.interrupts import Interrupted, run_until
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 # What is done after the exception: whether a step of the sender comes first, and the way out.

@@ -12,7 +12,7 @@ import pytest
 from tests.core.on_cluster import Holding, committed, make_cluster, started
 from tests.core.sending import PRODUCE, idempotent, memory_taken, send_each
 from tests.harness import TP0, CoreHarness
-from txnproducer._core.sequence_manager import MAX_PRODUCER_EPOCH
+from txnproducer._core.sequences.sequence_manager import MAX_PRODUCER_EPOCH
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (

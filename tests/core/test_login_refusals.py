@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.harness import CoreHarness
-from txnproducer._core.transaction_state import TransactionState as S
-from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.state import TransactionState as S
 from txnproducer._protocol.events import (
     Channel,
     ConnectionEvent,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness import TP0, CoreHarness
 from tests.scripted_client import DESCRIBE_VERSIONS
-from txnproducer._core.marker_gate import FRESH_MS, GIVE_UP_MS
+from txnproducer._core.sending.marker_gate import FRESH_MS, GIVE_UP_MS
 from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import ErrorCode

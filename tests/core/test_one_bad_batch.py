@@ -6,9 +6,9 @@ import pytest
 
 from tests.core.sending import PRODUCE, idempotent, memory_taken
 from tests.harness import CoreHarness
-from txnproducer._core import produce_sender
-from txnproducer._core.produce_outcome import judge
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.sending import produce_sender
+from txnproducer._core.sending.produce_outcome import judge
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import KafkaTimeoutError
 
 

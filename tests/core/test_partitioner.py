@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.core.sending import idempotent
-from tests.core.support import MiddleDice, append, make_accumulator, seeded, snapshot
-from txnproducer._core.partitioner import BuiltInPartitioner, murmur2, partition_for_key
-from txnproducer._core.record_accumulator import RecordAccumulator
+from tests.core.support import MiddleRng, append, make_accumulator, seeded, snapshot
+from txnproducer._core.batches.partitioner import BuiltInPartitioner, murmur2, partition_for_key
+from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer.records import TopicPartition
 
 # From the Java client: the signed values that its own tests expect.
@@ -40,19 +40,19 @@ def test_a_key_goes_to_its_positive_hash_modulo_all_partitions():
 @pytest.mark.conformance("5.43")
 def test_a_sticky_size_below_one_byte_is_refused():
     with pytest.raises(ValueError, match="at least 1 byte"):
-        BuiltInPartitioner(0, MiddleDice())
+        BuiltInPartitioner(0, MiddleRng())
 
 
 @pytest.mark.conformance("5.40")
 def test_it_is_time_to_switch_after_the_sticky_size_when_the_batch_is_full():
-    partitioner = BuiltInPartitioner(100, MiddleDice())
+    partitioner = BuiltInPartitioner(100, MiddleRng())
     assert not partitioner.update(99, is_switch_enabled=True)
     assert partitioner.update(1, is_switch_enabled=True)
 
 
 @pytest.mark.conformance("5.40")
 def test_an_open_batch_holds_the_switch_back_until_twice_the_size():
-    partitioner = BuiltInPartitioner(100, MiddleDice())
+    partitioner = BuiltInPartitioner(100, MiddleRng())
     assert not partitioner.update(199, is_switch_enabled=False)
     assert partitioner.update(1, is_switch_enabled=False)
 
@@ -68,18 +68,18 @@ def test_partitions_without_a_leader_are_left_out_unless_none_has_one():
 
 @pytest.mark.conformance("5.42")
 def test_longer_queues_are_drawn_less_often_in_exact_proportion():
-    class CountingDice(MiddleDice):
+    class CountingRng(MiddleRng):
         limit = 0
 
         def randrange(self, stop: int, /) -> int:
             self.limit = stop
             return super().randrange(stop)
 
-    dice = CountingDice()
-    partitioner = BuiltInPartitioner(1, dice)
+    rng = CountingRng()
+    partitioner = BuiltInPartitioner(1, rng)
     lengths = [(5, 0), (6, 3), (7, 1)]  # weights 4, 1, 3
     drawn = Counter(partitioner.switch(8, [5, 6, 7], lengths) for _ in range(8 * 10))
-    assert dice.limit == 8
+    assert rng.limit == 8
     assert drawn == {5: 40, 6: 10, 7: 30}
 
 
@@ -120,7 +120,7 @@ def test_records_stay_with_a_partition_for_about_one_batch():
 
 @pytest.mark.conformance("5.42")
 def test_adaptive_choice_begins_once_every_partition_has_a_queue():
-    accumulator = make_accumulator(buffer_memory=10**6, dice=seeded(5))
+    accumulator = make_accumulator(buffer_memory=10**6, rng=seeded(5))
     queues = accumulator.topic_queues("topic")
     fill(accumulator, 3, [0, 0])
     for place in (TopicPartition("topic", 0), TopicPartition("topic", 1)):
@@ -138,7 +138,7 @@ def test_adaptive_choice_begins_once_every_partition_has_a_queue():
 
 @pytest.mark.conformance("5.42")
 def test_a_broker_that_was_ready_but_not_drained_for_too_long_is_left_out():
-    accumulator = make_accumulator(partition_availability_timeout_ms=10, dice=seeded(5))
+    accumulator = make_accumulator(partition_availability_timeout_ms=10, rng=seeded(5))
     queues = accumulator.topic_queues("topic")
     for partition in (0, 1):
         append(accumulator, TopicPartition("topic", partition))
@@ -156,7 +156,7 @@ def test_a_broker_that_was_ready_but_not_drained_for_too_long_is_left_out():
     "off", [{"partition_availability_timeout_ms": 0}, {"is_adaptive_partitioning": False}]
 )
 def test_no_broker_is_left_out_where_that_is_switched_off(off):
-    options = {"partition_availability_timeout_ms": 10, "dice": seeded(5)} | off
+    options = {"partition_availability_timeout_ms": 10, "rng": seeded(5)} | off
     accumulator = make_accumulator(**options)
     queues = accumulator.topic_queues("topic")
     for partition in (0, 1):
@@ -168,7 +168,7 @@ def test_no_broker_is_left_out_where_that_is_switched_off(off):
 
 @pytest.mark.conformance("5.42")
 def test_the_choice_is_even_while_a_partition_has_had_no_queue():
-    accumulator = make_accumulator(buffer_memory=10**6, dice=seeded(5))
+    accumulator = make_accumulator(buffer_memory=10**6, rng=seeded(5))
     queues = accumulator.topic_queues("topic")
     for _ in range(20):
         append(accumulator, TopicPartition("topic", 1), b"x" * 990)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.support import TP0
-from txnproducer._core.produce_outcome import SUCCESS, Action, judge, record_errors
+from txnproducer._core.sending.produce_outcome import SUCCESS, Action, judge, record_errors
 from txnproducer._protocol.messages import (
     LeaderIdAndEpoch,
     ProducePartitionResponse,

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from tests.core.support import TP0, make_batch
-from txnproducer._core.backoff import ExponentialBackoff
-from txnproducer._core.producer_batch import FinalState
-from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._core.batches.producer_batch import FinalState
+from txnproducer._core.batches.results import FutureRecordMetadata
+from txnproducer._protocol.backoff import ExponentialBackoff
 from txnproducer._record import RecordBatchBuilder, read_batches
 from txnproducer.errors import (
     IllegalStateError,
@@ -231,7 +231,7 @@ def test_backoff_counts_from_the_last_attempt_and_the_first_attempt_has_none():
     assert batch.backoff_left_ms(150) == 0
 
 
-class LoadedDice(random.Random):
+class LoadedRng(random.Random):
     """Draw always the same."""
 
     def __init__(self, drawn):
@@ -245,7 +245,7 @@ class LoadedDice(random.Random):
 @pytest.mark.conformance("5.12")
 @pytest.mark.parametrize(("drawn", "share"), [(0.0, 0.8), (0.5, 1.0), (1.0, 1.2)])
 def test_a_backoff_is_a_fifth_shorter_or_longer_at_most_at_its_cap_too(drawn, share):
-    backoff = ExponentialBackoff(100, 1_000, LoadedDice(drawn))
+    backoff = ExponentialBackoff(100, 1_000, LoadedRng(drawn))
     waits = [backoff.draw_ms(attempts) for attempts in range(6)]
     assert waits == [int(share * wait) for wait in (100, 200, 400, 800, 1_000, 1_000)]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.core.support import (
     TP0,
     TP1,
-    MiddleDice,
+    MiddleRng,
     answered,
     append,
     head,
@@ -20,11 +20,11 @@ from tests.core.support import (
     queued,
     seeded,
 )
-from txnproducer._core import record_accumulator
-from txnproducer._core.buffer_pool import BufferPool, MemoryTicket
-from txnproducer._core.partition_queues import is_before
-from txnproducer._core.producer_batch import ProducerBatch
-from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._core.batches import record_accumulator
+from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
+from txnproducer._core.batches.partition_queues import is_before
+from txnproducer._core.batches.producer_batch import ProducerBatch
+from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer.errors import IllegalStateError, KafkaError, TransactionAbortedError
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
@@ -502,7 +502,7 @@ def test_without_idempotence_a_retry_goes_to_the_front():
 
 @pytest.mark.conformance("5.12")
 def test_backoff_doubles_up_to_its_cap():
-    accumulator = make_accumulator(dice=MiddleDice())
+    accumulator = make_accumulator(rng=MiddleRng())
     append(accumulator)
     waits = []
     for _ in range(6):
@@ -516,7 +516,7 @@ def test_backoff_doubles_up_to_its_cap():
 @pytest.mark.quirk("D5")
 def test_the_jitter_of_a_backoff_is_drawn_once_per_attempt():
     """Java draws it at every look, and the shortest of many draws wins."""
-    accumulator = make_accumulator(dice=seeded(2))
+    accumulator = make_accumulator(rng=seeded(2))
     append(accumulator)
     drawn = set()
     for _ in range(40):

@@ -12,6 +12,7 @@ from tests.core.on_cluster import Holding, committed, make_cluster
 from tests.core.sending import PRODUCE, idempotent, send_each
 from tests.harness import TP0, CoreHarness
 from tests.scripted_client import NO_BUMP_VERSIONS
+from txnproducer._broker import handlers
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     ApplicationRecoverableError,
@@ -55,7 +56,7 @@ def send_two_and_have_the_first_refused(harness, *, is_aborting):
     harness.held = None
     harness.client.answer_produce(first, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     harness.settle()
-    harness.client.answer(second, harness.cluster.handle(0, second.body, harness.now_ms))
+    harness.client.answer(second, handlers.handle(harness.cluster, 0, second.body, harness.now_ms))
     harness.settle()
     harness.run_until(lambda: all(future.done() for future in futures))
     harness.complete(harness.core.begin_abort() if abort is None else abort)
@@ -118,11 +119,11 @@ def test_what_is_lost_after_it_was_renumbered_is_not_repeated_before_2_5():
         harness.settle()
     first, second = harness.held
     harness.held = None
-    harness.client.answer(first, cluster.handle(0, first.body, harness.now_ms))
+    harness.client.answer(first, handlers.handle(cluster, 0, first.body, harness.now_ms))
     harness.settle()
     harness.client.disconnect(second.connection)
     harness.run_until(lambda: all(future.done() for future in futures))
-    cluster.handle(0, second.body, harness.now_ms)
+    handlers.handle(cluster, 0, second.body, harness.now_ms)
     assert futures[1].exception() is not None
     with pytest.raises(KafkaError):
         harness.end(is_commit=True)
@@ -194,7 +195,7 @@ def test_a_retry_waits_for_the_answer_of_what_was_renumbered_on_the_wire():
     requests, harness.held = harness.held, None
     harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
     harness.client.answer_produce(requests[1], ErrorCode.NOT_ENOUGH_REPLICAS)
-    slow = cluster.handle(0, requests[2].body, harness.now_ms)
+    slow = handlers.handle(cluster, 0, requests[2].body, harness.now_ms)
     harness.run_for(150)
     harness.client.answer(requests[2], slow)
     harness.run_until(lambda: all(future.done() for future in futures))
@@ -210,7 +211,7 @@ def test_a_number_that_was_written_under_is_not_given_to_the_next_batch(is_writt
     cluster, harness, futures, requests = send_and_hold(b"refused", b"written", b"next")
     harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
     harness.settle()
-    written = cluster.handle(0, requests[1].body, harness.now_ms)
+    written = handlers.handle(cluster, 0, requests[1].body, harness.now_ms)
 
     def refuse_the_last():
         harness.client.answer_produce(requests[2], ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -300,7 +301,7 @@ def test_a_number_that_may_be_written_under_is_not_given_to_the_next_batch(code)
     cluster, harness, futures, requests = send_and_hold(b"a", b"b", b"c")
     harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
     harness.settle()
-    cluster.handle(0, requests[1].body, harness.now_ms)
+    handlers.handle(cluster, 0, requests[1].body, harness.now_ms)
     for request, answer in ((requests[1], code), (requests[2], ErrorCode.NOT_ENOUGH_REPLICAS)):
         harness.client.answer_produce(request, answer)
         harness.settle()
@@ -322,7 +323,7 @@ def test_nor_one_whose_batch_has_expired_on_the_wire():
     futures.append(harness.send("topic", b"c"))
     harness.settle()
     requests, harness.held = harness.held, None
-    cluster.handle(0, requests[1].body, harness.now_ms)
+    handlers.handle(cluster, 0, requests[1].body, harness.now_ms)
     harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)
     harness.settle()
     harness.client.answer_produce(requests[2], ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -338,7 +339,7 @@ def test_no_number_is_given_away_behind_a_batch_that_failed_in_doubt():
     cluster, harness, futures, requests = send_and_hold(b"a", b"b", b"c")
     harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)
     harness.settle()
-    cluster.handle(0, requests[1].body, harness.now_ms)
+    handlers.handle(cluster, 0, requests[1].body, harness.now_ms)
     for request, code in (
         (requests[1], ErrorCode.UNKNOWN_SERVER_ERROR),
         (requests[2], ErrorCode.NOT_ENOUGH_REPLICAS),

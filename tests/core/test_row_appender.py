@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from tests.harness import TP0, TP1, CoreHarness
-from txnproducer._core.append_blocked import AppendBlocked, BlockReason
-from txnproducer._core.row_appender import RowRun
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.append.row_appender import RowRun
+from txnproducer._core.batches.append_blocked import AppendBlocked, BlockReason
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._record.implementation import Rows
 from txnproducer.errors import (

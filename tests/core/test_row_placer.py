@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.support import (
     TP0,
-    MiddleDice,
+    MiddleRng,
     append,
     know,
     make_accumulator,
@@ -16,15 +16,15 @@ from tests.core.support import (
     seeded,
     topic_metadata,
 )
-from txnproducer._core.row_placer import RowPlacer, merged
+from txnproducer._core.append.row_placer import RowPlacer, merged
 from txnproducer.records import TopicPartition
 
 
 def placer(partition_count=3, **options):
-    """Return a placer, and the accumulator that it looks at; the dice count the partitions up."""
+    """Return a placer, and the accumulator that it looks at; the rng count the partitions up."""
     metadata = make_metadata()
     know(metadata, topic_metadata("topic", [0] * partition_count))
-    accumulator = make_accumulator(buffer_memory=10**6, dice=MiddleDice(), **options)
+    accumulator = make_accumulator(buffer_memory=10**6, rng=MiddleRng(), **options)
     return RowPlacer(metadata, accumulator), accumulator
 
 
@@ -116,7 +116,7 @@ def test_a_batch_size_of_zero_leaves_each_row_to_itself():
 
 def test_the_choice_is_as_adaptive_as_that_for_records():
     one, accumulator = placer(2)
-    accumulator._dice = accumulator.topic_queues("topic").partitioner._dice = seeded(3)
+    accumulator._rng = accumulator.topic_queues("topic").partitioner._rng = seeded(3)
     for number in (0, 1):
         accumulator.topic_queues("topic").queue(number)
     for _ in range(30):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness import TP0, TP1, CoreHarness
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import ApiKey, BrokerNode, CoordinatorType
 from txnproducer._protocol.versions import ApiVersionRange

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.numbered import CURRENT, TP0, TP1, FakeBatch
-from txnproducer._core.sequence_manager import (
+from txnproducer._core.sequences.sequence_manager import (
     MAX_PRODUCER_EPOCH,
     BumpOutcome,
     SequenceManager,

@@ -9,11 +9,11 @@ import pytest
 from tests.core.on_cluster import OnCluster, committed, is_all_decided, make_cluster, started
 from tests.harness import GROUP, TP0, TP1
 from tests.scripted_client import NO_BUMP_VERSIONS
+from txnproducer._broker import handlers
 from txnproducer._broker.resources import Resource
-from txnproducer._core.claims import next_answer
-from txnproducer._core.shared_transactions import Part
-from txnproducer._core.transaction_state import TransactionState
-from txnproducer._leases import PartitionReceipt, TransactionLease, TransactionReceipt
+from txnproducer._core.transactions.claims import next_answer
+from txnproducer._core.transactions.shared import Part
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import (
     ApiKey,
     InitProducerIdRequest,
@@ -28,7 +28,13 @@ from txnproducer.errors import (
     TransactionalIdAuthorizationError,
     UnsupportedVersionError,
 )
-from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch
+from txnproducer.records import (
+    OffsetAndMetadata,
+    PartitionReceipt,
+    ProducerIdAndEpoch,
+    TransactionLease,
+    TransactionReceipt,
+)
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
@@ -797,7 +803,7 @@ class _Refusing:
         if isinstance(request, InitProducerIdRequest) and not self._has_refused:
             self._has_refused = True
             return self._refuse(InitProducerIdResponse(0, 0))
-        return self._cluster.handle(node_id, request, now_ms)
+        return handlers.handle(self._cluster, node_id, request, now_ms)
 
 
 def test_a_participant_needs_the_id_of_the_lease():

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from tests.core.on_cluster import OnCluster, make_cluster, started
-from txnproducer._core.transaction_state import Role, TransactionState
+from txnproducer._core.transactions.state import Role, TransactionState
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import ErrorCode, IllegalStateError, KafkaError
 

@@ -10,8 +10,8 @@ from tests.core.on_cluster import OnCluster, make_cluster, started
 from tests.harness import CoreHarness
 from tests.lost_transactions_page import PAGE, written
 from tests.scripted_client import DESCRIBE_VERSIONS, PRODUCER_EPOCH, PRODUCER_ID
-from txnproducer._core.loss_inquiry import LONGEST_MS
-from txnproducer._core.transaction_loss import EVIDENCE, Cause, Step, TransactionLoss
+from txnproducer._core.sending.loss_inquiry import LONGEST_MS
+from txnproducer._core.transactions.transaction_loss import EVIDENCE, Cause, Step, TransactionLoss
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     ApiKey,

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from txnproducer._core.transaction_state import (
+from txnproducer._core.transactions.state import (
     ERROR_STATES,
     TRANSITIONS,
     Role,

@@ -12,7 +12,7 @@ from tests.core.txn_driver import (
     finish,
     with_partition,
 )
-from txnproducer._core.transaction_state import TransactionState
+from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

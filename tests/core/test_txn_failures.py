@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import TP0, TP1, CoreHarness
 from tests.scripted_client import end_txn_response
-from txnproducer._core.transaction_state import TransactionState as S
+from txnproducer._core.transactions.state import TransactionState as S
 from txnproducer._protocol.messages import ApiKey
 from txnproducer.errors import (
     AuthenticationError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.numbered import CURRENT, TP0, FakeBatch
-from txnproducer._core.txn_partition_map import (
+from txnproducer._core.sequences.partition_map import (
     TxnPartitionEntry,
     TxnPartitionMap,
     is_sequence_after,

@@ -7,16 +7,16 @@ from itertools import permutations
 import pytest
 
 from tests.core.txn_driver import GROUP, PRODUCER, TP0, TxnDriver
-from txnproducer._core.end_txn import EndTxnHandler
-from txnproducer._core.txn_request_queue import TxnRequestQueue
-from txnproducer._core.txn_requests import (
+from txnproducer._core.transactions.end_txn import EndTxnHandler
+from txnproducer._core.transactions.request_queue import TxnRequestQueue
+from txnproducer._core.transactions.requests import (
     AddOffsetsToTxnHandler,
     AddPartitionsToTxnHandler,
     FindCoordinatorHandler,
     InitProducerIdHandler,
     TxnOffsetCommitHandler,
 )
-from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer.records import OffsetAndMetadata
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness import GROUP, TP0, TP1, CoreHarness
 from txnproducer._core.producer_core import AppendBlocked
-from txnproducer._core.transaction_state import TransactionState as S
+from txnproducer._core.transactions.state import TransactionState as S
 from txnproducer._protocol.events import (
     Channel,
     ConnectionEvent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.txn_driver import GROUP, PRODUCER, TP0, TP1, TxnDriver, begun, with_partition
-from txnproducer._core.transaction_state import Role, TransactionState
+from txnproducer._core.transactions.state import Role, TransactionState
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from txnproducer import errors
-from txnproducer._core import verdicts
-from txnproducer._core.verdicts import Action, Form
+from txnproducer._core.transactions import verdicts
+from txnproducer._core.transactions.verdicts import Action, Form
 from txnproducer.errors import ErrorCode, KafkaError
 
 ALL_TABLES = [

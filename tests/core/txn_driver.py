@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 from txnproducer._core.ports import KafkaClient
-from txnproducer._core.transaction_manager import TransactionManager
-from txnproducer._core.transaction_state import Role, TransactionState
-from txnproducer._core.txn_requests import FindCoordinatorHandler, TxnRequestHandler
-from txnproducer._core.txn_result import TransactionalRequestResult
+from txnproducer._core.transactions.manager import TransactionManager
+from txnproducer._core.transactions.requests import FindCoordinatorHandler, TxnRequestHandler
+from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.state import Role, TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     AddOffsetsToTxnRequest,

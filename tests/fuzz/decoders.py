@@ -160,7 +160,7 @@ def _judge_leaders(body: m.MetadataRequest, answer: m.MetadataResponse) -> None:
         retry_backoff_max_ms=1,
         max_age_ms=1,
         max_idle_ms=1000,
-        dice=random.Random(1),
+        rng=random.Random(1),
     )
     for topic in ("t", "u"):
         metadata.add_topic(topic, 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from txnproducer._record import implementation
-from txnproducer.sim.interrupts import COUNTED_MODULES
+from txnproducer.sim.apps.interrupts import COUNTED_MODULES
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -72,9 +72,12 @@ def test_an_implementation_that_is_not_installed_says_how_to_go_on(monkeypatch):
 
 
 PARTS = [
-    ("_core/drain.py", "_core/_compiled/drain.cpython-311.so"),
-    ("_core/results.pxd", "_core/_compiled/results.cpython-311.so"),
-    ("_usual_send.pyx", "_usual_send.cpython-311.so"),
+    ("_core/sending/drain.py", "_core/sending/_compiled/drain.cpython-311.so"),
+    (
+        "../compiled/txnproducer/_core/batches/results.pxd",
+        "_core/batches/_compiled/results.cpython-311.so",
+    ),
+    ("_shell/_fast_send.pyx", "_shell/_fast_send.cpython-311.so"),
     ("_record/_speedups.pyx", "_record/_speedups.cpython-311.so"),
     ("_record/_varint.h", "_record/_speedups.cpython-311.so"),
 ]
@@ -164,17 +167,20 @@ def test_what_is_read_without_a_lock_has_a_module_that_can_be_left_interpreted()
     # No other compiled module may need its types.
     left = said_in_setup_py("READ_WITHOUT_LOCK")
     assert left < {name for names in said_in_setup_py("AS_THEY_ARE").values() for name in names}
-    for types in (ROOT / "txnproducer").rglob("*.px[dy]"):
+    sources = [*(ROOT / "compiled").rglob("*.pxd"), *(ROOT / "txnproducer").rglob("*.pyx")]
+    assert len(sources) > len(left)
+    for types in sources:
         for module in left:
             assert f".{module} cimport" not in types.read_text("utf-8"), types
 
 
 def test_what_the_simulator_counts_calls_of_is_never_compiled():
     # A seed would mean another run there: compiled calls are not counted.
-    compiled = set(said_in_setup_py("AS_THEY_ARE")["txnproducer._core"])
+    packages = said_in_setup_py("AS_THEY_ARE").items()
+    compiled = {f"{package}.{module}" for package, modules in packages for module in modules}
     assert compiled.isdisjoint(COUNTED_MODULES)
-    core = ROOT / "txnproducer" / "_core"
-    assert {path.stem for path in core.glob("*.py")} >= COUNTED_MODULES
+    for name in COUNTED_MODULES:
+        assert ROOT.joinpath(*name.split(".")).with_suffix(".py").exists(), name
 
 
 @pytest.mark.skipif(

@@ -18,7 +18,9 @@ from txnproducer._record.rows import MAX_PARTITIONS, NO_PARTITION
 from .strategies import BASE_MS
 from .test_rows import each_implementation, laid_out_columns, laid_out_rows, needs_compiled
 
-digest = pytest.importorskip("txnproducer.spark.digest", reason="xxhash is of the extra spark")
+digest = pytest.importorskip(
+    "txnproducer.spark.ledger.digest", reason="xxhash is of the extra spark"
+)
 
 BY_CALL = RecordHash(digest.xxh3_128().of)
 HASHES = st.sampled_from([digest.xxh3_128(), BY_CALL])

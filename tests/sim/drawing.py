@@ -27,7 +27,7 @@ import cosmic_ray.mutating
 import cosmic_ray.plugins
 
 from tests.sim.mutants import Mutant
-from tests.sim.mutation import CORE, DRAWN, ROOT
+from tests.sim.mutation import DRAWN, PACKAGE, ROOT
 
 # Counting decides nothing, and interfaces do nothing. Any partition is as good as any other for
 # exactly once; which one a key gets is compared with Java's in the partitioner's own tests.
@@ -159,10 +159,10 @@ def _can_be_imported(mutant: Mutant) -> bool:
 
 def draw(seed: int) -> Iterator[Mutant]:
     """Draw mutants, one after the other; the same for the same seed and the same core."""
-    dice = random.Random(f"mutants {seed}")
+    rng = random.Random(f"mutants {seed}")
     sources = {
-        path.name: path.read_text("utf-8")
-        for path in sorted(CORE.glob("*.py"))
+        str(path.relative_to(PACKAGE)): path.read_text("utf-8")
+        for path in sorted((PACKAGE / "_core").rglob("*.py"))
         if path.name not in _FILES_LEFT_OUT
     }
     places = []
@@ -173,10 +173,10 @@ def draw(seed: int) -> Iterator[Mutant]:
             for place, fitting in sorted(_places(source).items())
             if place[0] not in left_out
         ]
-    dice.shuffle(places)
+    rng.shuffle(places)
     names: set[str] = set()
     for file, place, fitting in places:
-        operator, occurrence = dice.choice(fitting)
+        operator, occurrence = rng.choice(fitting)
         mutant = _mutant(file, sources[file], place[0], operator, occurrence)
         if mutant is not None and mutant.name not in names and _can_be_imported(mutant):
             names.add(mutant.name)

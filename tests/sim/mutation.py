@@ -26,12 +26,12 @@ from typing import Any
 from tests.sim.mutants import HELPERS, MUTANTS, Mutant
 
 ROOT = Path(__file__).parent.parent.parent
-CORE = ROOT / "txnproducer" / "_core"
+PACKAGE = ROOT / "txnproducer"
 RESULTS = ROOT / "tests" / "data" / "mutants.json"
 DRAWN = ROOT / "tests" / "data" / "drawn_mutants.json"
 MOST_SEEDS = 2000
 # Their bugs show where transactions are shared, which few runs do.
-OF_SHARED_TRANSACTIONS = ("shared_transactions.py", "claims.py")
+OF_SHARED_TRANSACTIONS = ("_core/transactions/shared.py", "_core/transactions/claims.py")
 # These show in a changing world alone.
 OF_A_CHANGING_WORLD = (
     "abortable-adding-is-fatal",
@@ -64,7 +64,7 @@ class _MutatingLoader(SourceFileLoader):
 class _Finder(MetaPathFinder):
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
-        self._name = f"txnproducer._core.{mutant.file.removesuffix('.py')}"
+        self._name = f"txnproducer.{mutant.file.removesuffix('.py').replace('/', '.')}"
 
     def find_spec(self, fullname, path, target=None):
         if fullname != self._name:

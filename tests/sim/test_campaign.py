@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import txnproducer
-from txnproducer._core import sender
+from txnproducer._core.sending import sender
 from txnproducer.sim import campaign, run_seed
 from txnproducer.sim.campaign import Totals, judged_files, run_seeds
 
@@ -34,7 +34,7 @@ def imported_files(path: Path) -> set[Path]:
 def test_the_fingerprint_covers_all_that_the_judged_code_imports():
     judged = set(judged_files())
     imported = set().union(*map(imported_files, judged))
-    assert {PACKAGE / "errors.py", PACKAGE / "records.py"} < imported
+    assert {PACKAGE / "errors" / "__init__.py", PACKAGE / "records.py"} < imported
     # The package itself imports everything, and decides nothing.
     assert imported - judged - {PACKAGE / "__init__.py"} == set()
 
@@ -42,8 +42,8 @@ def test_the_fingerprint_covers_all_that_the_judged_code_imports():
 def test_the_fingerprint_changes_with_each_judged_file(monkeypatch):
     whole = campaign.fingerprint()
     files = judged_files()
-    names = {path.name for path in files}
-    assert {"errors.py", "_error_kinds.py", "records.py", "_settings.py"} < names
+    names = {path.relative_to(PACKAGE).as_posix() for path in files}
+    assert {"errors/kinds.py", "records.py", "config/_settings.py"} < names
     monkeypatch.setattr(campaign, "judged_files", lambda: files[1:])
     assert campaign.fingerprint() != whole
 

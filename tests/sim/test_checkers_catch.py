@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.mutation import CORE, MOST_SEEDS, all_mutants, ask, drawn_mutants, known, mutated
+from tests.sim.mutation import MOST_SEEDS, PACKAGE, all_mutants, ask, drawn_mutants, known, mutated
 from tests.sim.simulator_page import fault_list, mutant_table
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "simulator.md"
@@ -38,7 +38,7 @@ def test_there_are_forty_and_ten_were_drawn_by_a_tool():
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_a_mutants_place_is_in_the_code(name):
     mutant = MUTANTS[name]
-    source = (CORE / mutant.file).read_text("utf-8")
+    source = (PACKAGE / mutant.file).read_text("utf-8")
     compile(mutated(mutant, source), mutant.file, "exec")
 
 

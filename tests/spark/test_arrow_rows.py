@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from txnproducer._columns import arrow_blocks
-from txnproducer.spark.arrow_rows import ArrowRows
-from txnproducer.spark.digest import Digest
+from txnproducer._shell.columns.blocks import arrow_blocks
 from txnproducer.spark.errors import SchemaError
+from txnproducer.spark.ledger.digest import Digest
+from txnproducer.spark.rows.arrow_rows import ArrowRows
 
 pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from txnproducer._record.implementation import Rows
-from txnproducer.spark import digest as digests
-from txnproducer.spark.digest import Digest
+from txnproducer.spark.ledger import digest as digests
+from txnproducer.spark.ledger.digest import Digest
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "digest_v1.json").read_text("utf-8"))
 

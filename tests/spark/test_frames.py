@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.fake_context import FakeContext
 from txnproducer.errors import InvalidConfigurationError
-from txnproducer.spark import frames
+from txnproducer.spark.driver import frames
 from txnproducer.spark.errors import SinkError, StoppedError
 
 pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")

@@ -11,7 +11,7 @@ import kafka.errors
 import pytest
 
 from txnproducer.errors import DisconnectError, KafkaError
-from txnproducer.spark.kept_clients import KeptClients
+from txnproducer.spark.ledger.kept_clients import KeptClients
 
 
 class Cluster:

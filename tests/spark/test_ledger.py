@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from txnproducer.records import OffsetAndMetadata
-from txnproducer.spark.digest import total
-from txnproducer.spark.entries import MOST_METADATA_BYTES, LedgerEntry, PlanEntry
 from txnproducer.spark.errors import (
     LedgerError,
     PartialReplayError,
     ReplayMismatchError,
     TornBatchError,
 )
-from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import (
+from txnproducer.spark.ledger.digest import total
+from txnproducer.spark.ledger.entries import MOST_METADATA_BYTES, LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.rules import (
     LedgerRules,
     added_up,
     check_without_frame,
     is_whole,
 )
+from txnproducer.spark.ledger.store import Ledger
 
 LEDGER = Ledger("127.0.0.1:9092", "orders", "topic", {})
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from txnproducer.spark import ExactlyOnceKafkaSink, ledger
+from txnproducer.spark import ExactlyOnceKafkaSink
+from txnproducer.spark.ledger import store
 
 
 def test_a_closed_sink_closes_the_connections_that_were_kept(monkeypatch):
@@ -12,6 +13,6 @@ def test_a_closed_sink_closes_the_connections_that_were_kept(monkeypatch):
         def close(self):
             closed.append(True)
 
-    monkeypatch.setattr(ledger, "_CLIENTS", Clients())
+    monkeypatch.setattr(store, "_CLIENTS", Clients())
     ExactlyOnceKafkaSink("127.0.0.1:1", "sink", "topic", query_id="query").close()
     assert closed == [True]

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from txnproducer.spark import LedgerError, StaleRunError
-from txnproducer.spark import runs as runs_module
 from txnproducer.spark.data_source_options import naming_options
-from txnproducer.spark.entries import LedgerEntry, PlanEntry
-from txnproducer.spark.ledger import Ledger, LedgerView
-from txnproducer.spark.ledger_rules import LedgerRules
-from txnproducer.spark.one_atomicity import check_one_atomicity
-from txnproducer.spark.open_part import PartWriter
-from txnproducer.spark.runs import Batch, Runs
-from txnproducer.spark.schema import RowReader
-from txnproducer.spark.whole_batch import WholeBatches
+from txnproducer.spark.driver import runs as runs_module
+from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.driver.whole_batch import WholeBatches
+from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
+from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.store import Ledger, LedgerView
+from txnproducer.spark.rows.schema import RowReader
+from txnproducer.spark.tasks.open_part import PartWriter
 
 LEDGER = Ledger("nowhere:9092", "orders", "topic", {})
 ENTRY = LedgerEntry(4, "q", 2, 7, "0" * 32)

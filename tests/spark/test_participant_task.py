@@ -8,9 +8,9 @@ import pytest
 
 from txnproducer.lease import PartitionReceipt, TransactionLease, TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
-from txnproducer.spark import participant_task as module
 from txnproducer.spark.errors import InputBrokenError
-from txnproducer.spark.participant_task import ParticipantOrder, ParticipantTask
+from txnproducer.spark.tasks import participant as module
+from txnproducer.spark.tasks.participant import ParticipantOrder, ParticipantTask
 
 pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
 

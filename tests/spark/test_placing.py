@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from txnproducer._core.partitioner import partition_for_key
-from txnproducer.spark import placing
+from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer.spark.errors import SinkError
-from txnproducer.spark.placing import PLACE, PlaceFinder, own_batches, placed
-from txnproducer.spark.spark_hash import numbers_by_hash, spark_hash
+from txnproducer.spark.rows import placing
+from txnproducer.spark.rows.placing import PLACE, PlaceFinder, own_batches, placed
+from txnproducer.spark.rows.spark_hash import numbers_by_hash, spark_hash
 
 pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
 

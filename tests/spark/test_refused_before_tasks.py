@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from tests.spark.fake_context import FakeContext
-from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError, driver_checks
-from txnproducer.spark import rights as rights_module
-from txnproducer.spark import runs as runs_module
+from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError
 from txnproducer.spark import sink as sink_module
-from txnproducer.spark.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.driver import checks
+from txnproducer.spark.driver import runs as runs_module
 from txnproducer.spark.errors import MissingRightError
-from txnproducer.spark.ledger import Ledger, LedgerView
+from txnproducer.spark.ledger import rights as rights_module
+from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.store import Ledger, LedgerView
 
 OLD = LedgerEntry(4, "old", 2, 7, "0" * 32)
 OURS = LedgerEntry(4, "q", 2, 7, "0" * 32)
@@ -42,7 +43,7 @@ def write(monkeypatch):
     monkeypatch.setattr(rights_module, "check_topics", lambda *_: 2)
     monkeypatch.setattr(rights_module, "check_groups", lambda *_: None)
     monkeypatch.setattr(runs_module, "check_groups", lambda *_: None)
-    monkeypatch.setattr(driver_checks, "choose_timeout_ms", lambda *_: 60_000)
+    monkeypatch.setattr(checks, "choose_timeout_ms", lambda *_: 60_000)
     monkeypatch.setattr(Ledger, "known_partitions", lambda _: [0, 1])
     monkeypatch.setattr(Ledger, "look", lambda *_, **__: views[0])
 

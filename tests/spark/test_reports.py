@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from txnproducer.spark.entries import LedgerEntry
+from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.reports import (
     PartitionReport,
     SinkTotals,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txnproducer.spark.errors import SchemaError
-from txnproducer.spark.schema import written_columns
+from txnproducer.spark.rows.schema import written_columns
 
 
 class Frame:

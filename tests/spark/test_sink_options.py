@@ -11,9 +11,9 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark import ExactlyOnceKafkaSink, SchemaError
-from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.options import SinkSettings, read_settings
-from txnproducer.spark.schema import Record, RowReader, check_schema, to_record
+from txnproducer.spark.rows.arrow_rows import ArrowRows
+from txnproducer.spark.rows.schema import Record, RowReader, check_schema, to_record
 
 pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
 pyspark_sql = pytest.importorskip("pyspark.sql", reason="Spark is of the extra spark")

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from txnproducer.spark.digest import Digest
-from txnproducer.spark.entries import LedgerEntry
 from txnproducer.spark.errors import ReplayMismatchError
-from txnproducer.spark.slots import Slot, assign_slots
+from txnproducer.spark.ledger.digest import Digest
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.slots import Slot, assign_slots
 
 EMPTY = (0, Digest().hex())
 

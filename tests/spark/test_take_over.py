@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from txnproducer.spark import LedgerError
-from txnproducer.spark import runs as runs_module
-from txnproducer.spark.entries import LedgerEntry, PlanEntry
-from txnproducer.spark.ledger import Ledger, LedgerView
-from txnproducer.spark.ledger_rules import LedgerRules
-from txnproducer.spark.runs import Batch, Runs
-from txnproducer.spark.take_over import TakeOver
+from txnproducer.spark.driver import runs as runs_module
+from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.store import Ledger, LedgerView
+from txnproducer.spark.ledger.take_over import TakeOver
 
 SETTINGS = {"transaction.timeout.ms": "60000"}
 OLD = LedgerEntry(7, "old", 1, 5, "0" * 32, at_ms=1)

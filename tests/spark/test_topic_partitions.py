@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from txnproducer.spark import topic_partitions as module
-from txnproducer.spark.arrow_rows import ArrowRows
 from txnproducer.spark.errors import SchemaError
-from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.record_sources import RowRecords
-from txnproducer.spark.schema import RowReader
-from txnproducer.spark.topic_partitions import TopicPartitions, partitions_of_topic
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.rows import topic_partitions as module
+from txnproducer.spark.rows.arrow_rows import ArrowRows
+from txnproducer.spark.rows.record_sources import RowRecords
+from txnproducer.spark.rows.schema import RowReader
+from txnproducer.spark.rows.topic_partitions import TopicPartitions, partitions_of_topic
 
 pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
 

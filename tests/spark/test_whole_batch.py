@@ -22,9 +22,10 @@ from txnproducer.errors import (
 )
 from txnproducer.lease import TransactionLease, TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch
-from txnproducer.spark import LedgerError, lost_transactions, runs_again
-from txnproducer.spark.digest import Digest, total
-from txnproducer.spark.entries import LedgerEntry
+from txnproducer.spark import LedgerError
+from txnproducer.spark.driver import runs_again
+from txnproducer.spark.driver.runs import Batch
+from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.errors import (
     BatchFailedError,
     BatchTimedOutError,
@@ -32,12 +33,13 @@ from txnproducer.spark.errors import (
     StaleRunError,
     StoppedError,
 )
-from txnproducer.spark.ledger import Ledger, LedgerView
-from txnproducer.spark.ledger_rules import LedgerRules, check_whole_replay
+from txnproducer.spark.ledger import lost_transactions
+from txnproducer.spark.ledger.digest import Digest, total
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.rules import LedgerRules, check_whole_replay
+from txnproducer.spark.ledger.store import Ledger, LedgerView
 from txnproducer.spark.options import check_batch_atomicity
-from txnproducer.spark.participant_task import Part, _is_users
-from txnproducer.spark.runs import Batch
-from txnproducer.spark.whole_batch import WholeBatches
+from txnproducer.spark.tasks.participant import Part, _is_users
 
 BATCH = Batch(3, "query", 2)
 SETTINGS = {"transaction.timeout.ms": "60000"}

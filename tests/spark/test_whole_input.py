@@ -9,7 +9,7 @@ import types
 import pytest
 
 from txnproducer.spark.errors import InputBrokenError
-from txnproducer.spark.whole_input import check_input_is_whole
+from txnproducer.spark.rows.whole_input import check_input_is_whole
 
 pytest.importorskip("pyspark")
 END_OF_STREAM = (-4).to_bytes(4, "big", signed=True)

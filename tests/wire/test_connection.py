@@ -21,7 +21,7 @@ from txnproducer._protocol.events import (
     ConnectionId,
 )
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
-from txnproducer._turnstile import new_turnstile
+from txnproducer._sync.core_lock import new_turnstile
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.codec import Codec
 from txnproducer._wire.connection import NEVER_MS, Connection

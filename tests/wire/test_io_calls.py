@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from txnproducer._record.implementation import IMPL
-from txnproducer._turnstile import new_turnstile
+from txnproducer._sync.core_lock import new_turnstile
 from txnproducer._wire import io_calls
 
 HAS_COMPILED = IMPL == "cython" and hasattr(selectors, "EpollSelector")

@@ -8,7 +8,7 @@ a request means (`handlers/`), networks.
 Rules:
 * `handle` answers at once and as a whole; whatever takes time is done by `advance`.
 * A broker that is down answers nothing: whoever carries requests asks `is_up`.
-* All that is random comes from the dice that it was made with.
+* All that is random comes from the rng that it was made with.
 """
 
 from __future__ import annotations
@@ -17,27 +17,21 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from zlib import crc32
 
-from txnproducer._broker import handlers
 from txnproducer._broker.group_offsets import GroupOffsets
 from txnproducer._broker.options import ClusterOptions
 from txnproducer._broker.partition_log import PartitionLog, ReadRecord
 from txnproducer._broker.resources import Resource
-from txnproducer._broker.topics import Dice, Topics
+from txnproducer._broker.topics import Topics
 from txnproducer._broker.transaction_coordinator import LogWrite, Marker, TransactionCoordinator
 from txnproducer._broker.transaction_metadata import TransactionMetadata
 from txnproducer._protocol.messages import (
     ApiKey,
     BrokerNode,
     CoordinatorType,
-    EndTxnRequest,
-    ProduceRequest,
-    Request,
-    Response,
-    TxnOffsetCommitRequest,
 )
+from txnproducer._protocol.rng import Rng
 from txnproducer._protocol.versions import (
     TRANSACTION_VERSION_FEATURE,
     ApiVersionRange,
@@ -71,7 +65,6 @@ _VERSIONS_BEFORE_V2 = {
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 4),
 }
 _VERSIONS_BEFORE_2_5 = {ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 2)}
-_OF_BOTH_VERSIONS = (ProduceRequest, EndTxnRequest, TxnOffsetCommitRequest)
 _TRANSACTIONS_V2 = 2
 
 
@@ -80,7 +73,7 @@ class BrokerCluster:
 
     Args:
         options: what the cluster is like.
-        dice: for everything random.
+        rng: for everything random.
 
     Attributes:
         transaction_version: the finalized feature; change it with `finalize`.
@@ -97,9 +90,9 @@ class BrokerCluster:
         acts_of_time: how often each transactional id was timed out, or forgotten.
     """
 
-    def __init__(self, options: ClusterOptions, dice: Dice) -> None:
+    def __init__(self, options: ClusterOptions, rng: Rng) -> None:
         self.options = options
-        self._dice = dice
+        self._rng = rng
         self.nodes = {n: BrokerNode(n, f"broker-{n}", 9092) for n in range(options.node_count)}
         self._down: set[int] = set()
         self.transaction_version = options.transaction_version
@@ -107,7 +100,7 @@ class BrokerCluster:
         self.counts: Counter[str] = Counter()
         self._timers: list[tuple[int, int, Callable[[int], None]]] = []
         self._order = itertools.count()
-        self.topology = Topics(options, dice, self.nodes, self.call_at, self.counts)
+        self.topology = Topics(options, rng, self.nodes, self.call_at, self.counts)
         self.topics = self.topology.partition_counts
         self.logs = self.topology.logs
         self.leaders = self.topology.leaders
@@ -132,20 +125,13 @@ class BrokerCluster:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def handle(self, node_id: int, request: Request, now_ms: int) -> Response:
-        """Answer a request that has reached a broker."""
-        if self._is_old(node_id) and isinstance(request, _OF_BOTH_VERSIONS):
-            # To such a broker it goes in an older version, whatever its sender means.
-            request = replace(request, is_transaction_v2_enabled=False)
-        return handlers.handle(self, node_id, request, now_ms)
-
     def api_versions(self, node_id: int) -> NodeApiVersions:
         """Return what a broker offers in its handshake."""
         newest = self.options.init_producer_id_version
         ranges = {**_VERSIONS, ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, newest)}
         if self.options.is_before_2_5:
             del ranges[ApiKey.DESCRIBE_TRANSACTIONS]
-        if self._is_old(node_id):
+        if self.is_old(node_id):
             ranges |= _VERSIONS_BEFORE_V2
         if self.options.is_before_2_5:
             ranges |= _VERSIONS_BEFORE_2_5
@@ -153,7 +139,7 @@ class BrokerCluster:
 
     def knows_topic_ids(self, node_id: int) -> bool:
         """Tell whether a broker names topics by their ids."""
-        return not self._is_old(node_id)
+        return not self.is_old(node_id)
 
     def takes_topic_ids(self, node_id: int) -> bool:
         """Tell whether Produce names topics by their ids (KIP-516)."""
@@ -161,9 +147,9 @@ class BrokerCluster:
 
     def told_log_start(self, log: PartitionLog) -> int:
         """Return where a log starts, as it is told to an unknown producer: -1 where unknown."""
-        return log.log_start_offset if self._dice.randrange(4) else -1
+        return log.log_start_offset if self._rng.randrange(4) else -1
 
-    def _is_old(self, node_id: int) -> bool:
+    def is_old(self, node_id: int) -> bool:
         return (
             node_id < self.options.old_node_count and self.transaction_version < _TRANSACTIONS_V2
         )
@@ -229,14 +215,14 @@ class BrokerCluster:
             for log in self.logs.values():
                 forgotten = log.states.forget_idle(now_ms - expiration_ms)
                 self.counts["forgotten"] += forgotten
-                if forgotten and self.options.is_before_2_5 and self._dice.randrange(2):
+                if forgotten and self.options.is_before_2_5 and self._rng.randrange(2):
                     # There it is retention that makes a partition forget: the records are gone.
                     log.log_start_offset = log.last_stable_offset
 
     def marker_delay_ms(self) -> int:
         """Return how long a marker takes to its partition."""
         longest_ms = self.options.max_marker_delay_ms
-        return self._dice.randrange(longest_ms + 1) if longest_ms else 0
+        return self._rng.randrange(longest_ms + 1) if longest_ms else 0
 
     # --- topics and leaders ---------------------------------------------------------------------
 
@@ -332,7 +318,7 @@ class BrokerCluster:
     def pick_node(self) -> int:
         """Return a broker that is up, any; -1 if there is none."""
         up = [n for n in self.nodes if n not in self._down]
-        return up[self._dice.randrange(len(up))] if up else NOBODY
+        return up[self._rng.randrange(len(up))] if up else NOBODY
 
     def stop_node(self, node_id: int, now_ms: int) -> None:
         """Stop a broker: what it led and coordinated goes to others, if there are any."""

@@ -15,20 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from txnproducer._broker.options import ClusterOptions
 from txnproducer._broker.partition_log import PartitionLog
 from txnproducer._broker.resources import topic_id_of
+from txnproducer._protocol.rng import Rng
 from txnproducer.records import TopicPartition
-
-
-class Dice(Protocol):
-    """A source of randomness."""
-
-    def randrange(self, stop: int, /) -> int:
-        """Return an integer from 0 to below `stop`."""
-        ...
 
 
 class Life(NamedTuple):
@@ -63,7 +56,7 @@ class Topics:
 
     Args:
         options: of the cluster.
-        dice: for the time that news take.
+        rng: for the time that news take.
         nodes: the brokers.
         call_at: has something done at a time.
         counts: takes how often a broker told what was out of date.
@@ -81,13 +74,13 @@ class Topics:
     def __init__(
         self,
         options: ClusterOptions,
-        dice: Dice,
+        rng: Rng,
         nodes: Collection[int],
         call_at: Callable[[int, Callable[[int], None]], None],
         counts: Counter[str],
     ) -> None:
         self._options = options
-        self._dice = dice
+        self._rng = rng
         self._nodes = nodes
         self._call_at = call_at
         self._counts = counts
@@ -191,7 +184,7 @@ class Topics:
             if now_ms is None:
                 learn(views)
                 continue
-            delay_ms = self._dice.randrange(longest_ms + 1) if longest_ms else 0
+            delay_ms = self._rng.randrange(longest_ms + 1) if longest_ms else 0
             self._call_at(now_ms + delay_ms, _later(learn, views))
 
 

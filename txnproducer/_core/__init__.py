@@ -1,8 +1,8 @@
 """The client's logic: states, sequences, batches, the sender's step.
 
-No I/O, no threads, no clock, no dice: `now_ms` is an argument everywhere, randomness a constructor
-argument; what the core needs of the outside is in `ports.py`. `producer_core.ProducerCore` is the
-door; the rest is layered below it (see docs/design.md).
+There is no I/O here, no thread, no clock and no randomness. `now_ms` is an argument everywhere,
+and an `Rng` is an argument of constructors. `ports.py` says what the core needs of the outside.
+`producer_core.ProducerCore` is the door; docs/design.md has the plan of the rooms below it.
 """
 
 from txnproducer._record.implementation import places_of_modules

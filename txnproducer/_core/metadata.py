@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from txnproducer._core.backoff import ExponentialBackoff
-from txnproducer._core.ports import Dice
+from txnproducer._protocol.backoff import ExponentialBackoff
 from txnproducer._protocol.messages import (
     BrokerNode,
     LeaderIdAndEpoch,
@@ -27,6 +26,7 @@ from txnproducer._protocol.messages import (
     PartitionMetadata,
     TopicMetadata,
 )
+from txnproducer._protocol.rng import Rng
 from txnproducer.errors import (
     ErrorCode,
     InvalidMetadataError,
@@ -79,7 +79,7 @@ class Metadata:
         retry_backoff_max_ms: the longest such wait.
         max_age_ms: how old a snapshot may become.
         max_idle_ms: how long a topic nobody uses is still asked for.
-        dice: for the jitter of the waits.
+        rng: for the jitter of the waits.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Metadata:
         retry_backoff_max_ms: int,
         max_age_ms: int,
         max_idle_ms: int,
-        dice: Dice,
+        rng: Rng,
     ) -> None:
         self.bootstrap_nodes = tuple(bootstrap_nodes)
         self.nodes: dict[int, BrokerNode] = {}
@@ -100,7 +100,7 @@ class Metadata:
         self.last_success_ms: int | None = None
         self.answered_ms: int | None = None  # by the last answer, whatever was asked for
         self.fatal_error: KafkaError | None = None
-        self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, dice)
+        self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, rng)
         self._max_age_ms = max_age_ms
         self._max_idle_ms = max_idle_ms
         self._wanted: dict[str, int] = {}  # topic -> when it was last used

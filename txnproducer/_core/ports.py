@@ -1,4 +1,4 @@
-"""All that the core knows of the outside: a client that carries requests, a way to wait, and dice.
+"""All that the core knows of the outside: a client that carries requests, a way to wait, and rng.
 
 Owns: three protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests'
 scripted client implement `KafkaClient`; the I/O thread implements `Waiter`. The core never polls:
@@ -88,16 +88,4 @@ class Waiter(Protocol):
 
     def refuse_in_fork(self) -> None:
         """Raise `ForkedProducerError` in a fork, where nothing completes any more."""
-        ...
-
-
-class Dice(Protocol):
-    """A source of randomness; a `random.Random`, seeded in the simulator and in tests."""
-
-    def random(self) -> float:
-        """Return a number from 0 to below 1."""
-        ...
-
-    def randrange(self, stop: int, /) -> int:
-        """Return an integer from 0 to below `stop`."""
         ...

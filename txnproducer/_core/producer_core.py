@@ -13,26 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from txnproducer._core.append_blocked import AppendBlocked as AppendBlocked
-from txnproducer._core.append_blocked import BlockReason as BlockReason
-from txnproducer._core.appender import Appender, AppendOptions
-from txnproducer._core.coordinator_sender import CoordinatorSender
-from txnproducer._core.login_refusals import LoginRefusals
+from txnproducer._core.append.appender import Appender, AppendOptions
+from txnproducer._core.append.row_appender import RowAppender
+from txnproducer._core.append.row_placer import RowPlacer
+from txnproducer._core.batches.append_blocked import AppendBlocked as AppendBlocked
+from txnproducer._core.batches.append_blocked import BlockReason as BlockReason
+from txnproducer._core.batches.record_accumulator import AccumulatorOptions, RecordAccumulator
+from txnproducer._core.batches.results import CallbackBatch, FlushTicket
 from txnproducer._core.metadata import Metadata, name_error
-from txnproducer._core.metadata_refresher import MetadataRefresher
 from txnproducer._core.metrics import Metrics
-from txnproducer._core.ports import Dice, KafkaClient, Waiter
-from txnproducer._core.produce_sender import ProduceOptions, ProduceSender
-from txnproducer._core.record_accumulator import AccumulatorOptions, RecordAccumulator
-from txnproducer._core.request_tracker import RequestTracker
-from txnproducer._core.results import CallbackBatch, FlushTicket
-from txnproducer._core.row_appender import RowAppender
-from txnproducer._core.row_placer import RowPlacer
-from txnproducer._core.sender import Sender
-from txnproducer._core.shared_transactions import SharedTransactionManager
-from txnproducer._core.transaction_state import Role
-from txnproducer._core.txn_result import TransactionalRequestResult
-from txnproducer._leases import TransactionLease, TransactionReceipt
+from txnproducer._core.ports import KafkaClient, Waiter
+from txnproducer._core.sending.coordinator_sender import CoordinatorSender
+from txnproducer._core.sending.login_refusals import LoginRefusals
+from txnproducer._core.sending.metadata_refresher import MetadataRefresher
+from txnproducer._core.sending.produce_sender import ProduceOptions, ProduceSender
+from txnproducer._core.sending.request_tracker import RequestTracker
+from txnproducer._core.sending.sender import Sender
+from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.shared import SharedTransactionManager
+from txnproducer._core.transactions.state import Role
 from txnproducer._protocol.events import (
     ClientEvent,
     ClientResponse,
@@ -40,10 +39,17 @@ from txnproducer._protocol.events import (
     ConnectionState,
 )
 from txnproducer._protocol.messages import BrokerNode, PartitionMetadata
+from txnproducer._protocol.rng import Rng
 from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import AuthenticationError, IllegalStateError, KafkaError
-from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from txnproducer.records import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    TopicPartition,
+    TransactionLease,
+    TransactionReceipt,
+)
 
 
 class _SenderRole:
@@ -76,7 +82,7 @@ class ProducerCore(Appender):
         config: the settings.
         client: carries requests; its events come back through `handle`.
         waiter: what the records' futures wait with.
-        dice: for the partitioner and the jitter of retries.
+        rng: for the partitioner and the jitter of retries.
         now_ms: the core's clock at the start.
 
     Attributes:
@@ -91,13 +97,13 @@ class ProducerCore(Appender):
         config: ProducerConfig,
         client: KafkaClient,
         waiter: Waiter,
-        dice: Dice,
+        rng: Rng,
         now_ms: int,
     ) -> None:
         transactions = _transaction_manager(config, client)
-        metadata = _metadata(config, dice)
+        metadata = _metadata(config, rng)
         metrics = Metrics(now_ms)
-        accumulator = RecordAccumulator(_accumulator_options(config), waiter, dice)
+        accumulator = RecordAccumulator(_accumulator_options(config), waiter, rng)
         options = AppendOptions(
             config.max_request_size, config.buffer_memory, config.partitioner_ignore_keys
         )
@@ -429,7 +435,7 @@ def _transaction_manager(
     )
 
 
-def _metadata(config: ProducerConfig, dice: Dice) -> Metadata:
+def _metadata(config: ProducerConfig, rng: Rng) -> Metadata:
     addresses = config.bootstrap_addresses
     return Metadata(
         [BrokerNode(-1 - number, host, port) for number, (host, port) in enumerate(addresses)],
@@ -437,7 +443,7 @@ def _metadata(config: ProducerConfig, dice: Dice) -> Metadata:
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         max_age_ms=config.metadata_max_age_ms,
         max_idle_ms=config.metadata_max_idle_ms,
-        dice=dice,
+        rng=rng,
     )
 
 

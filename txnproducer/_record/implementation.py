@@ -87,19 +87,18 @@ def refuse_older_than_sources(package: Path) -> None:
     if not (package.parent / "pyproject.toml").exists():
         return
     for compiled in package.rglob("*.so"):
-        for source in _sources_of(compiled):
+        for source in _sources_of(compiled, package):
             if source.stat().st_mtime > compiled.stat().st_mtime:
                 raise ImportError(f"{compiled.name} is older than {source.name}")
 
 
-def _sources_of(compiled: Path) -> list[Path]:
-    """Return what a compiled module is made of, as far as that lies beside it."""
+def _sources_of(compiled: Path, package: Path) -> list[Path]:
+    """Return what a compiled module is made of, as far as that is in the checkout."""
     module = compiled.name.partition(".")[0]
-    folder = compiled.parent
-    if folder.name == "_compiled":
-        found = [folder.parent / f"{module}.{kind}" for kind in ("py", "pxd")]
-    else:
-        found = [folder / f"{module}.{kind}" for kind in ("pyx", "pxd")]
+    folder = compiled.parent.parent if compiled.parent.name == "_compiled" else compiled.parent
+    types = package.parent / "compiled" / folder.relative_to(package.parent)
+    found = [folder / f"{module}.py", folder / f"{module}.pyx", types / f"{module}.pxd"]
+    if found[1].exists():
         found += folder.glob("*.h")
     return [path for path in found if path.exists()]
 

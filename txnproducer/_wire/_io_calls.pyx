@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_SetFromErrno
 from libc.errno cimport EINTR
 
-from txnproducer._io_lock cimport Turnstile
+from txnproducer._sync._core_lock cimport Turnstile
 
 from os import strerror
 

@@ -3,7 +3,7 @@
 Why it exists: a thread that lets go of the interpreter for a call has to ask for it again, and
 waits up to `sys.getswitchinterval()` (5 ms) while another one computes. In Python that cannot be
 helped; the compiled twin (`_io_calls`, where there is epoll) keeps the interpreter for the calls
-that do not wait, and says so when it is awake (`_turnstile`).
+that do not wait, and says so when it is awake (`_sync.core_lock`).
 
 Owns: these calls. Must not know: whose sockets these are, what the bytes mean.
 """
@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Protocol
 
 from txnproducer._record.implementation import IMPL, chosen
-from txnproducer._turnstile import PassedBy
+from txnproducer._sync.core_lock import PassedBy
 
 _MAX_BUFFERS_PER_CALL = 64  # far below IOV_MAX
 

@@ -2,14 +2,14 @@
 
 Why it exists: the loop in `network_client` moves bytes; this answers its questions of "when" and
 "which" from plain values.
-Owns: `Link`, `Backoff`, `Known`. Must not know: selectors, events, threads.
+Owns: `Link`, `Known`. Must not know: selectors, events, threads.
 """
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 
+from txnproducer._protocol.backoff import ExponentialBackoff
 from txnproducer._protocol.versions import FinalizedFeatures
 
 from .connection import NEVER_MS, Connection
@@ -17,7 +17,6 @@ from .connector import Connector
 from .handshake import Step
 
 UNTIL_NEWS_MS = 2**31 - 1  # "no time is worth waiting for: an event will come"
-_JITTER = 0.2
 _HUNG_MS = 30_000
 _GRACE_MS = 50  # for a connector to tell itself why it is late
 
@@ -36,20 +35,6 @@ class Known:
 
     features: FinalizedFeatures
     longest_attempt_ms: int = NEVER_MS
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """A time that doubles with each failure up to a maximum, give or take a fifth (KIP-144)."""
-
-    first_ms: int
-    max_ms: int
-    rng: random.Random
-
-    def after(self, failures: int) -> int:
-        """Return the time after so many failures in a row, in milliseconds."""
-        base_ms = min(max(self.first_ms, self.max_ms), self.first_ms << min(failures, 30))
-        return round(base_ms * self.rng.uniform(1 - _JITTER, 1 + _JITTER))
 
 
 @dataclass(slots=True)
@@ -98,9 +83,9 @@ class Link:
             return 0
         return max(0, self.connection.muted_until_ms - now_ms) or UNTIL_NEWS_MS
 
-    def back_off(self, backoff: Backoff, now_ms: int) -> None:
+    def back_off(self, backoff: ExponentialBackoff, now_ms: int) -> None:
         """Count a failure and put the next attempt off."""
-        self.retry_at_ms = now_ms + backoff.after(self.failures)
+        self.retry_at_ms = now_ms + backoff.draw_ms(self.failures)
         self.failures += 1
 
     def give_up_step(self, step: Step | None) -> None:

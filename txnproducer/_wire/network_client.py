@@ -18,6 +18,7 @@ import selectors
 import struct
 from collections.abc import Callable, Iterable
 
+from txnproducer._protocol.backoff import ExponentialBackoff
 from txnproducer._protocol.events import (
     Channel,
     ClientEvent,
@@ -30,7 +31,7 @@ from txnproducer._protocol.events import (
 )
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
-from txnproducer._turnstile import PassedBy, new_turnstile
+from txnproducer._sync.core_lock import PassedBy, new_turnstile
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     DisconnectError,
@@ -46,7 +47,7 @@ from .connector import Connected, Connector, ConnectSettings, Suspicion, is_refu
 from .diagnosis import Diagnoses
 from .io_calls import io_calls
 from .kept_threads import KeptThreads
-from .links import UNTIL_NEWS_MS, Backoff, Known, Link, hopeless_at_ms
+from .links import UNTIL_NEWS_MS, Known, Link, hopeless_at_ms
 from .tcp import BufferSizes, with_address
 from .version_choice import choose_version
 from .wakeup import Wakeup
@@ -93,10 +94,10 @@ class NetworkClient:
             BufferSizes(config.send_buffer_bytes, config.receive_buffer_bytes),
         )
         self._codec = Codec(config.client_id)
-        self._reconnects = Backoff(
+        self._reconnects = ExponentialBackoff(
             config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._rng
         )
-        self._setup_timeouts = Backoff(
+        self._setup_timeouts = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms,
             config.socket_connection_setup_timeout_max_ms,
             self._rng,
@@ -375,7 +376,9 @@ class NetworkClient:
             self._settings,
             self._clock_ms,
             now_ms
-            + min(self._setup_timeouts.after(link.late_attempts), self._known.longest_attempt_ms),
+            + min(
+                self._setup_timeouts.draw_ms(link.late_attempts), self._known.longest_attempt_ms
+            ),
             self._wakeup.set,
         )
         try:

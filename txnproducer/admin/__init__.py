@@ -5,8 +5,8 @@ package asks of a cluster goes through kafka-python's admin client, and through 
 Owns: connecting for one call, bounding it, and turning kafka-python's errors into ours.
 Must not know: producers, transactions of ours, where the cluster comes from.
 Rules: every call is bounded by its own `timeout` in seconds; every call opens and closes its own
-connection, so that nothing is left behind (who asks often has `spark/kept_clients.py`); `security`
-takes kafka-python's own settings.
+connection, so that nothing is left behind (for frequent questions see
+`spark/ledger/kept_clients.py`); `security` takes kafka-python's own settings.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import json
 import time
 from dataclasses import dataclass, field
 
-from txnproducer._core.results import FutureRecordMetadata
+from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer.errors import CommitOutcomeUnknownError
 from txnproducer.transaction import Transaction
 

@@ -106,7 +106,7 @@ def _send_all(
     progress: Progress | None,
 ) -> None:
     """Write every record; an exception leaves the report true."""
-    dice = random.Random(plan.seed)  # noqa: S311 - which transactions abort is no secret
+    rng = random.Random(plan.seed)  # noqa: S311 - which transactions abort is no secret
     task = None if progress is None else progress.add_task("records", total=None)
     chunks = _chunks(records, plan.transaction_size)
     chunk = next(chunks, None)
@@ -120,7 +120,7 @@ def _send_all(
             plan,
             report,
             is_open_end=is_open_end,
-            is_aborted=dice.random() < plan.abort_ratio,
+            is_aborted=rng.random() < plan.abort_ratio,
         )
         if progress is not None and task is not None:
             progress.update(task, completed=report.records)

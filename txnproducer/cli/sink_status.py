@@ -13,7 +13,7 @@ from rich.table import Table
 
 from txnproducer.cli._common import cluster_options, reach, read_settings
 from txnproducer.config import ProducerConfig
-from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.status import EntryStatus, SinkStatus, read_status
 
 EXIT_NOTHING = 1

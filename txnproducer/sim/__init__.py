@@ -21,8 +21,8 @@ not: brokers (`_broker`, kept honest against real ones), the network, the clock,
 
 from __future__ import annotations
 
-from txnproducer.sim.faults import FaultKind
-from txnproducer.sim.options import RunKind, SimOptions
 from txnproducer.sim.simulator import SeedResult, Simulator, run_seed
+from txnproducer.sim.world.faults import FaultKind
+from txnproducer.sim.world.options import RunKind, SimOptions
 
 __all__ = ["FaultKind", "RunKind", "SeedResult", "SimOptions", "Simulator", "run_seed"]

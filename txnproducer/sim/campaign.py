@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from txnproducer._core import sender
+from txnproducer._core.sending import sender
 from txnproducer._record.implementation import IMPL
-from txnproducer.sim.faults import FaultKind
 from txnproducer.sim.simulator import SeedResult, run_seed
+from txnproducer.sim.world.faults import FaultKind
 
 # All that the simulator imports of this package, and what that imports in its turn.
 _JUDGED_AND_JUDGE = (
@@ -35,13 +35,11 @@ _JUDGED_AND_JUDGE = (
     "_record/**/*.py",
     "config/**/*.py",
     "sim/**/*.py",
-    "errors.py",
-    "_error_*.py",
-    "_leases.py",
+    "errors/**/*.py",
     "records.py",
 )
 # What the compiled parts are made of besides.
-_COMPILED_FROM = ("_core/*.pxd", "_record/*.pxd", "_record/*.pyx", "_record/*.h")
+_COMPILED_FROM = ("../compiled/**/*.pxd", "_record/*.pyx", "_record/*.h")
 # From so many seeds on, a kind of fault that never took effect is a hole in the simulation.
 SEEDS_THAT_SHOW_ALL = 1000
 

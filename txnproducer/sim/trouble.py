@@ -10,19 +10,17 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_coordinator import LogWrite
 from txnproducer._broker.transaction_metadata import TransactionMetadata, TransactionState
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer.errors import ErrorCode
-from txnproducer.sim.faults import FaultKind, Faults
-from txnproducer.sim.options import COMPACTED_TOPIC
-
-if TYPE_CHECKING:
-    from txnproducer.sim.process import Process
-    from txnproducer.sim.simulator import Simulator
+from txnproducer.sim.apps.process import Process
+from txnproducer.sim.apps.programs import Programs
+from txnproducer.sim.world.faults import FaultKind, Faults
+from txnproducer.sim.world.options import COMPACTED_TOPIC
+from txnproducer.sim.world.world import World
 
 # What a leader says when it could not append, and when it did, but too slowly.
 _REFUSALS = (
@@ -64,13 +62,13 @@ class _Appends:
     def __init__(
         self,
         faults: Faults,
-        dice: random.Random,
+        rng: random.Random,
         refusals: Sequence[ErrorCode],
         kept: Sequence[ErrorCode],
         refusals_when_healed: int,
     ) -> None:
         self._faults = faults
-        self._dice = dice
+        self._rng = rng
         self._refusals = refusals
         self._kept = kept
         self._left = refusals_when_healed
@@ -80,43 +78,45 @@ class _Appends:
         if self._faults.is_healed:
             return self._decide_when_healed()
         if self._faults.happens(FaultKind.APPEND_REFUSED):
-            return self._dice.choice(self._refusals), False
+            return self._rng.choice(self._refusals), False
         if self._faults.happens(FaultKind.APPEND_KEPT):
-            return self._dice.choice(self._kept), True
+            return self._rng.choice(self._kept), True
         return ErrorCode.NONE, True
 
     def _decide_when_healed(self) -> tuple[ErrorCode, bool]:
         """Refuse for a while what any producer can send again: nobody may fail over that."""
-        if not self._left or self._dice.random() >= _REFUSED_WHEN_HEALED:
+        if not self._left or self._rng.random() >= _REFUSED_WHEN_HEALED:
             return ErrorCode.NONE, True
         self._left -= 1
-        if self._dice.random() < _KEPT_WHEN_HEALED:
-            return self._dice.choice(self._kept), True
-        return self._dice.choice(self._refusals), False
+        if self._rng.random() < _KEPT_WHEN_HEALED:
+            return self._rng.choice(self._kept), True
+        return self._rng.choice(self._refusals), False
 
 
 class Trouble:
     """See the module.
 
     Args:
-        simulator: whose run.
-        dice: draws the times and the victims.
+        world: to which it happens.
+        programs: whose processes it hits.
+        rng: draws the times and the victims.
     """
 
-    def __init__(self, simulator: Simulator, dice: random.Random) -> None:
-        self._simulator = simulator
-        self._dice = dice
-        self._faults = simulator.faults
-        self._counts = simulator.faults.counts
+    def __init__(self, world: World, programs: Programs, rng: random.Random) -> None:
+        self._world = world
+        self._programs = programs
+        self._rng = rng
+        self._faults = world.faults
+        self._counts = world.faults.counts
         records, offsets = _REFUSALS_WHEN_HEALED, _OFFSETS_REFUSALS_WHEN_HEALED
         self._log_writes_left = _LOG_WRITES_WHEN_HEALED
         # How many partitions the topic that is made again has ever had.
-        self._widest = simulator.options.partition_count
-        cluster = simulator.cluster
+        self._widest = world.options.partition_count
+        cluster = world.cluster
         cluster.decide_log_write = self._decide_log_write
-        cluster.decide_append = _Appends(self._faults, dice, _REFUSALS, _KEPT, records).decide
+        cluster.decide_append = _Appends(self._faults, rng, _REFUSALS, _KEPT, records).decide
         cluster.decide_offsets_append = _Appends(
-            self._faults, dice, _OFFSETS_REFUSALS, _OFFSETS_KEPT, offsets
+            self._faults, rng, _OFFSETS_REFUSALS, _OFFSETS_KEPT, offsets
         ).decide
         cluster.decide_wrong_topic_id = self._decide_wrong_topic_id
         cluster.decide_refusal = self._decide_refusal
@@ -142,13 +142,13 @@ class Trouble:
 
     def start(self) -> None:
         """Let trouble begin."""
-        for kind, interval_ms in self._simulator.options.intervals_ms.items():
+        for kind, interval_ms in self._world.options.intervals_ms.items():
             self._plan(kind, interval_ms)
 
     def _plan(self, kind: FaultKind, interval_ms: int) -> None:
-        delay_ms = 1 + int(self._dice.expovariate(1 / interval_ms))
-        self._simulator.call_at(
-            self._simulator.now_ms + delay_ms, lambda at_ms: self._happen(kind, interval_ms, at_ms)
+        delay_ms = 1 + int(self._rng.expovariate(1 / interval_ms))
+        self._world.call_at(
+            self._world.now_ms + delay_ms, lambda at_ms: self._happen(kind, interval_ms, at_ms)
         )
 
     def _happen(self, kind: FaultKind, interval_ms: int, now_ms: int) -> None:
@@ -158,13 +158,13 @@ class Trouble:
         self._plan(kind, interval_ms)
 
     def _happen_once(self, kind: FaultKind, now_ms: int) -> None:
-        self._simulator.trace.add(now_ms, "TROUBLE", kind.value)
+        self._world.trace.add(now_ms, "TROUBLE", kind.value)
         if self._events[kind](now_ms):
             self._counts[kind] += 1
 
     def _later(self, longest_ms: int, action: Callable[[int], None]) -> None:
-        delay_ms = 1 + self._dice.randrange(longest_ms)
-        self._simulator.call_at(self._simulator.now_ms + delay_ms, action)
+        delay_ms = 1 + self._rng.randrange(longest_ms)
+        self._world.call_at(self._world.now_ms + delay_ms, action)
 
     # --- writes ---------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class Trouble:
 
     def _decide_wrong_topic_id(self) -> ErrorCode:
         """Say what a leader says that has not taken in, or has, that a topic is another one."""
-        return self._dice.choice((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID))
+        return self._rng.choice((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID))
 
     def _decide_refusal(self) -> ErrorCode:
         """Call a transaction abortable, as any request of a transaction may be (KIP-1050)."""
@@ -192,29 +192,29 @@ class Trouble:
         if self._faults.happens(FaultKind.LOG_WRITE_LOST):
             return LogWrite.LOST
         if self._faults.happens(FaultKind.LOG_WRITE_BROKEN):
-            return self._dice.choice((LogWrite.BROKEN, LogWrite.BROKEN_LATE))
+            return self._rng.choice((LogWrite.BROKEN, LogWrite.BROKEN_LATE))
         if not self._faults.happens(FaultKind.LOG_WRITE_LATE):
             return LogWrite.DONE
-        if self._dice.random() < _MOVED_TOO_RATE:
+        if self._rng.random() < _MOVED_TOO_RATE:
             # Whose replicas are too slow often loses its office.
             self._later(_SOON_MS, partial(self._happen_once, FaultKind.COORDINATOR_MOVED))
         return LogWrite.LATE
 
     def _decide_log_write_when_healed(self) -> LogWrite:
         """Let a few writes fail, or be kept in spite of it: the request can be sent again."""
-        if self._log_writes_left and self._dice.random() < _LOG_WRITE_FAILS_WHEN_HEALED:
+        if self._log_writes_left and self._rng.random() < _LOG_WRITE_FAILS_WHEN_HEALED:
             self._log_writes_left -= 1
-            return self._dice.choice((LogWrite.LOST, LogWrite.LATE))
+            return self._rng.choice((LogWrite.LOST, LogWrite.LATE))
         return LogWrite.DONE
 
     # --- the cluster ----------------------------------------------------------------------------
 
     def _pick_node(self) -> int:
-        return self._dice.randrange(self._simulator.options.cluster.node_count)
+        return self._rng.randrange(self._world.options.cluster.node_count)
 
     def _move_leader(self, now_ms: int) -> bool:
-        cluster = self._simulator.cluster
-        place = self._dice.choice(list(cluster.logs))
+        cluster = self._world.cluster
+        place = self._rng.choice(list(cluster.logs))
         node_id = cluster.pick_node()
         is_move = node_id not in (-1, cluster.leaders[place])
         if is_move:
@@ -228,32 +228,32 @@ class Trouble:
         return self._move(CoordinatorType.GROUP, now_ms)
 
     def _move(self, kind: CoordinatorType, now_ms: int) -> bool:
-        cluster = self._simulator.cluster
+        cluster = self._world.cluster
         node_id = cluster.pick_node()
         if node_id == -1:
             return False
-        number = self._dice.randrange(self._simulator.options.cluster.coordinator_count)
+        number = self._rng.randrange(self._world.options.cluster.coordinator_count)
         cluster.move_coordinator(kind, number, node_id, now_ms)
         return True
 
     def _crash_broker(self, now_ms: int) -> bool:
-        cluster = self._simulator.cluster
+        cluster = self._world.cluster
         node_id = self._pick_node()
         if not cluster.is_up(node_id):
             return False
         cluster.stop_node(node_id, now_ms)
-        for process in self._simulator.processes:
+        for process in self._programs.processes:
             process.network.lose_node(node_id, now_ms)
         self._later(4000, lambda at_ms: self._return_broker(node_id, at_ms))
         return True
 
     def _return_broker(self, node_id: int, now_ms: int) -> None:
-        if not self._simulator.cluster.is_up(node_id):
-            self._simulator.cluster.start_node(node_id, now_ms)
+        if not self._world.cluster.is_up(node_id):
+            self._world.cluster.start_node(node_id, now_ms)
 
     def _refuse_access(self, now_ms: int) -> bool:
-        cluster = self._simulator.cluster
-        name = self._dice.choice(self._simulator.transactional_ids or ("none",))
+        cluster = self._world.cluster
+        name = self._rng.choice(self._world.transactional_ids or ("none",))
         refusals = [
             (Resource.TOPIC, "topic"),
             (Resource.TOPIC, "compacted"),
@@ -261,10 +261,10 @@ class Trouble:
             (Resource.GROUP, f"group-{name}"),
             (Resource.CLUSTER, ""),
         ]
-        refusal = self._dice.choice(refusals)
+        refusal = self._rng.choice(refusals)
         before = cluster.counts["refused"]
         cluster.denied.add(refusal)
-        if self._dice.random() < _MOVED_TOO_RATE:
+        if self._rng.random() < _MOVED_TOO_RATE:
             cluster.rehash_coordinators(now_ms)  # so that they are asked for
 
         def allow(_: int) -> None:
@@ -277,8 +277,8 @@ class Trouble:
 
     def _blink(self, now_ms: int) -> bool:  # noqa: ARG002
         """Refuse a topic to some of the requests that are on their way together."""
-        cluster = self._simulator.cluster
-        refusal = (Resource.TOPIC, self._dice.choice(("topic", "topic", "compacted")))
+        cluster = self._world.cluster
+        refusal = (Resource.TOPIC, self._rng.choice(("topic", "topic", "compacted")))
         before = cluster.counts["refused"]
         cluster.denied.add(refusal)
 
@@ -293,10 +293,10 @@ class Trouble:
     def _lower_limit(self, now_ms: int) -> bool:  # noqa: ARG002
         """Let batches be too large that were not, and may be written."""
         before = self._counts[FaultKind.BATCH_TOO_LARGE]
-        self._limit_batches(self._dice.choice(_LOWERED_LIMITS_BYTES))
+        self._limit_batches(self._rng.choice(_LOWERED_LIMITS_BYTES))
 
         def restore(_: int) -> None:
-            self._limit_batches(self._simulator.options.cluster.max_message_bytes)
+            self._limit_batches(self._world.options.cluster.max_message_bytes)
             if self._counts[FaultKind.BATCH_TOO_LARGE] > before:
                 self._counts[FaultKind.LIMIT_LOWERED] += 1
 
@@ -304,21 +304,21 @@ class Trouble:
         return False  # counted when it is over, if it mattered
 
     def _limit_batches(self, limit_bytes: int) -> None:
-        cluster = self._simulator.cluster
+        cluster = self._world.cluster
         cluster.options = replace(cluster.options, max_message_bytes=limit_bytes)
 
     def _recreate_topic(self, now_ms: int) -> bool:
         """Delete the topic that no offsets are of; it is made again at once, or later."""
-        cluster = self._simulator.cluster
+        cluster = self._world.cluster
         if COMPACTED_TOPIC not in cluster.topics:
             return False
         cluster.delete_topic(COMPACTED_TOPIC, now_ms)
-        gap_ms = self._dice.choice(_GAPS_MS)
-        self._simulator.call_at(now_ms + gap_ms, self._make_topic)
+        gap_ms = self._rng.choice(_GAPS_MS)
+        self._world.call_at(now_ms + gap_ms, self._make_topic)
         return True
 
     def _make_topic(self, now_ms: int) -> None:
-        cluster, count = self._simulator.cluster, self._simulator.options.partition_count
+        cluster, count = self._world.cluster, self._world.options.partition_count
         if self._faults.is_healed:
             # Without a partition that producers know of they could not deliver what is for it.
             count = self._widest
@@ -326,40 +326,40 @@ class Trouble:
             cluster.create_topic(COMPACTED_TOPIC, count, now_ms)
 
     def _add_partitions(self, now_ms: int) -> bool:
-        cluster = self._simulator.cluster
-        name = self._dice.choice(list(cluster.topics))
+        cluster = self._world.cluster
+        name = self._rng.choice(list(cluster.topics))
         count = cluster.topics[name]
         if count >= _MOST_PARTITIONS:
             return False
-        count += 1 + self._dice.randrange(2)
+        count += 1 + self._rng.randrange(2)
         cluster.add_partitions(name, count, now_ms)
         if name == COMPACTED_TOPIC:
             self._widest = max(self._widest, count)
         return True
 
     def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002 - every event takes the time
-        cluster = self._simulator.cluster
+        cluster = self._world.cluster
         if cluster.transaction_version >= 2:
             return False
-        if self._dice.random() < _OTHER_FEATURE_RATE:
+        if self._rng.random() < _OTHER_FEATURE_RATE:
             cluster.finalize(cluster.transaction_version)
             return False
         cluster.finalize(2)
         return True
 
     def _fence_member(self, now_ms: int) -> bool:  # noqa: ARG002
-        if not self._simulator.transactional_ids:
+        if not self._world.transactional_ids:
             return False
-        group_id = f"group-{self._dice.choice(self._simulator.transactional_ids)}"
-        group = self._simulator.cluster.group_offsets(group_id).group(group_id)
+        group_id = f"group-{self._rng.choice(self._world.transactional_ids)}"
+        group = self._world.cluster.group_offsets(group_id).group(group_id)
         group.generation_id += 1
         return False  # counted when the group refuses a member
 
     # --- processes ------------------------------------------------------------------------------
 
     def _pick_process(self) -> Process | None:
-        alive = [p for p in self._simulator.processes if not p.is_crashed and not p.is_done]
-        return self._dice.choice(alive) if alive else None
+        alive = [p for p in self._programs.processes if not p.is_crashed and not p.is_done]
+        return self._rng.choice(alive) if alive else None
 
     def _make_unreachable(self, now_ms: int) -> bool:
         process, node_id = self._pick_process(), self._pick_node()
@@ -387,19 +387,19 @@ class Trouble:
 
     def _refuse_login_at_one(self, now_ms: int) -> bool:
         process, node_id = self._pick_process(), self._pick_node()
-        if process is None or self._simulator.options.cluster.node_count == 1:
+        if process is None or self._world.options.cluster.node_count == 1:
             return False
         network = process.network
         network.refusing.add(node_id)
         network.lose_node(node_id, now_ms)
-        self._later(self._dice.choice(_REFUSING_MS), lambda _: network.refusing.discard(node_id))
+        self._later(self._rng.choice(_REFUSING_MS), lambda _: network.refusing.discard(node_id))
         return False  # counted by the network, when somebody tries
 
     def _crash_client(self, now_ms: int) -> bool:  # noqa: ARG002
         process = self._pick_process()
         if process is None:
             return False
-        self._simulator.crash(process)
+        self._programs.crash(process)
         self._later(2000, lambda _: process.restart())
         return True
 
@@ -407,13 +407,13 @@ class Trouble:
         process = self._pick_process()
         if process is None:
             return False
-        process.pause(self._dice.choice((50, 1000, 20_000)))
+        process.pause(self._rng.choice((50, 1000, 20_000)))
         return True
 
     def _start_zombie(self, now_ms: int) -> bool:  # noqa: ARG002
-        if not self._simulator.transactional_ids:
+        if not self._world.transactional_ids:
             return False
-        self._simulator.start_second(self._dice.choice(self._simulator.transactional_ids))
+        self._programs.start_second(self._rng.choice(self._world.transactional_ids))
         return True
 
     # --- the end --------------------------------------------------------------------------------
@@ -421,21 +421,21 @@ class Trouble:
     def heal(self, now_ms: int) -> None:
         """Mend everything."""
         self._faults.is_healed = True
-        cluster = self._simulator.cluster
+        cluster = self._world.cluster
         cluster.denied.clear()
-        self._limit_batches(self._simulator.options.cluster.max_message_bytes)
+        self._limit_batches(self._world.options.cluster.max_message_bytes)
         for node_id in cluster.nodes:
             self._return_broker(node_id, now_ms)
-        if FaultKind.TOPIC_RECREATED in self._simulator.options.intervals_ms:
+        if FaultKind.TOPIC_RECREATED in self._world.options.intervals_ms:
             # Once more, while producers know it as it was: they have to find the new one.
             if COMPACTED_TOPIC in cluster.topics:
                 cluster.delete_topic(COMPACTED_TOPIC, now_ms)
             self._make_topic(now_ms)
-        for process in self._simulator.processes:
+        for process in self._programs.processes:
             process.network.unreachable.clear()
             process.network.is_login_refused = False
             process.network.refusing.clear()
         for _ in range(_MOVES_WHEN_HEALED):
-            kind = self._dice.choice(_MILD)
+            kind = self._rng.choice(_MILD)
             # As it happens in healthy clusters: nobody may fail over that.
             self._later(_MOVED_WITHIN_MS, partial(self._happen_once, kind))

@@ -36,19 +36,19 @@ from pyspark.sql.datasource import (
 )
 
 from txnproducer.errors import IllegalStateError, InvalidConfigurationError
-from txnproducer.spark import driver_checks
 from txnproducer.spark.data_source_options import (
     DataSourceSettings,
     naming_options,
     read_data_source_options,
 )
+from txnproducer.spark.driver import checks
+from txnproducer.spark.driver.part_commits import PartCommits
+from txnproducer.spark.driver.worker_imports import forget_sparks_zips
 from txnproducer.spark.events import OnEvent
-from txnproducer.spark.open_part import OpenPart, PartWriter
-from txnproducer.spark.part_commits import PartCommits
-from txnproducer.spark.rights import check_groups, check_topics
-from txnproducer.spark.schema import RowReader, check_schema
-from txnproducer.spark.topic_partitions import partitions_of_topic
-from txnproducer.spark.worker_imports import forget_sparks_zips
+from txnproducer.spark.ledger.rights import check_groups, check_topics
+from txnproducer.spark.rows.schema import RowReader, check_schema
+from txnproducer.spark.rows.topic_partitions import partitions_of_topic
+from txnproducer.spark.tasks.open_part import OpenPart, PartWriter
 
 _BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 _QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
@@ -111,7 +111,7 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
         count = check_topics(ledger, sink.topic)
         # Nobody knows here how many partitions there will be; a right is for all, or for none.
         check_groups(ledger, [ledger.plan_group, ledger.whole_group, ledger.group(0)])
-        timeout_ms = driver_checks.choose_timeout_ms(ledger, sink.transaction_timeout_ms)
+        timeout_ms = checks.choose_timeout_ms(ledger, sink.transaction_timeout_ms)
         producer = {"transaction.timeout.ms": str(timeout_ms), **sink.producer}
         return settings, producer, count, type(self).on_event
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from txnproducer.errors import InvalidConfigurationError, KafkaError, UnknownConfigError
-from txnproducer.spark.ledger import Ledger
-from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import ARGUMENTS, SinkSettings, read_settings
 
 _BATCH_ID: Final = "batchId"

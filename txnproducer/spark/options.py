@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
-from txnproducer.spark.ledger_rules import LedgerRules
+from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.token_providers import NamedTokenProvider, provider_of
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 15 * 60 * 1000

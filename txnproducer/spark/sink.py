@@ -1,7 +1,7 @@
 """The sink as users hold it: a batch is checked on the driver, then written by its tasks.
 
 Owns: the public class, the driver's side of the protocol, the reports. Must not know: how a task
-writes (`partition_writer.py`), what an entry of the ledger means (`ledger.py`).
+writes (`tasks/partition_transaction.py`), what an entry of the ledger means (`ledger`).
 
 Rules:
 * Everything that can be refused is refused on the driver, before a task starts: also before the
@@ -21,28 +21,25 @@ from typing import Any, Literal
 
 from txnproducer.errors import InvalidConfigurationError
 from txnproducer.lease import TransactionLease
-from txnproducer.spark import driver_checks, rights, session
-from txnproducer.spark.digest import total
-from txnproducer.spark.entries import LedgerEntry
+from txnproducer.spark import session
+from txnproducer.spark.driver import checks
+from txnproducer.spark.driver.frames import partitions_of
+from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.driver.whole_batch import WholeBatches
+from txnproducer.spark.driver.write_or_upkeep import Turn
 from txnproducer.spark.events import OnEvent, tell
-from txnproducer.spark.frames import partitions_of
-from txnproducer.spark.ledger import Ledger, close_connections
-from txnproducer.spark.ledger_rules import (
+from txnproducer.spark.ledger import rights
+from txnproducer.spark.ledger.digest import total
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.rules import (
     added_up,
     check_whole_replay,
     check_without_frame,
     is_whole,
 )
+from txnproducer.spark.ledger.slots import assign_slots
+from txnproducer.spark.ledger.store import Ledger, close_connections
 from txnproducer.spark.options import read_settings
-from txnproducer.spark.participant_task import Part, ParticipantOrder, ParticipantTask
-from txnproducer.spark.partition_writer import (
-    BatchPlan,
-    PartitionOrder,
-    PartitionTask,
-    PartitionWriter,
-    skip_rows,
-)
-from txnproducer.spark.placing import placed
 from txnproducer.spark.reports import (
     BatchReport,
     PartitionReport,
@@ -52,13 +49,18 @@ from txnproducer.spark.reports import (
     report_partitions,
     report_whole,
 )
-from txnproducer.spark.runs import Batch, Runs
-from txnproducer.spark.schema import check_schema, written_columns
-from txnproducer.spark.slots import assign_slots
+from txnproducer.spark.rows.placing import placed
+from txnproducer.spark.rows.schema import check_schema, written_columns
+from txnproducer.spark.rows.topic_partitions import partitions_of_topic
 from txnproducer.spark.status import SinkStatus, read_status
-from txnproducer.spark.topic_partitions import partitions_of_topic
-from txnproducer.spark.turn import Turn
-from txnproducer.spark.whole_batch import WholeBatches
+from txnproducer.spark.tasks.participant import Part, ParticipantOrder, ParticipantTask
+from txnproducer.spark.tasks.partition_transaction import (
+    BatchPlan,
+    PartitionOrder,
+    PartitionTask,
+    PartitionWriter,
+    skip_rows,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -171,12 +173,10 @@ class ExactlyOnceKafkaSink:
             Exception: what Spark raises when a task has failed too often.
         """
         began = time.monotonic()
-        driver_checks.check_batch_id(batch_id)
+        checks.check_batch_id(batch_id)
         check_schema(df.dtypes, self._settings.topic)
         query_id = self._settings.query_id or session.query_of(df)
-        driver_checks.check_speculation(
-            is_on=session.speculates(df), is_whole=self._whole is not None
-        )
+        checks.check_speculation(is_on=session.speculates(df), is_whole=self._whole is not None)
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"
         with self._turn, session.described(df, text), session.brief_stop(df):
@@ -282,13 +282,13 @@ class ExactlyOnceKafkaSink:
         Raises:
             SinkError: refused; nothing was written.
         """
-        driver_checks.check_batch_id(batch_id)
+        checks.check_batch_id(batch_id)
         if self._whole is not None:
             raise InvalidConfigurationError(
                 "partition_writer has no driver that could commit a whole batch: use `write`, or "
                 'atomicity="partition"'
             )
-        driver_checks.check_writers(writers)
+        checks.check_writers(writers)
         query_id = self._settings.query_id or session.query_of(None)
         if self._timeout_ms is None:  # the first time, before anybody is fenced
             session.check_interpreter()
@@ -356,7 +356,7 @@ class ExactlyOnceKafkaSink:
                 groups = [ledger.whole_group, ledger.plan_group, ledger.group(0)]
                 rights.check_groups(ledger, groups)
             wanted = self._settings.transaction_timeout_ms
-            self._timeout_ms = driver_checks.choose_timeout_ms(self._ledger, wanted)
+            self._timeout_ms = checks.choose_timeout_ms(self._ledger, wanted)
         return {"transaction.timeout.ms": str(self._timeout_ms), **self._settings.producer}
 
     def _plan(self, batch: Batch) -> tuple[BatchPlan, dict[int, LedgerEntry]]:

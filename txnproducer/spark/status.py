@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from txnproducer.admin import describe_transactions
-from txnproducer.spark.entries import LedgerEntry
-from txnproducer.spark.ledger import Ledger
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.store import Ledger
 
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 

@@ -1,13 +1,15 @@
 """The APIs, one file each: what a broker does with a request.
 
-Owns: which file answers which request.
+`handle` is the door of the broker model. Owns: which file answers which request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -21,8 +23,11 @@ from txnproducer._broker.handlers import (
 )
 from txnproducer._protocol import messages
 
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
+_OF_BOTH_VERSIONS = (
+    messages.ProduceRequest,
+    messages.EndTxnRequest,
+    messages.TxnOffsetCommitRequest,
+)
 
 _HANDLERS: dict[type, Callable[[BrokerCluster, int, Any, int], messages.Response]] = {
     messages.MetadataRequest: metadata.handle,
@@ -41,4 +46,7 @@ def handle(
     cluster: BrokerCluster, node_id: int, request: messages.Request, now_ms: int
 ) -> messages.Response:
     """Answer a request that has reached a broker."""
+    if cluster.is_old(node_id) and isinstance(request, _OF_BOTH_VERSIONS):
+        # To such a broker it goes in an older version, whatever its sender means.
+        request = replace(request, is_transaction_v2_enabled=False)
     return _HANDLERS[type(request)](cluster, node_id, request, now_ms)

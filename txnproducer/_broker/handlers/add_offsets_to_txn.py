@@ -10,15 +10,11 @@ Simplifications: none of its own; it is answered in one step (see `transaction_c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.coordination import add_partitions, check_transactional_id
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from txnproducer.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
 
 
 def handle(

@@ -11,8 +11,7 @@ Simplifications: none of its own; it is answered in one step (see `transaction_c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.coordination import add_partitions, check_transactional_id
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
@@ -22,9 +21,6 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
-
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
 
 
 def handle(

@@ -11,8 +11,7 @@ Simplifications: none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.coordination import check_transactional_id
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
@@ -21,9 +20,6 @@ from txnproducer._protocol.messages import (
     TransactionDescription,
 )
 from txnproducer.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
 
 
 def handle(

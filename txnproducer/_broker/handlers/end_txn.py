@@ -17,8 +17,7 @@ Simplifications: none of its own; it is answered in one step (see `transaction_c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.coordination import check_transactional_id
 from txnproducer._broker.transaction_metadata import (
     LAST_CLIENT_EPOCH,
@@ -27,9 +26,6 @@ from txnproducer._broker.transaction_metadata import (
 )
 from txnproducer._protocol.messages import EndTxnRequest, EndTxnResponse
 from txnproducer.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
 
 _S = TransactionState
 

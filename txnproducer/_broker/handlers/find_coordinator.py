@@ -10,8 +10,7 @@ Simplifications: every broker knows at once where a coordinator has gone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
     BrokerNode,
@@ -21,9 +20,6 @@ from txnproducer._protocol.messages import (
     FindCoordinatorResponse,
 )
 from txnproducer.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
 
 _NOWHERE = BrokerNode(-1, "", -1)
 

@@ -18,8 +18,7 @@ Simplifications: no two-phase commit (KIP-939).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.coordination import check_name, check_transactional_id
 from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_metadata import (
@@ -29,9 +28,6 @@ from txnproducer._broker.transaction_metadata import (
 )
 from txnproducer._protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from txnproducer.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
 
 
 def handle(

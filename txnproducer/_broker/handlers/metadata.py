@@ -14,8 +14,9 @@ Simplifications: a topic that is created on the way is never there; replicas are
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
     MetadataRequest,
@@ -25,9 +26,6 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
-
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
 
 _LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 

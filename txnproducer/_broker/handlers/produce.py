@@ -28,8 +28,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.coordination import ask_coordinator, has_begun
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
@@ -44,9 +45,6 @@ from txnproducer._protocol.messages import (
 from txnproducer._record import BatchHeader, RecordBatch, read_header
 from txnproducer.errors import CorruptRecordError, ErrorCode
 from txnproducer.records import TopicPartition
-
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
 
 # What a producer would not retry otherwise, though it can.
 _UNVERIFIED = frozenset(

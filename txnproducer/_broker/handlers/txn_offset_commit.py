@@ -16,8 +16,7 @@ back when the group moves.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.coordination import ask_coordinator, has_begun
 from txnproducer._broker.group_offsets import MAX_METADATA_BYTES
 from txnproducer._broker.resources import Resource
@@ -29,9 +28,6 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.errors import ErrorCode
 from txnproducer.records import OffsetAndMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from txnproducer._broker.cluster import BrokerCluster
 
 # A real broker does not let a client see these of its own log.
 _TRANSLATED = {

@@ -1,0 +1,534 @@
+"""The application's side of a send: from a record to its place in a batch, without waiting.
+
+Owns: the order of the checks, the choice of the partition, what a local failure does to the
+transaction. Must not know: requests, connections; that a record is sent is the sender's work.
+
+The order (Java's, but for the state, which Java looks at too late, leaving an orphan in the
+queue): closed; metadata there; record not too large; state allows a record; then append, and only
+then the partition joins the transaction. A local failure of a kind that a broker could have caused
+gives a failed future and makes an open transaction abortable; a caller's mistake raises and
+changes nothing.
+
+The usual record (a batch is open, the partition is in the transaction) passes `fast_append`
+alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from txnproducer._core.append.fast_append import UsualRecords
+from txnproducer._core.batches.append_blocked import (
+    AppendBlocked,
+    BlockReason,
+    metadata_wait,
+    missing_partition,
+    time_out_error,
+)
+from txnproducer._core.batches.buffer_pool import MemoryTicket
+from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
+from txnproducer._core.batches.partitioner import murmur2
+from txnproducer._core.batches.record_accumulator import RecordAccumulator
+from txnproducer._core.batches.results import (
+    CallbackBatch,
+    DeliveryCallback,
+    FutureRecordMetadata,
+    failed_future,
+)
+from txnproducer._core.failed_tries import FailedTries
+from txnproducer._core.metadata import Metadata, TopicSnapshot, name_error
+from txnproducer._core.metrics import Metrics
+from txnproducer._core.ports import Waiter
+from txnproducer._core.transactions.shared import SharedTransactionManager
+from txnproducer._core.transactions.state import TransactionState
+from txnproducer._record import batch_size_upper_bound
+from txnproducer._record.format import Header
+from txnproducer.errors import (
+    InvalidProducerEpochError,
+    KafkaError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    TransactionAbortedError,
+)
+from txnproducer.records import TopicPartition
+
+NO_PARTITION: Final = -1
+
+# The settings that limit a record's size, and what to raise.
+_WAYS_OUT: Final = {
+    "max_request_size": "max_request_size and the topic's max.message.bytes",
+    "buffer_memory": "buffer_memory",
+}
+_WRITABLE_STATES: Final = (
+    TransactionState.IN_TRANSACTION,
+    TransactionState.COMMITTING_TRANSACTION,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOptions:
+    """The settings of appending; names and units as in `ProducerConfig`."""
+
+    max_request_size: int
+    buffer_memory: int
+    is_ignoring_keys: bool
+
+
+class _NoTransactions:
+    """Stands for the manager of a producer without idempotence: any state will do."""
+
+    def __init__(self) -> None:
+        self.state = TransactionState.READY
+
+
+class Appender:
+    """Take records.
+
+    Args:
+        options: the settings.
+        metadata: knows the topics.
+        accumulator: keeps the records.
+        transactions: decides whether records are welcome; None without idempotence.
+        metrics: counts failures.
+        waiter: for futures that failed at once.
+
+    Attributes:
+        append: takes a record, as `append_any` does, and is quick with a usual one.
+        usual_records: are what it is quick with.
+        needs_wakeup: set when the sender should look; the shell clears it.
+        failed_tries: which addresses can't be reached, and why.
+    """
+
+    def __init__(
+        self,
+        options: AppendOptions,
+        metadata: Metadata,
+        accumulator: RecordAccumulator,
+        transactions: SharedTransactionManager | None,
+        metrics: Metrics,
+        waiter: Waiter,
+    ) -> None:
+        self.needs_wakeup = False
+        self.transaction_manager = transactions
+        # Where a record is on its way into a batch, until its partition is in the transaction.
+        self._appending_to: PartitionQueue | None = None
+        # The place in the queue for memory that the last append returned, until its caller waits.
+        self._unclaimed: MemoryTicket | None = None
+        self._options = options
+        self._metadata = metadata
+        self.failed_tries = FailedTries(metadata)
+        self._accumulator = accumulator
+        self._metrics = metrics
+        self._waiter = waiter
+        self._is_ignoring_keys = options.is_ignoring_keys
+        is_transactional = transactions is not None and transactions.is_transactional
+        self._state_holder = transactions if transactions is not None else _NoTransactions()
+        self._usual_state = (
+            TransactionState.IN_TRANSACTION if is_transactional else TransactionState.READY
+        )
+        self.usual_records = UsualRecords(
+            accumulator.topics,
+            self._state_holder,
+            self._usual_state,
+            self.append_any,
+            is_ignoring_keys=options.is_ignoring_keys,
+        )
+        self.append = self.usual_records.append
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether records are welcome, and a batch that is open takes them as they come."""
+        return self._state_holder.state is self._usual_state
+
+    def append_any(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: tuple[Header, ...],
+        partition: int | None,
+        timestamp_ms: int,
+        on_delivery: DeliveryCallback | None,
+        now_ms: int,
+        blocked: AppendBlocked | None = None,
+    ) -> FutureRecordMetadata | AppendBlocked:
+        """Append a record, with every check.
+
+        Args:
+            topic: where to.
+            value: bytes or None.
+            key: bytes or None.
+            headers: pairs of a name and bytes or None.
+            partition: which one, or None to let key or load decide.
+            timestamp_ms: of the record, milliseconds since the epoch.
+            on_delivery: called with the record's metadata and error when it has ended.
+            now_ms: the core's clock.
+            blocked: what an earlier call for the same record returned.
+
+        Returns:
+            The record's future, perhaps failed already; or what to wait for, and then nothing was
+            appended.
+
+        Raises:
+            IllegalStateError: no transaction is open, or the producer is closed.
+            TransactionAbortedError: its transaction has ended while it was blocked.
+            KafkaError: the transaction or the producer has failed before.
+        """
+        self.finish_interrupted_call()
+        record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        ticket = None if blocked is None else blocked.ticket
+        if ticket is None:
+            ticket = MemoryTicket()
+        kept = None
+        try:
+            if blocked is not None:
+                self.refuse_if_ended(blocked.transaction)
+            outcome = self._append_record(record, ticket, now_ms, blocked)
+            kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
+        finally:
+            # Also when the record is refused by now, or Ctrl-C comes before anybody knows the
+            # ticket: a place in the queue for memory that nobody waits at would hold up everybody
+            # behind it.
+            if ticket is not kept:
+                self._accumulator.give_up(ticket)
+            self._unclaimed = kept
+        return outcome
+
+    def finish_interrupted_call(self) -> None:
+        """Make whole what an exception has left half-way; else do nothing.
+
+        An exception can leave an entry of the core between any two of its steps: Ctrl-C, or
+        whatever a signal handler raises. An operation that had begun goes on, and its caller can
+        make the call again. A record that is in a batch belongs to the transaction. If offsets or
+        a lease may be there in part, the transaction can only be aborted.
+
+        Each entry that depends on it does this first. It is no part of the lock's release, where
+        another exception could leave the lock held. The shell calls it as well where it sees such
+        an exception; so may a simulator that lets one come before, in or after an entry.
+        """
+        queue = self._appending_to
+        if queue is not None:
+            if queue.batches and self.is_usual:
+                self._join_transaction(queue)
+            self._appending_to = None
+            self.needs_wakeup = True
+        if self.transaction_manager is not None:
+            self.transaction_manager.finish_interrupted_call()
+
+    def give_up_unclaimed(self) -> None:
+        """Leave the queue for memory, if an exception took what the last append returned."""
+        if self._unclaimed is not None:
+            self._accumulator.give_up(self._unclaimed)
+            self._unclaimed = None
+
+    def _append_record(
+        self, record: _Record, ticket: MemoryTicket, now_ms: int, blocked: AppendBlocked | None
+    ) -> FutureRecordMetadata | AppendBlocked:
+        snapshot = self._snapshot(record)
+        if snapshot is None:
+            return self._wait_for_metadata(record, now_ms, blocked)
+        self._metadata.add_topic(record.topic, now_ms)
+        error = self._size_error(record) or self._state_error()
+        if error is not None:
+            return self._fail(record, error, now_ms)
+        queues = self._accumulator.topic_queues(record.topic)
+        queues.partition_count = snapshot.partition_count
+        if record.partition is not None:
+            queue = queues.queue(record.partition)
+        elif record.key is None or self._is_ignoring_keys:
+            return self._append_sticky(record, queues, snapshot, ticket, now_ms)
+        else:
+            partition = (murmur2(record.key) & 0x7FFFFFFF) % snapshot.partition_count
+            queue = queues.queue(partition)
+        return self._append_to(record, queues, queue, ticket, now_ms)
+
+    def check_partition(
+        self, topic: str, partition: int, now_ms: int, blocked: AppendBlocked | None = None
+    ) -> FutureRecordMetadata | AppendBlocked | None:
+        """Look whether a partition exists, before any of the rows for it and for others is sent.
+
+        Args:
+            topic: where to.
+            partition: of it.
+            now_ms: the core's clock.
+            blocked: what an earlier call returned.
+
+        Returns:
+            None: it does. Else what to wait for, or why not, as `append_any` tells a record of it.
+
+        Raises:
+            IllegalStateError, KafkaError: as `append_any` does.
+        """
+        if blocked is not None:
+            self.refuse_if_ended(blocked.transaction)
+        record = _Record(topic, None, None, (), partition, 0, None)
+        if self._snapshot(record) is not None:
+            return None
+        return self._wait_for_metadata(record, now_ms, blocked)
+
+    def _snapshot(self, record: _Record) -> TopicSnapshot | None:
+        """Return the record's topic, or None if that or the record's partition is not known."""
+        if self._accumulator.is_closed:
+            raise KafkaError("the producer was closed while the record was being sent")
+        snapshot = self._metadata.topics.get(record.topic)
+        if snapshot is None or not _has_partition(snapshot, record.partition):
+            return None
+        return snapshot
+
+    def _append_sticky(
+        self,
+        record: _Record,
+        queues: TopicQueues,
+        snapshot: TopicSnapshot,
+        ticket: MemoryTicket,
+        now_ms: int,
+    ) -> FutureRecordMetadata | AppendBlocked:
+        queue = queues.sticky_queue
+        if queue is not None:
+            self._appending_to = queue
+            future = self._accumulator.append_to_open_batch(
+                queue,
+                record.timestamp_ms,
+                record.key,
+                record.value,
+                record.headers,
+                record.on_delivery,
+                ticket,
+            )
+            if future is not None:
+                self._join_transaction(queue)
+                return future
+        queue = self._accumulator.sticky_queue(queues, snapshot)
+        outcome = self._append_to(record, queues, queue, ticket, now_ms)
+        queues.note_sticky_batch()
+        return outcome
+
+    def _append_to(
+        self,
+        record: _Record,
+        queues: TopicQueues,
+        queue: PartitionQueue,
+        ticket: MemoryTicket,
+        now_ms: int,
+    ) -> FutureRecordMetadata | AppendBlocked:
+        self._appending_to = queue
+        outcome = self._accumulator.append(
+            queues,
+            queue,
+            record.timestamp_ms,
+            record.key,
+            record.value,
+            record.headers,
+            record.on_delivery,
+            now_ms,
+            ticket,
+        )
+        if isinstance(outcome, MemoryTicket):
+            self._appending_to = None
+            self.needs_wakeup = True
+            number = self.transaction_number
+            return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
+        self._join_transaction(queue)
+        if not self._is_answer_awaited(queue.topic_partition):
+            self.needs_wakeup = True
+        return outcome
+
+    def _is_answer_awaited(self, place: TopicPartition) -> bool:
+        """Tell whether an answer wakes the sender before it could do more for a partition."""
+        transactions = self.transaction_manager
+        if transactions is not None:
+            if transactions.sequences.is_memory_of_broker_used_up(place):
+                return True
+            if not transactions.is_send_to_partition_allowed(place):
+                return False  # perhaps it has to be added to the transaction
+        accumulator = self._accumulator
+        if not accumulator.busy_nodes or accumulator.is_compressing:
+            return False  # whoever is awake compresses ahead
+        return self._metadata.leader_of(place)[0] in accumulator.busy_nodes
+
+    def _join_transaction(self, queue: PartitionQueue) -> None:
+        if self.transaction_manager is not None:
+            self.transaction_manager.maybe_add_partition(queue.topic_partition)
+        self._appending_to = None
+
+    # --- what speaks against a record -----------------------------------------------------------
+
+    def _size_error(self, record: _Record) -> KafkaError | None:
+        size = batch_size_upper_bound(record.key, record.value, record.headers)
+        for name in _WAYS_OUT:
+            limit = getattr(self._options, name)
+            if size > limit:
+                return RecordTooLargeError(
+                    f"the record is {size} bytes when serialized, more than {name}={limit}: make"
+                    f" it smaller, or raise {_WAYS_OUT[name]}"
+                )
+        return None
+
+    def check_can_append(self) -> None:
+        """Refuse records that have no place in the present state, though there are none.
+
+        Raises:
+            IllegalStateError, KafkaError: as `append_any` does.
+        """
+        error = self._state_error()
+        if error is not None:
+            raise error
+
+    def _state_error(self) -> KafkaError | None:
+        """Return a fenced producer's error, which fails the future; others are raised."""
+        if self.transaction_manager is None:
+            return None
+        try:
+            self.transaction_manager.check_can_append()
+        except (ProducerFencedError, InvalidProducerEpochError) as error:
+            return error
+        return None
+
+    def _wait_for_metadata(
+        self, record: _Record, now_ms: int, blocked: AppendBlocked | None
+    ) -> FutureRecordMetadata | AppendBlocked:
+        metadata = self._metadata
+        stored = metadata.take_topic_error(record.topic)
+        if blocked is None:
+            stored = None  # that was some time ago, and may be mended: ask
+        wait = metadata_wait(metadata, record.topic, self.transaction_number, blocked)
+        missing = missing_partition(metadata, record.topic, record.partition, wait)
+        stored = stored or missing
+        error = metadata.fatal_error or stored or name_error(record.topic) or self._state_error()
+        if error is not None:
+            return self._fail(record, error, now_ms)
+        metadata.add_topic(record.topic, now_ms)
+        metadata.request_topic(record.topic)
+        self.needs_wakeup = True
+        return wait
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def append_can_proceed(self, blocked: AppendBlocked) -> bool:
+        """Return whether it is worth calling `append` again."""
+        if self._unclaimed is blocked.ticket:
+            self._unclaimed = None  # its caller has it
+        if self._accumulator.is_closed:
+            return True
+        if blocked.ticket is not None:
+            return self._accumulator.pool.is_due(blocked.ticket)
+        metadata = self._metadata
+        return metadata.version != blocked.metadata_version or metadata.fatal_error is not None
+
+    @property
+    def transaction_number(self) -> int:
+        """How many transactions were begun; 0 without any."""
+        return 0 if self.transaction_manager is None else self.transaction_manager.begun_count
+
+    def refuse_if_ended(self, transaction: int) -> None:
+        """Refuse a record whose transaction another thread has ended, and begun the next one.
+
+        Args:
+            transaction: the `transaction_number` when the record came.
+
+        Raises:
+            TransactionAbortedError: it is not part of the present one.
+        """
+        if transaction != self.transaction_number:
+            raise TransactionAbortedError(
+                "the transaction ended while the record waited for metadata or memory; it was not"
+                " sent",
+                recovery="resume",  # the one that may be open now has nothing to do with it
+            )
+
+    def give_up_append(self, blocked: AppendBlocked) -> None:
+        """Wait no longer: the caller was interrupted."""
+        self._accumulator.give_up(blocked.ticket)
+
+    def time_out_append(
+        self,
+        blocked: AppendBlocked,
+        topic: str,
+        partition: int | None,
+        on_delivery: DeliveryCallback | None,
+        waited_ms: int,
+        now_ms: int,
+    ) -> FutureRecordMetadata:
+        """Fail a record that waited in vain; returns its failed future, as `fail_append` does.
+
+        Raises:
+            TransactionAbortedError: its transaction has ended meanwhile.
+        """
+        self.give_up_append(blocked)
+        self.refuse_if_ended(blocked.transaction)
+        place = (topic, partition)
+        pool, tries = self._accumulator.pool, self.failed_tries.last
+        are_cause = self.failed_tries.are_cause(now_ms - waited_ms)
+        error = time_out_error(
+            blocked, place, waited_ms, pool, self._metadata, tries, are_cause=are_cause
+        )
+        return self.fail_append(error, topic, partition, on_delivery, now_ms)
+
+    def fail_append(
+        self,
+        error: KafkaError,
+        topic: str,
+        partition: int | None,
+        on_delivery: DeliveryCallback | None,
+        now_ms: int,
+    ) -> FutureRecordMetadata:
+        """Fail a record that never reached a batch.
+
+        An open transaction becomes abortable, since it can't be complete without the record; where
+        none is open nothing changes.
+
+        Returns:
+            The failed future. The callback is run with the others, by the shell.
+        """
+        self.fail_transaction(error)
+        self._metrics.count("record-error", 1, now_ms)
+        number = NO_PARTITION if partition is None else partition
+        future = failed_future(error, topic, number, self._waiter)
+        if on_delivery is not None:
+            self._accumulator.callbacks.append(
+                CallbackBatch([(future, on_delivery)], lambda: None)
+            )
+        self.needs_wakeup = True
+        return future
+
+    def lose_record(self, error: KafkaError) -> None:
+        """Let the open transaction end by an abort alone: a record that belongs to it is lost.
+
+        In an error state the first cause stays. Once EndTxn is out nothing more belongs to it.
+        """
+        if self._state_holder.state in _WRITABLE_STATES:
+            self.fail_transaction(error)
+
+    def fail_transaction(self, error: KafkaError) -> None:
+        """Let an open transaction end by an abort alone: a part of it is missing."""
+        self.finish_interrupted_call()
+        transactions = self.transaction_manager
+        if (
+            transactions is not None
+            and transactions.is_transactional
+            and transactions.has_ongoing_transaction
+        ):
+            transactions.maybe_transition_to_error_state(error)
+        self.needs_wakeup = True
+
+    def _fail(self, record: _Record, error: KafkaError, now_ms: int) -> FutureRecordMetadata:
+        return self.fail_append(error, record.topic, record.partition, record.on_delivery, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A record on the long way through the checks."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: tuple[Header, ...]
+    partition: int | None
+    timestamp_ms: int
+    on_delivery: DeliveryCallback | None
+
+
+def _has_partition(snapshot: TopicSnapshot, partition: int | None) -> bool:
+    count = snapshot.partition_count
+    return count > 0 if partition is None else partition < count

@@ -1,0 +1,141 @@
+"""The usual record: a batch is open for it and has room, and the transaction has its partition.
+
+Why it exists: of a million records all but a few thousand are usual, and what they cost is what
+sending costs. Owns: the way of such a record into its batch, in one call. Must not know: why a
+record may not be usual; who is called for any other knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from txnproducer._core.batches.record_future import FutureRecordMetadata
+from txnproducer._record.implementation import murmur2
+
+if TYPE_CHECKING:
+    from txnproducer._core.batches.append_blocked import AppendBlocked
+    from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
+    from txnproducer._core.batches.results import DeliveryCallback
+    from txnproducer._core.transactions.state import TransactionState
+    from txnproducer._record.format import Header
+
+# Keys repeat; hashing one in Python costs more than all else that an append does.
+_cached_murmur2 = lru_cache(maxsize=8192)(murmur2)
+_LONGEST_CACHED_KEY_BYTES: Final = 64
+# Far from what no record can have; that is refused on the long way.
+_LATEST_USUAL_MS: Final = 1 << 62
+
+AppendAny: TypeAlias = Callable[..., "FutureRecordMetadata | AppendBlocked"]
+
+
+class StateHolder(Protocol):
+    """Has the transaction state."""
+
+    state: TransactionState
+
+
+class UsualRecords:
+    """Append usual records, and hand on all others.
+
+    Args:
+        topics: the queues of every topic that has any.
+        state_holder: has the transaction state.
+        usual_state: in which records are welcome, and nothing needs to be done.
+        is_ignoring_keys: whether keys choose no partition.
+        append_any: takes every other record, with the same arguments.
+    """
+
+    __slots__ = (
+        "_append_any",
+        "_is_ignoring_keys",
+        "_state_holder",
+        "_topics",
+        "_usual_state",
+    )
+
+    def __init__(
+        self,
+        topics: dict[str, TopicQueues],
+        state_holder: StateHolder,
+        usual_state: TransactionState,
+        append_any: AppendAny,
+        *,
+        is_ignoring_keys: bool,
+    ) -> None:
+        self._topics = topics
+        self._state_holder = state_holder
+        self._usual_state = usual_state
+        self._append_any = append_any
+        self._is_ignoring_keys = is_ignoring_keys
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: tuple[Header, ...],
+        partition: int | None,
+        timestamp_ms: int,
+        on_delivery: DeliveryCallback | None,
+        now_ms: int,
+        blocked: AppendBlocked | None = None,
+    ) -> FutureRecordMetadata | AppendBlocked:
+        """Append a record: see `Appender.append_any`, which takes those that are not usual."""
+        if blocked is None and timestamp_ms < _LATEST_USUAL_MS:
+            future = self.try_append(
+                topic, value, key, headers, partition, timestamp_ms, on_delivery
+            )
+            if future is not None:
+                return future
+        return self._append_any(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery, now_ms, blocked
+        )
+
+    def try_append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: tuple[Header, ...],
+        partition: int | None,
+        timestamp_ms: int,
+        on_delivery: DeliveryCallback | None,
+    ) -> FutureRecordMetadata | None:
+        """Append a usual record; return None for any other, and then nothing has changed."""
+        queues = self._topics.get(topic)
+        if queues is None or self._state_holder.state is not self._usual_state:
+            return None
+        queue: PartitionQueue | None
+        if partition is not None:
+            queue = queues.queues.get(partition)
+        elif key is None or self._is_ignoring_keys:
+            queue = queues.sticky_queue
+        else:
+            queue = self._queue_for_key(queues, key)
+        batch = None if queue is None else queue.open_batch
+        if batch is None:
+            return None
+        # It is small enough if it fits behind another one.
+        buffer = batch.builder.records_buffer
+        index = buffer.append_usual(timestamp_ms, key, value, headers)
+        if index < 0:
+            return None
+        # Compiled, this is a third of what a call of the constructor costs.
+        future = FutureRecordMetadata.__new__(FutureRecordMetadata)
+        future._result = batch.result  # noqa: SLF001
+        future._index = index  # noqa: SLF001
+        future._timestamp_ms = timestamp_ms  # noqa: SLF001
+        future._key_size = -1 if key is None else len(key)  # noqa: SLF001
+        future._value_size = -1 if value is None else len(value)  # noqa: SLF001
+        if on_delivery is not None:
+            batch.add_callback(index, future, on_delivery)
+        return future
+
+    def _queue_for_key(self, queues: TopicQueues, key: bytes) -> PartitionQueue | None:
+        count = queues.partition_count
+        if not count:
+            return None
+        hashed = _cached_murmur2(key) if len(key) <= _LONGEST_CACHED_KEY_BYTES else murmur2(key)
+        return queues.queues.get((hashed & 0x7FFFFFFF) % count)

@@ -1,0 +1,144 @@
+"""What a record that cannot be appended yet waits for, and the errors that can end its wait.
+
+Owns: `AppendBlocked`, its reasons, the errors, when a partition is certain to be missing. Must not
+know: how to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
+from txnproducer._core.failed_tries import also, caused_by, in_words
+from txnproducer._core.metadata import Metadata
+from txnproducer.errors import (
+    BufferExhaustedError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicOrPartitionError,
+)
+
+
+class BlockReason(Enum):
+    """What an append waits for."""
+
+    METADATA = auto()
+    MEMORY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendBlocked:
+    """Nothing was appended; wait until `append_can_proceed`, then call `append` again with this.
+
+    Attributes:
+        reason: what is missing.
+        metadata_version: what was known when the wait began.
+        ticket: the place in the queue for memory.
+        transaction: the number of the transaction that the record belongs to.
+        asked_count: how many metadata requests there were when the wait began.
+        missed_ms: when the first of the later ones was sent whose answer has the topic, and lacks
+            the partition; None before.
+    """
+
+    reason: BlockReason
+    metadata_version: int = 0
+    ticket: MemoryTicket | None = None
+    transaction: int = 0
+    asked_count: int = 0
+    missed_ms: int | None = None
+
+
+# Brokers learn of new partitions one after the other, so one answer proves nothing.
+_CERTAIN_AFTER_MS: Final = 1000
+
+
+def metadata_wait(
+    metadata: Metadata, topic: str, transaction: int, before: AppendBlocked | None
+) -> AppendBlocked:
+    """Return what a record waits for whose topic or partition is not known.
+
+    Args:
+        metadata: the topics.
+        topic: the record's.
+        transaction: as of `AppendBlocked`.
+        before: what it has waited for until now, if it has.
+    """
+    asked_count, missed_ms = metadata.asked_count, None
+    if before is not None and before.reason is BlockReason.METADATA:
+        asked_count, missed_ms = before.asked_count, before.missed_ms
+    number, asked_ms = metadata.answer_of(topic)
+    if missed_ms is None and number > asked_count:
+        missed_ms = asked_ms
+    return AppendBlocked(
+        BlockReason.METADATA,
+        metadata.version,
+        transaction=transaction,
+        asked_count=asked_count,
+        missed_ms=missed_ms,
+    )
+
+
+def missing_partition(
+    metadata: Metadata, topic: str, partition: int | None, blocked: AppendBlocked
+) -> KafkaError | None:
+    """Return the error of a partition that two answers lack, a second apart; None before that."""
+    snapshot = metadata.topics.get(topic)
+    _, asked_ms = metadata.answer_of(topic)
+    missed_ms = blocked.missed_ms
+    if snapshot is None or missed_ms is None or asked_ms - missed_ms < _CERTAIN_AFTER_MS:
+        return None
+    return UnknownTopicOrPartitionError(
+        f"topic {topic!r} has no partition {partition}: it has {snapshot.partition_count}"
+        " partitions, numbered from 0. Send to one of these, or add partitions to the topic",
+        recovery="fix",
+    )
+
+
+def time_out_error(
+    blocked: AppendBlocked,
+    place: tuple[str, int | None],
+    waited_ms: int,
+    pool: BufferPool,
+    metadata: Metadata,
+    tries: Sequence[KafkaError],
+    *,
+    are_cause: bool,
+) -> KafkaError:
+    """Say why a record could not be appended in time.
+
+    Args:
+        blocked: what it waited for last.
+        place: its topic, and its partition if the caller named one.
+        waited_ms: how long it waited in all.
+        pool: the buffer memory.
+        metadata: the topics.
+        tries: the last failure of each address that can't be reached.
+        are_cause: whether nothing else of the cluster was reached while the record waited.
+    """
+    if blocked.reason is BlockReason.MEMORY:
+        return BufferExhaustedError(
+            f"no buffer memory for the record within {waited_ms} ms (max_block_ms): "
+            f"{pool.available_bytes} of buffer_memory={pool.total_bytes} bytes are free, and "
+            f"{len(pool.waiting)} others wait; the brokers take records slower than they come"
+        )
+    topic, partition = place
+    snapshot = metadata.topics.get(topic)
+    if snapshot is not None and partition is not None:
+        return KafkaTimeoutError(
+            f"partition {partition} of topic {topic!r} does not exist: it has "
+            f"{snapshot.partition_count} partitions, still after {waited_ms} ms (max_block_ms)"
+        )
+    is_unknown = metadata.is_unknown(topic)
+    if tries and are_cause and not is_unknown:
+        text = f"nothing is known of topic {topic!r} after {waited_ms} ms (max_block_ms)"
+        return caused_by(KafkaTimeoutError(f"{text}: {in_words(tries)}"), tries)
+    error = KafkaTimeoutError(
+        f"the cluster does not know topic {topic!r} after {waited_ms} ms (max_block_ms): "
+        f"create it, check its name, or check that a broker can be reached{also(tries)}"
+    )
+    if is_unknown:
+        error.__cause__ = UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+    return caused_by(error, tries, are_cause=False)

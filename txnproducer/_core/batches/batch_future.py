@@ -1,0 +1,234 @@
+"""The future of many records that were sent by one call: where they went is worked out when asked.
+
+Owns: `FutureBatchMetadata`, `BatchMetadata`, `RowsTaken`. Must not know: columns, queues. It
+keeps, for each batch that took rows, which rows these were; offsets come from batches' results.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, overload
+
+from txnproducer._core.batches.results import NO_OFFSET, ProduceRequestResult
+from txnproducer._core.ports import Waiter
+from txnproducer.errors import KafkaError, KafkaTimeoutError
+from txnproducer.records import RecordMetadata
+
+_NO_PARTITION: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RowsTaken:
+    """Rows that went into one batch, one behind the other.
+
+    Attributes:
+        result: of the batch.
+        first_index: in the batch, of the first of them.
+        start: their first place in the run's order.
+        count: how many.
+    """
+
+    result: ProduceRequestResult
+    first_index: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows that went into one batch.
+
+    Attributes:
+        taken: their places in a block's order.
+        order: of the block's rows, or None: one behind the other.
+        first_row: of the block, among all rows of the call.
+    """
+
+    taken: RowsTaken
+    order: array[int] | None
+    first_row: int
+
+    def rows(self) -> Iterator[tuple[int, int]]:
+        """Return each row of the call, and its record's index in the batch."""
+        taken = self.taken
+        for number in range(taken.count):
+            place = taken.start + number
+            row = place if self.order is None else self.order[place]
+            yield self.first_row + row, taken.first_index + number
+
+
+class BatchMetadata(Sequence[RecordMetadata]):
+    """Where the records of one call were written, in the order of their rows.
+
+    A single row's `RecordMetadata` is had by its index, without the sizes and, where the record
+    kept its own, without the timestamp: those are the caller's.
+
+    Attributes:
+        offsets: of each row, 64 bits; -1 if it is not known (see `RecordMetadata`).
+        partitions: of each row.
+    """
+
+    __slots__ = ("_log_append_times_ms", "_topic", "offsets", "partitions")
+
+    def __init__(self, topic: str, row_count: int, pieces: Sequence[_Piece]) -> None:
+        self._topic = topic
+        self.offsets = array("q", [NO_OFFSET]) * row_count
+        self.partitions = array("i", [_NO_PARTITION]) * row_count
+        self._log_append_times_ms = array("q", [-1]) * row_count
+        for piece in pieces:
+            self._take(piece)
+
+    def _take(self, piece: _Piece) -> None:
+        taken = piece.taken
+        partition = taken.result.topic_partition.partition
+        if taken.result.children or piece.order is not None:
+            for row, index in piece.rows():
+                result, place = taken.result.locate(index)
+                if result.base_offset != NO_OFFSET:
+                    self.offsets[row] = result.base_offset + place
+                self.partitions[row] = partition
+                self._log_append_times_ms[row] = result.log_append_time_ms
+            return
+        start = piece.first_row + taken.start
+        stop = start + taken.count
+        if taken.result.base_offset != NO_OFFSET:
+            offset = taken.result.base_offset + taken.first_index
+            self.offsets[start:stop] = array("q", range(offset, offset + taken.count))
+        self.partitions[start:stop] = array("i", [partition]) * taken.count
+        stamps = array("q", [taken.result.log_append_time_ms]) * taken.count
+        self._log_append_times_ms[start:stop] = stamps
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, row: int) -> RecordMetadata: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[RecordMetadata]: ...
+    def __getitem__(self, row: int | slice) -> RecordMetadata | list[RecordMetadata]:
+        if isinstance(row, slice):
+            return [self[index] for index in range(*row.indices(len(self)))]
+        return RecordMetadata(
+            self._topic, self.partitions[row], self.offsets[row], self._log_append_times_ms[row]
+        )
+
+    def __repr__(self) -> str:
+        return f"<BatchMetadata of {len(self)} records in {self._topic!r}>"
+
+
+class FutureBatchMetadata:
+    """The end of all records that one call has sent.
+
+    Its methods are those of `concurrent.futures.Future`, as far as it has them.
+
+    Args:
+        topic: where to.
+        row_count: how many records.
+        waiter: what it waits with.
+    """
+
+    __slots__ = ("_done_count", "_pieces", "_row_count", "_topic", "_waiter")
+
+    def __init__(self, topic: str, row_count: int, waiter: Waiter) -> None:
+        self._topic = topic
+        self._row_count = row_count
+        self._waiter = waiter
+        self._pieces: list[_Piece] = []
+        self._done_count = 0
+
+    def add(self, taken: RowsTaken, order: array[int] | None, first_row: int) -> None:
+        """Note which rows went into a batch."""
+        self._pieces.append(_Piece(taken, order, first_row))
+
+    @property
+    def taken_count(self) -> int:
+        """How many rows went into batches so far."""
+        return sum(piece.taken.count for piece in self._pieces)
+
+    def __len__(self) -> int:
+        return self._row_count
+
+    def done(self) -> bool:
+        """Return whether every record was delivered or has failed.
+
+        Raises:
+            ForkedProducerError: one had not at the fork that has made this process.
+        """
+        if self._has_ended():
+            return True
+        self._waiter.refuse_in_fork()
+        return False
+
+    def _has_ended(self) -> bool:
+        # What has ended stays ended: one look at each batch, however often this is asked. (Two
+        # threads that ask at once may look twice.)
+        count = self._done_count
+        pieces = self._pieces
+        while count < len(pieces) and pieces[count].taken.result.are_all_done():
+            count += 1
+        self._done_count = count
+        return count == len(pieces)
+
+    def result(self, timeout: float | None = None) -> BatchMetadata:
+        """Wait for the delivery of all records.
+
+        Args:
+            timeout: seconds; None waits as long as the producer lives (each record ends within
+                `delivery_timeout_ms`).
+
+        Returns:
+            Where each was written. Inside a transaction this does not mean that it is committed.
+
+        Raises:
+            KafkaTimeoutError: not yet; the records are still on their way.
+            KafkaError: the error of the first record (by its row) that failed.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return BatchMetadata(self._topic, self._row_count, self._pieces)
+
+    def exception(self, timeout: float | None = None) -> KafkaError | None:
+        """Wait for the end of all records; return the first one's error (by its row), or None.
+
+        Raises:
+            KafkaTimeoutError: not yet; the records are still on their way.
+        """
+        if not self._has_ended() and not self._waiter.wait_until(self._has_ended, timeout):
+            waited = "" if timeout is None else f" within {timeout:g} s"
+            raise KafkaTimeoutError(
+                f"{len(self._pieces) - self._done_count} batches of {self._row_count} records for"
+                f" {self._topic!r} were not delivered{waited}; they are still on their way, so"
+                " call result() again, or raise the timeout"
+            )
+        errors = self.errors()
+        return errors[min(errors)] if errors else None
+
+    def errors(self) -> dict[int, KafkaError]:
+        """Return the error of each row that has failed by now; it does not wait.
+
+        Raises:
+            ForkedProducerError: some records had not ended at the fork that has made this process.
+        """
+        if not self._has_ended():
+            self._waiter.refuse_in_fork()
+        failed: dict[int, KafkaError] = {}
+        for piece in self._pieces:
+            if not _may_have_failed(piece.taken.result):
+                continue
+            for row, index in piece.rows():
+                result, place = piece.taken.result.locate(index)
+                error = result.error_of(place)
+                if error is not None:
+                    failed[row] = error
+        return failed
+
+    def __repr__(self) -> str:
+        state = "ended" if self._has_ended() else "pending"
+        return f"<FutureBatchMetadata of {self._row_count} records for {self._topic!r} {state}>"
+
+
+def _may_have_failed(result: ProduceRequestResult) -> bool:
+    return bool(result.children) or result.error_of(0) is not None

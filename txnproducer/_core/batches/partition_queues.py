@@ -1,0 +1,169 @@
+"""The queues of waiting batches: one per partition, grouped by topic.
+
+Owns: `PartitionQueue`, `TopicQueues`. Must not know: memory, metadata, the sender, sequences'
+meaning beyond their order. The accumulator keeps the books; here is only the data and the order
+within one queue.
+
+Rules:
+* Only the last batch of a queue may be open, and only if `open_batch` says so.
+* Numbered batches lie in front, in sequence order; batches without a number behind them, in append
+  order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from txnproducer._core.batches.partitioner import BuiltInPartitioner
+from txnproducer._core.batches.producer_batch import ProducerBatch
+from txnproducer.records import TopicPartition
+
+_HALF_OF_SEQUENCES: Final = 1 << 30
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+
+# Codecs differ little between neighbouring batches: believe a worse ratio fast and a better one
+# slowly, since a batch that comes out too large costs a split.
+_RATIO_IMPROVING_STEP: Final = 0.005
+_RATIO_DETERIORATE_STEP: Final = 0.05
+
+
+def is_before(sequence: int, other: int) -> bool:
+    """Return whether a sequence number comes before another, also across the wrap at 2^31."""
+    return 0 < ((other - sequence) & _SEQUENCE_MASK) < _HALF_OF_SEQUENCES
+
+
+class PartitionQueue:
+    """The batches waiting for one partition.
+
+    Attributes:
+        open_batch: takes the next record if it has room; None when a new batch is due. It is of
+            the present transaction, since none ends before all its batches have.
+        is_muted: whether a batch is on the wire and order forbids another (one in flight only).
+    """
+
+    __slots__ = ("batches", "is_muted", "open_batch", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.batches: deque[ProducerBatch] = deque()
+        self.open_batch: ProducerBatch | None = None
+        self.is_muted = False
+
+    def add_new(self, batch: ProducerBatch) -> None:
+        """Put a new batch behind all others; it takes the next records."""
+        self.batches.append(batch)
+        self.open_batch = batch
+
+    def close_open_batch(self) -> None:
+        """Let the next record begin a new batch."""
+        self.open_batch = None
+
+    def pop_head(self) -> ProducerBatch:
+        """Take the head out of the queue."""
+        batch = self.batches.popleft()
+        if batch is self.open_batch:
+            self.open_batch = None
+        return batch
+
+    def push_front(self, batch: ProducerBatch) -> None:
+        """Put a batch in front of all others."""
+        self.batches.appendleft(batch)
+
+    def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
+        """Put a numbered batch behind those before it; always in front could give 1, 0."""
+        position = 0
+        for other in self.batches:
+            if not other.has_sequence or not is_before(other.base_sequence, batch.base_sequence):
+                break
+            position += 1
+        self.batches.insert(position, batch)
+
+    def remove(self, batch: ProducerBatch) -> None:
+        """Take a waiting batch out, wherever it stands."""
+        if batch is self.open_batch:
+            self.open_batch = None
+        self.batches.remove(batch)
+
+
+class TopicQueues:
+    """The queues of one topic, its sticky choice, its learnt compression ratio.
+
+    Attributes:
+        partition_count: by the last metadata; 0 while they do not know the topic.
+        sticky_queue: where records without key and partition go now.
+        sticky_batch: the batch of that queue whose bytes are not counted yet.
+        sticky_start_bytes: its size when the counting began.
+    """
+
+    __slots__ = (
+        "compression_ratio",
+        "partition_count",
+        "partitioner",
+        "queues",
+        "sticky_batch",
+        "sticky_queue",
+        "sticky_start_bytes",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partitioner: BuiltInPartitioner) -> None:
+        self.topic = topic
+        self.partitioner = partitioner
+        self.queues: dict[int, PartitionQueue] = {}
+        self.partition_count = 0
+        self.compression_ratio = 1.0
+        self.sticky_queue: PartitionQueue | None = None
+        self.sticky_batch: ProducerBatch | None = None
+        self.sticky_start_bytes = 0
+
+    def queue(self, partition: int) -> PartitionQueue:
+        """Return the queue of a partition; a new one if there is none yet."""
+        queue = self.queues.get(partition)
+        if queue is None:
+            queue = self.queues[partition] = PartitionQueue(TopicPartition(self.topic, partition))
+        return queue
+
+    def learn_compression_ratio(self, observed: float) -> None:
+        """Take in the ratio that a finished batch reached."""
+        known = self.compression_ratio
+        if observed > known:
+            self.compression_ratio = max(known + _RATIO_DETERIORATE_STEP, observed)
+        elif observed < known:
+            self.compression_ratio = max(known - _RATIO_IMPROVING_STEP, observed)
+
+    # --- the sticky choice
+    # ------------------------------------------------------------------------
+
+    def stick_to(self, queue: PartitionQueue) -> None:
+        """Let records without key and partition go to this queue from now on."""
+        self.sticky_queue = queue
+        batch = self.sticky_batch = queue.open_batch
+        self.sticky_start_bytes = 0 if batch is None else batch.estimated_size_bytes
+
+    def note_sticky_batch(self) -> None:
+        """Count the sticky queue's new batch from its beginning."""
+        if self.sticky_batch is None and self.sticky_queue is not None:
+            self.sticky_batch = self.sticky_queue.open_batch
+            self.sticky_start_bytes = 0
+
+    def count_sticky_bytes(self) -> int:
+        """Return how much went to the sticky queue since this was last asked, batch by batch.
+
+        Counting once per batch instead of once per record leaves the rule of KIP-794 as it is: a
+        switch is only made where a batch ends, and one batch holds no more than the sticky size.
+        """
+        batch, queue = self.sticky_batch, self.sticky_queue
+        counted = 0 if batch is None else batch.estimated_size_bytes - self.sticky_start_bytes
+        last_batch = None if queue is None else queue.open_batch
+        # Below zero, rows that were counted already are still to come.
+        if counted >= 0 or last_batch is not batch:
+            self.sticky_batch = last_batch
+            size_bytes = 0 if last_batch is None else last_batch.estimated_size_bytes
+            self.sticky_start_bytes = size_bytes
+        return max(0, counted)
+
+    def note_placed_bytes(self, size_bytes: int) -> None:
+        """Count rows that the sticky queue will get; in their batch they count no more."""
+        self.partitioner.produced_bytes += size_bytes
+        self.sticky_start_bytes += size_bytes

@@ -1,0 +1,548 @@
+"""The records that wait: batches per partition, under a bound of memory.
+
+Owns: the queues, the set of incomplete batches, the memory they take, the callbacks that became
+due, the flushes under way. Must not know: connections, requests, transactions. It never waits: an
+append without memory gets a ticket, and the shell asks again.
+
+Rules:
+* A batch leaves the set of incomplete batches exactly once, after its callbacks ran; a commit
+  waits for it.
+* Its memory goes back exactly once: at its end, or, if it ends while it is on the wire, when the
+  answer comes.
+* With a codec an open batch holds more than it will be on the wire. What it holds is counted: it
+  takes memory a batch's size at a time, and gives back what it saved when it is compressed.
+* The work per record is one `RecordBatchBuilder.append`; everything else here is done per batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
+from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
+from txnproducer._core.batches.partitioner import BuiltInPartitioner
+from txnproducer._core.batches.producer_batch import ProducerBatch, place_in_line
+from txnproducer._core.batches.results import (
+    CallbackBatch,
+    DeliveryCallback,
+    FlushTicket,
+    FutureRecordMetadata,
+)
+from txnproducer._core.metadata import NEVER_MS, TopicSnapshot
+from txnproducer._core.ports import Waiter
+from txnproducer._protocol.backoff import ExponentialBackoff
+from txnproducer._protocol.rng import Rng
+from txnproducer._record.batch_builder import RecordBatchBuilder
+from txnproducer._record.format import Header, batch_size_upper_bound
+from txnproducer._record.sealed_records import SealedRecords
+from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.records import TopicPartition
+
+# Taking over the estimate of a batch that was refused as too large: never below what no codec
+# gives.
+_LEAST_RATIO_AFTER_REFUSAL: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatorOptions:
+    """The settings of the accumulator; names and units as in `ProducerConfig`."""
+
+    batch_size: int
+    buffer_memory: int
+    max_request_size: int
+    compression_type: str
+    compression_level: int | None
+    compression_lz4_block_bytes: int
+    linger_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    delivery_timeout_ms: int
+    is_adaptive_partitioning: bool
+    partition_availability_timeout_ms: int
+    is_idempotent: bool
+
+
+class RecordAccumulator:
+    """Collect records into batches.
+
+    Args:
+        options: the settings.
+        waiter: what the records' futures wait with.
+        rng: for the partitioner and the jitter of retries.
+
+    Attributes:
+        active: the queues that are not empty, those that were served longest ago first.
+        callbacks: batches of delivery callbacks that the shell has not taken yet.
+        full_batches: those to be compressed that have no room for more, oldest first.
+        busy_nodes: brokers that had data ready and took none in the sender's last step, since
+            they owe answers; one of these wakes the sender.
+    """
+
+    def __init__(self, options: AccumulatorOptions, waiter: Waiter, rng: Rng) -> None:
+        self.options = options
+        self.pool = BufferPool(options.buffer_memory)
+        self.topics: dict[str, TopicQueues] = {}
+        self.active: dict[TopicPartition, PartitionQueue] = {}
+        self.callbacks: list[CallbackBatch] = []
+        self.full_batches: deque[ProducerBatch] = deque()
+        self.busy_nodes: set[int] = set()
+        self._compressing: list[ProducerBatch] = []
+        self.is_closed = False
+        self._waiter = waiter
+        self._rng = rng
+        self.is_compressing = options.compression_type != "none"
+        self._batch_size = max(1, options.batch_size)
+        # What fits behind another record in such a batch is small enough by any limit.
+        self._batch_limit = min(self._batch_size, options.max_request_size, options.buffer_memory)
+        self._retry_backoff = ExponentialBackoff(
+            options.retry_backoff_ms, options.retry_backoff_max_ms, rng
+        )
+        self._incomplete: dict[ProducerBatch, None] = {}
+        self._flushes: list[FlushTicket] = []
+        self._node_latency: dict[int, tuple[int, int]] = {}  # node -> last ready, last drained
+
+    # --- append ---------------------------------------------------------------------------------
+
+    def topic_queues(self, topic: str) -> TopicQueues:
+        """Return the queues of a topic."""
+        queues = self.topics.get(topic)
+        if queues is None:
+            partitioner = BuiltInPartitioner(self._batch_size, self._rng)
+            queues = self.topics[topic] = TopicQueues(topic, partitioner)
+        return queues
+
+    def append(
+        self,
+        topic_queues: TopicQueues,
+        queue: PartitionQueue,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[Header, ...],
+        on_delivery: DeliveryCallback | None,
+        now_ms: int,
+        ticket: MemoryTicket | None = None,
+    ) -> FutureRecordMetadata | MemoryTicket:
+        """Append a record to a partition's last batch, or to a new one.
+
+        Args:
+            topic_queues: of the record's topic.
+            queue: of its partition, one of `topic_queues`.
+            timestamp_ms: of the record.
+            key: bytes or None.
+            value: bytes or None.
+            headers: pairs of a name and bytes or None.
+            on_delivery: called when the record has ended.
+            now_ms: the clock that linger and the delivery time-out count by.
+            ticket: from an earlier call for the same record.
+
+        Returns:
+            The record's future, or a ticket: then there was no memory, and nothing was appended.
+        """
+        future = self.append_to_open_batch(
+            queue, timestamp_ms, key, value, headers, on_delivery, ticket
+        )
+        if future is not None:
+            self.give_up(ticket)
+            return future
+        upper_bound = batch_size_upper_bound(key, value, headers)
+        memory_bytes = min(max(self._batch_size, upper_bound), self.pool.total_bytes)
+        batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
+        ticket = self.pool.allocate(memory_bytes, ticket)
+        if ticket is not None:
+            return ticket
+        try:
+            future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
+            if future is None:
+                raise IllegalStateError("an empty batch refused a record")
+            self._incomplete[batch] = None
+            self.active[queue.topic_partition] = queue
+            queue.add_new(batch)
+        except BaseException:
+            # Ctrl-C as well: a batch is in its queue and in the books, or nowhere.
+            if batch not in queue.batches:
+                self._drop_new(queue, batch)
+            raise
+        return future
+
+    def _drop_new(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self._incomplete.pop(batch, None)
+        if not queue.batches:
+            self.active.pop(queue.topic_partition, None)
+        self.deallocate(batch)
+
+    def append_to_open_batch(
+        self,
+        queue: PartitionQueue,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[Header, ...],
+        on_delivery: DeliveryCallback | None,
+        ticket: MemoryTicket | None,
+    ) -> FutureRecordMetadata | None:
+        """Append a record to a partition's last batch, if that is open and has room.
+
+        Returns:
+            The record's future; or None: then the next record begins a new batch.
+        """
+        batch = queue.open_batch
+        if batch is None:
+            return None
+        future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
+        if future is not None:
+            return future
+        missing_bytes = batch.builder.missing_memory_bytes(
+            self._batch_size, timestamp_ms, key, value, headers
+        )
+        if missing_bytes and self.pool.allocate_more(missing_bytes, ticket):
+            batch.memory_bytes += missing_bytes
+            batch.builder.set_memory(batch.memory_bytes)
+            return batch.try_append(timestamp_ms, key, value, headers, on_delivery)
+        queue.close_open_batch()
+        if self.is_compressing:
+            self.full_batches.append(batch)
+        return None
+
+    def take_full_batches(self) -> list[SealedRecords]:
+        """Return what to compress before it is drained, of as many batches as a request may hold.
+
+        No records are appended to them any more, so that `compress` needs no lock.
+        """
+        taken: list[SealedRecords] = []
+        places: set[TopicPartition] = set()
+        size_bytes = 0
+        full = self.full_batches
+        while full and size_bytes < self.options.max_request_size:
+            if full[0].topic_partition in places:
+                break  # a request has one batch of a partition: that can go while others are made
+            batch = full.popleft()
+            sealed = self._seal(batch)
+            if sealed is not None:
+                places.add(batch.topic_partition)
+                size_bytes += batch.estimated_size_bytes
+                taken.append(sealed)
+        return taken
+
+    def take_newest_full_batch(self) -> SealedRecords | None:
+        """Return what to compress of the batch sent last, for a thread that waits for all of them.
+
+        Should it be drained meanwhile, both make its bytes, and the other's are sent.
+        """
+        while self.full_batches:
+            sealed = self._seal(self.full_batches.pop())
+            if sealed is not None:
+                return sealed
+        return None
+
+    def _seal(self, batch: ProducerBatch) -> SealedRecords | None:
+        if batch.is_closed or batch.is_done:  # it was drained, or has failed
+            return None
+        sealed = batch.builder.seal()
+        self._compressing.append(batch)
+        return sealed
+
+    def settle_compressed(self) -> None:
+        """Let go of what batches held beside what they were compressed to meanwhile.
+
+        One whose codec failed stays as it is until it is drained, or ends otherwise.
+        """
+        left: list[ProducerBatch] = []
+        for batch in self._compressing:
+            if batch.is_closed or batch.is_done:
+                continue
+            if batch.builder.settle():
+                self._give_back_saved(batch)
+            else:
+                left.append(batch)
+        self._compressing = left
+
+    def give_up(self, ticket: MemoryTicket | None) -> None:
+        """Leave the queue for memory."""
+        if ticket is not None:
+            self.pool.give_up(ticket)
+
+    def _new_batch(
+        self, topic_queues: TopicQueues, place: TopicPartition, now_ms: int, memory_bytes: int
+    ) -> ProducerBatch:
+        builder = self._new_builder(topic_queues, self._batch_limit)
+        builder.set_memory(memory_bytes)
+        return ProducerBatch(place, builder, now_ms, self._waiter, memory_bytes)
+
+    def _new_builder(self, topic_queues: TopicQueues, size_limit_bytes: int) -> RecordBatchBuilder:
+        options = self.options
+        builder = RecordBatchBuilder(
+            size_limit_bytes,
+            options.compression_type,
+            options.compression_level,
+            options.compression_lz4_block_bytes,
+        )
+        if self.is_compressing:
+            builder.compression_ratio = topic_queues.compression_ratio
+        return builder
+
+    def sticky_queue(
+        self, topic_queues: TopicQueues, snapshot: TopicSnapshot, *, is_last_filled: bool = False
+    ) -> PartitionQueue:
+        """Return the queue for a record without key and partition; perhaps it is a new one.
+
+        Args:
+            topic_queues: of the topic.
+            snapshot: its partitions.
+            is_last_filled: whether its last batch is filled by rows that are not appended yet.
+        """
+        partitioner = topic_queues.partitioner
+        queue = topic_queues.sticky_queue
+        counted_bytes = topic_queues.count_sticky_bytes()
+        if queue is not None and queue.topic_partition.partition < snapshot.partition_count:
+            batch = queue.open_batch
+            is_last_full = is_last_filled or batch is None or batch.is_full
+            if not partitioner.update(counted_bytes, is_last_full):
+                return queue
+        lengths = self._queue_lengths(topic_queues, snapshot)
+        partition = partitioner.switch(snapshot.partition_count, snapshot.available, lengths)
+        queue = topic_queues.queue(partition)
+        topic_queues.stick_to(queue)
+        return queue
+
+    def _queue_lengths(
+        self, topic_queues: TopicQueues, snapshot: TopicSnapshot
+    ) -> list[tuple[int, int]] | None:
+        """Return what the adaptive choice goes by, or None where an even choice is as good."""
+        count = snapshot.partition_count
+        if not self.options.is_adaptive_partitioning or count < 2:
+            return None
+        if len(topic_queues.queues) < count:
+            return None
+        lengths = [
+            (partition, len(topic_queues.queue(partition).batches))
+            for partition in snapshot.available
+            if not self._is_node_slow(snapshot.leader_ids[partition])
+        ]
+        if len(lengths) == count and len({length for _, length in lengths}) == 1:
+            return None
+        return lengths or None
+
+    def _is_node_slow(self, node_id: int) -> bool:
+        timeout_ms = self.options.partition_availability_timeout_ms
+        if timeout_ms <= 0 or node_id not in self._node_latency:
+            return False
+        ready_ms, drained_ms = self._node_latency[node_id]
+        return ready_ms - drained_ms > timeout_ms
+
+    def update_node_latency(self, node_id: int, now_ms: int, can_drain: bool) -> None:
+        """Note that there is data for a node, and whether the node could take it."""
+        if self.options.partition_availability_timeout_ms > 0:
+            _, drained_ms = self._node_latency.get(node_id, (now_ms, now_ms))
+            self._node_latency[node_id] = (now_ms, now_ms if can_drain else drained_ms)
+
+    # --- taking out and putting back
+    # --------------------------------------------------------------
+
+    def take_head(self, queue: PartitionQueue) -> ProducerBatch:
+        """Take out a queue's head to send it; the queue is then served last."""
+        batch = queue.pop_head()
+        del self.active[queue.topic_partition]
+        if queue.batches:
+            self.active[queue.topic_partition] = queue
+        return batch
+
+    def close_batch(self, batch: ProducerBatch) -> None:
+        """Take no more records for a batch, compress it, and learn how well its topic does."""
+        if batch.is_closed:
+            return
+        batch.builder.close()
+        if self.is_compressing:
+            queues = self.topic_queues(batch.topic_partition.topic)
+            queues.learn_compression_ratio(batch.builder.actual_compression_ratio)
+            self._give_back_saved(batch)
+
+    def _give_back_saved(self, batch: ProducerBatch) -> None:
+        """Leave a compressed batch what one without a codec would have."""
+        kept_bytes = max(self._batch_size, batch.estimated_size_bytes)
+        saved_bytes = batch.memory_bytes - kept_bytes
+        if saved_bytes > 0 and not batch.is_memory_freed:
+            batch.memory_bytes = kept_bytes
+            self.pool.deallocate(saved_bytes)
+
+    def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
+        """Put a batch back for another attempt, in sequence order.
+
+        Raises:
+            IllegalStateError: an idempotent producer's batch was never numbered, so never sent.
+        """
+        batch.reenqueued(now_ms, self._retry_backoff.draw_ms(batch.attempts))
+        self._put_back(batch)
+
+    def _put_back(self, batch: ProducerBatch) -> None:
+        place = batch.topic_partition
+        queue = self.topic_queues(place.topic).queue(place.partition)
+        if not self.options.is_idempotent:
+            queue.push_front(batch)
+        elif batch.has_sequence:
+            queue.insert_in_sequence_order(batch)
+        else:
+            raise IllegalStateError(f"{batch} goes back to its queue without a sequence")
+        self.active.setdefault(place, queue)
+
+    def split_and_reenqueue(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Split a batch that was refused as too large, and queue the parts in its place.
+
+        Returns:
+            The parts in order; the caller tracks those that are numbered as in flight.
+        """
+        queues = self.topic_queues(batch.topic_partition.topic)
+        queues.compression_ratio = max(
+            _LEAST_RATIO_AFTER_REFUSAL, batch.builder.actual_compression_ratio
+        )
+        target_bytes = self._batch_limit
+        if batch.is_split:
+            target_bytes = batch.estimated_size_bytes // 2
+        parts = batch.split(target_bytes, lambda limit: self._new_builder(queues, limit))
+        for part in reversed(parts):
+            self._incomplete[part] = None
+            self._put_back(part)
+        return list(parts)
+
+    def expired_batches(self, now_ms: int) -> tuple[list[ProducerBatch], int]:
+        """Take out the waiting batches whose time is up.
+
+        Returns:
+            These batches, and when the next one's time will be up.
+        """
+        timeout_ms = self.options.delivery_timeout_ms
+        expired: list[ProducerBatch] = []
+        next_expiry_ms = NEVER_MS
+        for place, queue in list(self.active.items()):
+            while queue.batches and queue.batches[0].has_reached_delivery_timeout(
+                timeout_ms, now_ms
+            ):
+                expired.append(queue.pop_head())
+            if queue.batches:
+                next_expiry_ms = min(next_expiry_ms, queue.batches[0].created_ms + timeout_ms)
+            else:
+                del self.active[place]
+        return expired, next_expiry_ms
+
+    def take_out(
+        self, topic_partition: TopicPartition, is_wanted: Callable[[ProducerBatch], bool]
+    ) -> list[ProducerBatch]:
+        """Take out some of a partition's waiting batches."""
+        queue = self.active.get(topic_partition)
+        if queue is None:
+            return []
+        taken = [batch for batch in queue.batches if is_wanted(batch)]
+        for batch in taken:
+            queue.remove(batch)
+        if not queue.batches:
+            del self.active[topic_partition]
+        return taken
+
+    def mute_partition(self, topic_partition: TopicPartition) -> None:
+        """Keep a partition's batches back until it is unmuted."""
+        self.topic_queues(topic_partition.topic).queue(topic_partition.partition).is_muted = True
+
+    def unmute_partition(self, topic_partition: TopicPartition) -> None:
+        """Let a partition's batches go again."""
+        self.topic_queues(topic_partition.topic).queue(topic_partition.partition).is_muted = False
+
+    # --- the end of a batch
+    # -----------------------------------------------------------------------
+
+    @property
+    def has_incomplete(self) -> bool:
+        """Whether any batch has not ended yet, or its callbacks have not run."""
+        return bool(self._incomplete)
+
+    @property
+    def has_undrained(self) -> bool:
+        """Whether any batch waits in a queue."""
+        return bool(self.active)
+
+    def complete_batch(self, batch: ProducerBatch) -> None:
+        """Let a batch that has ended go, once its callbacks ran."""
+        callbacks = batch.take_callbacks(lambda: self._finish(batch))
+        if callbacks is None:
+            self._finish(batch)
+        else:
+            self.callbacks.append(callbacks)
+
+    def forget_split_batch(self, batch: ProducerBatch) -> None:
+        """Let a batch go whose records have moved into its parts."""
+        del self._incomplete[batch]
+        self.deallocate(batch)
+
+    def _finish(self, batch: ProducerBatch) -> None:
+        if batch not in self._incomplete:
+            raise IllegalStateError(f"{batch} was completed twice")
+        del self._incomplete[batch]
+        batch.result.done()
+
+    def deallocate(self, batch: ProducerBatch) -> None:
+        """Give a batch's memory back; again does nothing, and the parts of a split have none."""
+        if not batch.is_memory_freed:
+            batch.is_memory_freed = True
+            if batch.memory_bytes:
+                self.pool.deallocate(batch.memory_bytes)
+
+    # --- flush, abort, close
+    # ------------------------------------------------------------------------
+
+    def begin_flush(self) -> FlushTicket:
+        """Make everything ready, until all that is incomplete now has ended."""
+        ticket = FlushTicket(batch.result for batch in self._incomplete)
+        self._flushes.append(ticket)
+        return ticket
+
+    def end_flush(self, ticket: FlushTicket) -> None:
+        """Forget a flush: it is done, or nobody waits for it any more."""
+        if ticket in self._flushes:
+            self._flushes.remove(ticket)
+
+    @property
+    def is_flush_in_progress(self) -> bool:
+        """Whether a flush asks for everything to be sent now."""
+        if self._flushes:
+            self._flushes = [ticket for ticket in self._flushes if not ticket.is_done()]
+        return bool(self._flushes)
+
+    def abort_batches(self, error: KafkaError) -> None:
+        """Abort every batch that has not ended, waiting or on the wire."""
+        for queue in self.active.values():
+            queue.batches.clear()
+            queue.open_batch = None
+        self.active.clear()
+        # Parts of a batch are behind those that were sent after it.
+        for batch in sorted(self._incomplete, key=place_in_line):
+            self._abort(batch, error)
+
+    def abort_undrained_batches(self, error: KafkaError) -> None:
+        """Abort the batches that were never sent; numbered ones stay, the broker may have them."""
+        is_idempotent = self.options.is_idempotent
+        for place, queue in list(self.active.items()):
+            doomed = [
+                b for b in queue.batches if not (b.has_sequence if is_idempotent else b.is_closed)
+            ]
+            for batch in doomed:
+                queue.remove(batch)
+                self._abort(batch, error)
+            if not queue.batches:
+                del self.active[place]
+
+    def _abort(self, batch: ProducerBatch, error: KafkaError) -> None:
+        if batch.is_done:
+            return
+        batch.abort(error)
+        if not batch.is_in_flight:
+            self.deallocate(batch)
+        self.complete_batch(batch)
+
+    def close(self) -> None:
+        """Refuse further appends, and wake those who wait for memory."""
+        self.is_closed = True
+        self.pool.is_closed = True
+        for queue in self.active.values():
+            queue.close_open_batch()

@@ -1,0 +1,195 @@
+"""What the user holds of records on their way: one result per batch, one thin future per record.
+
+Owns: `ProduceRequestResult`, `FlushTicket`, `CallbackBatch`; the futures are those of
+`record_future`. Must not know: batches' bytes, queues, the sender. It waits only through the
+`Waiter` that it was given.
+
+Rules:
+* A result is set (readable) before the delivery callbacks run, and done (waiters go on) after
+  them.
+* A batch that was split hands its records on: each future follows its record into the child.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
+
+from txnproducer._core.batches.record_future import FutureRecordMetadata
+from txnproducer._core.ports import Waiter
+from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.records import RecordMetadata, TopicPartition
+
+_LOG = logging.getLogger(__name__)
+
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
+
+__all__ = [
+    "NO_OFFSET",
+    "NO_TIMESTAMP",
+    "CallbackBatch",
+    "DeliveryCallback",
+    "FlushTicket",
+    "FutureRecordMetadata",
+    "ProduceRequestResult",
+    "RecordErrors",
+    "failed_future",
+]
+
+DeliveryCallback: TypeAlias = Callable[[RecordMetadata, KafkaError | None], object]
+RecordErrors: TypeAlias = Callable[[int], KafkaError]
+
+
+class ProduceRequestResult:
+    """The end of one batch, shared by the futures of its records."""
+
+    __slots__ = (
+        "_record_errors",
+        "base_offset",
+        "child_starts",
+        "children",
+        "is_done",
+        "is_set",
+        "log_append_time_ms",
+        "topic_partition",
+        "waiter",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, waiter: Waiter) -> None:
+        self.topic_partition = topic_partition
+        self.waiter = waiter
+        self.base_offset = NO_OFFSET
+        self.log_append_time_ms = NO_TIMESTAMP
+        self.is_set = False
+        self.is_done = False
+        self._record_errors: RecordErrors | None = None
+        # Read without a lock: an empty tuple is never freed, and they are set once.
+        self.children: tuple[ProduceRequestResult, ...] = ()
+        self.child_starts: tuple[int, ...] = ()
+
+    def set(
+        self, base_offset: int, log_append_time_ms: int, record_errors: RecordErrors | None
+    ) -> None:
+        """Make the end readable.
+
+        Args:
+            base_offset: of the first record; -1 if it is not known.
+            log_append_time_ms: the broker's timestamp for all records; -1 if each keeps its own.
+            record_errors: from a record's index to its error; None for success.
+
+        Raises:
+            IllegalStateError: it was set before.
+        """
+        if self.is_set:
+            raise IllegalStateError(
+                f"the result of a batch of {self.topic_partition} is set twice"
+            )
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self._record_errors = record_errors
+        self.is_set = True
+
+    def done(self) -> None:
+        """Let those who wait go on."""
+        self.is_done = True
+
+    def split_into(self, children: Sequence[tuple[int, ProduceRequestResult]]) -> None:
+        """Hand the records on.
+
+        Args:
+            children: each with the index that its first record had in this batch, in this order.
+        """
+        self.child_starts = tuple([start for start, _ in children])
+        self.children = tuple([child for _, child in children])
+        self.is_set = True
+        self.is_done = True
+
+    def are_all_done(self) -> bool:
+        """Return whether the batch and all it was split into are done; a flush waits for this."""
+        return self.is_done and all(child.are_all_done() for child in self.children)
+
+    def locate(self, index: int) -> tuple[ProduceRequestResult, int]:
+        """Return the result that decides about a record, and the record's index there."""
+        result = self
+        while result.children:
+            position = bisect_right(result.child_starts, index) - 1
+            index -= result.child_starts[position]
+            result = result.children[position]
+        return result, index
+
+    def error_of(self, index: int) -> KafkaError | None:
+        """Return a record's error, or None if it succeeded or is not decided yet."""
+        return None if self._record_errors is None else self._record_errors(index)
+
+
+class FlushTicket:
+    """What a flush waits for: the batches incomplete when it began, and what they split into."""
+
+    __slots__ = ("_results",)
+
+    def __init__(self, results: Iterable[ProduceRequestResult]) -> None:
+        self._results = list(results)
+
+    def is_done(self) -> bool:
+        """Return whether every one of them is done; it does not say how they ended."""
+        results = self._results
+        while results and results[-1].are_all_done():
+            results.pop()
+        return not results
+
+
+class CallbackBatch:
+    """Delivery callbacks that became due together, for the shell to run without its lock.
+
+    Args:
+        calls: each record's future and callback, in the order of their appends.
+        on_finished: releases what waited for the callbacks; called once they ran, by
+            `ProducerCore.finish_callbacks`.
+
+    Attributes:
+        raised: what left the callbacks that have run.
+    """
+
+    __slots__ = ("_calls", "on_finished", "raised")
+
+    def __init__(
+        self,
+        calls: Sequence[tuple[FutureRecordMetadata, DeliveryCallback]],
+        on_finished: Callable[[], None],
+    ) -> None:
+        self._calls = calls
+        self.on_finished = on_finished
+        self.raised: tuple[BaseException, ...] = ()
+
+    def run(self) -> None:
+        """Call each callback; an exception in one is logged, and the next one runs.
+
+        A `BaseException` (asyncio's CancelledError, SystemExit) is no reason to leave the others
+        without their call either: this is not the thread that it could end.
+        """
+        for future, callback in self._calls:
+            try:
+                callback(future.metadata(), future.error)
+            except BaseException as error:  # noqa: BLE001 - whatever users' code raises
+                _LOG.exception("a delivery callback failed for %r", future)
+                self.raised += (error,)
+
+
+def failed_future(
+    error: KafkaError, topic: str, partition: int, waiter: Waiter
+) -> FutureRecordMetadata:
+    """Make the future of a record that failed before it reached a batch.
+
+    Args:
+        error: why.
+        topic: the record's topic.
+        partition: its partition, -1 if none was chosen yet.
+        waiter: as everywhere; nobody will wait.
+    """
+    result = ProduceRequestResult(TopicPartition(topic, partition), waiter)
+    result.set(NO_OFFSET, NO_TIMESTAMP, lambda _: error)
+    result.done()
+    return FutureRecordMetadata(result, 0, NO_TIMESTAMP, -1, -1)

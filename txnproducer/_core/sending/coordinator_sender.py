@@ -1,0 +1,264 @@
+"""Sends the transaction manager's requests: one at a time, each to the broker it is meant for.
+
+Owns: the request in hand (taken from the queue, waiting for its broker or its backoff), the one on
+the wire, the news of coordinators' connections. Must not know: what answers mean; the request's
+handler does.
+
+Rules:
+* Nothing waits here: a request whose broker is not ready stays in hand, and the step says when to
+  look again.
+* Backoff counts from the end of the request's previous attempt; a first attempt has none.
+* A coordinator that can't be reached, or that the cluster no longer has, is looked up again.
+* Data and new partitions wait until the previous transaction's markers are written
+  (`marker_gate`).
+* A refused login fails the requests if the one in hand goes to that broker, or if it may go to any
+  broker and all of them refuse. (Java looks at the node that the request goes to as well.)
+* Coordinators have connections of their own, so that a large Produce request does not delay an
+  EndTxn.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from txnproducer._core.batches.record_accumulator import RecordAccumulator
+from txnproducer._core.metadata import NEVER_MS, Metadata
+from txnproducer._core.ports import KafkaClient
+from txnproducer._core.sending.login_refusals import LoginRefusals
+from txnproducer._core.sending.loss_inquiry import LossInquiry
+from txnproducer._core.sending.marker_gate import MarkerGate
+from txnproducer._core.sending.request_tracker import RequestTracker
+from txnproducer._core.transactions.handler import Priority, TxnRequestHandler
+from txnproducer._core.transactions.manager import TransactionManager
+from txnproducer._protocol.events import (
+    Channel,
+    ClientResponse,
+    ConnectionEvent,
+    ConnectionId,
+    ConnectionState,
+    ResponseFailure,
+)
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    CoordinatorType,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+)
+from txnproducer.errors import AuthenticationError, KafkaError, TransactionAbortedError
+
+_LOG = logging.getLogger(__name__)
+
+
+class CoordinatorSender:
+    """Bring the manager's requests to their brokers.
+
+    Args:
+        transactions: has the requests.
+        client: tells which brokers can be sent to.
+        requests: sends.
+        metadata: asked for an update where no broker can be reached.
+        accumulator: its unsent batches are dropped where the transaction ends without them.
+        refusals: tell whether any broker is left that may take a request.
+        request_timeout_ms: how long a request waits for its broker's connection.
+        retry_backoff_ms: how long to wait when no broker can be asked.
+    """
+
+    def __init__(
+        self,
+        transactions: TransactionManager,
+        client: KafkaClient,
+        requests: RequestTracker,
+        metadata: Metadata,
+        accumulator: RecordAccumulator,
+        refusals: LoginRefusals,
+        *,
+        request_timeout_ms: int,
+        retry_backoff_ms: int,
+    ) -> None:
+        self._transactions = transactions
+        self._client = client
+        self._requests = requests
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._refusals = refusals
+        self._request_timeout_ms = request_timeout_ms
+        self._retry_backoff_ms = retry_backoff_ms
+        self._gate = MarkerGate(client, requests, transactions.transactional_id)
+        self._inquiry = LossInquiry(client, requests, transactions.transactional_id)
+        self._in_hand: TxnRequestHandler | None = None
+        self._taken_ms = 0
+        self._not_before_ms: dict[TxnRequestHandler, int] = {}
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a request is in hand or on the wire."""
+        return self._in_hand is not None or self._transactions.has_in_flight_request
+
+    def ask_about_loss(self, now_ms: int) -> None:
+        """Ask the coordinator why the transaction was lost, if it was. It delays nothing."""
+        loss = self._transactions.loss
+        if loss is not None:
+            self._inquiry.step(loss, self._transaction_coordinator, now_ms)
+
+    def step(self, now_ms: int) -> int | None:
+        """Send the next request if there is one that may go.
+
+        Returns:
+            After how many milliseconds to look again; None when there is none, so that data may be
+            sent.
+        """
+        transactions = self._transactions
+        if transactions.has_in_flight_request:
+            return NEVER_MS
+        self._drop_unsent_batches()
+        in_hand = self._in_hand
+        if in_hand is not None and transactions.is_aborting and in_hand.is_of_no_use_for_an_abort:
+            self._in_hand = None
+            transactions.give_up(in_hand)
+        if self._in_hand is None:
+            self._in_hand = transactions.next_request(self._accumulator.has_incomplete)
+            self._taken_ms = now_ms
+        if self._in_hand is None:
+            if not transactions.has_pending_requests:
+                self._not_before_ms.clear()
+            return self._hold_data(now_ms)
+        return self._send(self._in_hand, now_ms)
+
+    def _hold_data(self, now_ms: int) -> int | None:
+        """Return how long data must wait for the previous transaction's markers, None if not."""
+        if not self._accumulator.has_undrained:
+            return None
+        return self._gate.wait_ms(self._transaction_coordinator, now_ms)
+
+    @property
+    def _transaction_coordinator(self) -> BrokerNode | None:
+        return self._transactions.coordinator(CoordinatorType.TRANSACTION)
+
+    def _drop_unsent_batches(self) -> None:
+        transactions = self._transactions
+        if transactions.has_abortable_error:
+            self._accumulator.abort_undrained_batches(transactions.last_error or KafkaError())
+        elif transactions.is_aborting:
+            self._accumulator.abort_undrained_batches(TransactionAbortedError())
+
+    def _send(self, handler: TxnRequestHandler, now_ms: int) -> int:
+        wait_ms = self._not_before_ms.get(handler, now_ms) - now_ms
+        if wait_ms > 0:
+            return wait_ms
+        if handler.priority is Priority.ADD_PARTITIONS_OR_OFFSETS:
+            held_ms = self._gate.wait_ms(self._transaction_coordinator, now_ms)
+            if held_ms is not None:
+                return held_ms
+        connection = self._connection_for(handler, now_ms)
+        if connection is None:
+            return self._look_up_or_back_off(handler, now_ms)
+        if not self._client.is_ready(connection, now_ms):
+            return self._wait_for(connection, handler, now_ms)
+        if handler.needs_coordinator is CoordinatorType.TRANSACTION:
+            # Learnt while it is there: an error met later, while it is away, depends on it.
+            self._transactions.handle_coordinator_ready(
+                self._client.api_versions(connection.node_id)
+            )
+        request = handler.build_request()
+        self._in_hand = None
+        self._not_before_ms.pop(handler, None)
+        correlation_id = self._requests.send(
+            connection,
+            request,
+            lambda response, end_ms: self._on_end(handler, response, end_ms),
+            now_ms,
+        )
+        self._transactions.set_in_flight(handler, correlation_id)
+        return NEVER_MS
+
+    def _connection_for(self, handler: TxnRequestHandler, now_ms: int) -> ConnectionId | None:
+        if handler.needs_coordinator is None:
+            node_id = self._client.least_loaded_node(now_ms)
+            return None if node_id is None else ConnectionId(node_id)
+        node = self._transactions.coordinator(handler.needs_coordinator)
+        return None if node is None else ConnectionId(node.node_id, Channel.COORDINATOR)
+
+    def _look_up_or_back_off(self, handler: TxnRequestHandler, now_ms: int) -> int:
+        self._in_hand = None
+        if handler.needs_coordinator is not None:
+            self._transactions.lookup_coordinator(handler)
+            self._transactions.retry(handler)
+            return 0  # the look-up is next
+        self._transactions.retry(handler)
+        self._not_before_ms[handler] = now_ms + self._retry_backoff_ms
+        self._metadata.request_update()
+        return self._retry_backoff_ms
+
+    def _wait_for(self, connection: ConnectionId, handler: TxnRequestHandler, now_ms: int) -> int:
+        throttle_ms = self._client.throttle_delay_ms(connection, now_ms)
+        if throttle_ms:
+            return throttle_ms  # the broker asked for this wait; it is not a failure
+        waited_ms = now_ms - self._taken_ms
+        if waited_ms >= self._request_timeout_ms:
+            return self._look_up_or_back_off(handler, now_ms)
+        ready_ms = max(1, self._client.ready_delay_ms(connection, now_ms))
+        return min(ready_ms, self._request_timeout_ms - waited_ms)
+
+    # --- what comes back ------------------------------------------------------------------------
+
+    def _on_end(self, handler: TxnRequestHandler, response: ClientResponse, now_ms: int) -> None:
+        self._transactions.clear_in_flight()
+        body = response.body
+        if isinstance(body, FindCoordinatorResponse):
+            self._client.update_nodes(c.node for c in body.coordinators if not c.error_code)
+        if isinstance(body, EndTxnResponse) and not body.error_code:
+            self._gate.transaction_ended(now_ms)
+        if body is not None:
+            handler.on_response(body)
+        else:
+            failure = response.failure or ResponseFailure.DISCONNECTED
+            handler.on_failure(failure, response.error)
+        if handler.is_retry:
+            self._not_before_ms[handler] = now_ms + handler.retry_backoff_ms
+
+    def handle_connection_event(self, event: ConnectionEvent) -> None:
+        """Take in the news of a connection: a coordinator that is gone is looked up again."""
+        connection = event.connection
+        if event.state is ConnectionState.AUTHENTICATION_FAILED:
+            if self._is_hopeless_after_refusal_by(connection):
+                self._fail_authentication(event.error)
+        elif (
+            event.state is ConnectionState.DISCONNECTED
+            and connection.channel is Channel.COORDINATOR
+        ):
+            self._transactions.handle_coordinator_disconnected(connection.node_id)
+
+    def _is_hopeless_after_refusal_by(self, connection: ConnectionId) -> bool:
+        """Return whether the request in hand can go nowhere now that a broker has refused us."""
+        handler = self._in_hand
+        if handler is None:
+            return False  # the next one tries to connect again, and is refused by itself
+        if handler.needs_coordinator is None:
+            return self._refusals.leave_none
+        node = self._transactions.coordinator(handler.needs_coordinator)
+        return node is not None and connection == (node.node_id, Channel.COORDINATOR)
+
+    def _fail_authentication(self, error: KafkaError | None) -> None:
+        reason = (
+            error
+            if isinstance(error, AuthenticationError)
+            else AuthenticationError(None if error is None else str(error))
+        )
+        in_hand, self._in_hand = self._in_hand, None
+        self._transactions.authentication_failed(reason, in_hand)
+
+    def forget_coordinators_not_in(self, node_ids: set[int]) -> None:
+        """Look coordinators up again that the cluster's metadata no longer have."""
+        for kind in CoordinatorType:
+            node = self._transactions.coordinator(kind)
+            if node is not None and node.node_id not in node_ids:
+                _LOG.debug("coordinator %s has left the cluster", node)
+                self._transactions.handle_coordinator_disconnected(node.node_id)
+
+    def fail_request_in_hand(self, error: KafkaError) -> None:
+        """Fail the request that was taken from the queue and not sent."""
+        self._not_before_ms.clear()
+        if self._in_hand is not None:
+            # In this order: if an exception comes in the middle, this can be repeated.
+            self._in_hand.fail(error)
+            self._in_hand = None

@@ -1,0 +1,222 @@
+"""Which brokers have data ready, and what each gets: the two looks at the queues in a step.
+
+Owns: the ready check, the gate that keeps sequences in order, numbering at the drain. Must not
+know: requests, answers, why a batch is in its queue.
+
+Rules:
+* A batch is numbered when it is drained, never before: without a number it was never sent.
+* Its bytes are finished before it is numbered: where that fails, for lack of memory say, it ends
+  alone, and those drained with it go on. (In Java all of them are stranded.)
+* A gated partition is passed over and the others go on. (Java stops draining the whole broker
+  there and begins with the same partition next time, so that one waiting partition starves its
+  neighbours.)
+* One batch per partition and request, at most `max_request_size` per request, the first one even
+  if larger; the partition that did not fit is the first one served next.
+* Linger ends early when a flush, a commit or an abort, a close or a lack of memory asks for it;
+  backoff never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from txnproducer._core.batches.partition_queues import PartitionQueue
+from txnproducer._core.batches.producer_batch import ProducerBatch
+from txnproducer._core.batches.record_accumulator import RecordAccumulator
+from txnproducer._core.metadata import NEVER_MS, Metadata
+from txnproducer._core.sequences.sequence_manager import SequenceManager
+from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+
+
+@dataclass(slots=True)
+class Drained:
+    """What was taken from one broker's queues.
+
+    Attributes:
+        batches: to send, numbered and closed.
+        has_more: whether there is more to send at once.
+        unfinished: batches whose bytes could not be made, and why.
+    """
+
+    batches: list[ProducerBatch] = field(default_factory=list)
+    has_more: bool = False
+    unfinished: list[tuple[ProducerBatch, Exception]] = field(default_factory=list)
+
+
+class ProducerIdentity(Protocol):
+    """What draining needs of the transaction manager."""
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether batches belong to transactions."""
+        ...
+
+    @property
+    def is_completing(self) -> bool:
+        """Whether a commit or an abort is under way."""
+        ...
+
+    @property
+    def producer_id_and_epoch(self) -> ProducerIdAndEpoch:
+        """The present identity."""
+        ...
+
+    @property
+    def sequences(self) -> SequenceManager:
+        """The partitions' sequence numbers."""
+        ...
+
+    def is_send_to_partition_allowed(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a partition's batches may go on the wire."""
+        ...
+
+
+@dataclass(slots=True)
+class ReadyCheckResult:
+    """What the ready check saw.
+
+    Attributes:
+        ready_nodes: each broker that has data ready, with all its queues that may be drained.
+        next_check_delay_ms: when the next queue will be ready by the clock alone.
+        unknown_leader_topics: topics with data whose leader is not known.
+    """
+
+    ready_nodes: dict[int, list[PartitionQueue]] = field(default_factory=dict)
+    next_check_delay_ms: int = NEVER_MS
+    unknown_leader_topics: set[str] = field(default_factory=set)
+
+
+def check_ready(
+    accumulator: RecordAccumulator,
+    metadata: Metadata,
+    identity: ProducerIdentity | None,
+    now_ms: int,
+) -> ReadyCheckResult:
+    """Look at the head of every queue that is not empty.
+
+    A broker is ready if one of its partitions is; then all of them that may be drained are, since
+    a request to the broker goes out anyway.
+    """
+    result = ReadyCheckResult()
+    by_leader: dict[int, list[PartitionQueue]] = {}
+    ready: set[int] = set()
+    is_hurried = _is_hurried(accumulator, identity)
+    for place, queue in accumulator.active.items():
+        leader_id, leader_epoch = metadata.leader_of(place)
+        if leader_id not in metadata.nodes:
+            result.unknown_leader_topics.add(place.topic)
+            continue
+        if queue.is_muted:
+            continue
+        head = queue.batches[0]
+        head.maybe_update_leader_epoch(leader_epoch)
+        wait_ms = head.backoff_left_ms(now_ms)
+        if not wait_ms:
+            if is_gated(head, identity):
+                continue
+            by_leader.setdefault(leader_id, []).append(queue)
+            if not is_hurried:
+                wait_ms = _linger_left_ms(queue, head, accumulator.options.linger_ms, now_ms)
+        if wait_ms:
+            result.next_check_delay_ms = min(result.next_check_delay_ms, wait_ms)
+        else:
+            ready.add(leader_id)
+    result.ready_nodes = {
+        leader_id: by_leader[leader_id] for leader_id in by_leader if leader_id in ready
+    }
+    return result
+
+
+def _is_hurried(accumulator: RecordAccumulator, identity: ProducerIdentity | None) -> bool:
+    return (
+        accumulator.pool.is_exhausted
+        or accumulator.is_closed
+        or (identity is not None and identity.is_completing)
+        or accumulator.is_flush_in_progress
+    )
+
+
+def _linger_left_ms(
+    queue: PartitionQueue, head: ProducerBatch, linger_ms: int, now_ms: int
+) -> int:
+    if len(queue.batches) > 1 or head.attempts or head.is_full:
+        return 0
+    return max(0, head.created_ms + linger_ms - now_ms)
+
+
+def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
+    """Return whether a batch must stay in its queue so that sequences stay in order.
+
+    In this order: the partition must be in the transaction, and the producer must have an id. A
+    batch without a number waits while older ones of an earlier id or epoch are in flight (also if
+    they were renumbered on the wire, where Java's does not wait); while it is not known what
+    became of an expired one; while the partition has not acknowledged any of this producer id; and
+    while one that has others written behind it is repeated, or five are in flight: brokers
+    remember five batches, and could not tell any more that they have it. (In these last cases
+    Java's goes on.) A
+    numbered one goes only as the lowest in flight, so retries go one at a time, and not while one
+    that was renumbered on the wire may be written there, behind it in order.
+    """
+    if identity is None:
+        return False
+    place = head.topic_partition
+    if not identity.is_send_to_partition_allowed(place):
+        return True
+    sequences = identity.sequences
+    if not sequences.has_producer_id:
+        return True
+    if head.has_sequence:
+        if sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence):
+            return True
+        return sequences.has_renumbered_on_the_wire(place)
+    if sequences.has_in_flight_batches(place) and sequences.has_stale_producer_id_and_epoch(place):
+        return True
+    if sequences.is_first_batch_awaited(place) or sequences.is_first_in_flight_overtaken(place):
+        return True
+    if sequences.is_memory_of_broker_used_up(place):
+        return True
+    return sequences.has_renumbered_batches(place) or sequences.has_unresolved_sequence(place)
+
+
+def drain(
+    accumulator: RecordAccumulator,
+    queues: Sequence[PartitionQueue],
+    identity: ProducerIdentity | None,
+    max_size_bytes: int,
+) -> Drained:
+    """Take one batch from each queue of one broker, as many as fit in one request."""
+    drained = Drained()
+    size_bytes = 0
+    for queue in queues:
+        head = queue.batches[0]
+        if drained.batches and size_bytes + head.estimated_size_bytes > max_size_bytes:
+            drained.has_more = True
+            break
+        batch = accumulator.take_head(queue)
+        drained.has_more = drained.has_more or bool(queue.batches)
+        try:
+            accumulator.close_batch(batch)
+            if identity is not None and not batch.has_sequence:
+                _number(batch, identity)
+            batch.close()
+        except Exception as error:  # noqa: BLE001 - the codec's own, or no memory: the batch's end
+            drained.unfinished.append((batch, error))
+            continue
+        size_bytes += batch.estimated_size_bytes
+        drained.batches.append(batch)
+    return drained
+
+
+def _number(batch: ProducerBatch, identity: ProducerIdentity) -> None:
+    sequences = identity.sequences
+    place = batch.topic_partition
+    sequences.maybe_update_producer_id_and_epoch(place)
+    batch.set_producer_state(
+        identity.producer_id_and_epoch,
+        sequences.sequence_number(place),
+        identity.is_transactional,
+    )
+    sequences.increment_sequence_number(place, batch.record_count)
+    sequences.add_in_flight_batch(batch)

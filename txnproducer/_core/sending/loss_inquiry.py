@@ -1,0 +1,73 @@
+"""Asks the coordinator once why a transaction was lost.
+
+Owns: the one question about each loss (`transaction_loss`). Must not know: what the answer proves.
+
+Rules:
+* Nothing waits for it in the core. A call that is about to raise the error does, in the shell,
+  for `LONGEST_MS` at most.
+* It is about the text of an error and nothing else: where the coordinator can't be asked (it is
+  not known, or does not offer DescribeTransactions), the transaction's age has to do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txnproducer._core.ports import KafkaClient
+from txnproducer._core.sending.request_tracker import RequestTracker
+from txnproducer._core.transactions.transaction_loss import TransactionLoss
+from txnproducer._protocol.events import Channel, ClientResponse, ConnectionId
+from txnproducer._protocol.messages import (
+    ApiKey,
+    BrokerNode,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+
+LONGEST_MS: Final = 1000
+
+
+class LossInquiry:
+    """See the module.
+
+    Args:
+        client: says whether the coordinator can be asked.
+        requests: sends the question.
+        transactional_id: the id that is asked about.
+    """
+
+    def __init__(
+        self, client: KafkaClient, requests: RequestTracker, transactional_id: str | None
+    ) -> None:
+        self._client = client
+        self._requests = requests
+        self._transactional_id = transactional_id or ""
+        self._asked: TransactionLoss | None = None
+
+    def step(self, loss: TransactionLoss, coordinator: BrokerNode | None, now_ms: int) -> None:
+        """Ask about a loss as soon as the coordinator's connection takes a request."""
+        if loss.is_explained:
+            return
+        is_late = now_ms - loss.noticed_ms >= LONGEST_MS
+        if is_late or coordinator is None or not is_describe_offered(self._client, coordinator):
+            loss.is_explained = True
+            return
+        connection = ConnectionId(coordinator.node_id, Channel.COORDINATOR)
+        if loss is self._asked or not self._client.is_ready(connection, now_ms):
+            return
+        self._asked = loss
+
+        def take(response: ClientResponse, _: int) -> None:
+            loss.is_explained = True
+            if isinstance(response.body, DescribeTransactionsResponse):
+                for description in response.body.transactions:
+                    loss.take(description)
+
+        request = DescribeTransactionsRequest((self._transactional_id,))
+        self._requests.send(connection, request, take, now_ms)
+
+
+def is_describe_offered(client: KafkaClient, coordinator: BrokerNode) -> bool:
+    """Return whether a coordinator is known to offer DescribeTransactions (Kafka 3.0)."""
+    offered = client.api_versions(coordinator.node_id)
+    return offered is not None and offered.max_version(ApiKey.DESCRIBE_TRANSACTIONS) is not None

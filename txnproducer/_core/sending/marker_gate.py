@@ -1,0 +1,125 @@
+"""Holds a transaction's first request back until the previous transaction's markers are written.
+
+Why it exists: the coordinator answers EndTxn before it has written the markers. A Produce request
+(or AddPartitionsToTxn) that comes in between is refused, or put to sleep inside the broker for 20
+ms and more, which costs transactions of a few records most of their time. Asking the coordinator
+costs a fraction of a millisecond, and records go on collecting meanwhile.
+
+Owns: whether the last end is complete, as far as it is known. Must not know: batches, states.
+
+Rules:
+* It is an optimization and nothing else: on any doubt (an error, no connection, a broker that does
+  not offer DescribeTransactions, too long a wait) the gate opens, and the broker's own answer
+  counts.
+* Nobody is asked unless something waits, and not if the last transaction ended long enough ago.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txnproducer._core.ports import KafkaClient
+from txnproducer._core.sending.loss_inquiry import is_describe_offered
+from txnproducer._core.sending.request_tracker import RequestTracker
+from txnproducer._protocol.events import Channel, ClientResponse, ConnectionId
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+
+# Markers take half a millisecond where all is well; who comes this late need not ask.
+FRESH_MS: Final = 10
+# Longer than this the broker waits no better than we do.
+GIVE_UP_MS: Final = 50
+# So many questions one after the other; then one a millisecond.
+_EAGER_QUESTIONS: Final = 6
+# PrepareCommit, PrepareAbort: decided, and not written everywhere.
+_UNFINISHED: Final = "Prepare"
+
+
+class MarkerGate:
+    """Know whether the last transaction is complete.
+
+    Args:
+        client: tells whether the coordinator can be asked.
+        requests: asks.
+        transactional_id: whose transactions.
+    """
+
+    def __init__(
+        self, client: KafkaClient, requests: RequestTracker, transactional_id: str | None
+    ) -> None:
+        self._client = client
+        self._requests = requests
+        self._transactional_id = transactional_id or ""
+        self._is_open = True
+        self._ended_ms = 0
+        self._next_question_ms = 0
+        self._questions = 0
+        self._transaction = (
+            0  # so that a late answer about an earlier end is not taken for this one's
+        )
+        self._is_asking = False
+
+    def transaction_ended(self, now_ms: int) -> None:
+        """Note that EndTxn was answered: the markers are being written."""
+        self._is_open = False
+        self._ended_ms = self._next_question_ms = now_ms
+        self._questions = 0
+        self._transaction += 1
+        self._is_asking = False
+
+    def wait_ms(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
+        """Return how long to wait before looking again, or None if the gate is open.
+
+        It asks the coordinator; call it only if something waits.
+        """
+        if self._is_open or self._is_late(now_ms):
+            self._is_open = True
+            return None
+        if self._is_asking:
+            return self._ended_ms + GIVE_UP_MS - now_ms
+        if now_ms < self._next_question_ms:
+            return self._next_question_ms - now_ms
+        return self._ask(coordinator, now_ms)
+
+    def _is_late(self, now_ms: int) -> bool:
+        limit_ms = GIVE_UP_MS if self._questions else FRESH_MS
+        return now_ms - self._ended_ms >= limit_ms
+
+    def _ask(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
+        if coordinator is None or not self._can_ask(coordinator, now_ms):
+            self._is_open = True
+            return None
+        transaction = self._transaction
+        self._requests.send(
+            ConnectionId(coordinator.node_id, Channel.COORDINATOR),
+            DescribeTransactionsRequest((self._transactional_id,)),
+            lambda response, end_ms: self._on_end(transaction, response, end_ms),
+            now_ms,
+        )
+        self._is_asking = True
+        self._questions += 1
+        return self._ended_ms + GIVE_UP_MS - now_ms
+
+    def _can_ask(self, coordinator: BrokerNode, now_ms: int) -> bool:
+        if not is_describe_offered(self._client, coordinator):
+            return False
+        connection = ConnectionId(coordinator.node_id, Channel.COORDINATOR)
+        return self._client.is_ready(connection, now_ms)
+
+    def _on_end(self, transaction: int, response: ClientResponse, now_ms: int) -> None:
+        if transaction != self._transaction:
+            return
+        self._is_asking = False
+        body = response.body
+        if not isinstance(body, DescribeTransactionsResponse) or not body.transactions:
+            self._is_open = True
+            return
+        (description, *_) = body.transactions
+        self._is_open = description.error_code != 0 or not description.state.startswith(
+            _UNFINISHED
+        )
+        pause_ms = 0 if self._questions < _EAGER_QUESTIONS else 1
+        self._next_question_ms = now_ms + pause_ms

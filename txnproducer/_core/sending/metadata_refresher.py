@@ -1,0 +1,86 @@
+"""Asks the cluster for its metadata when it is time, one request after the other.
+
+Owns: the one request on its way. Must not know: what a snapshot is good for; listeners are told.
+Rule: a client that can reach none of the brokers it knows begins again with the bootstrap
+addresses (KIP-899); they are names, and may by now stand for other machines.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from txnproducer._core.metadata import NEVER_MS, Metadata
+from txnproducer._core.ports import KafkaClient
+from txnproducer._core.sending.request_tracker import RequestTracker
+from txnproducer._protocol.events import ClientResponse, ConnectionId, ResponseFailure
+from txnproducer._protocol.messages import MetadataRequest, MetadataResponse
+from txnproducer.errors import KafkaError
+
+_LOG = logging.getLogger(__name__)
+
+
+class MetadataRefresher:
+    """Keep a `Metadata` up to date.
+
+    Args:
+        metadata: says when and what to ask.
+        client: finds a broker to ask, and learns the addresses.
+        requests: sends.
+        retry_backoff_ms: how long to wait when no broker can be asked.
+        on_update: called after every new snapshot.
+        on_refusal: called with the node, the error and the time where a broker offers no
+            metadata, as a controller does not.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        client: KafkaClient,
+        requests: RequestTracker,
+        retry_backoff_ms: int,
+        on_update: Callable[[], None],
+        on_refusal: Callable[[int, KafkaError, int], None],
+    ) -> None:
+        self._metadata = metadata
+        self._client = client
+        self._requests = requests
+        self._retry_backoff_ms = retry_backoff_ms
+        self._on_update = on_update
+        self._on_refusal = on_refusal
+        self._is_in_flight = False
+        client.update_nodes(metadata.bootstrap_nodes)
+
+    def step(self, now_ms: int) -> int:
+        """Send a request if one is due; return after how many milliseconds to look again."""
+        if self._is_in_flight:
+            return NEVER_MS
+        delay_ms = self._metadata.update_delay_ms(now_ms)
+        if delay_ms:
+            return delay_ms
+        node_id = self._client.least_loaded_node(now_ms)
+        if node_id is None:
+            self._client.update_nodes(self._metadata.bootstrap_nodes)
+            return self._retry_backoff_ms
+        connection = ConnectionId(node_id)
+        if not self._client.is_ready(connection, now_ms):
+            return max(1, self._client.ready_delay_ms(connection, now_ms))
+        request = self._metadata.build_request(now_ms)
+        self._requests.send(connection, request, self._on_end, now_ms)
+        self._is_in_flight = True
+        return NEVER_MS
+
+    def _on_end(self, response: ClientResponse, now_ms: int) -> None:
+        self._is_in_flight = False
+        request, body = response.request.body, response.body
+        if not isinstance(request, MetadataRequest) or not isinstance(body, MetadataResponse):
+            connection = response.request.connection
+            _LOG.debug("no metadata from %s: %s", connection, response.failure)
+            if response.failure is ResponseFailure.UNSUPPORTED_VERSION and response.error:
+                self._on_refusal(connection.node_id, response.error, now_ms)
+            self._metadata.handle_failure(now_ms)
+            return
+        self._metadata.handle_response(request, body, now_ms)
+        if body.brokers:  # an answer without any comes from a broker that has just started
+            self._client.replace_nodes(body.brokers)
+        self._on_update()

@@ -1,0 +1,583 @@
+"""Sends the batches that are ready, and does with each what its answer asks for.
+
+Owns: the list of batches on the wire, Produce requests and their ends, expiry, the account of each
+batch's end (future, sequences, memory). Must not know: coordinators, the state of a transaction,
+the clock.
+
+Rules:
+* Expire before draining: a batch is never reported as failed and then sent all the same.
+* Each partition of an answer is handled by itself: what goes wrong with one must not strand the
+  others.
+* A batch that is answered after its end (expired, aborted) still settles its sequence and frees
+  its memory.
+* A numbered batch that ends without a certain verdict leaves its partition unresolved: the broker
+  may have it, and nothing new may be numbered behind it before that is known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from txnproducer._core.batches.partition_queues import PartitionQueue
+from txnproducer._core.batches.producer_batch import ProducerBatch, place_in_line
+from txnproducer._core.batches.record_accumulator import RecordAccumulator
+from txnproducer._core.batches.results import RecordErrors
+from txnproducer._core.metadata import NEVER_MS, Metadata
+from txnproducer._core.metrics import Metrics
+from txnproducer._core.ports import KafkaClient
+from txnproducer._core.sending.drain import check_ready, drain
+from txnproducer._core.sending.produce_outcome import (
+    Action,
+    ProduceOutcome,
+    judge,
+    only_record_error,
+    record_errors,
+)
+from txnproducer._core.sending.request_tracker import RequestTracker
+from txnproducer._core.sequences.partition_map import identity_of, is_sequence_after
+from txnproducer._core.transactions.manager import TransactionManager
+from txnproducer._protocol.events import ClientResponse, ConnectionId, ResponseFailure
+from txnproducer._protocol.messages import (
+    BrokerNode,
+    LeaderIdAndEpoch,
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from txnproducer.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OutOfOrderSequenceError,
+    RetriableError,
+    UnknownProducerIdError,
+)
+from txnproducer.records import TopicPartition
+
+_LOG = logging.getLogger(__name__)
+
+# After these a batch may be in the log; any other refusal is one of this attempt for certain.
+_MAYBE_WRITTEN = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+_CODE_OF_FAILURE = {
+    ResponseFailure.DISCONNECTED: ErrorCode.NETWORK_EXCEPTION,
+    ResponseFailure.TIMED_OUT: ErrorCode.REQUEST_TIMED_OUT,
+    ResponseFailure.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION,
+    ResponseFailure.UNENCODABLE: ErrorCode.INVALID_REQUEST,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceOptions:
+    """The settings of sending; names and units as in `ProducerConfig`."""
+
+    acks: int
+    retries: int
+    request_timeout_ms: int
+    delivery_timeout_ms: int
+    max_request_size: int
+    is_order_guaranteed_by_muting: bool  # one request in flight: no sequence is needed for order
+
+
+class ProduceSender:
+    """Send batches and settle them.
+
+    Args:
+        options: the settings.
+        client: tells which brokers can be sent to.
+        requests: sends.
+        metadata: knows the leaders.
+        accumulator: has the batches.
+        transactions: numbers the batches; None without idempotence.
+        metrics: counts.
+    """
+
+    def __init__(
+        self,
+        options: ProduceOptions,
+        client: KafkaClient,
+        requests: RequestTracker,
+        metadata: Metadata,
+        accumulator: RecordAccumulator,
+        transactions: TransactionManager | None,
+        metrics: Metrics,
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._requests = requests
+        self._metadata = metadata
+        self._accumulator = accumulator
+        self._transactions = transactions
+        self._metrics = metrics
+        self.requests_in_flight = 0
+        # Batches on the wire whose records have not ended, by partition and in the order of
+        # sending.
+        self._in_flight: dict[TopicPartition, list[ProducerBatch]] = {}
+
+    # --- the step -------------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> int:
+        """Fail batches whose time is up, waiting or on the wire; return when the next one's is."""
+        waiting, next_expiry_ms = self._accumulator.expired_batches(now_ms)
+        timeout_ms = self._options.delivery_timeout_ms
+        on_the_wire: list[ProducerBatch] = []
+        for batches in self._in_flight.values():
+            # Parts of a batch are older than what went out before them. (Java ends its look at the
+            # first that has time left.)
+            for batch in batches:
+                if batch.has_reached_delivery_timeout(timeout_ms, now_ms):
+                    on_the_wire.append(batch)
+                else:
+                    next_expiry_ms = min(next_expiry_ms, batch.created_ms + timeout_ms)
+        for batch in sorted((*waiting, *on_the_wire), key=place_in_line):
+            self._fail_expired(batch, now_ms)
+        return next_expiry_ms
+
+    def _fail_expired(self, batch: ProducerBatch, now_ms: int) -> None:
+        topic, partition = batch.topic_partition
+        error = KafkaTimeoutError(
+            f"{batch.record_count} record(s) for {topic}-{partition} expired "
+            f"{now_ms - batch.created_ms} ms after their batch was begun "
+            f"(delivery_timeout_ms={self._options.delivery_timeout_ms}); {_what_is_known(batch)}. "
+            f"{self._what_to_do(batch)}, or raise delivery_timeout_ms if this is too soon"
+        )
+        self.fail_batch(batch, error, lambda _: error, is_refusal_certain=False, now_ms=now_ms)
+
+    def _what_to_do(self, batch: ProducerBatch) -> str:
+        if self._transactions is not None and self._transactions.is_transactional:
+            return "Abort the transaction and make it again"
+        if batch.was_sent:
+            return "Check whether they are there before you send them again"
+        return "Send them again"
+
+    def step(self, now_ms: int) -> int:
+        """Send what is ready; return after how many milliseconds the next look is due."""
+        result = check_ready(self._accumulator, self._metadata, self._transactions, now_ms)
+        for topic in result.unknown_leader_topics:
+            self._metadata.add_topic(topic, now_ms)
+        if result.unknown_leader_topics:
+            self._metadata.request_update()
+        delay_ms = result.next_check_delay_ms
+        self._accumulator.busy_nodes.clear()
+        for node_id, queues in result.ready_nodes.items():
+            delay_ms = min(delay_ms, self._send_to_node(node_id, queues, now_ms))
+        return delay_ms
+
+    def _send_to_node(self, node_id: int, queues: Sequence[PartitionQueue], now_ms: int) -> int:
+        connection = ConnectionId(node_id)
+        if not self._client.is_ready(connection, now_ms):
+            self._accumulator.update_node_latency(node_id, now_ms, can_drain=False)
+            if self._client.in_flight_count(connection):
+                self._accumulator.busy_nodes.add(node_id)
+            return max(1, self._client.ready_delay_ms(connection, now_ms))
+        self._accumulator.update_node_latency(node_id, now_ms, can_drain=True)
+        drained = drain(
+            self._accumulator, queues, self._transactions, self._options.max_request_size
+        )
+        for batch, reason in drained.unfinished:
+            self._fail_unfinished(batch, reason, now_ms)
+        for batch in drained.batches:
+            self._in_flight.setdefault(batch.topic_partition, []).append(batch)
+            if self._options.is_order_guaranteed_by_muting:
+                self._accumulator.mute_partition(batch.topic_partition)
+        if drained.batches:
+            self._send_produce_request(connection, drained.batches, now_ms)
+        return 0 if drained.has_more else NEVER_MS
+
+    def _fail_unfinished(self, batch: ProducerBatch, reason: Exception, now_ms: int) -> None:
+        topic, partition = batch.topic_partition
+        error = KafkaError(
+            f"the bytes of {batch.record_count} record(s) for {topic}-{partition} could not be "
+            f"made: {reason!r}; {_what_is_known(batch)}"
+        )
+        error.__cause__ = reason
+        _LOG.error("%s", error, exc_info=reason)
+        self.fail_batch(batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms)
+
+    def _send_produce_request(
+        self, connection: ConnectionId, batches: Sequence[ProducerBatch], now_ms: int
+    ) -> None:
+        transactions = self._transactions
+        is_transactional = transactions is not None and transactions.is_transactional
+        request = ProduceRequest(
+            transactions.transactional_id if transactions is not None else None,
+            self._options.acks,
+            self._options.request_timeout_ms,
+            tuple(self._produce_partition(batch) for batch in batches),
+            # Only a transaction of the older protocol caps the version; see
+            # `is_transaction_v2_enabled`.
+            not is_transactional
+            or (transactions is not None and transactions.is_transaction_v2_enabled),
+        )
+        for batch in batches:
+            batch.sent(now_ms)
+        self._record_sent(batches, now_ms)
+        self._requests.send(connection, request, partial(self._on_produce_end, batches), now_ms)
+        self.requests_in_flight += 1
+
+    def _produce_partition(self, batch: ProducerBatch) -> ProducePartition:
+        snapshot = self._metadata.topics.get(batch.topic_partition.topic)
+        topic_id = None if snapshot is None else snapshot.topic_id
+        return ProducePartition(batch.topic_partition, batch.builder.build(), topic_id)
+
+    def _record_sent(self, batches: Iterable[ProducerBatch], now_ms: int) -> None:
+        metrics = self._metrics
+        record_count = 0
+        for batch in batches:
+            record_count += batch.record_count
+            metrics.observe("batch-size", batch.estimated_size_bytes, now_ms)
+            metrics.observe("record-queue-time", batch.drained_ms - batch.created_ms, now_ms)
+            metrics.observe("compression-rate", batch.builder.actual_compression_ratio, now_ms)
+        metrics.observe("records-per-request", record_count, now_ms)
+        metrics.count("record-send", record_count, now_ms)
+
+    # --- the end of a request -------------------------------------------------------------------
+
+    def _on_produce_end(
+        self, batches: Sequence[ProducerBatch], response: ClientResponse, now_ms: int
+    ) -> None:
+        self.requests_in_flight -= 1
+        if response.failure is not None:
+            if self._transactions is not None and response.failure.was_sent:
+                self._transactions.request_lost(may_begin_transaction=False)
+                for batch in batches:
+                    batch.may_come_late = True
+            reason = str(response.error) if response.error is not None else None
+            self._complete_all(batches, _CODE_OF_FAILURE[response.failure], reason, now_ms)
+            return
+        body = response.body
+        if self._options.acks == 0 and not (isinstance(body, ProduceResponse) and body.partitions):
+            self._complete_all(batches, ErrorCode.NONE, None, now_ms)
+            return
+        if not isinstance(body, ProduceResponse):
+            # The broker may have the records: neither written nor refused is certain. But it is
+            # done with the request, which therefore cannot come late, as a lost one can.
+            reason = f"not the answer to Produce: {body!r}"
+            self._complete_all(batches, ErrorCode.NETWORK_EXCEPTION, reason, now_ms)
+            return
+        latency_ms = now_ms - response.request.created_ms
+        self._metrics.observe("request-latency", latency_ms, now_ms)
+        self._metrics.observe("produce-throttle-time", body.throttle_time_ms, now_ms)
+        self._handle_produce_response(batches, body, now_ms)
+
+    def _handle_produce_response(
+        self, batches: Sequence[ProducerBatch], body: ProduceResponse, now_ms: int
+    ) -> None:
+        unanswered = {batch.topic_partition: batch for batch in batches}
+        new_leaders: dict[TopicPartition, LeaderIdAndEpoch] = {}
+        for partition in body.partitions:
+            batch = unanswered.pop(partition.topic_partition, None)
+            if batch is None:
+                _LOG.error("an answer for %s, which was not sent", partition.topic_partition)
+                continue
+            outcome = self._complete_safely(batch, partition, now_ms)
+            if outcome is not None and outcome.new_leader is not None:
+                new_leaders[partition.topic_partition] = outcome.new_leader
+        if unanswered:
+            reason = "the broker's answer left the partition out"
+            self._complete_all(
+                list(unanswered.values()), ErrorCode.NETWORK_EXCEPTION, reason, now_ms
+            )
+        if new_leaders:
+            self._take_new_leaders(new_leaders, body.nodes)
+
+    def _take_new_leaders(
+        self, leaders: dict[TopicPartition, LeaderIdAndEpoch], nodes: Sequence[BrokerNode]
+    ) -> None:
+        if self._metadata.update_leaders(leaders, nodes):
+            self._client.update_nodes(nodes)
+
+    def _complete_all(
+        self, batches: Iterable[ProducerBatch], code: int, message: str | None, now_ms: int
+    ) -> None:
+        for batch in batches:
+            response = ProducePartitionResponse(batch.topic_partition, code, error_message=message)
+            self._complete_safely(batch, response, now_ms)
+
+    def _complete_safely(
+        self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
+    ) -> ProduceOutcome | None:
+        try:
+            return self._handle_partition(batch, response, now_ms)
+        except Exception:  # noqa: BLE001 - one partition must not strand the others
+            # An illegal state, which has poisoned the manager, or a mistake; what is still open
+            # of the batch ends with its delivery time-out.
+            _LOG.exception("could not handle the answer for %s", batch)
+            return None
+        finally:
+            if self._options.is_order_guaranteed_by_muting:
+                self._accumulator.unmute_partition(batch.topic_partition)
+
+    def fail_what_must_keep_its_number(
+        self, partitions: Iterable[TopicPartition], now_ms: int
+    ) -> None:
+        """Fail the waiting batches of partitions that may be written, or were overtaken.
+
+        Called before an idempotent producer's batches get new numbers. The broker knows a batch it
+        has by its number alone, and would write it a second time; one that was overtaken it would
+        write behind records that were sent later. (Java lets it do either.)
+        """
+        for place in partitions:
+            for batch in self._in_flight.get(place, ()):
+                batch.is_overtaken |= self._is_overtaken(batch)
+            for batch in self._accumulator.take_out(place, self._must_keep_its_number):
+                error = OutOfOrderSequenceError(
+                    f"{batch.record_count} record(s) for {place.topic}-{place.partition}: the"
+                    " broker has lost track of this producer's sequence, and "
+                    + ("may have them or not" if batch.may_be_written else "has later ones")
+                )
+                self.fail_batch(
+                    batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
+                )
+
+    def _fail_what_was_renumbered_with(self, written: ProducerBatch, now_ms: int) -> None:
+        """Fail the batches that have numbers behind one that was written under its old number.
+
+        That number is one of theirs now: the broker would take the one for the other, and answer
+        with its offset. Their transaction is to be aborted, since an earlier batch failed. (Java
+        sends them.)
+        """
+        transactions = self._transactions
+        if transactions is None or not (written.is_reset and written.is_transactional):
+            return
+        if identity_of(written) != transactions.producer_id_and_epoch:
+            return
+        place = written.topic_partition
+        for batch in self._in_flight.get(place, ()):
+            batch.is_overtaken |= batch.is_reset
+        first = written.base_sequence
+        for batch in self._accumulator.take_out(
+            place, lambda b: b.has_sequence and is_sequence_after(b.base_sequence, first)
+        ):
+            error = OutOfOrderSequenceError(
+                f"{batch.record_count} record(s) for {place.topic}-{place.partition}: an earlier"
+                " batch failed, and this one's new sequence number is taken"
+            )
+            self.fail_batch(
+                batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
+            )
+
+    def _fail_what_lost_its_place(self, place: TopicPartition, now_ms: int) -> None:
+        """Fail the waiting batches of a partition whose numbers were wiped (before Kafka 2.5).
+
+        The partition begins at 0 again, and one of these may have that number: the broker would
+        write it, and take the next transaction's first batch for it. (Java sends them.)
+        """
+        transactions = self._transactions
+        if transactions is None or not transactions.is_transactional:
+            return
+        sequences = transactions.sequences
+        for batch in self._accumulator.take_out(
+            place, lambda b: b.has_sequence and not sequences.is_in_flight(b)
+        ):
+            error = OutOfOrderSequenceError(
+                f"{batch.record_count} record(s) for {place.topic}-{place.partition}: the broker"
+                " does not know this producer any more, and their sequence numbers are void"
+            )
+            self.fail_batch(
+                batch, error, _same_error(error), is_refusal_certain=False, now_ms=now_ms
+            )
+
+    def _must_keep_its_number(self, batch: ProducerBatch) -> bool:
+        return batch.may_be_written or self._is_overtaken(batch)
+
+    def _is_overtaken(self, batch: ProducerBatch) -> bool:
+        return self._transactions is not None and self._transactions.sequences.is_overtaken(batch)
+
+    # --- the end of a batch ---------------------------------------------------------------------
+
+    def _handle_partition(
+        self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
+    ) -> ProduceOutcome:
+        batch.is_in_flight = False
+        if response.error_code in _MAYBE_WRITTEN:
+            batch.may_be_written = True
+        elif response.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # The broker would have known its number. But a copy of an earlier attempt can still
+            # come: no epoch fences it before the first batch of the next one is written.
+            batch.may_be_written = batch.may_come_late
+        outcome = judge(
+            response,
+            can_split=self._can_split(batch),
+            is_done=batch.is_done,
+            has_attempts_left=batch.attempts < self._options.retries,
+            can_retry=lambda error: self._can_retry(batch, response, error, now_ms),
+        )
+        error = outcome.error
+        if error is not None:
+            _LOG.debug("%s: %s, so %s", batch, error, outcome.action.name)
+        if error is None or outcome.action is Action.COMPLETE:
+            self._complete_batch(batch, response, now_ms)
+        elif outcome.action is Action.RETRY:
+            self._reenqueue_batch(batch, error, now_ms)
+        elif outcome.action is Action.SPLIT:
+            self._split_batch(batch, error, now_ms)
+        else:
+            if batch.record_count == 1:
+                error = only_record_error(response, error, batch.estimated_size_bytes)
+            errors = record_errors(response, error)
+            # An earlier attempt may have been written. With its numbers used again the broker
+            # would take later records for it, and not write them.
+            is_certain = outcome.is_refusal_certain and not batch.may_be_written
+            is_certain = is_certain and self._may_give_numbers_away(batch)
+            self.fail_batch(batch, error, errors, is_refusal_certain=is_certain, now_ms=now_ms)
+        if outcome.needs_metadata:
+            self._metadata.request_update()
+        return outcome
+
+    def _may_give_numbers_away(self, batch: ProducerBatch) -> bool:
+        transactions = self._transactions
+        return transactions is None or transactions.sequences.may_give_numbers_away(batch)
+
+    def _can_retry(
+        self,
+        batch: ProducerBatch,
+        response: ProducePartitionResponse,
+        error: KafkaError,
+        now_ms: int,
+    ) -> bool:
+        if batch.has_reached_delivery_timeout(self._options.delivery_timeout_ms, now_ms):
+            return False
+        if self._transactions is None:
+            return isinstance(error, RetriableError)
+        if _has_lost_its_number(batch):
+            return False
+        return self._transactions.can_retry(response, error, batch)
+
+    def _can_split(self, batch: ProducerBatch) -> bool:
+        """Tell whether a batch has parts, and these a place among the numbers."""
+        if batch.record_count == 1 or batch.is_done or _has_lost_its_number(batch):
+            return False
+        # Its numbers may have been wiped, as an earlier batch failed: it fails with that one.
+        return self._transactions is None or self._transactions.sequences.is_in_flight(batch)
+
+    def _complete_batch(
+        self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
+    ) -> None:
+        if self._transactions is not None:
+            self._transactions.handle_completed_batch(batch, response)
+        is_mine = batch.complete(response.base_offset, response.log_append_time_ms)
+        self._let_go(batch, is_mine)
+        self._fail_what_was_renumbered_with(batch, now_ms)
+
+    def _let_go(self, batch: ProducerBatch, is_mine: bool) -> None:
+        """Free what a batch holds; `is_mine`: its records end now, else they had before."""
+        if not batch.is_in_flight:
+            self._accumulator.deallocate(batch)
+        if is_mine:
+            self._remove_from_in_flight(batch)
+            self._accumulator.complete_batch(batch)
+
+    def fail_batch(
+        self,
+        batch: ProducerBatch,
+        error: KafkaError,
+        errors: RecordErrors,
+        *,
+        is_refusal_certain: bool,
+        now_ms: int,
+    ) -> None:
+        """End a batch with errors and settle its sequence.
+
+        Args:
+            batch: which one.
+            error: of the batch as a whole: the transaction's error.
+            errors: of each record, by its index.
+            is_refusal_certain: whether the broker surely does not have it, so that its numbers may
+                be used again.
+            now_ms: the time.
+        """
+        is_mine = batch.complete_exceptionally(errors)
+        if is_mine:
+            self._metrics.count("record-error", batch.record_count, now_ms)
+            try:
+                self._settle_failed_sequence(batch, error, is_refusal_certain)
+            except KafkaError:
+                # An illegal transition; it has poisoned the manager, but the batch must still end.
+                _LOG.debug("the failure of %s met an illegal state", batch, exc_info=True)
+        self._let_go(batch, is_mine)
+        if is_mine and (batch.may_be_written or batch.is_in_flight):
+            self._fail_what_was_renumbered_with(batch, now_ms)
+        if isinstance(error, UnknownProducerIdError):
+            self._fail_what_lost_its_place(batch.topic_partition, now_ms)
+
+    def _settle_failed_sequence(
+        self, batch: ProducerBatch, error: KafkaError, is_refusal_certain: bool
+    ) -> None:
+        transactions = self._transactions
+        if transactions is None:
+            return
+        transactions.handle_failed_batch(batch, error, is_refusal_certain)
+        if batch.has_sequence and not is_refusal_certain:
+            transactions.sequences.mark_sequence_unresolved(batch)
+
+    def _reenqueue_batch(self, batch: ProducerBatch, error: KafkaError, now_ms: int) -> None:
+        batch.last_error = error
+        self._accumulator.reenqueue(batch, now_ms)
+        self._remove_from_in_flight(batch)
+        self._metrics.count("record-retry", batch.record_count, now_ms)
+
+    def _split_batch(self, batch: ProducerBatch, error: KafkaError, now_ms: int) -> None:
+        batch.last_error = error
+        sequences = None if self._transactions is None else self._transactions.sequences
+        if sequences is not None:
+            sequences.remove_in_flight_batch(batch)
+        for part in self._accumulator.split_and_reenqueue(batch):
+            if sequences is not None and part.has_sequence:
+                sequences.add_in_flight_batch(part)
+        self._remove_from_in_flight(batch)
+        self._accumulator.forget_split_batch(batch)
+        self._metrics.count("batch-split", 1, now_ms)
+
+    def _remove_from_in_flight(self, batch: ProducerBatch) -> None:
+        batches = self._in_flight.get(batch.topic_partition)
+        if batches is not None and batch in batches:
+            batches.remove(batch)
+            if not batches:
+                del self._in_flight[batch.topic_partition]
+
+    def abort_all(self, error: KafkaError) -> None:
+        """Abort every batch, waiting or on the wire; answers that still come only free memory."""
+        if self._accumulator.has_incomplete:
+            self._accumulator.abort_batches(error)
+            self._in_flight.clear()
+
+
+def _has_lost_its_number(batch: ProducerBatch) -> bool:
+    """Tell whether a batch was renumbered on the wire, and must not go out under the new number.
+
+    As in `ProduceSender.fail_what_must_keep_its_number`.
+    """
+    return batch.is_reset and (batch.may_be_written or batch.is_overtaken)
+
+
+def _what_is_known(batch: ProducerBatch) -> str:
+    """Say what became of a batch that has expired."""
+    if not batch.was_sent:
+        return "nothing was sent"
+    if batch.is_in_flight:
+        return "the broker has not answered yet, it may have the records"
+    # A late copy of an earlier attempt can still be written, whatever the last one was told.
+    not_written = "they were not written when it was last sent"
+    doubt = "the broker may have the records" if batch.may_be_written else not_written
+    return f"{doubt}; its last attempt ended with: {batch.last_error}"
+
+
+def _same_error(error: KafkaError) -> RecordErrors:
+    """Return what each record failed with: the same."""
+    return lambda _: error

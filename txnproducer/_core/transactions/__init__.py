@@ -1,0 +1,1 @@
+"""Transactions: their states, the requests to the coordinators, the verdicts on answers."""

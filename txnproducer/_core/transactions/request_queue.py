@@ -1,0 +1,61 @@
+"""The coordinator requests that wait, in the order in which they go.
+
+Owns: the order: by priority, and among equals by when each was first queued. Must not know: what
+the requests are.
+
+Rule: a request that is queued again keeps its place among its equals. So of two calls that commit
+offsets of one partition the older can't overtake the newer by being retried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from txnproducer._core.transactions.handler import TxnRequestHandler
+
+
+class TxnRequestQueue:
+    """A priority queue of requests."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, TxnRequestHandler]] = []
+        self._next_order = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, handler: TxnRequestHandler) -> None:
+        """Queue a request."""
+        if handler.order < 0:
+            handler.order = self._next_order
+            self._next_order += 1
+        heappush(self._heap, (handler.priority, handler.order, handler))
+
+    def peek(self) -> TxnRequestHandler | None:
+        """Return the request that goes next."""
+        return self._heap[0][2] if self._heap else None
+
+    def pop(self) -> TxnRequestHandler:
+        """Take the request that goes next out of the queue."""
+        return heappop(self._heap)[2]
+
+    def any(self, is_meant: Callable[[TxnRequestHandler], bool]) -> bool:
+        """Tell whether some request is meant."""
+        return any(is_meant(handler) for _, _, handler in self._heap)
+
+    def end(
+        self,
+        is_meant: Callable[[TxnRequestHandler], bool],
+        end: Callable[[TxnRequestHandler], None],
+    ) -> None:
+        """End all requests that are meant, in their order, and take them out of the queue.
+
+        In this order: if an exception comes in the middle, none is lost, and this can be repeated.
+        """
+        ended = sorted(entry for entry in self._heap if is_meant(entry[2]))
+        for _, _, handler in ended:
+            end(handler)
+        kept = [entry for entry in self._heap if entry not in ended]
+        heapify(kept)
+        self._heap = kept

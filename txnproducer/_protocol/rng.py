@@ -1,0 +1,21 @@
+"""A source of randomness, as the core, the wire and the broker model take it.
+
+Owns: the protocol. Must not know: what is drawn. The shell passes a `random.Random`; the simulator
+and the tests pass one with a seed.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Rng(Protocol):
+    """A source of randomness; a `random.Random`, seeded in the simulator and in tests."""
+
+    def random(self) -> float:
+        """Return a number from 0 to below 1."""
+        ...
+
+    def randrange(self, stop: int, /) -> int:
+        """Return an integer from 0 to below `stop`."""
+        ...

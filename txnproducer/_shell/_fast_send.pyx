@@ -1,0 +1,132 @@
+"""The usual `send`, compiled: the record is bytes, and its batch is open and has room.
+
+It has no twin in Python: `RecordWriter._send_any` does the same with every check, and is asked for
+whatever is not usual here. Owns: the checks of types, the clock, the lock around one append.
+Rules:
+* `send` becomes a method of the producer's own class, and no object of its own: one that was kept
+  keeps the producer, and one that is put in its place on the class is the one that is called.
+"""
+
+cimport cython
+
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+from txnproducer._core.append.fast_append cimport UsualRecords
+from txnproducer._sync._core_lock cimport Lock, Turnstile
+
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text) noexcept
+
+cdef long long MAX_STAMP_MS = 1 << 62
+
+
+cdef bint is_bytes_or_none(object data) noexcept:
+    return data is None or type(data) is bytes
+
+
+cdef tuple to_headers(object headers):
+    """Return headers as a tuple, or None if they need a closer look."""
+    cdef tuple checked
+    if type(headers) is not list and type(headers) is not tuple:
+        return None
+    # First: a list may be changed by another thread while it is looked at.
+    checked = tuple(headers)
+    for header in checked:
+        if type(header) is not tuple or len(<tuple>header) != 2:
+            return None
+        name = (<tuple>header)[0]
+        # A name that is not ASCII may have no encoding at all.
+        if type(name) is not str or not PyUnicode_IS_ASCII(name):
+            return None
+        if not is_bytes_or_none((<tuple>header)[1]):
+            return None
+    return checked
+
+
+cdef bint is_count(object number) noexcept:
+    return type(number) is int and number >= 0
+
+
+# Without a step of the collector's that would take the lock from who still sends by it.
+@cython.no_gc_clear
+cdef class UsualSender:
+    """What a writer of records is made from, for the sake of `send`.
+
+    All that is not usual goes to the writer's `_send_any`, by position.
+    """
+
+    cdef UsualRecords _records
+    cdef Lock _lock
+    cdef Turnstile _turnstile
+    cdef bint _is_quick
+
+    def _be_quick(
+        self,
+        UsualRecords records not None,
+        Lock lock not None,
+        Turnstile turnstile not None,
+    ):
+        """Take usual records from now on.
+
+        Args:
+            records: of the producer's core.
+            lock: guards the core.
+            turnstile: where the loop's thread is given way.
+        """
+        self._records = records
+        self._lock = lock
+        self._turnstile = turnstile
+        self._is_quick = True
+
+    def _be_slow(self):
+        """Hand on every record from now on."""
+        self._is_quick = False
+
+    cdef object _try_send(
+        self, topic, value, key, headers, partition, timestamp_ms, on_delivery
+    ):
+        """Return the record's future, or None if nothing was done."""
+        cdef timespec now
+        cdef long long stamp_ms
+        cdef tuple checked = () if headers is None else to_headers(headers)
+        if not self._is_quick or type(topic) is not str or checked is None:
+            return None
+        if not is_bytes_or_none(value) or not is_bytes_or_none(key):
+            return None
+        if partition is not None and not is_count(partition):
+            return None
+        if timestamp_ms is None:
+            clock_gettime(CLOCK_REALTIME, &now)
+            stamp_ms = now.tv_sec * 1000 + now.tv_nsec // 1000000
+        elif is_count(timestamp_ms) and timestamp_ms < MAX_STAMP_MS:
+            stamp_ms = timestamp_ms
+        else:
+            return None
+        if self._turnstile.is_wanted():
+            self._turnstile.sleep()
+        self._lock.take()
+        try:
+            return self._records.try_append(
+                topic, value, key, checked, partition, stamp_ms, on_delivery
+            )
+        finally:
+            self._lock.give()
+
+
+# Not a method in the class above: of those Cython does not check what they are called with.
+def send(
+    UsualSender self not None,
+    topic,
+    value=None,
+    key=None,
+    headers=None,
+    partition=None,
+    timestamp_ms=None,
+    on_delivery=None,
+):
+    """Write a record: see `RecordWriter.send`, whose place this takes."""
+    future = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+    if future is not None:
+        return future
+    return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)

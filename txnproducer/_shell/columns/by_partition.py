@@ -1,0 +1,101 @@
+"""Which partition each row of a block goes to, and in what order the rows are sent.
+
+Owns: the sorting of a block's rows into runs, one for each partition. Must not know: columns, or
+how a run is sent; what becomes of a transaction if it is not.
+Rules:
+* A partition has one run, in the order of the rows, so that its records lie as `send` in a loop
+  would have laid them. That is why rows that may go anywhere get their partition here if they lie
+  among others: sent apart, they would come before or behind rows of the partition they end up in.
+* A block in which all rows may go anywhere is one run, and the choice is made batch by batch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from txnproducer._core.append.row_appender import RowRun
+from txnproducer._core.append.row_placer import Span, merged
+from txnproducer._core.producer_core import ProducerCore
+from txnproducer._protocol.messages import PartitionMetadata
+from txnproducer._record.rows import NO_PARTITION
+from txnproducer._shell.columns.blocks import Block
+from txnproducer._shell.io_thread import IoThread
+
+__all__ = ["PartitionsFor", "RowSorter"]
+
+PartitionsFor: TypeAlias = Callable[[str], Sequence[PartitionMetadata]]
+_PARTITION: Final = 0
+
+
+class RowSorter:
+    """Sort blocks of rows by partition.
+
+    Args:
+        core: chooses for rows that may go anywhere.
+        io: has its lock.
+        is_ignoring_keys: whether keys choose no partition.
+    """
+
+    def __init__(self, core: ProducerCore, io: IoThread, *, is_ignoring_keys: bool) -> None:
+        self._core = core
+        self._io = io
+        self._is_ignoring_keys = is_ignoring_keys
+
+    def runs(
+        self, topic: str, block: Block, transaction: int, partitions_for: PartitionsFor
+    ) -> deque[RowRun]:
+        """Return a block's rows by partition.
+
+        Args:
+            topic: where to.
+            block: of rows.
+            transaction: the core's number of the one that they belong to.
+            partitions_for: the partitions of a topic; asks the cluster if it must.
+        """
+        rows = block.rows
+        if block.partition is not None:
+            return deque([RowRun(rows, None, block.partition, transaction, 0, rows.count)])
+        are_keys_counted = block.has_keys and not self._is_ignoring_keys
+        if block.partitions is None and not are_keys_counted:
+            return deque([RowRun(rows, None, None, transaction, 0, rows.count)])
+        partition_count = len(partitions_for(topic)) if are_keys_counted else 0
+        order, spans = rows.by_partition(block.partitions, partition_count)
+        if len(spans) > 1 and spans[0][_PARTITION] == NO_PARTITION:
+            placed = self._placed(topic, block, order, spans[0], partitions_for)
+            order, spans = merged(order, [*spans[1:], *placed])
+        return deque(
+            RowRun(
+                rows, order, None if number == NO_PARTITION else number, transaction, start, stop
+            )
+            for number, start, stop in spans
+        )
+
+    def _placed(
+        self,
+        topic: str,
+        block: Block,
+        order: array[int],
+        span: Span,
+        partitions_for: PartitionsFor,
+    ) -> list[Span]:
+        """Choose partitions for rows that may go anywhere, for a batch of them at a time."""
+        placer = self._core.row_placer
+        _, start, stop = span
+        placed: list[Span] = []
+        while start < stop:
+            with self._io.lock:
+                choice = placer.choose(topic, is_first=not placed)
+            if choice is None:
+                partitions_for(topic)
+                continue
+            partition, room_bytes = choice
+            # Rows are measured without the lock.
+            next_start, size_bytes = block.rows.reach(order, start, stop, room_bytes)
+            placed.append((partition, start, next_start))
+            start = next_start
+            with self._io.lock:
+                placer.note(topic, size_bytes)
+        return placed

@@ -1,0 +1,231 @@
+"""Columns of whole numbers: where rows go, and of what time they are.
+
+Owns: what is made of lists and of the arrays of NumPy, Arrow and pandas, as partitions and as
+timestamps, and what of them is refused. Must not know: rows, keys and values.
+Rules:
+* Every refusal names the column, the row where it can, and the way out.
+* What is missing (None, null, NA) lets us choose; a number that does not fit is never changed into
+  another one.
+* Neither NumPy nor pyarrow is imported for a caller who has not.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from operator import index as as_int
+from typing import Any, Final
+
+from txnproducer._record.format import MAX_INT64
+from txnproducer._record.rows import MAX_PARTITIONS, NO_PARTITION
+from txnproducer._shell.columns.arrow import is_arrow
+
+__all__ = ["known_partition", "partition_column", "timestamp_column"]
+
+_PARTITION: Final = "partition"
+_TIMESTAMP: Final = "timestamp"
+# Units of NumPy's times of which there are more than one in a millisecond.
+_FINE_UNITS: Final = ("us", "ns", "ps", "fs", "as")
+# How many of a unit of Arrow's are a second.
+_IN_A_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def partition_column(column: Any) -> tuple[array[int], int]:
+    """Return the partition of each row, `NO_PARTITION` where none is named, and the highest one.
+
+    Raises:
+        TypeError, ValueError: the column does not fit.
+    """
+    if is_arrow(column):
+        return _arrow_partitions(column)
+    numbers = _integers("partitions", column, NO_PARTITION, _PARTITION)
+    highest = max(numbers, default=NO_PARTITION)
+    if highest != NO_PARTITION:
+        known_partition(highest)
+    return array("i", numbers), highest
+
+
+def known_partition(partition: int) -> int:
+    """Return a partition that a topic can have.
+
+    Raises:
+        ValueError: no topic has so many.
+    """
+    if not 0 <= partition < MAX_PARTITIONS:
+        raise ValueError(f"there is no partition {partition}")
+    return partition
+
+
+def timestamp_column(column: Any, now_ms: int) -> array[int] | int:
+    """Return the timestamp of each row, or the one for all.
+
+    Raises:
+        TypeError, ValueError: the column does not fit.
+    """
+    if type(column) is int:
+        return _known_timestamp(column)
+    numbers = _integers("timestamps_ms", column, now_ms, _TIMESTAMP)
+    _known_timestamp(max(numbers, default=0))
+    return numbers
+
+
+def _known_timestamp(timestamp_ms: int) -> int:
+    if timestamp_ms < 0:
+        raise ValueError(f"timestamps_ms must not be negative: {timestamp_ms}")
+    if timestamp_ms >= MAX_INT64:
+        raise ValueError(f"timestamps_ms must be milliseconds since the epoch, not {timestamp_ms}")
+    return timestamp_ms
+
+
+def _integers(name: str, column: Any, missing: int, what: str) -> array[int]:
+    """Return a column of numbers, with another one for what is missing."""
+    if is_arrow(column):
+        return _as_array("q", _arrow_integers(name, column, missing, what))
+    if hasattr(column, "__array__"):
+        column = _numpy_or_list(column)
+    if hasattr(column, "dtype"):
+        numbers = _numpy_integers(name, column, what)
+        if min(numbers, default=0) < 0:
+            raise ValueError(f"{name} must not be negative: {min(numbers)}")
+        return numbers
+    plain = _plain_integers(column)
+    if plain is not None:
+        return plain
+    check = _number(name, what)
+    return array("q", [missing if n is None else check(i, n) for i, n in enumerate(column)])
+
+
+def _plain_integers(column: Any) -> array[int] | None:
+    """Return a list of nothing but good numbers, which need not be looked at one by one."""
+    if type(column) not in (list, tuple) or set(map(type, column)) != {int}:
+        return None
+    try:
+        numbers = array("q", column)
+    except OverflowError:
+        return None
+    return numbers if min(numbers) >= 0 else None
+
+
+def _number(name: str, what: str) -> Callable[[int, Any], int]:
+    def check(index: int, number: Any) -> int:
+        try:
+            if isinstance(number, bool):
+                raise TypeError
+            number = as_int(number)  # NumPy's whole numbers, say, which are no int
+        except TypeError:
+            raise TypeError(
+                f"{name}[{index}] must be an int or None, not {type(number).__name__}"
+            ) from None
+        if not 0 <= number < 1 << 63:
+            raise ValueError(f"{name}[{index}] is no {what}: {number} (None lets us choose)")
+        return int(number)
+
+    return check
+
+
+# --- Arrow --------------------------------------------------------------------------------------
+
+
+def _arrow_partitions(column: Any) -> tuple[array[int], int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers = _arrow_integers("partitions", column, NO_PARTITION, _PARTITION)
+    highest = pc.max(numbers).as_py()
+    if highest is None:
+        highest = NO_PARTITION  # there are no rows
+    if highest != NO_PARTITION:
+        known_partition(highest)
+    return _as_array("i", numbers.cast(pa.int32())), highest
+
+
+def _as_array(kind: str, column: Any) -> array[int]:
+    numbers = array(kind)
+    for chunk in getattr(column, "chunks", (column,)):
+        numbers.frombytes(memoryview(chunk.to_numpy()).cast("B"))
+    return numbers
+
+
+def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
+    """Return a column as Arrow's int64, with another number for what is missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds = pa.types
+    if kinds.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        if what == _TIMESTAMP and kinds.is_timestamp(column.type):
+            # Here, since what is cut off would make a moment before the epoch the epoch itself.
+            in_a_second = _IN_A_SECOND[column.type.unit]
+            _refuse_negative(name, column.cast(pa.int64()), in_a_second)
+            # Of a fine unit a part is cut off; of a coarse one there may be too many milliseconds.
+            is_exact = column.type.unit == "s"
+            column = column.cast(pa.timestamp("ms", column.type.tz), safe=is_exact)
+        elif not (kinds.is_integer(column.type) or kinds.is_null(column.type)):
+            raise TypeError(
+                f"{name} must be integers in Arrow, not {column.type}: cast the column"
+            )
+        column = column.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{name} has a number that is too large: {error}") from None
+    _refuse_negative(name, column)
+    return pc.fill_null(column, missing)
+
+
+def _refuse_negative(name: str, column: Any, in_a_second: int = 1_000) -> None:
+    """Refuse an Arrow column with a number below zero; times are told in milliseconds."""
+    import pyarrow.compute as pc
+
+    lowest = pc.min(column).as_py()
+    if lowest is not None and lowest < 0:
+        lowest = lowest * 1_000 // in_a_second
+        raise ValueError(f"{name} must not be negative: {lowest} (null lets us choose)")
+
+
+# --- NumPy, and what can be made NumPy's --------------------------------------------------------
+
+
+def _numpy_or_list(column: Any) -> Any:
+    """Return a column as an array of NumPy's; as a list if it may have something missing."""
+    if hasattr(column, "filled"):
+        return column.tolist()  # NumPy's masked array: None where it is masked
+    if not hasattr(column, "to_numpy"):
+        column = column.__array__()
+    # pandas', or of a library that does as pandas does.
+    elif getattr(column.dtype, "kind", None) == "M":
+        # The same moment in UTC; of a dtype that reads `datetime64[ns, Europe/Berlin]`, say.
+        unit = str(column.dtype).partition("[")[2][:2].strip(",]")
+        column = column.to_numpy(dtype=f"datetime64[{unit}]")
+    elif hasattr(column.dtype, "na_value"):
+        column = column.to_numpy(dtype=object, na_value=None)
+    else:
+        column = column.to_numpy()
+    return column.tolist() if column.dtype.kind == "O" else column
+
+
+def _numpy_integers(name: str, column: Any, what: str) -> array[int]:
+    if column.ndim == 1 and what == _TIMESTAMP and column.dtype.kind == "M":
+        column = _numpy_milliseconds(name, column)
+    elif column.ndim != 1 or column.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be a NumPy array of integers, not of {column.dtype}")
+    elif column.dtype.kind == "u" and (column > MAX_INT64).any():
+        raise ValueError(f"{name} has a number that is too large: {column.max()}")
+    numbers = array("q")
+    numbers.frombytes(column.astype("int64").tobytes())
+    return numbers
+
+
+def _numpy_milliseconds(name: str, column: Any) -> Any:
+    if (column != column).any():  # which is so of nothing but NaT
+        raise ValueError(f"{name} has NaT: fill it, or pass a list with None for now")
+    unit = column.dtype.str.partition("[")[2].lstrip("0123456789").rstrip("]")
+    try:
+        stamps = column.astype("datetime64[ms]")
+        # NumPy before 2.5 wraps around in silence.
+        is_whole = unit in _FINE_UNITS or (stamps.astype(column.dtype) == column).all()
+    except OverflowError:
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{name} has a time that is too many milliseconds since the epoch")
+    return stamps

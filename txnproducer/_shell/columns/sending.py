@@ -1,0 +1,247 @@
+"""Send many records by one call: columns in, one future out.
+
+Owns: the order of the work, the waits for memory and metadata, what becomes of a transaction that
+has got only a part of the rows. Must not know: what columns are made of, or how a batch is filled.
+Rules:
+* Nothing is half sent without an error: what was taken before one is part of a transaction that
+  can only be aborted.
+* The core's lock is held for one batch's rows at a time, so that the I/O thread sends while the
+  next ones are encoded.
+* Each wait is bounded by `max_block_ms`, beginning anew whenever rows were taken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar, cast
+
+from txnproducer._core.append.row_appender import RowRun
+from txnproducer._core.batches.batch_future import FutureBatchMetadata, RowsTaken
+from txnproducer._core.batches.results import FutureRecordMetadata
+from txnproducer._core.producer_core import AppendBlocked, ProducerCore
+from txnproducer._record.rows import NO_PARTITION
+from txnproducer._shell import refusals
+from txnproducer._shell.columns.blocks import Block
+from txnproducer._shell.columns.by_partition import PartitionsFor, RowSorter
+from txnproducer._shell.io_thread import IoThread, WaitInCallbackError, monotonic_ms
+from txnproducer._shell.waiting import wait_for_brokers
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import (
+    IllegalStateError,
+    KafkaError,
+    RecordTooLargeError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+)
+
+__all__ = ["RowSender"]
+
+_Done = TypeVar("_Done")
+_Outcome: TypeAlias = _Done | AppendBlocked | FutureRecordMetadata
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of `send`.
+
+    Attributes:
+        topic: where to.
+        future: knows the rows that were taken.
+        is_in_doubt: whether others may have been: an interrupt can come before it is told.
+        blocked: what the step under way waits for; None for nothing.
+    """
+
+    topic: str
+    future: FutureBatchMetadata
+    is_in_doubt: bool = False
+    blocked: AppendBlocked | None = None
+
+
+class RowSender:
+    """Send blocks of rows.
+
+    Args:
+        core: takes the rows.
+        io: has the lock, and waits.
+        config: the settings.
+    """
+
+    def __init__(self, core: ProducerCore, io: IoThread, config: ProducerConfig) -> None:
+        self._core = core
+        self._io = io
+        self._max_block_ms = config.max_block_ms
+        self._sorter = RowSorter(core, io, is_ignoring_keys=config.partitioner_ignore_keys)
+        self._size_limits = {
+            "max_request_size": config.max_request_size,
+            "buffer_memory": config.buffer_memory,
+        }
+
+    def send(
+        self, topic: str, blocks: Sequence[Block], partitions_for: PartitionsFor
+    ) -> FutureBatchMetadata:
+        """Send rows: see `TransactionalProducer.send_batch`.
+
+        Args:
+            topic: where to.
+            blocks: of rows.
+            partitions_for: the partitions of a topic; asks the cluster if it must.
+        """
+        self._check_sizes(blocks)
+        future = FutureBatchMetadata(topic, sum(block.rows.count for block in blocks), self._io)
+        with self._io.lock:
+            transaction = self._core.transaction_number
+        call = _Call(topic, future)
+        first_row = 0
+        try:
+            self._check_places(call, blocks)
+            for block in blocks:
+                runs = self._sorter.runs(topic, block, transaction, partitions_for)
+                self._send_runs(call, runs, first_row)
+                first_row += block.rows.count
+        except BaseException as error:
+            self._fail_transaction(call, error)
+            raise
+        return future
+
+    def _check_places(self, call: _Call, blocks: Sequence[Block]) -> None:
+        """Refuse what can be refused before any row is sent."""
+        if not blocks:
+            with self._io.lock:
+                self._core.check_can_append()
+        elif blocks[0].highest_partition != NO_PARTITION:
+            self._check_partition(call, blocks[0].highest_partition)
+
+    def _check_sizes(self, blocks: Sequence[Block]) -> None:
+        first_row = 0
+        for block in blocks:
+            row, size = block.rows.largest()
+            for name, limit in self._size_limits.items():
+                if size > limit:
+                    raise RecordTooLargeError(
+                        f"row {first_row + row} is {size} bytes when serialized, more than"
+                        f" {name}={limit}; no row was sent. Make it smaller, or raise the limit"
+                    )
+            first_row += block.rows.count
+
+    def _send_runs(self, call: _Call, runs: deque[RowRun], first_row: int) -> None:
+        # Each partition in its turn, a batch at a time, so that all of them are sent at once.
+        while runs:
+            run = runs.popleft()
+            call.future.add(self._append(call, run), run.order, first_row)
+            call.is_in_doubt = False
+            if run.next < run.stop:
+                runs.append(run)
+            self._io.turnstile.give_way()
+
+    def _append(self, call: _Call, run: RowRun) -> RowsTaken:
+        """Append what one batch takes of a run, waiting for it up to `max_block_ms`."""
+        rows, first = self._core.rows, run.next
+
+        def append(now_ms: int, blocked: AppendBlocked | None) -> _Outcome[RowsTaken]:
+            call.is_in_doubt = True
+            outcome = rows.append(call.topic, run, now_ms, blocked)
+            call.is_in_doubt = isinstance(outcome, RowsTaken)
+            return outcome
+
+        try:
+            return self._repeat(call, run.partition, append)
+        except IllegalStateError:
+            call.is_in_doubt = run.next != first  # it came before any was taken, if none was
+            raise
+
+    def _check_partition(self, call: _Call, partition: int) -> None:
+        """Refuse a partition that there is not, before any row is sent, as `send` would."""
+        core = self._core
+
+        def check(now_ms: int, blocked: AppendBlocked | None) -> _Outcome[None]:
+            return core.check_partition(call.topic, partition, now_ms, blocked)
+
+        self._repeat(call, partition, check)
+
+    def _repeat(
+        self,
+        call: _Call,
+        partition: int | None,
+        step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
+    ) -> _Done:
+        """Take a step until it is done, waiting for what it needs up to `max_block_ms`."""
+        core = self._core
+        try:
+            # No loop here: from 3.12 on a jump back may lie outside the handler of its `try`.
+            return self._wait_and_repeat(call, partition, step)
+        except BaseException:
+            # Refused, or interrupted: leave the queue for memory, where nobody else is served
+            # before the first.
+            with self._io.lock:
+                if call.blocked is not None:
+                    core.give_up_append(call.blocked)
+                core.give_up_unclaimed()
+                core.finish_interrupted_call()
+                self._io.poke()
+                self._io.notify()
+            raise
+
+    def _wait_and_repeat(
+        self,
+        call: _Call,
+        partition: int | None,
+        step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
+    ) -> _Done:
+        core, began_ms = self._core, monotonic_ms()
+        while True:
+            blocked = call.blocked
+            has_waited_in_vain = blocked is not None and not self._wait(blocked, began_ms)
+            outcome: _Outcome[_Done]
+            with self._io.lock:
+                now_ms = monotonic_ms()
+                if blocked is not None and has_waited_in_vain:
+                    outcome = core.time_out_append(
+                        blocked, call.topic, partition, None, now_ms - began_ms, now_ms
+                    )
+                else:
+                    outcome = step(now_ms, blocked)
+                call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
+                self._wake()
+            if isinstance(outcome, FutureRecordMetadata):
+                raise outcome.error or KafkaError("a row failed without an error")
+            if call.blocked is None:
+                return cast("_Done", outcome)
+
+    def _wait(self, blocked: AppendBlocked, began_ms: int) -> bool:
+        """Wait until it is worth trying again; return whether it is, or there is time left."""
+        deadline_ms = began_ms + self._max_block_ms
+        left_s = max(0, deadline_ms - monotonic_ms()) / 1000
+        core = self._core
+        can_proceed = wait_for_brokers(
+            self._io, core, lambda: core.append_can_proceed(blocked), left_s
+        )
+        return can_proceed or monotonic_ms() < deadline_ms
+
+    def _wake(self) -> None:
+        if self._core.needs_wakeup:
+            self._io.poke()
+            self._core.needs_wakeup = False
+
+    def _fail_transaction(self, call: _Call, error: BaseException) -> None:
+        """Let the open transaction end in no other way than by an abort."""
+        if isinstance(error, TransactionAbortedError):
+            return  # the one that may be open now has nothing to do with these rows
+        taken_count = call.future.taken_count
+        if isinstance(error, WaitInCallbackError):
+            error = refusals.lost_in_callback(call.topic)
+        if isinstance(error, IllegalStateError) and not taken_count and not call.is_in_doubt:
+            return  # the caller's mistake; a commit that is under way must not suffer by it
+        cause = error if isinstance(error, KafkaError) else None
+        if cause is None:
+            if not taken_count and not call.is_in_doubt:
+                return  # interrupted before anything was done
+            cause = TransactionAbortableError(
+                f"{taken_count} of {len(call.future)} rows were sent to {call.topic!r} when the"
+                f" call was interrupted ({type(error).__name__}): abort, and send all of them"
+                " again"
+            )
+        with self._io.lock:
+            self._core.fail_transaction(cause)
+            self._wake()

@@ -1,0 +1,89 @@
+"""Know the producers of this process, for the two moments nobody calls them: a fork, and the end.
+
+Why it exists: a child process inherits a producer whose thread and sockets stay with the parent,
+and a process that ends inherits nothing at all. Both are better told than found out.
+Owns: the register of open producers, the hooks of the interpreter.
+Must not know: what a producer does beyond the calls below.
+Rules: a producer is registered weakly until its thread has ended, and the hooks never raise. At
+exit all producers begin to close before one is waited for, and one deadline holds for all of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Callable
+from typing import Protocol
+from weakref import ref
+
+from txnproducer._shell.io_thread import monotonic_ms
+
+__all__ = ["AT_EXIT_TIMEOUT_S", "forget", "remember"]
+
+_LOG = logging.getLogger(__name__)
+
+AT_EXIT_TIMEOUT_S = 5.0
+
+
+class LiveProducer(Protocol):
+    """A producer, as these hooks see it."""
+
+    def initiate_close(self) -> None:
+        """Begin to close it, without waiting."""
+        ...
+
+    def close_by(self, deadline_ms: int) -> None:
+        """Close it before a time of the I/O thread's clock."""
+        ...
+
+    def disown(self) -> None:
+        """Learn that this process is a fork, and not the one it was made in. Takes no lock."""
+        ...
+
+
+# By their ids. Not a WeakSet: that cannot be looked at while other threads open producers.
+_live: dict[int, ref[LiveProducer]] = {}
+
+
+def remember(producer: LiveProducer) -> None:
+    """Register a producer that was opened."""
+    key = id(producer)
+    _live[key] = ref(producer, lambda _: _live.pop(key, None))
+
+
+def forget(producer: LiveProducer) -> None:
+    """Drop a producer whose thread has ended."""
+    _live.pop(id(producer), None)
+
+
+def _all() -> list[LiveProducer]:
+    return [producer for each in list(_live.values()) if (producer := each()) is not None]
+
+
+def _close_all() -> None:
+    """Close what the program left open: an open transaction is aborted, not left to time out."""
+    producers = _all()
+    for producer in producers:
+        _try(producer.initiate_close)
+    deadline_ms = monotonic_ms() + round(AT_EXIT_TIMEOUT_S * 1000)
+    for producer in producers:
+        _try(producer.close_by, deadline_ms)
+
+
+def _try(step: Callable[..., None], *arguments: int) -> None:
+    try:
+        step(*arguments)
+    except Exception:  # noqa: BLE001 - the others have to be closed as well
+        _LOG.exception("could not close a producer at exit")
+
+
+def _disown_all() -> None:
+    for producer in _all():
+        producer.disown()
+    _live.clear()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)

@@ -1,0 +1,37 @@
+"""Wait for something that needs a broker, but not for brokers whose hosts do not exist.
+
+Owns: that one wait. Must not know: what is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txnproducer._core.producer_core import ProducerCore
+from txnproducer._shell.io_thread import IoThread
+
+__all__ = ["wait_for_brokers"]
+
+
+def wait_for_brokers(
+    io: IoThread, core: ProducerCore, is_done: Callable[[], bool], timeout_s: float
+) -> bool:
+    """Block until `is_done()` or the time-out; return whether it is done.
+
+    Args:
+        io: the producer's loop.
+        core: the producer's core.
+        is_done: cheap; called with the lock held.
+        timeout_s: in seconds.
+
+    Raises:
+        InvalidConfigurationError: no host of `bootstrap_servers` exists.
+    """
+    tries = core.failed_tries
+    io.wait_until(lambda: is_done() or tries.has_no_host, timeout_s)
+    with io.lock:
+        if is_done():
+            return True
+        if tries.has_no_host:
+            raise tries.no_host_error()
+    return False

@@ -1,0 +1,502 @@
+"""The errors of this package: a tree that tells the caller what to do.
+
+Why it exists: a transactional producer fails in few ways that matter. Call again, abort, make a
+new producer, change something first, or find out what happened: the parent class says it in
+general (KIP-1050), and `error.recovery` for this very failure.
+
+    KafkaError                                code, recovery; direct children: see the message
+    |-- RetriableError                        "resume": retried inside; outside mostly a cause
+    |   |-- KafkaTimeoutError(TimeoutError)   raised by blocking calls: call again to go on
+    |   |   `-- BufferExhaustedError
+    |   |-- DisconnectError                   (ours: UnknownHostError)
+    |   |-- ConcurrentTransactionsError  CoordinatorLoadInProgressError
+    |   |-- NotEnoughReplicasError  NotEnoughReplicasAfterAppendError  CorruptRecordError ...
+    |   `-- RefreshRetriableError             after a look-up
+    |       |-- CoordinatorNotAvailableError  NotCoordinatorError
+    |       `-- InvalidMetadataError          NotLeaderOrFollowerError  NetworkError ...
+    |-- TransactionAbortableError             "abort": abort_transaction(), then go on
+    |-- ApplicationRecoverableError           "restart": close(), make a new producer
+    |   `-- ProducerFencedError  InvalidProducerEpochError  InvalidPidMappingError
+    |       FencedInstanceIdError  UnknownMemberIdError  IllegalGenerationError
+    |-- InvalidConfigurationError             "fix": change the configuration or the rights
+    |   |-- AuthenticationError               SaslAuthenticationError  SslAuthenticationError ...
+    |   |-- AuthorizationError                Topic-, Group-, Cluster-, TransactionalId-
+    |   |-- UnsupportedVersionError  UnsupportedForMessageFormatError  InvalidTopicError
+    |   |-- RecordBatchTooLargeError ...
+    |   `-- UnknownConfigError                (ours) a setting of this name does not exist
+    |-- OutOfOrderSequenceError
+    |   `-- UnknownProducerIdError
+    |-- RecordTooLargeError  InvalidRecordError  SerializationError  TransactionAbortedError
+    |-- InvalidTxnStateError  CommitFailedError  UnknownServerError ...
+    |-- CommitOutcomeUnknownError             (ours) "unknown": committed or not, nobody knows
+    |-- ForkedProducerError                   (ours) "restart": make the producer in the child
+    `-- IllegalStateError(RuntimeError)       (ours) the caller's mistake; nothing changed
+
+Owns: the classes, their messages, the default of `recovery`; look-up by a broker's code.
+Must not know: a producer's state. The kind of a class is a default; since one code can mean two
+things (INVALID_PRODUCER_EPOCH asks for an abort after Produce, and means fenced in an answer of
+a coordinator), the producer sets `recovery` on the errors it raises.
+Rules: parents as in the Java client 4.3; its `XException` is `XError` here. Classes of codes that
+a producer hardly meets are in `rare`, and can be imported from here like the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .codes import ErrorCode as ErrorCode
+from .kinds import (
+    ApplicationRecoverableError as ApplicationRecoverableError,
+)
+from .kinds import (
+    InvalidConfigurationError as InvalidConfigurationError,
+)
+from .kinds import (
+    InvalidMetadataError as InvalidMetadataError,
+)
+from .kinds import (
+    KafkaError as KafkaError,
+)
+from .kinds import (
+    Recovery as Recovery,
+)
+from .kinds import (
+    RefreshRetriableError as RefreshRetriableError,
+)
+from .kinds import (
+    RetriableError as RetriableError,
+)
+from .kinds import (
+    TransactionAbortableError as TransactionAbortableError,
+)
+from .kinds import (
+    UnknownServerError as UnknownServerError,
+)
+from .kinds import (
+    class_for_code as class_for_code,
+)
+from .kinds import (
+    error_for_code as error_for_code,
+)
+from .rare import *  # noqa: F403
+
+# --- retriable ---------------------------------------------------------------------------------
+
+
+class KafkaTimeoutError(RetriableError, TimeoutError, code=ErrorCode.REQUEST_TIMED_OUT):
+    """The operation did not finish in time.
+
+    From a blocking call: the operation goes on in the background. Call the same method again to
+    wait for it once more, or close the producer; other calls are refused until then.
+    """
+
+
+class BufferExhaustedError(KafkaTimeoutError):
+    """The buffer memory stayed full for the whole of `max_block_ms`.
+
+    Send slower, or raise `buffer_memory`; a broker that cannot keep up shows itself like this.
+    """
+
+
+class DisconnectError(RetriableError):
+    """The connection was lost before the answer came.
+
+    The producer connects and asks again; the request may have been carried out or not.
+    """
+
+
+class UnknownHostError(DisconnectError):
+    """The name service knows no host of this name; check `bootstrap_servers`."""
+
+
+class CorruptRecordError(RetriableError, code=ErrorCode.CORRUPT_MESSAGE):
+    """The batch failed its checksum or is otherwise damaged.
+
+    Sent again by the producer. If it persists, suspect the network or the broker's disks; a
+    compacted topic also answers so to a record without a key.
+    """
+
+
+class CoordinatorLoadInProgressError(RetriableError, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+    """The coordinator is still reading its log after a move; wait, it is retried."""
+
+
+class NotEnoughReplicasError(RetriableError, code=ErrorCode.NOT_ENOUGH_REPLICAS):
+    """Fewer replicas are in sync than `min.insync.replicas` asks; nothing was written.
+
+    Retried until `delivery_timeout_ms`. Bring brokers back, or lower the topic's minimum.
+    """
+
+
+class NotEnoughReplicasAfterAppendError(
+    RetriableError, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+):
+    """The record was written, but to fewer replicas than `min.insync.replicas` asks.
+
+    Retried under the same sequence number, so that it is not doubled.
+    """
+
+
+class ConcurrentTransactionsError(RetriableError, code=ErrorCode.CONCURRENT_TRANSACTIONS):
+    """The transactional id's previous transaction is still being completed; it is retried.
+
+    It passes by itself in milliseconds, or with the broker's time-out of a transaction that a
+    crashed producer left open.
+    """
+
+
+class CoordinatorNotAvailableError(
+    RefreshRetriableError, code=ErrorCode.COORDINATOR_NOT_AVAILABLE
+):
+    """No coordinator answers for the transactional id or group; it is looked up again.
+
+    If it stays so, the internal topic (`__transaction_state`, `__consumer_offsets`) could not be
+    created: its replication factor may be above the number of brokers.
+    """
+
+
+class NotCoordinatorError(RefreshRetriableError, code=ErrorCode.NOT_COORDINATOR):
+    """The coordinator has moved to another broker; it is looked up again."""
+
+
+class NetworkError(InvalidMetadataError, code=ErrorCode.NETWORK_EXCEPTION):
+    """The connection was lost before the broker answered; it may have carried the request out."""
+
+
+class UnknownTopicOrPartitionError(
+    InvalidMetadataError, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+):
+    """The broker does not host this topic or partition.
+
+    Create the topic, check its spelling and the partition's number; it also passes by itself
+    right after a topic was created or moved. Without the right to Describe it looks the same.
+    """
+
+
+class LeaderNotAvailableError(InvalidMetadataError, code=ErrorCode.LEADER_NOT_AVAILABLE):
+    """The partition has no leader now; it is retried while one is elected."""
+
+
+class NotLeaderOrFollowerError(InvalidMetadataError, code=ErrorCode.NOT_LEADER_OR_FOLLOWER):
+    """The partition has moved to another broker; the producer finds it and sends again."""
+
+
+class KafkaStorageError(InvalidMetadataError, code=ErrorCode.KAFKA_STORAGE_ERROR):
+    """The leader's disk failed; the producer waits for another leader. See the broker's log."""
+
+
+# --- the application can recover with a new producer -------------------------------------------
+
+
+class ClaimRefusedError(ApplicationRecoverableError):
+    """Another process may have the claim of a shared transaction that this one was to take.
+
+    Nothing was written by this one. The holder of the lease aborts, leases anew, and starts all
+    participants again.
+    """
+
+
+class ProducerFencedError(ApplicationRecoverableError, code=ErrorCode.PRODUCER_FENCED):
+    """A newer producer, or a delayed request of this one, fenced it; or its transaction timed out.
+
+    If another process took over on purpose, stop. If not, look for two programs with one
+    `transactional_id`, or raise `transaction_timeout_ms`; then make a new producer.
+    """
+
+
+class InvalidProducerEpochError(
+    ApplicationRecoverableError, code=ErrorCode.INVALID_PRODUCER_EPOCH
+):
+    """The producer's epoch is an old one.
+
+    After a produce request abort the transaction and go on (`recovery` is "abort"); otherwise the
+    producer is fenced: close it and make a new one.
+    """
+
+
+class InvalidPidMappingError(
+    ApplicationRecoverableError, code=ErrorCode.INVALID_PRODUCER_ID_MAPPING
+):
+    """The coordinator knows the transactional id under another producer id, or not any more.
+
+    It forgets ids that were idle for `transactional.id.expiration.ms` (seven days, unless set
+    otherwise): make a new producer.
+    """
+
+
+class FencedInstanceIdError(ApplicationRecoverableError, code=ErrorCode.FENCED_INSTANCE_ID):
+    """Another consumer has taken over the `group.instance.id` of these offsets.
+
+    Abort, close this consumer, and look for two consumers with one instance id.
+    """
+
+
+class UnknownMemberIdError(ApplicationRecoverableError, code=ErrorCode.UNKNOWN_MEMBER_ID):
+    """The consumer of these offsets is no longer a member of its group.
+
+    Abort, let the consumer join again, rewind it, and do the work again.
+    """
+
+
+class IllegalGenerationError(ApplicationRecoverableError, code=ErrorCode.ILLEGAL_GENERATION):
+    """The group has rebalanced since these offsets were read.
+
+    Abort, take the consumer's new group metadata, and do the work again.
+    """
+
+
+# --- somebody has to change something first ----------------------------------------------------
+
+
+class UnknownConfigError(InvalidConfigurationError):
+    """A setting of this name does not exist or is not supported; see the message.
+
+    Attributes:
+        key: the name as it was given.
+        suggestions: known names that look like it, best first.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        key: str = "",
+        suggestions: Iterable[str] = (),
+        recovery: Recovery | None = None,
+    ) -> None:
+        super().__init__(message, recovery=recovery)
+        self.key = key
+        self.suggestions = tuple(suggestions)
+
+
+class AuthenticationError(InvalidConfigurationError):
+    """The broker does not accept who we say we are; check the credentials."""
+
+
+class SaslAuthenticationError(AuthenticationError, code=ErrorCode.SASL_AUTHENTICATION_FAILED):
+    """The broker refused the SASL user or password.
+
+    Check `sasl_mechanism`, `sasl_plain_username` and `sasl_plain_password`.
+    """
+
+
+class SslAuthenticationError(AuthenticationError):
+    """The TLS handshake failed: one side does not trust the other's certificate.
+
+    Check `ssl_cafile` against the broker's certificate, the host name in it, and the client
+    certificate if the broker asks for one.
+    """
+
+
+class UnsupportedSaslMechanismError(
+    AuthenticationError, code=ErrorCode.UNSUPPORTED_SASL_MECHANISM
+):
+    """The broker's listener does not offer this `sasl_mechanism`; choose one that it names."""
+
+
+class IllegalSaslStateError(AuthenticationError, code=ErrorCode.ILLEGAL_SASL_STATE):
+    """The broker did not expect this request in the state of the login.
+
+    A listener without SASL addressed with it, or the other way: check `security_protocol`.
+    """
+
+
+class AuthorizationError(InvalidConfigurationError):
+    """The user has no right to do this; grant it, then make a new producer or retry."""
+
+
+class TopicAuthorizationError(AuthorizationError, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+    """The user may not write to (or describe) these topics.
+
+    Grant Write and Describe on the topic.
+
+    Attributes:
+        topics: the names of the topics, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        topics: Iterable[str] = (),
+        recovery: Recovery | None = None,
+    ) -> None:
+        self.topics: frozenset[str] = frozenset(topics)
+        if message is None and self.topics:
+            message = f"not authorized to write to topics {sorted(self.topics)}"
+        super().__init__(message, recovery=recovery)
+
+
+class GroupAuthorizationError(AuthorizationError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
+    """The user may not commit offsets of this consumer group; grant Read on the group.
+
+    Attributes:
+        group_id: the group, if it is known.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        group_id: str | None = None,
+        recovery: Recovery | None = None,
+    ) -> None:
+        self.group_id = group_id
+        if message is None and group_id is not None:
+            message = f"not authorized to use group {group_id!r}: grant Read on it"
+        super().__init__(message, recovery=recovery)
+
+
+class ClusterAuthorizationError(AuthorizationError, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+    """The user may not do this on the cluster.
+
+    For a producer without a transactional id on brokers before 3.0: grant IdempotentWrite.
+    """
+
+
+class TransactionalIdAuthorizationError(
+    AuthorizationError, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+):
+    """The user may not use this transactional id; grant Write and Describe on it."""
+
+
+class DelegationTokenAuthorizationError(
+    AuthorizationError, code=ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+):
+    """The user may not do this with the delegation token; grant the right on it."""
+
+
+class UnsupportedVersionError(InvalidConfigurationError, code=ErrorCode.UNSUPPORTED_VERSION):
+    """The broker does not know a version of the request that this client can use.
+
+    Upgrade the broker, or leave out the feature that the message names.
+    """
+
+
+class UnsupportedForMessageFormatError(
+    InvalidConfigurationError, code=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+):
+    """The topic stores an old message format without transactions; upgrade its format."""
+
+
+class InvalidTopicError(InvalidConfigurationError, code=ErrorCode.INVALID_TOPIC_EXCEPTION):
+    """The topic's name is not valid or not allowed; use letters, digits, `.`, `_` and `-`."""
+
+
+class RecordBatchTooLargeError(InvalidConfigurationError, code=ErrorCode.RECORD_LIST_TOO_LARGE):
+    """The batch of several records is larger than the topic's `segment.bytes`.
+
+    Lower `batch_size`, or raise `segment.bytes`.
+    """
+
+
+# --- plain errors: the message and `recovery` decide -------------------------------------------
+
+
+class RecordTooLargeError(KafkaError, code=ErrorCode.MESSAGE_TOO_LARGE, recovery="fix"):
+    """The record is larger than `max_request_size`, or than the topic takes.
+
+    Make it smaller, or raise `max_request_size` here and `max.message.bytes` of the topic. In a
+    transaction abort first: it cannot be committed without the record. The commit's error says so
+    (`recovery` is "abort"), and has the record's own error ("fix") as its cause.
+    """
+
+
+class InvalidRecordError(KafkaError, code=ErrorCode.INVALID_RECORD, recovery="fix"):
+    """The broker refused the record itself, for example one without key on a compacted topic."""
+
+
+class InvalidTimestampError(KafkaError, code=ErrorCode.INVALID_TIMESTAMP, recovery="fix"):
+    """The record's timestamp is outside what the topic accepts; see `timestamp_ms`."""
+
+
+class SerializationError(KafkaError, recovery="fix"):
+    """A key, value or header could not be turned into bytes.
+
+    Raised by `send` at once; the transaction is untouched. Pass bytes, or set a serializer.
+    """
+
+
+class UnsupportedCompressionTypeError(
+    KafkaError, code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, recovery="fix"
+):
+    """The broker or this installation lacks the codec; choose another `compression_type`."""
+
+
+class PolicyViolationError(KafkaError, code=ErrorCode.POLICY_VIOLATION, recovery="fix"):
+    """A policy of the cluster forbids the request; its message says why."""
+
+
+class InvalidRequestError(KafkaError, code=ErrorCode.INVALID_REQUEST):
+    """The broker calls the request malformed; a bug here or there, worth a report."""
+
+
+class InvalidTxnTimeoutError(
+    KafkaError, code=ErrorCode.INVALID_TRANSACTION_TIMEOUT, recovery="fix"
+):
+    """`transaction_timeout_ms` is above the broker's `transaction.max.timeout.ms`; lower it."""
+
+
+class InvalidTxnStateError(KafkaError, code=ErrorCode.INVALID_TXN_STATE):
+    """The coordinator's view of the transaction does not allow this.
+
+    After a produce request abort and go on (`recovery` is "abort"); otherwise make a new producer.
+    """
+
+
+class OutOfOrderSequenceError(KafkaError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+    """A batch came with a sequence number the broker did not expect: records may be lost.
+
+    In a transaction abort and do the work again. Without one, decide whether to send again what
+    was not acknowledged.
+    """
+
+
+class UnknownProducerIdError(OutOfOrderSequenceError, code=ErrorCode.UNKNOWN_PRODUCER_ID):
+    """The broker has no record of this producer on the partition.
+
+    Its last records were deleted by retention. In a transaction abort and do the work again.
+    """
+
+
+class DuplicateSequenceError(KafkaError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+    """The broker has the batch already: it was written once.
+
+    The producer counts it as a success whose offset is unknown.
+    """
+
+
+class TransactionAbortedError(KafkaError, recovery="abort"):
+    """The record was not sent, because its transaction was aborted, or has ended without it.
+
+    Nothing is wrong with the record: send it again in the next transaction.
+    """
+
+
+class CommitFailedError(KafkaError, recovery="abort"):
+    """The group refused the offsets of the transaction: its members have changed.
+
+    Abort, take the consumer's new group metadata, rewind it, and do the work again (KIP-447).
+    """
+
+
+class CommitOutcomeUnknownError(KafkaError, recovery="unknown"):
+    """The commit was sent, its answer is lost: committed or aborted, this process cannot tell.
+
+    Do not write the same records again before it is known: ask `producer.resolve_outcome()`,
+    or read the output with `read_committed`.
+    """
+
+
+class ForkedProducerError(KafkaError, recovery="restart"):
+    """The producer was made in another process.
+
+    Sockets and threads do not survive a fork. Make the producer in the process that uses it.
+    """
+
+
+class IllegalStateError(KafkaError, RuntimeError, recovery="fix"):
+    """The call does not fit the producer's state: a mistake of the program.
+
+    Nothing was changed by the call; the message names the state and what is allowed in it.
+    """

@@ -1,0 +1,180 @@
+"""How simulated applications call what may take a while, and how they close a producer.
+
+Why it exists: a call begins, waits up to `max_block_ms`, acknowledges, raises, as
+`TransactionalProducer` has it; what was waited for in vain is called again.
+Owns: `call`, `Patience`, `close`. Must not know: transactions' scripts (`workload.py`), what the
+logs say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+
+from txnproducer._core.batches.append_blocked import AppendBlocked
+from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAbortedError
+from txnproducer.sim.apps.interrupts import Interrupted
+from txnproducer.sim.apps.process import Condition, Process, Script
+from txnproducer.sim.apps.sending import LONGEST_INTERRUPT_MS, append, begin_append
+
+_PATIENCE = 6
+_SEEDS_WITH_WAITERS = 50
+
+
+@dataclass(slots=True)
+class Ended:
+    """How a call ended.
+
+    Attributes:
+        error: None for success.
+        is_refused: whether it never began.
+        is_timed_out: whether it goes on, and its caller waits no longer.
+        result: the operation.
+    """
+
+    error: KafkaError | None
+    is_refused: bool = False
+    is_timed_out: bool = False
+    result: TransactionalRequestResult | None = None
+
+
+def call(
+    process: Process, begin: Callable[[], TransactionalRequestResult]
+) -> Generator[tuple[Condition, int], bool, Ended]:
+    """Do what a blocking call does."""
+    try:
+        result = process.interrupts.run(begin)
+    except Interrupted:
+        # Like one that has timed out: it may have begun, and can be made again.
+        return Ended(KafkaTimeoutError(), is_timed_out=True)
+    except KafkaError as error:
+        return Ended(error, is_refused=True)
+    limit_ms = process.config.max_block_ms
+    if process.rng.random() < process.world.options.impatience:
+        limit_ms = min(limit_ms, 1 + process.rng.randrange(LONGEST_INTERRUPT_MS))
+    is_done = yield (lambda: result.is_completed), process.now_ms + limit_ms
+    if not is_done:
+        process.judge.timed_out(process, limit_ms)
+        return Ended(KafkaTimeoutError(), is_timed_out=True, result=result)
+    result.acknowledge()
+    return Ended(result.error, result=result)
+
+
+class Patience:
+    """How long an application calls again and again what it wants to end.
+
+    While there is trouble it gives up now and then. Once all is well it waits as long as any call
+    may take, and it has to see the end of it.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._begun_ms = process.now_ms
+        self._calls = 0
+
+    def lasts(self) -> bool:
+        """Tell whether to call, the first time included."""
+        self._calls += 1
+        world = self._process.world
+        since_ms = max(self._begun_ms, world.healed_ms)
+        is_waiting = self._process.now_ms <= since_ms + world.longest_call_ms
+        return self._calls <= _PATIENCE or (world.is_ending and is_waiting)
+
+    def gave_up(self, call: str) -> None:
+        """Have it judged that the call did not end."""
+        if self._process.world.is_ending and self._calls > _PATIENCE:
+            self._process.judge.gave_up(self._process, call)
+
+
+def close(process: Process) -> Script:
+    """Close the producer, in good order or by force, and look at what it leaves behind."""
+    core, checkers = process.core, process.judge
+    process.is_closing = True
+    world = process.world
+    limit_ms = process.config.delivery_timeout_ms
+    is_hasty = process.rng.random() < 0.2
+    if is_hasty:
+        limit_ms = process.rng.randrange(100)
+    elif world.is_ending:
+        limit_ms = world.longest_call_ms
+    blocked = _begin_to_wait(process) if process.rng.random() < 0.1 else None
+    _insist(process, partial(core.initiate_close, process.now_ms))
+    if blocked is not None:
+        _wait_no_longer(process, blocked)
+    if process.rng.random() < 0.1:
+        _send_too_late(process)
+    is_closed = yield (lambda: core.is_closed), process.now_ms + limit_ms
+    if is_closed:
+        checkers.closed_in_time(process)
+    else:
+        if not is_hasty and limit_ms == world.longest_call_ms:
+            checkers.gave_up(process, "close")
+        _insist(process, partial(core.force_close, process.now_ms))
+    if process.rng.random() < 0.1:
+        core.force_close(process.now_ms)  # once more changes nothing
+    for event in process.network.close():
+        core.handle(event, process.now_ms)
+    for batch in core.take_callbacks():
+        batch.run()
+        core.finish_callbacks(batch)
+    checkers.closed(process)
+
+
+def _insist(process: Process, entry: Callable[[], None]) -> None:
+    """Make a call until no exception comes into it."""
+    while True:
+        try:
+            process.interrupts.run(entry)
+        except Interrupted:
+            continue
+        return
+
+
+def have_somebody_wait(process: Process) -> None:
+    """Have another thread's send wait while the transaction ends; in few seeds, undrawn."""
+    if process.world.options.seed % _SEEDS_WITH_WAITERS == 0:
+        process.waiting = process.core, _begin_to_wait(process)
+
+
+def see_who_waits_refused(process: Process) -> None:
+    """See that what has waited since an earlier transaction is no part of this one."""
+    (core, blocked), process.waiting = process.waiting, (None, None)
+    if blocked is None or core is not process.core:
+        return
+    try:
+        told = begin_append(process, "nowhere", b"waits", blocked)
+    except TransactionAbortedError:
+        return
+    process.world.history.violate(
+        "state", f"{process.name} sends in another transaction what came in an earlier one: {told}"
+    )
+
+
+def _begin_to_wait(process: Process) -> AppendBlocked | None:
+    """Send what has to wait for metadata, from another thread so to speak."""
+    try:
+        outcome = begin_append(process, "nowhere", b"waits")
+    except KafkaError:
+        return None
+    return outcome if isinstance(outcome, AppendBlocked) else None
+
+
+def _wait_no_longer(process: Process, blocked: AppendBlocked) -> None:
+    """See who waits while the producer is closed be told at once."""
+    if process.core.append_can_proceed(blocked):
+        try:
+            begin_append(process, "nowhere", b"waits", blocked)
+        except KafkaError:
+            return
+    process.world.history.violate("state", f"{process.name} is being closed: somebody waits")
+
+
+def _send_too_late(process: Process) -> None:
+    """Send while the producer is being closed, as another thread may."""
+    try:
+        told = append(process, b"too late")
+    except KafkaError:
+        return
+    process.world.history.violate("state", f"{process.name} is being closed, and sends: {told}")

@@ -1,0 +1,365 @@
+"""One producer process: a core, its network, and the application that uses them.
+
+Why it exists: it does what the facade and its I/O thread do (turn the loop, run callbacks, let
+calls wait), in virtual time and one thing after the other.
+Owns: `Process`. Must not know: what the application does (`workload.py`), what the logs say.
+
+An application is a generator. It yields what it waits for, a condition and a time, and gets back
+whether the condition holds. Whatever it is in the midst of, the process may crash.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from typing import Any, Protocol, TypeAlias
+
+from txnproducer._core.batches.append_blocked import AppendBlocked
+from txnproducer._core.producer_core import ProducerCore
+from txnproducer._core.transactions.commit_evidence import SentCommit
+from txnproducer._core.transactions.shared import SharedTransactionManager
+from txnproducer._record.sealed_records import SealedRecords
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.records import ProducerIdAndEpoch
+from txnproducer.sim.apps.interrupts import Interrupts
+from txnproducer.sim.world.history import Attempt
+from txnproducer.sim.world.network import SimNetwork
+from txnproducer.sim.world.options import TIME_ENOUGH
+from txnproducer.sim.world.world import World
+
+Condition: TypeAlias = Callable[[], bool]
+Script: TypeAlias = Generator[tuple[Condition, int], bool, Any]
+
+FOR_EVER_MS = 1 << 40
+# More turns than this at one moment: the core asks to be called again without doing anything.
+_SPINNING = 500
+_LOOK_TOO_EARLY_EACH = 5
+
+
+class Judge(Protocol):
+    """Takes in what happens to a process."""
+
+    def refused(self, process: Process, call: str, error: KafkaError) -> None:
+        """Look at why a call failed."""
+        ...
+
+    def committed(self, process: Process, attempt: Attempt) -> None:
+        """Look at a commit that returns."""
+        ...
+
+    def ended(self, process: Process, attempt: Attempt) -> None:
+        """Look at a transaction whose end returns."""
+        ...
+
+    def plain_ended(self, process: Process, attempt: Attempt) -> None:
+        """Look at an idempotent producer after a flush."""
+        ...
+
+    def closed(self, process: Process) -> None:
+        """Look at what a closed producer leaves behind."""
+        ...
+
+    def closed_in_time(self, process: Process) -> None:
+        """Look at what a producer leaves open that was closed in good order."""
+        ...
+
+    def failed_for_good(self, process: Process) -> None:
+        """Look why a producer can do nothing any more."""
+        ...
+
+    def init_failed(self, process: Process, error: KafkaError) -> None:
+        """Look at an initialization that failed."""
+        ...
+
+    def timed_out(self, process: Process, waited_ms: int) -> None:
+        """Look at how long a call took that has not ended."""
+        ...
+
+    def gave_up(self, process: Process, call: str) -> None:
+        """Note a call that did not end, though all is well."""
+        ...
+
+    def resolved(
+        self, attempt: Attempt, commit: SentCommit, described: ProducerIdAndEpoch, state: str
+    ) -> None:
+        """Look at what was found out about a commit."""
+        ...
+
+    def unknown(self, process: Process, attempt: Attempt) -> None:
+        """Look at a commit that is called unknown."""
+        ...
+
+
+class Run(Protocol):
+    """What a process asks of the run that it is part of."""
+
+    world: World
+    judge: Judge
+    interrupts: Interrupts
+
+    def is_calm(self, process: Process) -> bool:
+        """Tell whether all is well, and nobody else uses the process's transactional id."""
+        ...
+
+    def wants_more(self, process: Process) -> bool:
+        """Tell whether an application shall go on."""
+        ...
+
+    def must_begin_anew(self, process: Process) -> bool:
+        """Tell whether an application has to go on with a new producer."""
+        ...
+
+    def group_of(self, process: Process) -> str:
+        """Return the consumer group that a transactional id reads with."""
+        ...
+
+    def new_attempt(self, process: Process) -> Attempt:
+        """Begin to note what an application does."""
+        ...
+
+    def count_transaction(self, attempt: Attempt) -> None:
+        """Count a transaction that comes to its end."""
+        ...
+
+    def start_participant(
+        self, holder: Process, make_script: Callable[[Process], Script]
+    ) -> Process:
+        """Start a process that takes part in another one's transaction."""
+        ...
+
+
+class Process:
+    """See the module.
+
+    Args:
+        programs: of the run, with the world around them.
+        name: for the trace.
+        transactional_id: None for an idempotent producer.
+        settings: of the producer.
+        rng: of this process alone.
+        make_script: makes the application; called again after a crash.
+        holder: whose transaction it takes part in; None for a producer of its own.
+
+    Attributes:
+        core: the present producer.
+        incarnation: counts producers under this id, of all processes.
+        is_done: whether the application has ended.
+        is_second: whether it was started beside another under its id.
+        is_calm: whether its producer began when all was well, and has nobody beside it.
+        is_closing: whether its application has begun to close its producer.
+        failed_appends: how many records failed at once that are part of no attempt.
+    """
+
+    core: ProducerCore
+    network: SimNetwork
+    config: ProducerConfig
+
+    def __init__(
+        self,
+        programs: Run,
+        name: str,
+        transactional_id: str | None,
+        settings: dict[str, Any],
+        rng: random.Random,
+        make_script: Callable[[Process], Script],
+        holder: Process | None = None,
+    ) -> None:
+        self.programs = programs
+        self.world, self.judge = programs.world, programs.judge
+        self.interrupts = programs.interrupts
+        self.name = name
+        self.holder = holder
+        self.transactional_id = transactional_id
+        self.rng = rng
+        self.incarnation = 0
+        self.is_done = False
+        self.is_crashed = False
+        self.is_second = self.is_calm = self.is_closing = False
+        self._has_ended = False
+        self.failed_appends = 0
+        self._settings = settings
+        self.config = self._build_config()
+        self._make_script = make_script
+        self._script: Script | None = None
+        self._condition: Condition = lambda: True
+        self._until_ms = 0
+        self._paused_until_ms = 0
+        self._wake_ms = FOR_EVER_MS
+        self._is_fresh = False
+        self._looks = 0
+        # Another thread's send, and the producer where it waits.
+        self.waiting: tuple[ProducerCore | None, AppendBlocked | None] = (None, None)
+        self.renew()
+
+    def is_looking_too_early(self) -> bool:
+        """Tell, now and then, whether a wait for memory or metadata ends for no reason."""
+        self._looks += 1
+        return self._looks % _LOOK_TOO_EARLY_EACH == 0
+
+    @property
+    def now_ms(self) -> int:
+        """The time."""
+        return self.world.now_ms
+
+    @property
+    def manager(self) -> SharedTransactionManager:
+        """The present producer's transaction manager."""
+        manager = self.core.transaction_manager
+        if manager is None:
+            raise IllegalStateError(f"{self.name} is a producer without idempotence")
+        return manager
+
+    @property
+    def last_error(self) -> KafkaError | None:
+        """What the present producer suffers from."""
+        manager = self.core.transaction_manager
+        return None if manager is None else manager.last_error
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the present producer can do nothing any more."""
+        manager = self.core.transaction_manager
+        return manager is not None and manager.has_fatal_error
+
+    def _build_config(self, **changed: Any) -> ProducerConfig:
+        nodes = self.world.cluster.nodes.values()
+        return ProducerConfig.build(
+            bootstrap_servers=",".join(f"{node.host}:{node.port}" for node in nodes),
+            transactional_id=self.transactional_id,
+            **{**self._settings, **changed},
+        )
+
+    def renew(self) -> None:
+        """Make a new producer, as a new process would."""
+        self.incarnation = self.world.next_incarnation(self.transactional_id)
+        self.is_calm = self.programs.is_calm(self)
+        self.failed_appends = 0
+        self.is_closing = self._has_ended = False
+        if self.is_calm:
+            self.config = self._build_config(**TIME_ENOUGH)
+        self.network = SimNetwork(self.world, self.name, self.incarnation, self.rng, self.config)
+        self.network.on_event = self.poke
+        self.core = ProducerCore(self.config, self.network, self, self.rng, self.now_ms)
+        self._full_batches: list[SealedRecords] = []
+
+    def start(self) -> None:
+        """Run the application."""
+        self.is_crashed = False
+        self._script = self._make_script(self)
+        self._condition, self._until_ms = lambda: True, 0
+        self._is_fresh = True
+        self.poke()
+
+    # --- what happens to it ---------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """End at once: nothing is said to anybody."""
+        self.is_crashed = True
+        self.network.close()
+        if self._script is not None:
+            self._script.close()
+            self._script = None
+
+    def restart(self) -> None:
+        """Begin anew after a crash."""
+        self.renew()
+        self.start()
+
+    def pause(self, duration_ms: int) -> None:
+        """Do nothing for a while; then everything that happened meanwhile comes at once."""
+        self._paused_until_ms = self.now_ms + duration_ms
+        self._schedule(self._paused_until_ms)
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    def poke(self) -> None:
+        """Have a turn taken at this moment."""
+        if self._wake_ms > self.now_ms:
+            self._schedule(self.now_ms)
+
+    def _schedule(self, at_ms: int) -> None:
+        if at_ms < self._wake_ms:
+            self._wake_ms = at_ms
+            self.world.call_at(at_ms, self._wake)
+
+    def _wake(self, at_ms: int) -> None:
+        if at_ms < self._wake_ms:
+            return
+        self._wake_ms = FOR_EVER_MS
+        if self.is_crashed or (self._script is None and self.is_done):
+            return
+        if at_ms < self._paused_until_ms:
+            self._schedule(self._paused_until_ms)
+            return
+        self._turn_until_idle(at_ms)
+
+    def _turn_until_idle(self, now_ms: int) -> None:
+        for _ in range(_SPINNING):
+            delay_ms = self._turn(now_ms)
+            is_news = bool(self.network.inbox) or self.core.needs_wakeup
+            if delay_ms > 0 and not is_news:
+                break
+        else:
+            self.world.history.violate("spins", f"{self.name} asks for turn after turn")
+            return
+        if self.is_done and self._script is None:
+            return
+        # While pokes come in as events anyway, a later wake-up covers the rest.
+        self._wake_ms = FOR_EVER_MS
+        self._schedule(min(now_ms + delay_ms, max(self._until_ms, now_ms + 1)))
+
+    def _turn(self, now_ms: int) -> int:
+        core, network = self.core, self.network
+        # What the last turn took, as if that had taken until now: some steps come before.
+        for full in self._full_batches:
+            full.compress()
+        self._full_batches = core.take_full_batches()
+        newest = core.take_newest_full_batch()  # by a thread that waits
+        if newest is not None:
+            self._full_batches.append(newest)
+        events, network.inbox = network.inbox, []
+        for event in events:
+            core.handle(event, now_ms)
+        core.needs_wakeup = False
+        delay_ms = core.run_once(now_ms)
+        if self.has_failed and not self._has_ended:
+            self._has_ended = True
+            self.judge.failed_for_good(self)
+        batches = core.take_callbacks()
+        for batch in batches:
+            batch.run()
+            core.finish_callbacks(batch)
+        self._resume(now_ms)
+        return 0 if batches or self.core is not core else delay_ms
+
+    def _resume(self, now_ms: int) -> None:
+        while self._script is not None:
+            holds = self._condition()
+            if not holds and now_ms < self._until_ms:
+                return
+            try:
+                if self._is_fresh:
+                    self._is_fresh = False
+                    self._condition, self._until_ms = next(self._script)
+                else:
+                    self._condition, self._until_ms = self._script.send(holds)
+            except StopIteration:
+                self._script = None
+                self.is_done = True
+                self._until_ms = FOR_EVER_MS
+
+    def describe(self) -> str:
+        """Say what it is doing, for a report."""
+        manager = self.core.transaction_manager
+        state = "plain" if manager is None else manager.state.name
+        return f"{self.name} ({state}, {self.last_error!r}, waits until {self._until_ms})"
+
+    def wait_until(self, is_done: Condition, timeout_s: float | None) -> bool:
+        """Wait for nothing: an application here waits by yielding (the core's `Waiter`)."""
+        if timeout_s == 0:
+            return is_done()
+        raise IllegalStateError("a simulated application does not block")
+
+    def refuse_in_fork(self) -> None:
+        """Refuse nothing: a simulated application does not fork."""

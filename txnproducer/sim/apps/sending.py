@@ -1,0 +1,369 @@
+"""What the simulated applications do with records, and the calls that only ask or do not fit.
+
+Owns: the drawing of a record, sending it with all that `send` waits for, flushing, looking around,
+misuse. Must not know: transactions' scripts (`workload.py`), what the logs say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from txnproducer._core.batches.append_blocked import AppendBlocked, BlockReason
+from txnproducer._core.batches.results import FlushTicket, FutureRecordMetadata
+from txnproducer._core.transactions.state import TransactionState
+from txnproducer.errors import KafkaError, KafkaTimeoutError
+from txnproducer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from txnproducer.sim.apps.interrupts import Interrupted
+from txnproducer.sim.apps.process import Condition, Process, Script
+from txnproducer.sim.world.faults import FaultKind
+from txnproducer.sim.world.history import Attempt, SentRecord
+from txnproducer.sim.world.options import COMPACTED_TOPIC, TOPIC
+
+# An interrupted call looks like one that timed out early.
+LONGEST_INTERRUPT_MS = 100
+_OFFSETS = {TopicPartition(TOPIC, 0): OffsetAndMetadata(0)}
+_KEY_SIZES = (0, 1, 2, 3, 5, 200)
+_ROOM_FOR_KEYS = 100
+_UNWATCHED_RATE = 0.1
+_FAULTY_RATE = 0.01
+_MISTAKE_RATE = 0.008
+
+
+def _never() -> bool:
+    return False
+
+
+def sleep(process: Process, longest_ms: int) -> tuple[Condition, int]:
+    """Return what to wait for: nothing but a drawn time."""
+    return _never, process.now_ms + 1 + process.rng.randrange(longest_ms)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A record that an application is about to send: the arguments of `send`.
+
+    Attributes:
+        is_mistake: whether it cannot be written.
+    """
+
+    topic: str
+    value: bytes
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int | None
+    is_mistake: bool
+
+
+def _draft(
+    process: Process, attempt: Attempt, number: int, partitions: Sequence[int] | None
+) -> Draft:
+    rng = process.rng
+    filling = b"." * rng.choice((0, 0, 0, 10, 100, 400))
+    drawn = rng.random()
+    topic = TOPIC
+    if drawn < 0.002:
+        topic = "not a topic!"
+    elif drawn < 0.004:
+        topic = "nowhere"
+    elif drawn < _MISTAKE_RATE:
+        filling = b"." * (process.config.max_request_size + 1)
+    elif drawn < process.world.compacted_rate:
+        topic = COMPACTED_TOPIC
+    is_keyed = topic == COMPACTED_TOPIC or drawn > 0.8
+    # The largest values leave no room for a long key in the smallest buffers.
+    sizes = _KEY_SIZES if len(filling) <= _ROOM_FOR_KEYS else _KEY_SIZES[:-1]
+    key = b"k" * rng.choice(sizes) + b"%d" % rng.randrange(9) if is_keyed else None
+    if topic == COMPACTED_TOPIC and rng.random() < 0.02:
+        key = None  # which the broker refuses
+    partition = None
+    if key is None and rng.random() < 0.7:
+        count = process.world.partition_count(topic)
+        # One that there is not: the topic might grow.
+        partition = count if rng.random() < 0.004 else rng.randrange(count)
+    if partitions is not None:
+        partition = rng.choice(partitions)
+    headers = (("trace", b"1"), ("empty", None)) if rng.random() < 0.05 else ()
+    is_mistake = (
+        drawn < _MISTAKE_RATE
+        or partition == process.world.partition_count(topic)
+        or (topic == COMPACTED_TOPIC and key is None)
+    )
+    return Draft(
+        topic,
+        f"{attempt.label or attempt.name}:{number}:".encode() + filling,
+        key,
+        headers,
+        partition,
+        is_mistake,
+    )
+
+
+def send(
+    process: Process, attempt: Attempt, number: int, partitions: Sequence[int] | None = None
+) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
+    """Send a record as `send` does: wait for metadata and memory up to `max_block_ms`.
+
+    Args:
+        process: who sends.
+        attempt: what it belongs to.
+        number: of the record, in its attempt.
+        partitions: where it may go; None for anywhere.
+    """
+    core, draft = process.core, _draft(process, attempt, number, partitions)
+    attempt.is_mistaken |= draft.is_mistake
+    start_ms = process.now_ms
+    record = SentRecord(
+        process.world.history,
+        TopicPartition(draft.topic, -1),
+        draft.value,
+        draft.key,
+        draft.headers,
+        draft.partition,
+        start_ms,
+        is_watched=process.rng.random() >= _UNWATCHED_RATE,
+        is_faulty=process.rng.random() < _FAULTY_RATE,
+    )
+    outcome: FutureRecordMetadata | AppendBlocked | None = None
+    while not isinstance(outcome, FutureRecordMetadata):
+        if isinstance(outcome, AppendBlocked):
+            outcome = yield from wait_to_append(process, draft, record, outcome, start_ms)
+            if isinstance(outcome, FutureRecordMetadata):
+                break
+        append = partial(
+            core.append,
+            draft.topic,
+            draft.value,
+            draft.key,
+            draft.headers,
+            draft.partition,
+            start_ms,
+            record.on_delivery if record.is_watched else None,
+            process.now_ms,
+            outcome,
+        )
+        try:
+            outcome = process.interrupts.run(append)
+        except KafkaError as error:
+            return error
+        except Interrupted as interrupted:
+            for waiting in (outcome, interrupted.lost):
+                if isinstance(waiting, AppendBlocked):
+                    core.give_up_append(waiting)
+            if interrupted.is_inside:
+                _leave_append(process)
+            return _after_interrupt(process, attempt, record, interrupted)
+    told = outcome.metadata()
+    record.place, record.future = TopicPartition(told.topic, told.partition), outcome
+    attempt.records.append(record)
+    return None
+
+
+def _leave_append(process: Process) -> None:
+    """Do what the shell does after an exception in `send`, or leave the rest to the next call."""
+    process.core.give_up_unclaimed()
+    if process.rng.random() < 1 / 2:
+        process.core.finish_interrupted_call()
+
+
+def _after_interrupt(
+    process: Process, attempt: Attempt, record: SentRecord, interrupted: Interrupted
+) -> KafkaError | None:
+    """Go on without the record's future, as if nothing had been, or give the transaction up."""
+    is_in = isinstance(interrupted.lost, FutureRecordMetadata)
+    record.is_sent = None if interrupted.is_inside else is_in
+    attempt.interrupted.append(record)
+    if process.rng.random() < 1 / 2:
+        return None
+    return KafkaError("the application was interrupted", recovery="abort")
+
+
+def wait_to_append(
+    process: Process,
+    draft: Draft,
+    record: SentRecord,
+    blocked: AppendBlocked,
+    start_ms: int,
+) -> Generator[tuple[Condition, int], bool, FutureRecordMetadata | AppendBlocked]:
+    """Wait until it is worth trying again; after `max_block_ms` the record has failed."""
+    core = process.core
+    if process.is_looking_too_early():
+        return blocked
+    if blocked.reason is BlockReason.MEMORY:
+        process.world.faults.counts[FaultKind.MEMORY_EXHAUSTED] += 1
+    limit_ms = start_ms + process.config.max_block_ms
+    if process.rng.random() < process.world.options.impatience:
+        interrupted_ms = process.now_ms + 1 + process.rng.randrange(LONGEST_INTERRUPT_MS)
+        limit_ms = min(limit_ms, interrupted_ms)
+    is_possible = yield partial(core.append_can_proceed, blocked), limit_ms
+    if is_possible:
+        return blocked
+    if _is_all_memory_free(process) and blocked.reason is BlockReason.MEMORY:
+        # Another thread may be about to take it; then it is not all free any more.
+        is_possible = yield partial(core.append_can_proceed, blocked), process.now_ms + 10
+        if is_possible:
+            return blocked
+        if _is_all_memory_free(process):
+            process.world.history.violate(
+                "memory", f"{process.name}: all is free, and a record waits in vain"
+            )
+    record.waited_in_vain = True
+    waited_ms = process.now_ms - start_ms
+    on_delivery = record.on_delivery if record.is_watched else None
+    return core.time_out_append(
+        blocked, draft.topic, draft.partition, on_delivery, waited_ms, process.now_ms
+    )
+
+
+def _is_all_memory_free(process: Process) -> bool:
+    metrics = process.core.metrics()
+    return metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
+
+
+def both(process: Process, *scripts: Generator[tuple[Condition, int], bool, object]) -> Script:
+    """Run scripts side by side, as threads do; what they return is lost."""
+    running = {script: next(script, None) for script in scripts}
+    while running := {script: wait for script, wait in running.items() if wait is not None}:
+        waits = [wait for wait in running.values() if wait is not None]
+        ready = [
+            script
+            for script, wait in running.items()
+            if wait is not None and (wait[0]() or process.now_ms >= wait[1])
+        ]
+        if not ready:
+            yield partial(_is_any, waits), min(until_ms for _, until_ms in waits)
+            continue
+        script = process.rng.choice(ready)
+        wait = running[script]
+        try:
+            running[script] = script.send(wait is not None and wait[0]())
+        except StopIteration:
+            del running[script]
+
+
+def _is_any(waits: list[tuple[Condition, int]]) -> bool:
+    return any(condition() for condition, _ in waits)
+
+
+def look_around(process: Process) -> Script:
+    """Make the calls that only ask."""
+    core = process.core
+    if core.metrics()["buffer-available-bytes"] < 0:
+        process.world.history.violate("memory", f"{process.name} has lent more than it has")
+    until_ms = process.now_ms + process.config.max_block_ms
+    has_asked = False
+    try:
+        while core.partitions_for(TOPIC, process.now_ms, has_asked=has_asked) is None:
+            if process.now_ms >= until_ms:
+                break
+            has_asked = True
+            yield partial(core.is_topic_decided, TOPIC), until_ms
+    except KafkaError as error:
+        process.judge.refused(process, "partitions_for", error)
+    if process.transactional_id is not None and not process.has_failed:
+        nothing = core.send_offsets_to_transaction({}, ConsumerGroupMetadata("group"))
+        if not nothing.is_successful:
+            process.world.history.violate("told", f"{process.name}: no offsets, no success")
+
+
+def misuse(process: Process, *, is_between: bool = False) -> None:
+    """Make a call that does not fit, and see it refused, with nothing changed.
+
+    Args:
+        process: whose.
+        is_between: between two transactions, or before the first; else within one.
+    """
+    core, manager = process.core, process.manager
+    calls: dict[str, Callable[[], object]] = {
+        "begin": core.begin_transaction,
+        "init": core.init_transactions,
+    }
+    if is_between:
+        group = ConsumerGroupMetadata("group")
+        calls = {
+            "commit": core.begin_commit,
+            "abort": core.begin_abort,
+            "offsets": lambda: core.send_offsets_to_transaction(_OFFSETS, group),
+            "send": lambda: append(process, b"outside a transaction"),
+        }
+        if not manager.has_producer_id:
+            calls["begin"] = core.begin_transaction
+    core.finish_interrupted_call()  # which may change the state, and this call would do first
+    state = manager.state
+    if state is TransactionState.ABORTABLE_ERROR:
+        # The new epoch that an abort asks for was refused so: to abort once more is right.
+        calls.pop("abort", None)
+    name, call = process.rng.choice(list(calls.items()))
+    try:
+        call()
+    except KafkaError:
+        if manager.state is state:
+            return
+    process.world.history.violate(
+        "state", f"{process.name}: {name}; {state.name} became {manager.state.name}"
+    )
+
+
+def append(process: Process, value: bytes) -> FutureRecordMetadata:
+    """Send a record without waiting for anything.
+
+    Raises:
+        KafkaTimeoutError: it would have to wait.
+        KafkaError: it has failed at once.
+    """
+    outcome = begin_append(process, TOPIC, value)
+    if isinstance(outcome, FutureRecordMetadata):
+        return outcome
+    process.core.give_up_append(outcome)
+    raise KafkaTimeoutError("no time to wait")
+
+
+def begin_append(
+    process: Process, topic: str, value: bytes, blocked: AppendBlocked | None = None
+) -> FutureRecordMetadata | AppendBlocked:
+    """Send a record, or say what to wait for; raise its error if it has failed at once."""
+    now_ms = process.now_ms
+    outcome = process.core.append(topic, value, None, (), 0, now_ms, None, now_ms, blocked)
+    if isinstance(outcome, FutureRecordMetadata) and outcome.done():
+        error = outcome.exception(0)
+        if error is not None:
+            process.failed_appends += 1
+            raise error
+    return outcome
+
+
+def look_at_futures(process: Process, attempt: Attempt) -> None:
+    """Ask a record's future in each way; all of them say the same."""
+    futures = [record.future for record in attempt.records if record.future is not None]
+    if not futures:
+        return
+    future = process.rng.choice(futures)
+    is_done, told = future.done(), repr(future)
+    error: KafkaError | None = None
+    try:
+        result = future.exception(0) if process.rng.random() < 0.5 else future.result(0)
+    except KafkaError as raised:
+        error, result = raised, None
+    is_late = isinstance(error, KafkaTimeoutError)
+    is_pending = error is not None and not is_done and is_late and "pending" in told
+    own = future.error
+    is_same = is_done and (repr(error or result) == repr(own) if own else error is None)
+    if not (is_pending or is_same):
+        process.world.history.violate("told", f"{told}: {error!r}, {result!r}")
+
+
+def flush(process: Process) -> Script:
+    """Flush; every record's fate is known within the delivery time-out."""
+    core = process.core
+    ticket: FlushTicket | None = None
+    while ticket is None:
+        try:
+            ticket = process.interrupts.run(partial(core.begin_flush, process.now_ms))
+        except Interrupted:
+            continue
+    limit_ms = process.config.delivery_timeout_ms + process.world.slack_ms
+    is_done = yield ticket.is_done, process.now_ms + limit_ms
+    core.end_flush(ticket)
+    if not is_done:
+        process.world.history.violate("hangs", f"{process.name}: flush, {limit_ms} ms")

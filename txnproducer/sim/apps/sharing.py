@@ -1,0 +1,390 @@
+"""What the simulated applications do with transactions that several processes share.
+
+Why it exists: who holds a transaction starts others that write into it, as Spark's driver starts
+tasks; and what Spark does then, unasked, is done here: work is run a second time while its first
+run only sleeps, and that wakes up in the midst of a later transaction.
+Owns: `sharing_script`, the runs of a claim's work. Must not know: what the logs say, which faults
+there are.
+
+Of several runs of one claim the last one's receipt counts, as with Spark. What the others have
+written belongs to no transaction that is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import partial
+
+from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.shared import Part
+from txnproducer.errors import (
+    ClaimRefusedError,
+    IllegalStateError,
+    KafkaError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+    UnsupportedVersionError,
+)
+from txnproducer.records import TopicPartition, TransactionLease, TransactionReceipt, claim_id
+from txnproducer.sim.apps.calls import Ended, Patience, call, close
+from txnproducer.sim.apps.process import Condition, Process, Script
+from txnproducer.sim.apps.sending import flush, send, sleep
+from txnproducer.sim.apps.workload import UsualTransaction, transactional_script
+from txnproducer.sim.world.history import Attempt
+
+_SHARED_RATE = 0.7
+_HANDED_OVER_RATE = 0.1
+_RESUMED_RATE = 0.15
+_SECOND_RUN_RATE = 0.15
+_EARLY_COMMIT_RATE = 0.15
+_NOTHING_TO_DO_RATE = 0.2
+_HASTY_RATE = 0.2
+_SECOND_RUN_WITHIN_MS = 400
+_LONGEST_WORK_MS = 8_000
+_SLEEPS_MS = (50, 1_000, 20_000)
+_LONGEST_SLEEP_MS = 60_000
+
+_Wait = tuple[Condition, int]
+
+
+def sharing_script(process: Process) -> Script:
+    """Make transactions, most of which are shared, until the run has enough of them."""
+    return transactional_script(process, _draw)
+
+
+def _draw(process: Process) -> UsualTransaction:
+    drawn = process.rng.random()
+    if drawn < _SHARED_RATE:
+        return _SharedTransaction(process)
+    if drawn < _SHARED_RATE + _HANDED_OVER_RATE:
+        return _HandedOverTransaction(process)
+    return UsualTransaction(process)
+
+
+class _Run:
+    """One run of a claim's work, in a process of its own.
+
+    Attributes:
+        process: which.
+        attempt: what it has sent; it moves to the holder's if the receipt counts.
+        receipt: what it gave in the end.
+        error: why there is none.
+        has_left_opening: whether, when it had told its end, a request was still on its way by
+            which a transaction begins.
+    """
+
+    process: Process
+    attempt: Attempt
+
+    def __init__(
+        self, holder: Process, label: str, lease: TransactionLease, claim: int, places: list[int]
+    ) -> None:
+        self._holder = holder
+        self._label = label
+        self._lease = lease
+        self._claim = claim
+        self._places = places
+        self._has_begun = False
+        self._is_claim_disturbed = False
+        self.has_left_opening = False
+        self.receipt: TransactionReceipt | None = None
+        self.error: KafkaError | None = None
+        self.process = holder.programs.start_participant(holder, self._script)
+
+    def _script(self, process: Process) -> Script:
+        if self._has_begun:
+            self._end(KafkaError("the process has crashed"))
+            return
+        self._has_begun = True
+        self.attempt = process.programs.new_attempt(process)
+        self.attempt.label = f"{self._label}/{process.name}"
+        self.attempt.identity = self._lease.producer
+        self._end((yield from self._work(process)))
+        yield from close(process)
+
+    def _end(self, error: KafkaError | None) -> None:
+        self.error = error
+        self.has_left_opening = self.process.network.has_opening_on_its_way
+        if self._holder.manager.part is Part.HOLDER:
+            self._holder.poke()  # it waits for this
+
+    def _work(self, process: Process) -> Generator[_Wait, bool, KafkaError | None]:
+        error = yield from self._join(process)
+        if error is not None:
+            return error
+        rng = process.rng
+        count = 0 if rng.random() < _NOTHING_TO_DO_RATE else 1 + rng.randrange(6)
+        for number in range(count):
+            error = yield from send(process, self.attempt, number, self._places)
+            if error is not None:
+                return error
+            drawn = rng.random()
+            if drawn < 0.1:
+                yield sleep(process, 400)
+            elif drawn < 0.2:
+                yield from flush(process)
+        if rng.random() < _HASTY_RATE and self._give_receipt() is None:
+            return None  # everything was acknowledged already
+        yield from flush(process)
+        return self._give_receipt()
+
+    def _give_receipt(self) -> KafkaError | None:
+        try:
+            self.receipt = self.process.core.give_receipt()
+        except KafkaError as refusal:
+            return refusal
+        return None
+
+    def _join(self, process: Process) -> Generator[_Wait, bool, KafkaError | None]:
+        patience = Patience(process)
+        while patience.lasts():
+            ended = yield from call(
+                process, lambda: process.core.begin_join(self._lease, self._claim)
+            )
+            if self._holder.is_crashed or self._holder.manager.lease != self._lease:
+                history = process.world.history
+                history.straggled_ms[process.transactional_id] = process.now_ms
+            if not ended.is_timed_out:
+                if isinstance(ended.error, ClaimRefusedError):
+                    self._is_claim_disturbed = self._has_claim_changed_hands()
+                return ended.error
+        patience.gave_up("join")
+        return KafkaError("the participant has no more patience")
+
+    def _has_claim_changed_hands(self) -> bool:
+        """Tell whether the epoch was not this holder's to count on, since it had it last.
+
+        Others under its id may have taken the claim before this holder began, which knows it from
+        the one whose transaction it has ended; and a coordinator forgets an idle claim.
+        """
+        world, holder = self.process.world, self._holder.name
+        name = claim_id(self.process.transactional_id or "", self._claim)
+        taken = [fence for fence in world.history.fences if fence.owner == name]
+        own = [n for n, fence in enumerate(taken) if fence.asked_by == self.process.name]
+        if not own or not own[0]:
+            return False
+        before = taken[own[0] - 1]
+        is_anothers = before.asked_by != holder and not before.asked_by.startswith(f"{holder}.")
+        return is_anothers or taken[own[0]].acts_of_time != before.acts_of_time
+
+    @property
+    def has_own_fault(self) -> bool:
+        """Whether it failed, if it did, for what it sent, or because an answer was lost."""
+        process, attempt = self.process, self.attempt
+        # Asked twice, or by one that was left over: then an epoch is gone that nobody used.
+        straggled_ms = process.world.history.straggled_ms.get(process.transactional_id)
+        is_late = straggled_ms is not None and process.now_ms - straggled_ms < _LONGEST_SLEEP_MS
+        has_lost_epoch = process.network.claims_asked > 1 or is_late or self._is_claim_disturbed
+        is_unsure = isinstance(self.error, ClaimRefusedError) and has_lost_epoch
+        waited = any(record.waited_in_vain for record in attempt.records)
+        return attempt.is_mistaken or waited or is_unsure or self._is_forgotten
+
+    @property
+    def _is_forgotten(self) -> bool:
+        cluster, producer_id = self.process.world.cluster, self.attempt.identity.producer_id
+        return any(
+            record.future is not None
+            and isinstance(record.future.error, UnknownProducerIdError | OutOfOrderSequenceError)
+            and cluster.has_forgotten(record.place, producer_id)
+            for record in self.attempt.records
+        )
+
+
+class _SharedTransaction(UsualTransaction):
+    """A transaction that is leased: participants write its records, this process ends it."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self._runs: dict[int, _Run] = {}
+        self._all_runs: list[_Run] = []
+
+    def _fill(self) -> Generator[_Wait, bool, KafkaError | None]:
+        rng, options = self._process.rng, self._world.options
+        error = yield from self._lease()
+        if isinstance(error, UnsupportedVersionError) and options.cluster.is_before_2_5:
+            return (yield from super()._fill())
+        if error is None:
+            self._start_work()
+            error = yield from self._await_receipts()
+        if error is None:
+            error = self._adopt()
+        if error is None and rng.random() < options.offsets_rate:
+            error = yield from self._send_offsets()
+        if error is not None and self._world.is_ending:
+            # With transactions v1 a participant that goes on after the abort begins another one
+            # under the same epoch, and what ends that fences the holder.
+            limit_ms = self._world.longest_call_ms
+            yield self._is_everybody_gone, self._process.now_ms + limit_ms
+        has_left = any(run.has_left_opening for run in self._all_runs)
+        self._attempt.has_stragglers = has_left or not self._is_everybody_gone()
+        self._attempt.is_mistaken |= any(run.has_own_fault for run in self._all_runs)
+        return error
+
+    def _is_everybody_gone(self) -> bool:
+        return all(run.receipt is not None or run.error is not None for run in self._all_runs)
+
+    def _lease(self) -> Generator[_Wait, bool, KafkaError | None]:
+        process = self._process
+        claims = 1 + process.rng.randrange(self._world.options.partition_count)
+        patience = Patience(process)
+        while patience.lasts():
+            ended = yield from call(process, lambda: self._begin_lease(claims))
+            if not ended.is_timed_out:
+                self._identify()
+                self._attempt.is_leased = ended.error is None
+                return ended.error
+        self._attempt.has_given_up = True
+        patience.gave_up("lease")
+        return KafkaError("the application has no more patience", recovery="abort")
+
+    def _begin_lease(self, claims: int) -> TransactionalRequestResult:
+        leasing = self._process.core.begin_lease(claims)
+        try:
+            self._process.manager.check_can_append()
+        except (IllegalStateError, KafkaError):
+            return leasing
+        # Participants' numbers begin at 0, and so would this record's.
+        self._world.history.violate(
+            "state", f"{self._process.name} may send beside a lease: {leasing!r}"
+        )
+        return leasing
+
+    def _start_work(self) -> None:
+        for claim in range(len(self._process.core.lease.claims)):
+            self._run(claim)
+            is_well = self._world.is_ending
+            if not is_well and self._process.rng.random() < _SECOND_RUN_RATE:
+                delay_ms = self._process.rng.randrange(_SECOND_RUN_WITHIN_MS)
+                at_ms = self._process.now_ms + delay_ms
+                self._world.call_at(at_ms, partial(self._run_again, claim))
+
+    def _run(self, claim: int) -> None:
+        lease = self._process.core.lease
+        count, claims = self._world.options.partition_count, len(lease.claims)
+        places = [number for number in range(count) if number % claims == claim]
+        label = f"{self._attempt.name}:{claim}"
+        self._runs[claim] = run = _Run(self._process, label, lease, claim, places)
+        self._all_runs.append(run)
+
+    def _run_again(self, claim: int, now_ms: int) -> None:  # noqa: ARG002
+        """Run a claim's work once more, as if its first run were lost; it only sleeps."""
+        first, rng = self._runs[claim], self._process.rng
+        is_due = first.receipt is None and first.error is None and not self._process.is_crashed
+        if not is_due or self._world.is_ending or self._attempt.claim != "open":
+            return
+        if self._process.manager.lease is None:
+            return  # it is aborted
+        first.process.pause(rng.choice(_SLEEPS_MS))
+        self._run(claim)
+
+    def _await_receipts(self) -> Generator[_Wait, bool, KafkaError | None]:
+        process, world = self._process, self._world
+        if process.rng.random() < _EARLY_COMMIT_RATE:
+            yield self._is_any_receipt_there, process.now_ms + _LONGEST_WORK_MS
+            self._commit_too_early()
+        limit_ms = world.longest_call_ms if world.is_ending else _LONGEST_WORK_MS
+        is_over = yield self._is_work_over, process.now_ms + limit_ms
+        failed = next((run for run in self._runs.values() if run.error is not None), None)
+        if failed is not None:
+            return KafkaError(f"{failed.process.name}: {failed.error!r}", recovery="abort")
+        if not is_over:
+            self._attempt.has_given_up = True
+            return KafkaError("not all participants have ended", recovery="abort")
+        return None
+
+    def _is_any_receipt_there(self) -> bool:
+        return any(run.receipt is not None for run in self._runs.values()) or self._is_work_over()
+
+    def _is_work_over(self) -> bool:
+        runs = self._runs.values()
+        has_failed = any(run.error is not None for run in runs)
+        return has_failed or all(run.receipt is not None for run in runs)
+
+    def _commit_too_early(self) -> None:
+        """Commit with the receipts that are there, and see that refused if they are not all."""
+        core, manager = self._process.core, self._process.manager
+        receipts = self._receipts()
+        if len(receipts) == len(self._runs) or manager.has_error:
+            return
+        try:
+            core.adopt(receipts)
+            core.begin_commit()
+        except IllegalStateError:
+            return
+        except KafkaError:
+            return  # it has failed, and says so
+        self._world.history.violate(
+            "state", f"{self._process.name} commits with {len(receipts)} of {len(self._runs)}"
+        )
+
+    def _receipts(self) -> list[TransactionReceipt]:
+        return [run.receipt for run in self._runs.values() if run.receipt is not None]
+
+    def _adopt(self) -> KafkaError | None:
+        try:
+            self._process.core.adopt(self._receipts())
+        except KafkaError as refusal:
+            return refusal
+        for run in self._runs.values():
+            # What the application lost on its way to `send` is in no receipt.
+            self._check_receipt(run)
+            self._attempt.records += run.attempt.records
+            self._attempt.interrupted += run.attempt.interrupted
+            run.attempt.records, run.attempt.interrupted = [], []
+        return None
+
+    def _check_receipt(self, run: _Run) -> None:
+        counts: dict[TopicPartition, int] = {}
+        for record in run.attempt.records:
+            counts[record.place] = counts.get(record.place, 0) + 1
+        told = dict(run.receipt.partitions) if run.receipt is not None else {}
+        # The application knows no place of a record whose call an exception has ended.
+        lost = run.attempt.interrupted
+        least = sum(record.is_sent is True for record in lost)
+        most = sum(record.is_sent is not False for record in lost)
+        more = sum(told.values()) - sum(counts.values())
+        is_short = any(told.get(place, 0) < count for place, count in counts.items())
+        if is_short or not least <= more <= most:
+            self._world.history.violate(
+                "told", f"{run.process.name}: the receipt says {told}, and it sent {counts}"
+            )
+
+    def _commit_it(self) -> Generator[_Wait, bool, bool]:
+        is_written = self._attempt.records or self._attempt.group_id is not None
+        lease = self._process.manager.lease  # None where the cluster is too old for it
+        if lease is not None and is_written and self._process.rng.random() < _RESUMED_RATE:
+            resume(self._process, self._attempt, lease, self._receipts())
+        return (yield from super()._commit_it())
+
+
+class _HandedOverTransaction(UsualTransaction):
+    """A transaction that one process writes, and another one ends."""
+
+    def _commit_it(self) -> Generator[_Wait, bool, bool]:
+        process = self._process
+        yield from flush(process)
+        patience = Patience(process)
+        ended = Ended(None, is_timed_out=True)
+        while ended.is_timed_out and patience.lasts():
+            ended = yield from call(process, lambda: process.core.begin_lease(0))
+        if ended.error is None:
+            self._attempt.is_leased = True
+            resume(process, self._attempt, process.core.lease, ())
+        return (yield from super()._commit_it())
+
+
+def resume(
+    process: Process,
+    attempt: Attempt,
+    lease: TransactionLease,
+    receipts: Sequence[TransactionReceipt],
+) -> None:
+    """Have another producer go on with a transaction; the one before is gone."""
+    process.network.close()
+    process.renew()
+    process.network.take_over(lease.producer)
+    process.core.resume(lease)
+    if lease.claims:
+        process.core.adopt(receipts)
+    attempt.incarnation = process.incarnation
+    attempt.commits_in_doubt_before = process.network.commits_in_doubt

@@ -1,0 +1,343 @@
+"""The judge: what was claimed, held against what the logs say.
+
+Why it exists: exactly once is a claim about what readers see, whatever happened on the way.
+Owns: every check, under a name that reports and the table of mutants use; those of the logs are in
+`log_judge`. Must not know: how the applications went about it, the core's state machine; it looks
+at futures, callbacks, memory, logs and offsets only.
+
+    committed    a transaction reported committed is there once, whole, in order, on every
+                 partition and in the offsets
+    aborted      nothing of a transaction that was not committed is visible
+    unknown      one whose outcome is unknown is there whole, or not at all; it is called so only
+                 if a commit had no answer
+    order        a producer's transactions lie in the log in the order in which they were made
+    offsets      a group's offsets are those of the committed transactions, in their order
+    fenced       nothing of an older producer is appended once a newer one has its identity
+    acknowledged every record acknowledged lies at the offset that was told, once
+    duplicated   no record is twice in a log under an idempotent producer
+    told         commit succeeds only if every record did; callbacks come once each, in order; no
+                 failure is counted that was not one
+    content      a record in a log has the key, headers, time and partition that it was given
+    expired      no record expires before its time, and once everything has healed none does for
+                 lack of progress
+    needless     nor does anything else fail without an excuse (see `excuses`)
+    memory       a closed producer has given back all of its buffer memory
+    open         a transaction whose end was told is over for its coordinator, too; in the end none
+                 is open, no offset pending
+    reader       what a consumer has read stays true
+    interrupted  a record into whose sending an exception came is in, or its transaction is not
+    fatal        a producer fails for good only for a reason that lasts, also in trouble
+    state        no call is refused with an illegal state; the sender never poisons the producer
+    numbers, again, identity  see `wire_rules`
+    hangs, spins    see `world` and `process`
+    crash        the core raises nothing that it does not promise
+    logged       the core logs no exception
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+from txnproducer._broker.topics import Life
+from txnproducer._core.transactions.commit_evidence import SentCommit
+from txnproducer._core.transactions.state import TransactionState
+from txnproducer.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+)
+from txnproducer.records import ProducerIdAndEpoch
+from txnproducer.sim.apps.process import Process
+from txnproducer.sim.judges.excuses import CAN_BUMP, unexcused
+from txnproducer.sim.judges.fatal_ends import needless_end
+from txnproducer.sim.judges.log_judge import LogJudge
+from txnproducer.sim.world.history import Attempt
+from txnproducer.sim.world.world import World
+
+# What a description's state says of the transaction that it ended.
+_ENDS = {
+    "PrepareCommit": "committed",
+    "CompleteCommit": "committed",
+    "PrepareAbort": "aborted",
+    "CompleteAbort": "aborted",
+}
+# How old its batch was, by what the record's error says.
+_EXPIRED = re.compile(r" expired (\d+) ms after")
+# Where a producer is whose request for a new epoch was refused.
+_NOT_BUMPED = (
+    TransactionState.UNINITIALIZED,
+    TransactionState.INITIALIZING,
+    TransactionState.ABORTABLE_ERROR,
+)
+# In so long a time a record that is refused a few times is delivered.
+_LONG_ENOUGH_MS = 10_000
+
+
+class Checkers:
+    """See the module.
+
+    Args:
+        world: whose logs are judged.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._history = world.history
+        # By isolation level: what was read, and up to where.
+        self._read: dict[bool, dict[Life, list[tuple[int, int, int]]]] = {
+            level: defaultdict(list) for level in (True, False)
+        }
+        self._read_up_to: dict[bool, Counter[Life]] = {level: Counter() for level in (True, False)}
+
+        self._errors_counted: dict[tuple[str, int], int] = {}
+
+    # --- while it runs --------------------------------------------------------------------------
+
+    def refused(self, process: Process, call: str, error: KafkaError) -> None:
+        """Look at why a call failed."""
+        cause = error.__cause__
+        if isinstance(error, IllegalStateError) or isinstance(cause, IllegalStateError):
+            self._history.violate("state", f"{process.name}: {call}: {error} ({cause})")
+
+    def committed(self, process: Process, attempt: Attempt) -> None:
+        """Look at the records at the moment at which the commit returns."""
+        for record in attempt.records:
+            future = record.future
+            if future is None or not future.done() or future.error is not None:
+                self._history.violate(
+                    "told",
+                    f"{process.name}: {attempt.name} committed with {record.value!r}: {future}",
+                )
+
+    def ended(self, process: Process, attempt: Attempt) -> None:
+        """Look whether a transaction is over for the coordinator, too, when its end returns."""
+        name = process.transactional_id or ""
+        attempt.late_by_end = self._history.late[name]
+        known = self._world.cluster.transaction_coordinator(name).find(name)
+        is_v1 = self._world.options.cluster.transaction_version == 1
+        if known is None or attempt.late_by_end > attempt.late_before:
+            return  # what came late may have begun another one
+        if attempt.has_stragglers and is_v1:
+            return  # so may they
+        can_bump = self._world.options.cluster.init_producer_id_version >= CAN_BUMP
+        # The new epoch is refused, for lack of access or because the transaction is abortable: the
+        # producer has to be initialized again, which ends all.
+        is_refused = process.manager.state in _NOT_BUMPED
+        is_bumped = can_bump and not (is_refused or process.manager.has_fatal_error)
+        is_kept = self._world.faults.openings_kept[name] > attempt.kept_before
+        if not is_bumped and (is_kept or (is_v1 and attempt.is_leased)):
+            # The coordinator denied that there was one, and found it in its log later on; or a
+            # participant began one after the end (with v1 nothing forbids that). There is nothing
+            # in it, and nothing but a new epoch or producer would keep it out.
+            return
+        described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
+        if known.state.value == "Ongoing" and described == attempt.identity:
+            self._history.violate("open", f"{attempt.name} is {attempt.claim}, and goes on")
+
+    def plain_ended(self, process: Process, attempt: Attempt) -> None:
+        """Look at an idempotent producer and its records after a flush."""
+        manager = process.core.transaction_manager
+        error = manager.last_error if manager is not None and process.has_failed else None
+        is_refused = isinstance(error, AuthenticationError | AuthorizationError)
+        if error is not None and (process.is_calm or not is_refused):
+            self._history.violate("needless", f"{process.name} has failed for good: {error!r}")
+        for record in attempt.records:
+            if record.future is not None and not record.future.done():
+                self._history.violate("hangs", f"{process.name}: {record.value!r} after flush")
+
+    def closed(self, process: Process) -> None:
+        """Look at what a closed producer leaves behind."""
+        metrics = process.core.metrics()
+        if metrics["buffer-available-bytes"] != metrics["buffer-total-bytes"]:
+            self._history.violate("memory", f"{process.name}: {metrics}")
+        life = (process.name, process.incarnation)
+        self._errors_counted[life] = int(metrics["record-error-total"]) - process.failed_appends
+        for attempt in self._history.attempts:
+            if (attempt.owner_process, attempt.incarnation) != life:
+                continue
+            for record in attempt.records:
+                if record.future is not None and not record.future.done():
+                    self._history.violate("hangs", f"{record.value!r} has no end after close")
+
+    def poisoned(self, process: Process) -> None:
+        """Look whether the sender met an illegal state."""
+        error = process.last_error
+        if isinstance(error, IllegalStateError):
+            self._history.violate("state", f"{process.name} is poisoned: {error}")
+
+    def failed_for_good(self, process: Process) -> None:
+        """Look why a producer can do nothing any more, whether or not all is well."""
+        reason = needless_end(process)
+        if reason is not None:
+            self._history.violate("fatal", reason)
+
+    def init_failed(self, process: Process, error: KafkaError) -> None:
+        """Look at an initialization that failed."""
+        if process.is_calm and not self._world.has_time_acted(process.transactional_id):
+            self._history.violate("needless", f"{process.name}: init_transactions: {error!r}")
+
+    def timed_out(self, process: Process, waited_ms: int) -> None:
+        """Look at how long a call took that has not ended."""
+        if process.is_calm and waited_ms >= _LONG_ENOUGH_MS:
+            self._history.violate("hangs", f"{process.name}: a call took {waited_ms} ms")
+
+    def gave_up(self, process: Process, call: str) -> None:
+        """Note a call that did not end, though all is well for longer than any may take."""
+        self._history.violate("hangs", f"{process.name}: {call} does not end")
+
+    def closed_in_time(self, process: Process) -> None:
+        """Look at what a producer leaves open that was closed in good order."""
+        name = process.transactional_id
+        if name is None or not process.is_calm or process.has_failed:
+            return
+        if process.manager.is_left_open_on_close:
+            return  # it is another process's
+        known = self._world.cluster.transaction_coordinator(name).find(name)
+        if known is not None and known.state.value == "Ongoing":
+            self._history.violate("open", f"{process.name} is closed, its transaction open")
+
+    def resolved(
+        self,
+        attempt: Attempt,
+        commit: SentCommit,
+        described: ProducerIdAndEpoch,
+        state: str,
+    ) -> None:
+        """Look at what was found out about a commit, where the coordinator tells it plainly.
+
+        With v2 the epoch behind the commit's belongs to the end of its transaction alone. With v1
+        an end under its own epoch does, unless a late request may have begun another one.
+        """
+        producer_id, epoch = commit.producer.producer_id, commit.producer.producer_epoch
+        end = ProducerIdAndEpoch(producer_id, epoch + int(commit.is_transaction_v2))
+        is_plain = described == end and state in _ENDS
+        is_plain &= not (self._may_begin_again(attempt, commit) and "Abort" in state)
+        if is_plain and attempt.claim != _ENDS[state]:
+            self._history.violate(
+                "unknown", f"{attempt.name} is {attempt.claim}, but the coordinator says {state}"
+            )
+        if state == "Ongoing" and attempt.claim != "unknown":
+            self._history.violate(
+                "unknown", f"{attempt.name} is {attempt.claim}, and a commit can still arrive"
+            )
+
+    def _may_begin_again(self, attempt: Attempt, commit: SentCommit) -> bool:
+        is_v1 = not commit.is_transaction_v2
+        return is_v1 and (attempt.is_leased or commit.producer in self._history.openings_in_doubt)
+
+    def unknown(self, process: Process, attempt: Attempt) -> None:
+        """Look whether a commit had no answer of which nobody is said to know what became."""
+        if process.network.commits_in_doubt <= attempt.commits_in_doubt_before:
+            self._history.violate(
+                "unknown", f"{attempt.name}: each commit was answered, and it is called unknown"
+            )
+
+    def consume(self) -> None:
+        """Read on as consumers do, at both levels, in every partition."""
+        for level, read in self._read.items():
+            up_to = self._read_up_to[level]
+            for place, log in self._world.cluster.topology.all_logs().items():
+                start = up_to[place]
+                for entry in log.visible_entries(read_committed=level, from_offset=start):
+                    end = entry.base_offset + entry.record_count
+                    read[place].append((entry.base_offset, end, entry.producer_id))
+                    start = end
+                last = log.last_stable_offset if level else log.log_end_offset
+                up_to[place] = max(start, last)
+
+    # --- in the end -----------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Judge the whole run."""
+        outcomes = LogJudge(self._history, self._world.cluster).judge()
+        self._check_counted()
+        self._check_progress()
+        self._check_patience()
+        self._check_needless(outcomes)
+        self._check_fences()
+        self._check_nothing_open()
+        self._check_readers()
+
+    def _check_counted(self) -> None:
+        errors: Counter[tuple[str, int]] = Counter()
+        for attempt in self._history.attempts:
+            futures = [r.future for r in attempt.records if r.future is not None]
+            life = (attempt.owner_process, attempt.incarnation)
+            errors[life] += sum(future.error is not None for future in futures)
+            errors[life] += len(attempt.interrupted)  # nobody has their futures
+        for life, counted in self._errors_counted.items():
+            if counted > errors[life]:
+                self._history.violate("told", f"{life}: counts {counted} of {errors[life]} errors")
+
+    def _check_progress(self) -> None:
+        given_ms = int(self._world.options.settings["delivery_timeout_ms"])
+        for attempt in self._history.attempts[self._world.healed_at :]:
+            if given_ms < _LONG_ENOUGH_MS and not attempt.is_calm:
+                continue
+            for record in attempt.records:
+                future = record.future
+                if record.waited_in_vain or future is None or not future.done():
+                    continue
+                if _EXPIRED.search(str(future.error)):
+                    self._history.violate("expired", f"{record.value!r}: {future.error}")
+
+    def _check_patience(self) -> None:
+        for attempt in self._history.attempts:
+            for record in attempt.records:
+                error = None if record.future is None else record.future.error
+                told = _EXPIRED.search(str(error)) if type(error) is KafkaTimeoutError else None
+                if told is not None and int(told[1]) < attempt.delivery_timeout_ms:
+                    self._history.violate(
+                        "expired", f"{record.value!r}: {error}, not {attempt.delivery_timeout_ms}"
+                    )
+
+    def _check_needless(self, outcomes: dict[str, bool | None]) -> None:
+        world = self._world
+        attempts = [a for a in self._history.attempts if not world.has_time_acted(a.owner)]
+        for text in unexcused(attempts, self._history, world.options, outcomes):
+            self._history.violate("needless", text)
+
+    def _check_fences(self) -> None:
+        logs = self._world.cluster.topology.all_logs()
+        ids: dict[str, set[int]] = defaultdict(set)
+        for fence in self._history.fences:
+            earlier = ids[fence.owner]
+            earlier.discard(fence.producer_id)
+            for life, log in logs.items():
+                for entry in log.entries_from(fence.log_end_offsets.get(life, 0)):
+                    is_own = entry.producer_id == fence.producer_id
+                    is_older = is_own and entry.producer_epoch < fence.producer_epoch
+                    if entry.batch is not None and (is_older or entry.producer_id in earlier):
+                        self._history.violate(
+                            "fenced", f"{fence.owner}: {entry} after {fence.producer_epoch}"
+                        )
+            earlier.add(fence.producer_id)
+
+    def _check_nothing_open(self) -> None:
+        cluster = self._world.cluster
+        if cluster.open_transactions:
+            self._history.violate("open", f"transactions: {cluster.open_transactions}")
+        for place, log in cluster.logs.items():
+            if log.last_stable_offset != log.log_end_offset:
+                self._history.violate(
+                    "open", f"{place}: {log.last_stable_offset} of {log.log_end_offset} stable"
+                )
+        if cluster.has_pending_offsets:
+            self._history.violate("open", "offsets are pending")
+
+    def _check_readers(self) -> None:
+        logs = self._world.cluster.topology.all_logs()
+        for level, by_place in self._read.items():
+            for place, read in by_place.items():
+                log = logs[place]
+                final = [
+                    (e.base_offset, e.base_offset + e.record_count, e.producer_id)
+                    for e in log.visible_entries(read_committed=level)
+                ]
+                if final[: len(read)] != read:
+                    self._history.violate(
+                        "reader", f"{place}: a consumer has read what is not there"
+                    )

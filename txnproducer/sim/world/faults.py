@@ -1,0 +1,229 @@
+"""The kinds of faults, their rates in one run, and how often each took effect.
+
+Owns: `FaultKind`, `Faults`. A fault counts only when it changed something: a rate that was drawn
+proves nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class FaultKind(StrEnum):
+    """What can go wrong; the value is its name in reports."""
+
+    REQUEST_LOST = "request lost with its connection"
+    ANSWER_LOST = "answer lost with its connection"
+    REQUEST_LATE = "request of a dead connection delivered late"
+    REQUEST_SLOW = "request slow"
+    ANSWER_SLOW = "answer slow"
+    STALLED = "no answer until the request timed out"
+    UNREACHABLE = "broker unreachable for a client"
+    THROTTLED = "client throttled"
+    LEFT_OUT = "partition left out of an answer"
+    LEADER_MOVED = "leader moved"
+    COORDINATOR_MOVED = "transaction coordinator moved"
+    GROUP_MOVED = "group coordinator moved"
+    BROKER_CRASHED = "broker crashed"
+    METADATA_STALE = "metadata stale"
+    LOG_WRITE_LOST = "transaction log write refused"
+    LOG_WRITE_LATE = "transaction log write refused, and kept"
+    LOG_WRITE_BROKEN = "transaction coordinator broke while it wrote"
+    APPEND_REFUSED = "append refused"
+    APPEND_KEPT = "append refused, and kept"
+    CLIENT_CRASHED = "client crashed"
+    CLIENT_PAUSED = "client paused (its clock jumps)"
+    ZOMBIE = "second producer under the same id"
+    TRANSACTION_TIMED_OUT = "transaction timed out"
+    MEMORY_EXHAUSTED = "buffer memory exhausted"
+    ACCESS_REFUSED = "access refused"
+    UPGRADED = "transaction version raised"
+    ID_EXPIRED = "idle transactional id forgotten"
+    PRODUCER_FORGOTTEN = "idle producer forgotten by a partition"
+    EPOCHS_EXHAUSTED = "epochs exhausted"
+    MEMBER_FENCED = "consumer group moved on"
+    LOGIN_REFUSED = "login refused"
+    ACCESS_BLINKED = "access to a topic refused for a moment"
+    LIMIT_LOWERED = "size limit of batches lowered for a while"
+    BATCH_TOO_LARGE = "batch refused as too large"
+    RECORD_INVALID = "record refused as invalid"
+    NOT_SENT = "request refused by the client's own network"
+    CALLED_ABORTABLE = "transaction called abortable by a coordinator"
+    LOGIN_REFUSED_BY_ONE = "login refused by one of several brokers"
+    TOPIC_RECREATED = "topic deleted and made again"
+    PARTITIONS_ADDED = "partitions added to a topic"
+    INTERRUPTED = "call interrupted by an exception"
+
+
+# Of each request, in a run where the kind is on.
+NETWORK_RATES: Mapping[FaultKind, float] = MappingProxyType(
+    {
+        FaultKind.REQUEST_LOST: 0.02,
+        FaultKind.ANSWER_LOST: 0.02,
+        FaultKind.STALLED: 0.01,
+        FaultKind.REQUEST_SLOW: 0.03,
+        FaultKind.ANSWER_SLOW: 0.03,
+        FaultKind.THROTTLED: 0.02,
+        FaultKind.LEFT_OUT: 0.01,
+    }
+)
+# Likewise, but drawn by rng of its own, as are those below.
+LATER_RATES: Mapping[FaultKind, float] = MappingProxyType({FaultKind.NOT_SENT: 0.01})
+# Of each request, or each call, in a run of those that change.
+CHANGING_RATES: Mapping[FaultKind, float] = MappingProxyType(
+    {
+        FaultKind.CALLED_ABORTABLE: 0.03,
+        FaultKind.INTERRUPTED: 0.02,
+    }
+)
+# Of each write, in a run where the kind is on.
+BROKER_RATES: Mapping[FaultKind, float] = MappingProxyType(
+    {
+        FaultKind.LOG_WRITE_LOST: 0.03,
+        FaultKind.LOG_WRITE_LATE: 0.05,
+        FaultKind.LOG_WRITE_BROKEN: 0.01,
+        FaultKind.APPEND_REFUSED: 0.04,
+        FaultKind.APPEND_KEPT: 0.04,
+    }
+)
+# On average once in so many milliseconds, in a run where the kind is on.
+EVENT_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
+    {
+        FaultKind.UNREACHABLE: 3000,
+        FaultKind.LEADER_MOVED: 1500,
+        FaultKind.COORDINATOR_MOVED: 2000,
+        FaultKind.GROUP_MOVED: 2000,
+        FaultKind.BROKER_CRASHED: 6000,
+        FaultKind.CLIENT_CRASHED: 3000,
+        FaultKind.CLIENT_PAUSED: 3000,
+        FaultKind.ZOMBIE: 4000,
+        FaultKind.ACCESS_REFUSED: 4000,
+        FaultKind.UPGRADED: 4000,
+        FaultKind.MEMBER_FENCED: 6000,
+        FaultKind.LOGIN_REFUSED: 9000,
+    }
+)
+# Likewise, but each is drawn by rng of its own: the runs in which it is off stay as they were
+# before there was such a kind, and with them the seeds that are kept.
+LATER_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
+    {
+        FaultKind.ACCESS_BLINKED: 150,
+        FaultKind.LIMIT_LOWERED: 800,
+    }
+)
+# Likewise, in a run of those that change.
+CHANGING_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
+    {
+        FaultKind.LOGIN_REFUSED_BY_ONE: 2500,
+        FaultKind.TOPIC_RECREATED: 2500,
+        FaultKind.PARTITIONS_ADDED: 3000,
+    }
+)
+# Consequences of what the options draw; nothing to be switched on by itself.
+CONSEQUENCES = frozenset(FaultKind) - set().union(
+    NETWORK_RATES,
+    BROKER_RATES,
+    EVENT_INTERVALS_MS,
+    LATER_INTERVALS_MS,
+    LATER_RATES,
+    CHANGING_INTERVALS_MS,
+    CHANGING_RATES,
+)
+_BURST_REQUESTS = 5
+# After the healing: of each request, and so often at most.
+_MILD_RATE = 0.02
+_MOST_MILD = 6
+_MILD = (FaultKind.REQUEST_LOST, FaultKind.ANSWER_LOST, FaultKind.LEFT_OUT)
+# Calls that end within ten seconds may wait for a few of these besides.
+_LONGEST_MILD_STALL_MS = 1000
+
+
+class Faults:
+    """The faults of one run.
+
+    Args:
+        rates: per request, per write; kinds that are off are left out.
+        rng: draws them.
+        later_rng: draws the kinds that came later.
+        burst: by how much likelier trouble on the network is for the next few requests.
+        request_timeout_ms: how long a request waits for its answer.
+
+    Attributes:
+        counts: how often each kind took effect.
+        openings_kept: by id, how many writes to the transaction log were refused, and may be kept,
+            by which a transaction begins or goes on.
+        is_healed: set when the liveness phase begins; from then on nothing goes wrong but a few
+            connections, and leaders and coordinators that move, over which nobody may fail.
+    """
+
+    def __init__(
+        self,
+        rates: Mapping[FaultKind, float],
+        rng: random.Random,
+        later_rng: random.Random,
+        burst: float = 1.0,
+        request_timeout_ms: int = _LONGEST_MILD_STALL_MS,
+    ) -> None:
+        self.counts: Counter[FaultKind] = Counter()
+        self.is_healed = False
+        self._rng = rng
+        self._later_rng = later_rng
+        self._rates = dict(rates)
+        thresholds: list[tuple[float, FaultKind]] = []
+        total = 0.0
+        for kind in NETWORK_RATES:
+            if kind in rates:
+                total += rates[kind]
+                thresholds.append((total, kind))
+        self.openings_kept: Counter[str] = Counter()
+        self._thresholds = thresholds
+        self._total = total
+        self._mild_left = _MOST_MILD
+        can_stall = request_timeout_ms <= _LONGEST_MILD_STALL_MS
+        self._mild = (*_MILD, FaultKind.STALLED) if can_stall else _MILD
+        self._burst = burst
+        self._burst_left = 0
+
+    def is_sent(self) -> bool:
+        """Draw whether the client's network takes a request."""
+        rate = self._rates.get(FaultKind.NOT_SENT)
+        if rate is None or self.is_healed or self._later_rng.random() >= rate:
+            return True
+        self.counts[FaultKind.NOT_SENT] += 1
+        return False
+
+    def network_fate(self) -> FaultKind | None:
+        """Draw what becomes of one request; None: all goes well."""
+        if self.is_healed:
+            return self._mild_fate()
+        drawn = self._rng.random()
+        is_burst = self._burst_left > 0
+        if is_burst:
+            self._burst_left -= 1
+            drawn /= self._burst
+        if drawn >= self._total:
+            return None
+        if not is_burst:  # it comes to an end, however bad it is
+            self._burst_left = _BURST_REQUESTS
+        for threshold, kind in self._thresholds:
+            if drawn < threshold:
+                return kind
+        return None
+
+    def _mild_fate(self) -> FaultKind | None:
+        if not self._mild_left or self._rng.random() >= _MILD_RATE:
+            return None
+        self._mild_left -= 1
+        return self._rng.choice(self._mild)
+
+    def happens(self, kind: FaultKind) -> bool:
+        """Draw whether something goes wrong, and count it if it does."""
+        rate = self._rates.get(kind)
+        if rate is None or self.is_healed or self._rng.random() >= rate:
+            return False
+        self.counts[kind] += 1
+        return True

@@ -1,0 +1,202 @@
+"""The world around the simulated producers: a clock that jumps, a cluster, faults, a history.
+
+Why it exists: networks, faults, programs and judges look at one time and one cluster. The run that
+puts them together (`simulator`) is another thing, which none of them knows.
+Owns: `World`: the event queue, the time, what is counted. Must not know: processes, checkers,
+the phases of a run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from txnproducer._broker import handlers
+from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._protocol.events import ClientRequest
+from txnproducer._protocol.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceResponse,
+    Request,
+    Response,
+    TxnOffsetCommitResponse,
+)
+from txnproducer.errors import ErrorCode
+from txnproducer.sim.world.faults import FaultKind, Faults
+from txnproducer.sim.world.history import Fence, History
+from txnproducer.sim.world.options import COMPACTED_TOPIC, TOPIC, SimOptions
+from txnproducer.sim.world.trace import Trace
+
+# Of the records of a run; the second where that topic is made again.
+_COMPACTED_RATE = 0.1
+_RECREATED_RATE = 0.4
+# What markers, look-ups and reconnections may take, besides what the settings say.
+_LONGEST_CLEAN_UP_MS = 60_000
+_OF_MEMBERS = (
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_INSTANCE_ID,
+)
+_BUSIEST_RUN_EVENTS = 400_000
+
+
+class World:
+    """See the module.
+
+    Args:
+        options: of the run.
+        trace: takes the lines.
+
+    Attributes:
+        now_ms: the time.
+        request_count: how many requests producers have sent.
+        slack_ms: what a bounded call may take longer than its bound.
+        transactional_ids: of the producers that the run begins with.
+        is_ending: whether everything has healed.
+        healed_ms: when that was.
+        healed_at: how many attempts there were then.
+    """
+
+    def __init__(self, options: SimOptions, trace: Trace) -> None:
+        self.options = options
+        self.trace = trace
+        self.now_ms = 0
+        self.request_count = 0
+        self.slack_ms = 1
+        self._queue: list[tuple[int, int, Callable[[int], None]]] = []
+        self._order = 0
+        self.history = History()
+        self.cluster = BrokerCluster(options.cluster, self.new_rng("cluster"))
+        self.cluster.create_topic(TOPIC, options.partition_count)
+        self.cluster.create_topic(COMPACTED_TOPIC, options.partition_count)
+        self.cluster.compacted.add(COMPACTED_TOPIC)
+        self.faults = Faults(
+            options.rates,
+            self.new_rng("faults"),
+            self.new_rng("later faults"),
+            options.burst,
+            options.settings["request_timeout_ms"],
+        )
+        self.transactional_ids = [f"txn-{n}" for n in range(options.transactional_producers)]
+        self._incarnations: Counter[str] = Counter()
+        self._offsets = 0
+        self.is_ending = False
+        self.healed_at = self.healed_ms = 0
+        self._acts_when_healed: Counter[str] = Counter()
+
+    def new_rng(self, name: str) -> random.Random:
+        """Return the source of randomness of one part of the run."""
+        return random.Random(f"{name} {self.options.seed}")  # noqa: S311 - seeded on purpose
+
+    def note_healing(self) -> None:
+        """Note that everything is well from now on."""
+        self.is_ending = True
+        self.healed_at, self.healed_ms = len(self.history.attempts), self.now_ms
+        self._acts_when_healed = self.cluster.acts_of_time.copy()
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def call_at(self, at_ms: int, action: Callable[[int], None]) -> None:
+        """Have something done at a time."""
+        self._order += 1
+        heapq.heappush(self._queue, (at_ms, self._order, action))
+
+    def run_until(self, condition: Callable[[], bool], until_ms: int) -> bool:
+        """Take events until a condition holds or the time is up; return what it says last."""
+        queue, cluster = self._queue, self.cluster
+        events = 0
+        while not condition() and not self.history.violations:
+            next_ms = cluster.next_event_ms()
+            if queue and queue[0][0] <= next_ms:
+                at_ms, _, action = heapq.heappop(queue)
+                if at_ms > until_ms:
+                    self.call_at(at_ms, action)
+                    break
+                self.now_ms = at_ms
+                action(at_ms)
+            elif next_ms > until_ms:
+                break
+            else:
+                self.now_ms = next_ms
+                cluster.advance(next_ms)
+            events += 1
+            if events > _BUSIEST_RUN_EVENTS:
+                self.history.violate("spins", f"{events} events in one phase")
+        return condition()
+
+    # --- what the parts ask for -----------------------------------------------------------------
+
+    def next_incarnation(self, transactional_id: str | None) -> int:
+        """Return the number of a producer's life under an id."""
+        name = transactional_id or ""
+        self._incarnations[name] += 1
+        return self._incarnations[name]
+
+    def next_offset(self) -> int:
+        """Return an offset that no transaction has committed."""
+        self._offsets += 1
+        return self._offsets
+
+    @property
+    def compacted_rate(self) -> float:
+        """How many records, at most, go to the compacted topic."""
+        is_recreated = FaultKind.TOPIC_RECREATED in self.options.intervals_ms
+        return _RECREATED_RATE if is_recreated else _COMPACTED_RATE
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions applications count upon."""
+        given = self.options.partition_count
+        may_grow = FaultKind.PARTITIONS_ADDED in self.options.intervals_ms
+        return self.cluster.topics.get(topic, given) if may_grow else given
+
+    def has_time_acted(self, transactional_id: str | None) -> bool:
+        """Tell whether an id was timed out, or forgotten, since the healing."""
+        name = transactional_id or ""
+        return self.cluster.acts_of_time[name] != self._acts_when_healed[name]
+
+    @property
+    def longest_call_ms(self) -> int:
+        """How long any call may take once all is well: to its result, or to its error."""
+        settings = self.options.settings
+        lasting = ("transaction_timeout_ms", "delivery_timeout_ms", "max_block_ms")
+        return _LONGEST_CLEAN_UP_MS + sum(int(settings[name]) for name in lasting)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def handle(self, node_id: int, request: ClientRequest, sender: str, now_ms: int) -> Response:
+        """Let a broker answer a request of a process."""
+        if isinstance(request.body, InitProducerIdRequest):
+            self.history.asked_for_identity[request.body.transactional_id or ""].add(sender)
+        body = handlers.handle(self.cluster, node_id, request.body, now_ms)
+        if isinstance(body, InitProducerIdResponse) and not body.error_code:
+            self._note_fence(request.body, body, sender)
+        elif isinstance(body, ProduceResponse):
+            self._count_refusals(body)
+        elif isinstance(body, TxnOffsetCommitResponse):
+            self._count_members_refused(body)
+        return body
+
+    def _count_members_refused(self, body: TxnOffsetCommitResponse) -> None:
+        if any(result.error_code in _OF_MEMBERS for result in body.results):
+            self.faults.counts[FaultKind.MEMBER_FENCED] += 1
+
+    def _count_refusals(self, body: ProduceResponse) -> None:
+        for partition in body.partitions:
+            if partition.error_code == ErrorCode.MESSAGE_TOO_LARGE:
+                self.faults.counts[FaultKind.BATCH_TOO_LARGE] += 1
+            elif partition.error_code == ErrorCode.INVALID_RECORD:
+                self.faults.counts[FaultKind.RECORD_INVALID] += 1
+
+    def _note_fence(self, request: Request, body: InitProducerIdResponse, sender: str) -> None:
+        if not isinstance(request, InitProducerIdRequest) or request.transactional_id is None:
+            return
+        logs = self.cluster.topology.all_logs()
+        ends = {life: log.log_end_offset for life, log in logs.items()}
+        name = request.transactional_id
+        acts = self.cluster.acts_of_time[name]
+        self.history.fences.append(
+            Fence(name, body.producer_id, body.producer_epoch, ends, sender, acts)
+        )

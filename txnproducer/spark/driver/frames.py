@@ -1,0 +1,229 @@
+"""A frame's partitions as tasks: counted, and run once or again, with an order for each pass.
+
+Why it exists: what tasks are told (how many of them there are, which run it is, a lease) is known
+only when the partitions are counted; and counting plans the frame, which runs its shuffles. A plan
+that is made once more may be cut otherwise (adaptive execution), and runs them once more. So the
+frame is planned once, together with the tasks, and what they are told follows later: in a local
+property of the Spark job. A pass that is repeated runs the very same partitions.
+
+Owns: the way there and back, and the check that every partition was run. Must not know: what tasks
+do, Kafka.
+
+Rules:
+* A task whose number is not below the number of partitions that were counted does nothing.
+* All partitions report, each of them once, or the pass has failed.
+* An order holds no secret: a job's properties are in Spark's logs. What tasks must know of
+  passwords goes in the closure.
+* Spark Connect has neither local properties nor a way to count. There the number is fixed by a
+  shuffle, and each pass is a plan of its own. A frame that is empty by its plan runs no task in
+  spite of the shuffle; its partitions are worked on here then, without rows.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import pickle
+import secrets
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from txnproducer.errors import InvalidConfigurationError
+from txnproducer.spark.driver.worker_imports import forget_sparks_zips
+from txnproducer.spark.errors import SinkError
+from txnproducer.spark.session import is_connect, naming_interpreter, raise_if_stopped
+
+_LOG = logging.getLogger(__name__)
+_PROPERTY: Final = "txnproducer.order"
+_REPORTS: Final = "partition int, report binary"
+
+Work: TypeAlias = Callable[[Any, int, Iterable[Any]], Any]
+"""What a task does: with an order, the partition's number and its record batches; its report."""
+
+
+class Partitions(Protocol):
+    """The partitions of a frame, and what is done with each.
+
+    Attributes:
+        count: how many; 0 for a frame that is empty by its plan, which runs no task.
+    """
+
+    count: int
+
+    def run(self, order: Any) -> list[Any]:
+        """Run all tasks with an order; return their reports, by partition."""
+
+    def raise_if_stopped(self) -> None:
+        """Raise if the query or Spark was stopped, as far as that can be asked."""
+
+
+def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
+    """Return a frame's partitions.
+
+    Args:
+        frame: of Spark's, classic or Connect.
+        work: picklable.
+        count: how many partitions the frame has by a shuffle into that number; None: whatever it
+            has.
+
+    Raises:
+        InvalidConfigurationError: nobody can count them here.
+    """
+    if not is_connect(frame):
+        with naming_interpreter(frame):
+            return CountedPartitions(frame, work)
+    if count is None:
+        raise InvalidConfigurationError(
+            "writers is needed here: Spark Connect does not tell how many partitions a frame has. "
+            "Give the sink writers=n (such as the topic's number of partitions), and it cuts each "
+            "batch into n"
+        )
+    return FixedPartitions(frame, work, count)
+
+
+class CountedPartitions:
+    """Partitions of a classic frame: planned once, by counting them.
+
+    Args:
+        frame: whose.
+        work: picklable.
+    """
+
+    def __init__(self, frame: Any, work: Work) -> None:
+        # So that no job of somebody else's, in a JVM that mixes up properties, is taken for ours.
+        self._token = secrets.token_hex(8)
+        self._frame = frame
+        self._context = frame.sparkSession.sparkContext
+        self._rdd = frame.mapInArrow(_as_function(_Task(work, self._token)), _REPORTS).rdd
+        self.count: int = self._rdd.getNumPartitions()
+
+    def run(self, order: Any) -> list[Any]:
+        """Run all tasks with an order; return their reports, by partition."""
+        self.raise_if_stopped()  # else the job begins, and ends only when Spark cancels it later
+        context, text = self._context, _written(_Order(self._token, self.count, order))
+        context.setLocalProperty(_PROPERTY, text)
+        try:
+            with naming_interpreter(self._frame):
+                rows = self._rdd.collect()
+        finally:
+            context.setLocalProperty(_PROPERTY, None)
+        return _complete(rows, self.count)
+
+    def raise_if_stopped(self) -> None:
+        """Raise if the query or Spark was stopped; see `session.raise_if_stopped`."""
+        raise_if_stopped(self._context)
+
+
+class FixedPartitions:
+    """Partitions of a frame that was shuffled into a number of them; each pass plans it anew.
+
+    Args:
+        frame: whose.
+        work: picklable.
+        count: how many.
+    """
+
+    def __init__(self, frame: Any, work: Work, count: int) -> None:
+        self._frame = frame
+        self._work = work
+        self.count = count
+
+    def run(self, order: Any) -> list[Any]:
+        """Run all tasks with an order; return their reports, by partition."""
+        task = _Task(self._work, "", _Order("", self.count, order))
+        with naming_interpreter(self._frame):
+            rows = self._frame.mapInArrow(_as_function(task), _REPORTS).collect()
+        if not rows:  # a task always reports, so there was none
+            return [self._work(order, number, ()) for number in range(self.count)]
+        return _complete(rows, self.count)
+
+    def raise_if_stopped(self) -> None:
+        """Do nothing: Connect does not tell a client what was stopped, but by its next answer."""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a pass tells its tasks.
+
+    Attributes:
+        token: of the partitions that it is for.
+        count: how many there are.
+        order: for the work.
+    """
+
+    token: str
+    count: int
+    order: Any
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One task: takes its order, does the work, gives the report as an Arrow row.
+
+    Attributes:
+        work: to be done.
+        token: that the order has to have.
+        order: of the pass; None: in the job's property.
+    """
+
+    work: Work
+    token: str
+    order: _Order | None = None
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise SinkError("a task of the sink runs in Spark's workers only")
+        order = self.order or _read(context.getLocalProperty(_PROPERTY))
+        number = context.partitionId()
+        if order.token != self.token:
+            raise SinkError(
+                "this job was not started by the sink that its tasks are of: nothing was written. "
+                "With PYSPARK_PIN_THREAD=false threads mix up each other's jobs; leave it out"
+            )
+        if number >= order.count:
+            raise SinkError(
+                f"task {number} is one too many: {order.count} partitions were counted, and Spark "
+                "has cut the frame otherwise since. It has written nothing"
+            )
+        report = self.work(order.order, number, batches)
+        columns = {"partition": pa.array([number], pa.int32()), "report": [pickle.dumps(report)]}
+        yield pa.RecordBatch.from_pydict(columns)
+        forget_sparks_zips()
+
+
+def _as_function(task: _Task) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return a task as what Spark looks for: a function of one argument."""
+
+    def run_task(batches: Iterable[Any]) -> Iterator[Any]:
+        return task(batches)
+
+    return run_task
+
+
+def _written(order: _Order) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(order))).decode()
+
+
+def _read(text: str | None) -> _Order:
+    if text is None:
+        raise SinkError("a task of the sink was run without an order: the frame was run by others")
+    # Written by this job's own driver, as the closure is.
+    order: _Order = pickle.loads(zlib.decompress(base64.b64decode(text)))  # noqa: S301
+    return order
+
+
+def _complete(rows: Iterable[Any], count: int) -> list[Any]:
+    reports = sorted((row["partition"], row["report"]) for row in rows)
+    numbers = [number for number, _ in reports]
+    if numbers != list(range(count)):
+        raise SinkError(
+            f"of {count} partitions these have reported: {numbers}. Spark has cut the frame "
+            "otherwise than when they were counted, or lost a task's answer"
+        )
+    return [pickle.loads(report) for _, report in reports]  # noqa: S301 - our own tasks'

@@ -1,0 +1,257 @@
+"""The commit of a data source: ends the transactions that tasks have left open, or none of them.
+
+Owns: the order of things in a commit and in an abort. Must not know: Spark's classes, how a part
+was written, what a row is.
+
+Each call may be in a process of its own, which knows nothing of those before; so all that is to be
+remembered is in the ledger.
+
+Rules:
+* Before the first transaction is ended, the plan says how many partitions there are, and the ids
+  above them are taken: a commit of an earlier attempt, which had more, may still be under way.
+* A batch that is committed in part must be the same again: as many partitions, and among them the
+  committed ones, by rows and digest, whatever their numbers are now. Otherwise nothing is ended.
+* Parts whose rows are committed are aborted. Each other part puts its entry into a free slot, so
+  slot and transactional id may differ (`slots.py`).
+* A batch that is wholly committed must have the same rows in all.
+* Every part gets a ledger entry before the first one is ended, also a part that is to be aborted.
+  It proves that this attempt has had all of the ids at the time of its look at the ledger. So what
+  an earlier attempt had ended by then was seen, and that attempt can end nothing more.
+* A part that can't be ended is looked up in the ledger: what holds the batch is committed. What
+  does not is left to the next attempt, which finds the others committed and completes the batch.
+* An abort is best effort. It touches only what is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.lease import TransactionLease
+from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.driver.runs import MOST_AT_ONCE, Batch, Runs
+from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
+from txnproducer.spark.events import OnEvent, tell
+from txnproducer.spark.ledger.digest import total
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.rules import (
+    LedgerRules,
+    added_up,
+    check_whole_replay,
+    is_whole,
+)
+from txnproducer.spark.ledger.slots import Slot, assign_slots
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.tasks.open_part import OpenPart
+
+_LOG = logging.getLogger(__name__)
+_CLOSE_S: Final = 30.0
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A part with its ledger entry in it: all that is left is its end."""
+
+    partition: int
+    slot: Slot
+    lease: TransactionLease
+    entry: LedgerEntry
+
+
+@dataclass(frozen=True)
+class PartCommits:
+    """Ends the parts of batches.
+
+    Attributes:
+        ledger: where plan and entries are.
+        rules: what to do about entries that do not fit.
+        settings: the producer's, by Java's names.
+        on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
+        on_event: told what happens.
+    """
+
+    ledger: Ledger
+    rules: LedgerRules
+    settings: Mapping[str, Any] = field(repr=False)
+    on_replay_mismatch: str = "stop"
+    on_event: OnEvent | None = None
+
+    # --- commit ---------------------------------------------------------------------------------
+
+    def commit(self, parts: Sequence[OpenPart | None], batch_id: int) -> None:
+        """Commit a batch: all parts that the ledger does not hold already.
+
+        Raises:
+            SinkError: what the ledger holds stops the batch; nothing was committed by this call.
+            BatchFailedError: a part was lost before; nothing was committed by this call.
+            CommitIncompleteError: a part was lost on the way, and others are committed.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        ours = _checked(parts, batch_id)
+        batch = Batch(batch_id, ours[0].query_id, len(ours))
+        done = Runs(self.ledger, self.rules).enter_commit(batch, self.settings)
+        if is_whole(done):
+            self._leave(ours, done)
+            return
+        found = {part.partition: (part.rows, part.digest) for part in ours}
+        slots = assign_slots(batch_id, done, found, self.on_replay_mismatch)
+        prepared = _at_once(lambda part: self._prepare(part, batch, slots[part.partition]), ours)
+        _at_once(self._abort, [part for part in prepared if part.slot.is_committed])
+        self._tell("batch_before_commit", ours)
+        left = [part for part in prepared if not part.slot.is_committed]
+        _at_once(self._end, left)
+        self._tell("batch_after_commit", ours)
+        _LOG.info(
+            "batch %d of query %s: %d rows, %d transactions, %d replayed",
+            batch_id,
+            batch.query_id,
+            sum(part.rows for part in ours),
+            len(left),
+            len(done),
+        )
+
+    def _leave(self, parts: Sequence[OpenPart], done: Mapping[int, LedgerEntry]) -> None:
+        """Leave a batch as it was committed, however it is cut and numbered now."""
+        if self.on_replay_mismatch != "keep":
+            rows = sum(part.rows for part in parts)
+            check_whole_replay(added_up(done), rows, total(part.digest for part in parts))
+        # Tasks that did not see the whole batch yet have written their rows once more.
+        _at_once(self._abort, parts)
+        _LOG.info("batch %d is committed already, by %d tasks", parts[0].batch_id, len(done))
+
+    def _prepare(self, part: OpenPart, batch: Batch, slot: Slot) -> _Prepared:
+        """Put the ledger's entry into a part, which also shows that the part is still alive."""
+        if part.lease is None:
+            raise BatchFailedError(
+                f"partition {part.partition} found all of batch {part.batch_id} in the ledger, and"
+                " now some of it is not there: the ledger was deleted meanwhile. Nothing was"
+                " committed"
+            )
+        entry = LedgerEntry(part.batch_id, part.query_id, batch.writers, part.rows, part.digest)
+        try:
+            with self._resumed(part.lease) as producer:
+                self.ledger.write(producer, slot.number, entry)
+                return _Prepared(part.partition, slot, producer.lease(claims=0), entry)
+        except KafkaError as error:
+            if error.recovery == "fix":
+                raise
+            raise BatchFailedError(
+                f"batch {part.batch_id}: the transaction of partition {part.partition} is lost"
+                f" ({type(error).__name__}: {error}), and nothing was committed. It took longer"
+                f" than transactionTimeout ({self.settings['transaction.timeout.ms']} ms), or"
+                " another attempt of the task or another driver has taken its id"
+                " (spark.speculation=true does not go with this data source). Start the query"
+                " again",
+                recovery="restart",
+            ) from error
+
+    def _end(self, part: _Prepared) -> None:
+        entry, slot = part.entry, part.slot.number
+        tell(self.on_event, "partition_before_commit", entry.batch_id, entry.rows, part.partition)
+        try:
+            with self._resumed(part.lease) as producer:
+                producer.commit_transaction()
+        except KafkaError as error:
+            if self.ledger.read_entries([slot]).get(slot) != entry:
+                raise CommitIncompleteError(
+                    f"batch {entry.batch_id}: partition {part.partition} could not be committed"
+                    f" ({type(error).__name__}: {error}); others of the batch may be. Start the"
+                    " query again: it completes the batch",
+                    recovery="restart",
+                ) from error
+            _LOG.warning(
+                "batch %d, partition %d is committed, though the commit said: %s",
+                entry.batch_id,
+                part.partition,
+                error,
+            )
+        tell(self.on_event, "partition_committed", entry.batch_id, entry.rows, part.partition)
+
+    # --- abort ----------------------------------------------------------------------------------
+
+    def abort(self, parts: Sequence[OpenPart | None], query_id: str | None = None) -> None:
+        """Abort what is still open of a batch, as far as it can be seen; never raises.
+
+        Args:
+            parts: what tasks have left open; None for each that has not told.
+            query_id: whose batch it is, if that is known.
+        """
+        _at_once(self._abort, [part for part in parts if part is not None])
+        queries = {part.query_id for part in parts if part is not None} | ({query_id} - {None})
+        silent = [number for number, part in enumerate(parts) if part is None]
+        if not silent or not self._is_ours(queries):
+            return  # what they have left open ends by the time-out, or at the next start
+        _at_once(self._fence, silent)
+
+    def _abort(self, part: OpenPart | _Prepared) -> None:
+        if part.lease is None:
+            return
+        with _best_effort(f"partition {part.partition}: not aborted"):
+            with self._resumed(part.lease) as producer:
+                producer.abort_transaction()
+
+    def _is_ours(self, queries: Iterable[str | None]) -> bool:
+        """Tell whether the sink is this query's: nobody else's parts may be fenced."""
+        plan = None
+        with _best_effort("the plan can't be read"):
+            plan, _ = self.ledger.read(waits_for_undecided=False)
+        return plan is not None and set(queries) == {plan.query_id}
+
+    def _fence(self, partition: int) -> None:
+        with _best_effort(f"partition {partition}: not fenced"):
+            Runs(self.ledger, self.rules).take(partition, self.settings)
+
+    # --- both -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _resumed(self, lease: TransactionLease) -> Iterator[TransactionalProducer]:
+        name = lease.transactional_id
+        config = ProducerConfig.from_properties({**self.settings, "transactional.id": name})
+        producer = TransactionalProducer.resume_from_config(lease, config)
+        try:
+            yield producer
+        finally:
+            producer.close(_CLOSE_S)
+
+    def _tell(self, name: str, parts: Sequence[OpenPart]) -> None:
+        tell(self.on_event, name, parts[0].batch_id, sum(part.rows for part in parts))
+
+
+def _checked(parts: Sequence[OpenPart | None], batch_id: int) -> list[OpenPart]:
+    """Return the parts in their order, if they are all that there are of one batch."""
+    ours = sorted((p for p in parts if p is not None), key=lambda part: part.partition)
+    numbers = [part.partition for part in ours]
+    if not ours or len(ours) != len(parts) or numbers != list(range(len(ours))):
+        raise IllegalStateError(
+            f"batch {batch_id}: a commit needs what each of its {len(parts)} tasks has told, and"
+            f" there are partitions {numbers}; nothing was committed"
+        )
+    batches = {(part.batch_id, part.query_id) for part in ours}
+    if batches != {(batch_id, ours[0].query_id)}:
+        raise IllegalStateError(
+            f"batch {batch_id}: its tasks were of {sorted(batches)}; nothing was committed"
+        )
+    return ours
+
+
+def _at_once(call: Callable[[_In], _Out], inputs: Iterable[_In]) -> list[_Out]:
+    """Call for all inputs, some at once; none is under way when this returns or raises."""
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        return list(pool.map(call, inputs))
+
+
+@contextmanager
+def _best_effort(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - an abort that raises would hide why it is one
+        _LOG.info("abort: %s: %s", what, error)

@@ -1,0 +1,1 @@
+"""The ledger: which batch each transactional id has committed, and what follows from that."""

@@ -1,0 +1,63 @@
+"""Why a whole batch lost its transaction: it timed out, or another driver took it.
+
+Owns: the question to the coordinator, and the time-out's text. Must not know: what an answer
+proves (`txnproducer._core.transactions.transaction_loss`), Spark, how rows are written.
+
+Without an answer that is certain nobody was seen: the batch is run again, or has timed out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from txnproducer._core.transactions.transaction_loss import Cause, TransactionLoss
+from txnproducer.admin import describe_transaction
+from txnproducer.errors import KafkaError
+from txnproducer.lease import TransactionLease
+from txnproducer.spark.errors import BatchTimedOutError
+from txnproducer.spark.ledger.store import Ledger
+
+_LOG = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 10.0
+
+
+def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
+    """Tell whether somebody has certainly taken the id of whole batches since.
+
+    Args:
+        ledger: of the sink.
+        lease: of the transaction that was lost.
+    """
+    try:
+        found = describe_transaction(
+            ledger.bootstrap_servers, ledger.whole_id, _TIMEOUT_S, **ledger.security
+        )
+    except KafkaError as error:
+        _LOG.warning("can't ask who holds the transactional id %s: %s", ledger.whole_id, error)
+        return False
+    if found is None:
+        return False
+    # Without an age an abort under the next epoch proves nothing: a time-out is told by the clock.
+    version = 2 if lease.is_transaction_v2 else 1
+    loss = TransactionLoss(lease.producer, version, age_ms=None, timeout_ms=0, noticed_ms=0)
+    loss.take(found)
+    return loss.cause is Cause.TAKEN_OVER
+
+
+def timed_out(batch_id: int, timeout_ms: int, seconds: float, slowest: str) -> BatchTimedOutError:
+    """Make the error of a batch that the broker has aborted.
+
+    Args:
+        batch_id: which one.
+        timeout_ms: of the transaction.
+        seconds: since it was begun.
+        slowest: which part took longest, for people; may be empty.
+    """
+    return BatchTimedOutError(
+        f"batch {batch_id} was not written within its transaction's time-out: "
+        f"transactionTimeout={timeout_ms} (ms), and {seconds:.1f} s after it began it is not "
+        f"committed{slowest}. The broker has aborted it; nothing of it is visible. Ways out: a "
+        "larger transactionTimeout (up to the broker's transaction.max.timeout.ms), or smaller "
+        "batches (such as maxOffsetsPerTrigger, maxFilesPerTrigger)"
+    )

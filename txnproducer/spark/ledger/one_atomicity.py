@@ -1,0 +1,59 @@
+"""A sink id belongs to one atomicity for good: what stops a driver that comes with the other one.
+
+Why it exists: each atomicity keeps a ledger of its own. One that looked into its own only would
+take every batch of the other for a new one, and write it once more.
+
+Owns: the rule and its text. Must not know: where the ledger is, how rows are written.
+
+Rule: neither `on_missing_ledger` nor `on_foreign_ledger` overrides it. Both are about a ledger of
+the sink's own atomicity; here two would grow side by side, and the next look at the wrong one
+would double rows again.
+"""
+
+from __future__ import annotations
+
+from txnproducer.spark.errors import LedgerError
+from txnproducer.spark.ledger.store import Ledger, LedgerView
+
+
+def check_one_atomicity(ledger: Ledger, view: LedgerView, *, is_whole: bool) -> None:
+    """Check that a sink id was never used with the other atomicity.
+
+    Args:
+        ledger: of the sink.
+        view: what it holds.
+        is_whole: whether this sink writes whole batches.
+
+    Raises:
+        LedgerError: it was.
+    """
+    ours, theirs = ("batch", "partition") if is_whole else ("partition", "batch")
+    there = _of_partitions(view) if is_whole else _of_whole_batches(view)
+    if there is None:
+        return
+    is_ours_as_well = (_of_whole_batches(view) if is_whole else _of_partitions(view)) is not None
+    go_on = f'go on with atomicity="{theirs}"; or '
+    raise LedgerError(
+        f'the sink id {ledger.sink_id!r} was used with atomicity="{theirs}", and this is '
+        f'atomicity="{ours}": there the ledger holds {there}. The two keep ledgers of their own, '
+        "so that what one has committed would be written once more by the other. Nothing was "
+        f"written. {'Way out' if is_ours_as_well else 'Ways out'}: "
+        f"{'(both have written by now) ' if is_ours_as_well else go_on}"
+        'a new sink_id, with on_missing_ledger="write" for its first start, once you have made '
+        f'sure that the last batch is wholly committed with atomicity="{theirs}" (else it would '
+        "be doubled or lost in part)."
+    )
+
+
+def _of_whole_batches(view: LedgerView) -> str | None:
+    whole = view.whole
+    return None if whole is None else f"batch {whole.batch_id} of query {whole.query_id}"
+
+
+def _of_partitions(view: LedgerView) -> str | None:
+    if view.entries:
+        last = max(view.entries.values(), key=lambda entry: entry.batch_id)
+        return f"batch {last.batch_id} of query {last.query_id}"
+    if view.plan is None:
+        return None
+    return f"run {view.plan.run} of query {view.plan.query_id}, without a batch in partition 0"

@@ -1,0 +1,134 @@
+"""The rights that a sink needs, looked up before any task starts, and named where one is missing.
+
+Owns: which operation is needed on what, the questions, the texts. Must not know: frames, batches,
+whose rights they are (a message names no user).
+
+    transactional ids  Write            <sink id>.p0, .p1 ..., .plan, and .batch with the first
+                                        plan; or .batch, .batch.claim-0 ...
+    groups             Read             __txn. and the id; those of the other atomicity as well
+    ledger topic       Read             an offset is committed for it
+    topics             Write            the rows
+
+Write and Read include Describe (Kafka's AclAuthorizer and StandardAuthorizer agree).
+
+Rules:
+* Nothing is tried out: topics and groups tell what may be done to them (KIP-430), also groups that
+  do not exist yet. Nobody can ask that of a transactional id; but the driver takes each of the ids
+  before a task does, and `taking` names what is refused then.
+* A cluster that does not tell (before 2.3) is not asked again: the refusal comes later there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from txnproducer.admin import TopicAccess, group_operations, topic_access
+from txnproducer.errors import (
+    GroupAuthorizationError,
+    InvalidConfigurationError,
+    InvalidTxnTimeoutError,
+    TransactionalIdAuthorizationError,
+)
+from txnproducer.spark.errors import MissingRightError, SinkError
+from txnproducer.spark.ledger.store import Ledger
+
+
+def check_topics(ledger: Ledger, topic: str | None) -> int:
+    """Check that the topics are there, and may be used as they will be.
+
+    Args:
+        ledger: names its own.
+        topic: that all rows go to, or None: those that rows choose can't be checked before.
+
+    Returns:
+        The number of partitions of `topic`; 0 without one.
+
+    Raises:
+        SinkError: a topic does not exist.
+        MissingRightError: Write on the topic, or Read on the ledger's, is missing.
+    """
+    needed = {ledger.topic: ["READ"]}
+    if topic is not None:
+        needed.setdefault(topic, []).append("WRITE")
+    found = topic_access(ledger.bootstrap_servers, needed, **ledger.security)
+    for name, operations in needed.items():
+        _check_topic(ledger, name, found[name], operations)
+    return 0 if topic is None else found[topic].partition_count
+
+
+def _check_topic(ledger: Ledger, name: str, access: TopicAccess, operations: list[str]) -> None:
+    if not access.exists:
+        raise SinkError(
+            f"the topic {name!r} does not exist: create it first, with as many partitions as its "
+            "readers need"
+        )
+    if access.operations is None:
+        return
+    missing = [one for one in operations if one not in access.operations]
+    if missing:
+        use = "the ledger's offsets are committed for it" if "READ" in missing else "rows"
+        if len(missing) == 2:
+            use = "rows, and the ledger's offsets"
+        raise _missing(ledger, missing, "topic", name, f"--topic {name}", use)
+
+
+def check_groups(ledger: Ledger, groups: Iterable[str]) -> None:
+    """Check that the ledger's groups can be read and written.
+
+    Raises:
+        MissingRightError: Read on one of them is missing.
+    """
+    names = sorted(groups)
+    try:
+        found = group_operations(ledger.bootstrap_servers, names, **ledger.security)
+    except GroupAuthorizationError as error:
+        raise _missing_group(ledger, names[0], "at least for one of the groups") from error
+    for name in names:
+        operations = found[name]
+        if operations is not None and "READ" not in operations:
+            raise _missing_group(ledger, name, "the ledger's entries are its offsets")
+
+
+def _missing_group(ledger: Ledger, name: str, use: str) -> MissingRightError:
+    pattern = f"--group {ledger.group_prefix} --resource-pattern-type prefixed"
+    return _missing(ledger, ["READ"], "group", name, pattern, use)
+
+
+@contextlib.contextmanager
+def taking(ledger: Ledger, name: str) -> Iterator[None]:
+    """Name the right, or the setting, where a transactional id that is being taken is refused.
+
+    Args:
+        ledger: of the sink.
+        name: the id.
+
+    Raises:
+        MissingRightError: Write on the id is missing.
+        InvalidConfigurationError: the time-out is above the broker's maximum.
+    """
+    try:
+        yield
+    except TransactionalIdAuthorizationError as error:
+        pattern = f"--transactional-id {ledger.id_prefix} --resource-pattern-type prefixed"
+        raise _missing(
+            ledger, ["WRITE"], "transactional id", name, pattern, "transactions"
+        ) from error
+    except InvalidTxnTimeoutError as error:
+        raise InvalidConfigurationError(
+            "transactionTimeout: the broker refuses it, since it is above its "
+            "transaction.max.timeout.ms (which can't be read here: that needs DescribeConfigs on "
+            "the cluster). Set the option transactionTimeout to less (milliseconds)"
+        ) from error
+
+
+def _missing(
+    ledger: Ledger, operations: list[str], kind: str, name: str, pattern: str, use: str
+) -> MissingRightError:
+    words = [one.capitalize() for one in operations]
+    wanted = " ".join(f"--operation {word}" for word in words)
+    return MissingRightError(
+        f"{' and '.join(words)} on the {kind} {name!r} is missing ({use}). No row was written. "
+        f"Way out: kafka-acls.sh --bootstrap-server {ledger.bootstrap_servers} --add "
+        f"--allow-principal User:NAME {wanted} {pattern}"
+    )

@@ -1,0 +1,285 @@
+"""What fits the ledger of a sink, and what stops a batch before a row is written.
+
+Owns: the rules and their texts. Must not know: where the ledger is, how rows are written.
+
+Rules:
+* A ledger that does not fit stops the batch before a row is written: a deleted checkpoint, whose
+  batch ids begin again at 0, would otherwise drop data in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
+from txnproducer.spark.ledger.digest import total
+from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.torn_batches import check_not_torn
+
+_TWO_QUERIES = (
+    "Either two queries use one sink id, or the checkpoint was deleted or replaced. Ways out: "
+    'another sink id; the old checkpoint; or on_foreign_ledger="take_over", if the old query is '
+    "gone and its rows may be written once more."
+)
+_REWOUND = (
+    "another driver of this query has gone on, and this one has to stop, or the checkpoint was "
+    "rewound. Ways out of that: the newer checkpoint; another sink id; or "
+    'on_foreign_ledger="take_over", if its rows, and those since then, may be written once more.'
+)
+
+
+@dataclass(frozen=True)
+class LedgerRules:
+    """What to do about a ledger that does not fit: the sink's options of these names."""
+
+    on_missing_ledger: str = "stop"
+    on_foreign_ledger: str = "stop"
+    first_batch_id: int = 0
+
+    def fitting(
+        self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str
+    ) -> dict[int, LedgerEntry]:
+        """Return the entries that count for a batch.
+
+        Raises:
+            LedgerError: one is another query's, or ahead of the batch.
+        """
+        if self.takes_over:
+            return {
+                partition: entry
+                for partition, entry in entries.items()
+                if entry.query_id == query_id and entry.batch_id <= batch_id
+            }
+        for partition, entry in sorted(entries.items()):
+            if entry.query_id != query_id:
+                raise LedgerError(
+                    f"partition {partition} of this sink belongs to another query: its ledger "
+                    f"holds batch {entry.batch_id} of query {entry.query_id}, this is batch "
+                    f"{batch_id} of query {query_id}. {_TWO_QUERIES}"
+                )
+            if entry.batch_id > batch_id:
+                raise LedgerError(
+                    f"partition {partition} has committed batch {entry.batch_id} already, this is "
+                    f"batch {batch_id}: {_REWOUND}"
+                )
+        return dict(entries)
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether another query's ledger is no reason to stop."""
+        return self.on_foreign_ledger == "take_over"
+
+    def check_plan(self, plan: PlanEntry | None, query_id: str) -> None:
+        """Check, on the driver, the plan before anybody is fenced.
+
+        Raises:
+            LedgerError: it is another query's.
+        """
+        if plan is not None and plan.query_id != query_id and not self.takes_over:
+            raise LedgerError(
+                f"this sink belongs to another query: its plan is run {plan.run} of query "
+                f"{plan.query_id}, this is query {query_id}. {_TWO_QUERIES}"
+            )
+
+    def check_any_cut(
+        self,
+        entries: Mapping[int, LedgerEntry],
+        batch_id: int,
+        query_id: str,
+        taken_over: Mapping[int, LedgerEntry] | None = None,
+    ) -> dict[int, LedgerEntry]:
+        """Return the entries that count, if nothing stops the batch however it is cut.
+
+        Raises:
+            LedgerError: the ledger is missing, another query's, or ahead.
+            TornBatchError: the batch before is not whole.
+        """
+        counting = {p: entry for p, entry in entries.items() if p not in (taken_over or {})}
+        fitting = self.fitting(counting, batch_id, query_id)
+        self._check_missing(entries, batch_id)
+        check_not_torn(
+            entries, batch_id, query_id, passes_missing=self.on_missing_ledger == "write"
+        )
+        return fitting
+
+    def check(
+        self,
+        entries: Mapping[int, LedgerEntry],
+        batch_id: int,
+        query_id: str,
+        writers: int,
+        taken_over: Mapping[int, LedgerEntry] | None = None,
+    ) -> dict[int, LedgerEntry]:
+        """Check, on the driver, the ledgers against a batch before any row is written.
+
+        Args:
+            entries: of all partitions that have one.
+            batch_id: of the batch.
+            query_id: whose.
+            writers: how many partitions write it.
+            taken_over: those of the entries that count for nothing.
+
+        Returns:
+            The entries that hold the batch already: none for a new batch, all of them for a
+            replay (as many as there were then, see `is_whole`), some if it was broken off.
+
+        Raises:
+            LedgerError: the ledger is missing, another query's, or ahead.
+            TornBatchError: the batch before is not whole.
+            PartialReplayError: it was broken off, and was cut into another number of partitions.
+        """
+        fitting = self.check_any_cut(entries, batch_id, query_id, taken_over)
+        done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
+        if is_whole(done) or all(entry.writers == writers for entry in done.values()):
+            if done and not is_whole(done):
+                self._check_lost(entries, batch_id, writers)
+            return done
+        raise PartialReplayError(
+            f"{in_part(batch_id, done)}, written by "
+            f"{sorted({entry.writers for entry in done.values()})} writers; now there are "
+            f"{writers}. Nothing was written: the rest would be cut in another way, and rows be "
+            'lost or doubled; on_replay_mismatch="keep" does not help here. Ways out: as many '
+            "partitions as then; another sink id with a new topic; or another sink id on the same "
+            "topic, when the rows of the partitions named above may be written once more."
+        )
+
+    def check_whole(
+        self, entry: LedgerEntry | None, batch_id: int, query_id: str, *, is_taken_over: bool
+    ) -> LedgerEntry | None:
+        """Check the ledger of a sink that writes whole batches; return this batch's entry, if any.
+
+        Args:
+            entry: the last one.
+            batch_id: of the batch.
+            query_id: whose.
+            is_taken_over: whether the entry counts for nothing.
+
+        Raises:
+            LedgerError: the ledger is missing, another query's, or ahead.
+        """
+        if entry is None:
+            self._check_missing({}, batch_id)
+            return None
+        if is_taken_over:
+            return None
+        if entry.query_id != query_id:
+            raise LedgerError(
+                f"this sink belongs to another query: its ledger holds batch {entry.batch_id} "
+                f"of query {entry.query_id}, this is batch {batch_id} of query {query_id}. "
+                f"{_TWO_QUERIES}"
+            )
+        if entry.batch_id > batch_id:
+            raise LedgerError(
+                f"batch {entry.batch_id} is committed already, this is batch {batch_id}: "
+                f"{_REWOUND}"
+            )
+        return entry if entry.batch_id == batch_id else None
+
+    def _check_missing(self, entries: Mapping[int, LedgerEntry], batch_id: int) -> None:
+        if entries or self._needs_no_ledger(batch_id):
+            return
+        raise LedgerError(
+            f"this sink has no ledger, but this is batch {batch_id}: either it is the first that "
+            "this sink writes, or the query wrote elsewhere before, or the ledger has expired "
+            "(offsets.retention.minutes after the last batch) or was deleted with its topic. "
+            "Whether the batch was written before can't be known. Ways out: "
+            f"first_batch_id={batch_id}, for good, if the sink begins with it; "
+            'on_missing_ledger="write", for one start, if the batch was not written, or may be '
+            "written once more."
+        )
+
+    def _needs_no_ledger(self, batch_id: int) -> bool:
+        return self.on_missing_ledger == "write" or batch_id == self.first_batch_id
+
+    def _check_lost(self, entries: Mapping[int, LedgerEntry], batch_id: int, writers: int) -> None:
+        """Raise if one of a batch's own entries may have expired, for it would be written again.
+
+        A partition that was added with this batch has none either. The entry of an earlier batch
+        tells these apart: it is older, and has not expired.
+        """
+        if self._needs_no_ledger(batch_id):
+            return
+        is_before_known = any(entry.batch_id < batch_id for entry in entries.values())
+        lost = [p for p in range(writers) if p not in entries]
+        if lost and not is_before_known:
+            raise LedgerError(
+                f"batch {batch_id} is committed in part, and the ledgers of {lost} are missing: "
+                "either these partitions have not written it yet, or they have, and their entries "
+                "have expired or were deleted. Nothing was written. Way out: "
+                'on_missing_ledger="write", if the batch was not written there, or may be '
+                "written once more."
+            )
+
+
+def is_whole(done: Mapping[int, LedgerEntry]) -> bool:
+    """Return whether the entries of partitions say that they hold the whole batch.
+
+    However many partitions it has now, all of its rows can be compared then.
+    """
+    writers = {entry.writers for entry in done.values()}
+    return writers == {len(done)} and set(done) == set(range(len(done)))
+
+
+def added_up(done: Mapping[int, LedgerEntry]) -> LedgerEntry:
+    """Return what partitions have committed of a batch as one entry."""
+    one = next(iter(done.values()))
+    rows = sum(entry.rows for entry in done.values())
+    digest = total(entry.digest for entry in done.values())
+    return LedgerEntry(one.batch_id, one.query_id, len(done), rows, digest)
+
+
+def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers: int) -> None:
+    """Stop a batch that was committed before and can't be compared, since there is no frame here.
+
+    Raises:
+        ReplayMismatchError: it is wholly committed, and was cut into another number of partitions.
+        PartialReplayError: it was broken off.
+    """
+    if is_whole(done) and len(done) != writers:
+        raise ReplayMismatchError(
+            f"batch {batch_id} is wholly committed, by {len(done)} partitions, and now there are "
+            f"{writers}. Nothing was written: whether the rows are the same again can't be looked "
+            f"at here, without the frame. Ways out: writers={len(done)}, as then; `write`, which "
+            'can; on_replay_mismatch="keep", to leave the batch as it was committed'
+        )
+    if 0 < len(done) < writers:
+        raise PartialReplayError(
+            f"{in_part(batch_id, done)}. Nothing was written: whether the same partitions have the"
+            " same rows again can't be looked at here, without the frame. Ways out: `write`, which"
+            " can, also where they are numbered otherwise; "
+            'on_replay_mismatch="keep", if they are; another sink id'
+        )
+
+
+def check_whole_replay(entry: LedgerEntry, rows: int, digest: str) -> None:
+    """Compare a whole batch that is committed with the rows that it has now.
+
+    Args:
+        entry: of this batch.
+        rows: of the frame.
+        digest: of all of them, whatever partitions they are in.
+
+    Raises:
+        ReplayMismatchError: they differ.
+    """
+    if (rows, digest) == (entry.rows, entry.digest):
+        return
+    raise ReplayMismatchError(
+        f"batch {entry.batch_id} comes again with other rows: {entry.rows} rows (digest "
+        f"{entry.digest}) were committed, now there are {rows} (digest {digest}). Nothing was "
+        "written, and what was committed stays. Either the frame does not give the same rows "
+        'again: then leave the batch as it was committed, by on_replay_mismatch="keep". Or the '
+        "checkpoint was set back or replaced, or the batch id was given twice, and there are rows "
+        "that were never written: then the way out is the checkpoint as it was, the next batch "
+        "id, or another sink id."
+    )
+
+
+def in_part(batch_id: int, done: Mapping[int, LedgerEntry]) -> str:
+    """Say which partitions hold a batch."""
+    rows = sum(entry.rows for entry in done.values())
+    return (
+        f"batch {batch_id} is committed in part: {len(done)} partition(s) "
+        f"({', '.join(map(str, sorted(done)))}) hold {rows} rows of it"
+    )

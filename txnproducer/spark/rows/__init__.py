@@ -1,0 +1,1 @@
+"""Rows: schema, Arrow, their partitions in Kafka and in Spark."""

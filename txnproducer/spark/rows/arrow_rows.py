@@ -1,0 +1,150 @@
+"""Arrow batches of Spark's columns: sent to Kafka and added to a digest, block by block.
+
+Why it exists: Spark hands out a million rows a second as Arrow batches, and a third of that as
+Python rows; so no object is made for a row here.
+
+Owns: what becomes of the columns, the cut of a batch by topic. Must not know: transactions, tasks,
+Spark's sessions.
+
+Rules:
+* A batch is in the digest, all of it, before any of it is sent: whoever loses the transaction
+  half-way can read on, and knows what all rows add up to.
+* Rows of a topic keep their order.
+* One batch at a time: nothing is kept of those that were sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Protocol, TypeAlias
+
+from txnproducer._shell.columns.blocks import Block, arrow_blocks
+from txnproducer.spark.errors import SchemaError
+from txnproducer.spark.ledger.digest import Digest
+from txnproducer.spark.rows.schema import own_columns
+from txnproducer.spark.rows.topic_partitions import TopicPartitions
+
+_Part: TypeAlias = tuple[str, Any]
+_WRITTEN: Final = ("value", "key", "headers", "partition")
+
+
+class ArrowWriter(Protocol):
+    """What a producer and a participant have in common here."""
+
+    def send_arrow(self, topic: str, data: Any, partition: int | None = None) -> object:
+        """Send a RecordBatch; see `TransactionalProducer.send_arrow`."""
+
+
+class ArrowRows:
+    """The rows of some record batches, which are taken from an iterator once.
+
+    Args:
+        batches: pyarrow's, with Spark's columns: `value`, and any of `key`, `headers`,
+            `partition`, `topic`; others are not written.
+        topic: for all rows; None to take each row's.
+        include_headers: whether the column `headers` is written.
+        partitions: of the topic, for rows that name theirs; None to let the producer find out.
+
+    Attributes:
+        digest: of all rows that were taken: their number, bytes, and what they add up to.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        topic: str | None = None,
+        *,
+        include_headers: bool = True,
+        partitions: TopicPartitions | None = None,
+    ) -> None:
+        self.digest = Digest()
+        self._batches = map(_named, batches)
+        self._topic = topic
+        self._partitions = partitions
+        self._names = _WRITTEN if include_headers else tuple(n for n in _WRITTEN if n != "headers")
+
+    def send_to(self, writer: ArrowWriter, partition: int | None = None) -> None:
+        """Send all rows.
+
+        Args:
+            writer: a producer with an open transaction, or a participant in one.
+            partition: that all rows go to; None: the column, key or load decide.
+
+        Raises:
+            SchemaError: a row that Kafka has no place for; none of its batch was sent.
+            KafkaError: what the writer raises.
+        """
+        for batch in self._batches:
+            parts = self._digested(batch)
+            if partition is None:
+                self._check_partitions(batch)
+            for topic, part in parts:
+                if partition is not None and "partition" in part.schema.names:
+                    part = part.drop_columns(["partition"])
+                writer.send_arrow(topic, part, partition)
+
+    def read(self) -> None:
+        """Read what is left, and send nothing.
+
+        Raises:
+            SchemaError: a row that Kafka has no place for.
+        """
+        for batch in self._batches:
+            self._digested(batch)
+
+    def _check_partitions(self, batch: Any) -> None:
+        if self._partitions is not None and "partition" in batch.schema.names:
+            import pyarrow.compute as pc
+
+            bounds = pc.min_max(batch.column("partition")).as_py()
+            self._partitions.check(bounds["min"], bounds["max"])
+
+    def _digested(self, batch: Any) -> list[_Part]:
+        """Add a batch to the digest; return it by topic."""
+        parts = list(self._by_topic(batch)) if batch.num_rows else []
+        for topic, part in parts:
+            for block in _blocks(part):
+                self.digest.add_rows(topic, block.rows, block.partitions)
+        return parts
+
+    def _by_topic(self, batch: Any) -> Iterator[_Part]:
+        rows = batch.select([name for name in self._names if name in batch.schema.names])
+        if self._topic is not None:
+            yield self._topic, rows
+            return
+        yield from _cut(rows, batch.column("topic"))
+
+
+def _named(batch: Any) -> Any:
+    """Return a batch with Kafka's names of the columns, which may be written in any case."""
+    kafkas = {name: own for own, name in own_columns(batch.schema.names).items()}
+    if all(own == name for name, own in kafkas.items()):
+        return batch
+    return batch.rename_columns([kafkas.get(name, name) for name in batch.schema.names])
+
+
+def _cut(rows: Any, topics: Any) -> Iterator[_Part]:
+    """Return rows by topic, in their order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if topics.null_count:
+        raise SchemaError("a row's topic is null: filter such rows out, or set the option `topic`")
+    topics = topics.cast(pa.string())  # it may be a dictionary, or views
+    names = pc.unique(topics)
+    if len(names) == 1:
+        yield names[0].as_py(), rows
+        return
+    order = pc.sort_indices(topics)  # rows of one topic stay in their order
+    rows, runs = rows.take(order), pc.run_end_encode(topics.take(order))
+    start = 0
+    for name, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield name, rows.slice(start, end - start)
+        start = end
+
+
+def _blocks(rows: Any) -> list[Block]:
+    try:
+        return arrow_blocks(rows, 0)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"a row is no Kafka record: {error}") from error

@@ -1,0 +1,191 @@
+"""Where rows go when each Kafka partition has one writer: the shuffle before a whole batch.
+
+Owns: which Kafka partition a row belongs to, as the producer would choose it; how Spark is brought
+to send it to the task of that number; whether a frame has to be shuffled at all. Must not know:
+transactions, tasks that write.
+
+Rules:
+* A row with a key, or with a partition, has its place; so such frames are shuffled: task i gets
+  the rows of partition i. Those of one key keep the order that they have in one partition of the
+  frame; a shuffle promises no more.
+* Frames without both are not shuffled: task i writes partition i, and there are at most as many
+  tasks as partitions. (Spark Connect can't count tasks: there these are shuffled as well.)
+* Spark before 4.1 shuffles by a hash only. So a row carries, instead of its partition, a number
+  whose hash is that partition; a task knows the number that is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from txnproducer._record.rows import NO_PARTITION
+from txnproducer._shell.columns.blocks import arrow_blocks
+from txnproducer.spark.errors import SinkError
+from txnproducer.spark.rows.spark_hash import numbers_by_hash
+from txnproducer.spark.session import is_connect
+
+PLACE: Final = "__txnproducer_place"
+_PLACING: Final = ("key", "partition")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A frame that is cut so that task i writes partition i.
+
+    Attributes:
+        frame: has the column `PLACE` if its rows have places.
+        count: how many partitions it has; None if that has to be counted.
+        places: what the rows of each task have for a place; empty if they have none.
+    """
+
+    frame: Any
+    count: int | None
+    places: tuple[int, ...] = ()
+
+
+def placed(frame: Any, partitions: int) -> Placed:
+    """Return a frame cut so that task i writes partition i.
+
+    Args:
+        frame: its columns say whether rows have places.
+        partitions: of the topic.
+    """
+    if set(_PLACING) & set(frame.columns):
+        return _shuffled(frame, partitions)
+    if is_connect(frame):
+        return Placed(frame.repartition(partitions), partitions)
+    return Placed(frame.coalesce(partitions), None)
+
+
+def _shuffled(frame: Any, partitions: int) -> Placed:
+    if _takes_ids(frame):
+        frame = _with_place(frame, PlaceFinder(partitions))
+        frame = frame.repartitionById(partitions, PLACE)
+        return Placed(frame, partitions, tuple(range(partitions)))
+    places = numbers_by_hash(partitions)
+    frame = _with_place(frame, PlaceFinder(partitions, places))
+    return Placed(frame.repartition(partitions, PLACE), partitions, places)
+
+
+def _takes_ids(frame: Any) -> bool:
+    """Tell whether Spark can be told the task of each row, as since 4.1."""
+    return hasattr(frame, "repartitionById")
+
+
+def _with_place(frame: Any, finder: PlaceFinder) -> Any:
+    """Return a frame with the column `PLACE`."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import IntegerType, StructType
+
+    columns = set(frame.columns)
+    arrow_udf = getattr(functions, "arrow_udf", None)
+    if arrow_udf is None:  # Spark 4.0: the other columns have to come along
+
+        def add_places(batches: Iterable[Any]) -> Iterator[Any]:
+            for batch in batches:
+                given = [batch.column(name) if name in columns else None for name in _PLACING]
+                yield batch.append_column(PLACE, finder.find(*given))
+
+        schema = StructType([*frame.schema.fields]).add(PLACE, IntegerType())
+        return frame.mapInArrow(add_places, schema)
+
+    import pyarrow as pa
+
+    def find(key: Any, partition: Any) -> Any:
+        return finder.find(key, partition)
+
+    # Spark reads from these what kind of function it is.
+    find.__annotations__ = dict.fromkeys((*_PLACING, "return"), pa.Array)
+    nulls = zip(_PLACING, ("binary", "int"), strict=True)
+    given = [
+        functions.col(name) if name in columns else functions.lit(None).cast(kind)
+        for name, kind in nulls
+    ]
+    return frame.withColumn(PLACE, arrow_udf(find, "int")(*given))
+
+
+@dataclass(frozen=True)
+class PlaceFinder:
+    """Finds the places of rows.
+
+    Attributes:
+        partitions: of the topic.
+        places: what stands for each partition; empty: its number.
+    """
+
+    partitions: int
+    places: tuple[int, ...] = ()
+
+    def find(self, key: Any, partition: Any) -> Any:
+        """Return the place of each row: by partition, else by key, else they stay together.
+
+        Args:
+            key: pyarrow's array of strings or bytes; or None, as for nulls alone.
+            partition: pyarrow's array of integers; likewise.
+
+        Raises:
+            SinkError: a row is for a partition that the topic does not have.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = pa.nulls(len(key if key is not None else partition), pa.int32())
+        if partition is not None:
+            self._check(pc.min_max(partition).as_py())
+            found = partition.cast(pa.int32())
+        if key is not None:
+            found = pc.coalesce(found, self._by_key(key))
+        found = pc.fill_null(found, pa.scalar(_task_number() % self.partitions, pa.int32()))
+        return pc.take(pa.array(self.places, pa.int32()), found) if self.places else found
+
+    def _by_key(self, key: Any) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns = pa.RecordBatch.from_arrays([pa.nulls(len(key)), key], ["value", "key"])
+        places = [block.rows.places(self.partitions) for block in arrow_blocks(columns, 0)]
+        data = pa.py_buffer(b"".join(place.tobytes() for place in places))
+        numbers = pa.Array.from_buffers(pa.int32(), len(key), [None, data])
+        return pc.if_else(pc.equal(numbers, NO_PARTITION), None, numbers)
+
+    def _check(self, bounds: dict[str, int | None]) -> None:
+        for place in bounds.values():
+            if place is not None and not 0 <= place < self.partitions:
+                raise SinkError(
+                    f"a row is for partition {place}; the topic has partitions 0 to"
+                    f" {self.partitions - 1}"
+                )
+
+
+def own_batches(own: int, places: tuple[int, ...], batches: Iterable[Any]) -> Iterator[Any]:
+    """Return a task's batches, if all rows are its own.
+
+    Args:
+        own: the task's number.
+        places: as of `Placed`.
+        batches: pyarrow's, with the column `PLACE`.
+
+    Raises:
+        SinkError: a row is another task's.
+    """
+    import pyarrow.compute as pc
+
+    for batch in batches:
+        bounds = pc.min_max(batch.column(PLACE)).as_py()
+        for place in bounds.values():
+            if batch.num_rows and place != places[own]:
+                theirs = places.index(place) if place in places else place
+                raise SinkError(
+                    f"a row for partition {theirs} is in task {own}: rows were shuffled otherwise"
+                    " than they were to be"
+                )
+        yield batch.drop_columns([PLACE])
+
+
+def _task_number() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()

@@ -1,0 +1,56 @@
+"""Where a task's records come from: one pass over them, to send them or only to add them up.
+
+Owns: what a writer may do with a source, and the source made of Spark's rows (that of Arrow
+batches is in `arrow_rows.py`). Must not know: transactions, tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from txnproducer._shell.record_writer import RecordWriter
+from txnproducer.spark.ledger.digest import Digest
+from txnproducer.spark.rows.schema import RowReader
+
+
+class RecordSource(Protocol):
+    """Records that can be taken once."""
+
+    @property
+    def digest(self) -> Digest:
+        """What was taken adds up to this."""
+
+    def send_to(self, writer: RecordWriter, partition: int | None = None) -> None:
+        """Send what is left; to one partition, if it is named."""
+
+    def read(self) -> None:
+        """Read what is left, and send nothing."""
+
+
+class RowRecords:
+    """The records of Spark's rows, one by one, as `foreachPartition` hands them out.
+
+    Args:
+        rows: of one frame.
+        reader: turns them into records.
+    """
+
+    def __init__(self, rows: Iterable[Any], reader: RowReader) -> None:
+        self.digest = Digest()
+        self._records = reader.records(iter(rows))
+        self._partitions = reader.partitions
+
+    def send_to(self, writer: RecordWriter, partition: int | None = None) -> None:
+        """Send what is left; to one partition, if it is named."""
+        for record in self._records:
+            topic, place, key, value, headers = record
+            self.digest.add(*record)
+            if self._partitions is not None and partition is None:
+                self._partitions.check(place)
+            writer.send(topic, value, key, headers, place if partition is None else partition)
+
+    def read(self) -> None:
+        """Read what is left, and send nothing."""
+        for record in self._records:
+            self.digest.add(*record)

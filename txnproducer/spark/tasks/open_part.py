@@ -1,0 +1,221 @@
+"""What a task of the data source does: it writes, and leaves its transaction open for the commit.
+
+Why it exists: a data source may commit only when Spark says so, and says it in another process. So
+a task hands its transaction over (see `txnproducer.lease`), with what it knows of its rows.
+
+Owns: the task's side of the data source. Must not know: Spark's classes, how a part is ended.
+
+Rules:
+* What belongs to another query is found out before the id is taken, which would fence that query.
+* The task of partition 0 looks whether the batch has to stop however it is cut: an earlier one may
+  not be whole, or the ledger be lost. Spark offers no earlier place that knows the batch. Other
+  tasks may write meanwhile, and are not committed, since this one has failed.
+* `InitProducerId` comes next: it fences every earlier attempt of this partition and aborts what it
+  left open. Then the ledger is read: until then an older part could still be committed.
+* A batch that is wholly committed is not written again: its rows are read, for the commit to
+  compare. One that is committed in part is written by every task, since the commit alone can tell
+  which of the parts are committed: Spark may have numbered them otherwise.
+* No entry is waited for here. One may be undecided until the task of another partition has taken
+  its id, and that task may come after this one. The commit waits, when all ids are taken.
+* A task that fails leaves nothing open; one that is killed does, until its id is taken again or
+  the transaction times out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from txnproducer.config import ProducerConfig
+from txnproducer.lease import TransactionLease
+from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.errors import SinkError
+from txnproducer.spark.events import OnEvent, tell
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
+from txnproducer.spark.ledger.rights import taking
+from txnproducer.spark.ledger.rules import LedgerRules, is_whole
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.rows.arrow_rows import ArrowRows
+from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
+from txnproducer.spark.rows.schema import RowReader
+from txnproducer.spark.rows.whole_input import check_input_is_whole
+
+_CLOSE_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class OpenPart:
+    """What a task tells the commit.
+
+    Attributes:
+        partition: Spark's number of it.
+        batch_id: the batch.
+        query_id: whose.
+        lease: of the open transaction that has the rows; None if the whole batch was committed
+            before.
+        rows: how many there are.
+        size_bytes: of keys and values.
+        digest: of the rows.
+        seconds: by phase: init, ledger, write.
+    """
+
+    partition: int
+    batch_id: int
+    query_id: str
+    lease: TransactionLease | None
+    rows: int
+    size_bytes: int
+    digest: str
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """All that a task must know; goes to the tasks in the writer.
+
+    Attributes:
+        ledger: where the entries are.
+        rules: what to do about one that does not fit.
+        settings: the producer's, by Java's names.
+        reader: turns rows into records.
+        on_event: told what happens, in the task's process.
+        takes_arrow: whether Spark hands out Arrow batches, and not rows.
+    """
+
+    ledger: Ledger
+    rules: LedgerRules
+    settings: Mapping[str, Any] = field(repr=False)
+    reader: RowReader
+    on_event: OnEvent | None = None
+    takes_arrow: bool = False
+
+    def write(self, partition: int, batch_id: int, query_id: str, rows: Iterable[Any]) -> OpenPart:
+        """Write a partition into a transaction of its own, and leave that open.
+
+        Args:
+            partition: Spark's number of it.
+            batch_id: the batch.
+            query_id: whose.
+            rows: as Spark hands them out, see `takes_arrow`.
+
+        Raises:
+            SinkError: refused; nothing was written by this call.
+            KafkaError: failed; nothing of this call will be visible.
+        """
+        return _Writing(self, partition, batch_id, query_id, self._source_of(rows)).run()
+
+    def _source_of(self, rows: Iterable[Any]) -> RecordSource:
+        reader = self.reader
+        if self.takes_arrow:
+            return ArrowRows(
+                rows,
+                reader.topic,
+                include_headers=reader.include_headers,
+                partitions=reader.partitions,
+            )
+        return RowRecords(rows, reader)
+
+
+@dataclass
+class _Writing:
+    """One task's work."""
+
+    writer: PartWriter
+    partition: int
+    batch_id: int
+    query_id: str
+    source: RecordSource
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self) -> OpenPart:
+        writer = self.writer
+        with self._timed("ledger"):
+            self._refuse_before_harm()
+        name = writer.ledger.transactional_id(self.partition)
+        config = ProducerConfig.from_properties({**writer.settings, "transactional.id": name})
+        producer = TransactionalProducer.from_config(config)
+        try:
+            with self._timed("init"), taking(writer.ledger, name):
+                producer.init_transactions()
+            with self._timed("ledger"):
+                is_replay = self._is_batch_committed()
+            with self._timed("write"):
+                lease = None if is_replay else self._write(producer)
+                if is_replay:
+                    self._read()
+        finally:
+            producer.close(_CLOSE_S)  # aborts what was not handed over
+        self._tell("task_replayed" if is_replay else "task_after_lease")
+        digest = self.source.digest
+        return OpenPart(
+            self.partition,
+            self.batch_id,
+            self.query_id,
+            lease,
+            digest.count,
+            digest.size_bytes,
+            digest.hex(),
+            self.seconds,
+        )
+
+    def _refuse_before_harm(self) -> None:
+        writer = self.writer
+        view = writer.ledger.look([self.partition], waits_for_undecided=False)
+        check_one_atomicity(writer.ledger, view, is_whole=False)
+        writer.rules.check_plan(view.plan, self.query_id)
+        writer.rules.fitting(view.entries, self.batch_id, self.query_id)
+        if self.partition == 0:  # every batch has it, and one task is enough
+            self._refuse_any_cut(0 if view.plan is None else view.plan.most_writers)
+
+    def _refuse_any_cut(self, partitions: int) -> None:
+        writer, batch_id, query_id = self.writer, self.batch_id, self.query_id
+        view = writer.ledger.look(
+            range(partitions), asks_for_plan=False, waits_for_undecided=False
+        )
+        try:
+            writer.rules.check_any_cut(view.entries, batch_id, query_id)
+        except SinkError:
+            # The end of the batch before may not be decided yet: this look waits for it.
+            Runs(writer.ledger, writer.rules).check(batch_id, query_id)
+
+    def _is_batch_committed(self) -> bool:
+        """Tell whether the ledger holds the whole batch; one that is under way may not be seen."""
+        fitting = self._fitting([self.partition])
+        entry = fitting.get(self.partition)
+        if entry is None or entry.batch_id != self.batch_id:
+            return False
+        entries = self._fitting(range(entry.writers))
+        return is_whole({p: e for p, e in entries.items() if e.batch_id == self.batch_id})
+
+    def _fitting(self, slots: Iterable[int]) -> dict[int, LedgerEntry]:
+        ledger = self.writer.ledger
+        view = ledger.look(slots, asks_for_plan=False, waits_for_undecided=False)
+        return self.writer.rules.fitting(view.entries, self.batch_id, self.query_id)
+
+    def _read(self) -> None:
+        self.source.read()
+        check_input_is_whole()
+
+    def _write(self, producer: TransactionalProducer) -> TransactionLease:
+        producer.begin_transaction()
+        self.source.send_to(producer)
+        check_input_is_whole()
+        producer.flush()
+        self._tell("task_before_lease")
+        return producer.lease(claims=0)
+
+    def _tell(self, name: str) -> None:
+        tell(self.writer.on_event, name, self.batch_id, self.source.digest.count, self.partition)
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began

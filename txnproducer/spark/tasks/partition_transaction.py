@@ -1,0 +1,328 @@
+"""What a task does with its partition: one transaction, with the ledger's entry in it.
+
+Owns: the task's side of the protocol. Must not know: the driver, other partitions.
+
+Rules:
+* `InitProducerId` comes first: it fences every earlier attempt of this partition and aborts what
+  it left open. Only then is the ledger read, since until then an older attempt could still commit.
+* With the ledger the plan is read: a task of an earlier run of the sink writes nothing.
+* A batch that the ledger holds is not written again: its rows are read and compared, by count and
+  digest, with what was committed. Other rows are an error, never silence.
+* To complete a batch, the driver has read all partitions, and each has its slot (`slots.py`). A
+  task takes the id of its slot, and commits only the rows that the driver has read.
+* What is taken over of another query is the driver's choice, and told entry by entry: a task that
+  is left over from an earlier batch finds a later one of its own query, and stops.
+* What is committed, or compared, is a whole partition: rows that broke off look like their end.
+* An attempt that loses its transaction (fenced, timed out) looks at the ledger before it fails: a
+  twin may have committed the very same rows, and then all is well.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from txnproducer._core.transactions.transaction_loss import sign_of_loss
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import KafkaError
+from txnproducer.producer import TransactionalProducer
+from txnproducer.spark.driver.runs import check_run
+from txnproducer.spark.driver.worker_imports import forget_sparks_zips
+from txnproducer.spark.errors import BatchFailedError, SinkError
+from txnproducer.spark.events import OnEvent, tell
+from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.slots import Content, Slot, check_replay
+from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.reports import PartitionReport
+from txnproducer.spark.rows.arrow_rows import ArrowRows
+from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
+from txnproducer.spark.rows.schema import RowReader
+from txnproducer.spark.rows.topic_partitions import TopicPartitions
+from txnproducer.spark.rows.whole_input import check_input_is_whole
+from txnproducer.spark.session import attempt_number
+
+_LOG = logging.getLogger(__name__)
+_CLOSE_S = 30.0
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """All that a task must know; goes to the tasks in the closure.
+
+    Attributes:
+        ledger: where the entries are.
+        rules: what to do about one that does not fit.
+        producer: the producer's settings, by Java's names.
+        topic: for all rows, or None.
+        batch_id: the batch.
+        query_id: whose.
+        writers: how many partitions write it.
+        run: of the sink; a task whose run is over writes nothing.
+        on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
+        on_event: told what happens, in the task's process.
+        include_headers: whether the column `headers` is written.
+        taken_over: the entries that count for nothing, by slot.
+        partitions: of the topic, for rows that name theirs; None where rows choose their topic.
+        slots: of the partitions; one that is not named has the slot of its own number.
+    """
+
+    ledger: Ledger
+    rules: LedgerRules
+    producer: Mapping[str, Any] = field(repr=False)
+    topic: str | None
+    batch_id: int
+    query_id: str
+    writers: int
+    run: int
+    on_replay_mismatch: str = "stop"
+    on_event: OnEvent | None = None
+    include_headers: bool = True
+    taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
+    partitions: TopicPartitions | None = None
+    slots: Mapping[int, Slot] = field(default_factory=dict)
+
+    def write(self, partition: int, source: RecordSource) -> PartitionReport:
+        """Write a partition, exactly once.
+
+        Raises:
+            SinkError: refused; nothing was written by this call.
+            KafkaError: failed; nothing of this call will be visible.
+        """
+        return _PartitionWriter(self, partition, source).write()
+
+    def rows(self, rows: Iterable[Any]) -> RowRecords:
+        """Return the records of Spark's rows."""
+        return RowRecords(rows, RowReader(self.topic, self.include_headers, self.partitions))
+
+    def arrow_rows(self, batches: Iterable[Any]) -> ArrowRows:
+        """Return the records of Arrow's batches."""
+        return ArrowRows(
+            batches,
+            self.topic,
+            include_headers=self.include_headers,
+            partitions=self.partitions,
+        )
+
+    def tell(self, name: str, partition: int, rows: int) -> None:
+        """Tell the hook of an event."""
+        tell(self.on_event, name, self.batch_id, rows, partition)
+
+
+class _PartitionWriter:
+    """One task's work."""
+
+    def __init__(self, plan: BatchPlan, partition: int, source: RecordSource) -> None:
+        self._plan = plan
+        self._partition = partition
+        self._slot = plan.slots.get(partition) or Slot(partition)
+        self._source = source
+        self._seconds: dict[str, float] = {}
+        self._began_s: float | None = None
+        self._ended_s = 0.0
+
+    def write(self) -> PartitionReport:
+        plan = self._plan
+        name = plan.ledger.transactional_id(self._slot.number)
+        config = ProducerConfig.from_properties({**plan.producer, "transactional.id": name})
+        producer = TransactionalProducer.from_config(config)
+        try:
+            self._timed("init", producer.init_transactions)
+            entry = self._timed("ledger", self._committed_in_this_run)
+            if entry is not None:
+                return self._compare(entry)
+            if self._slot.is_committed:
+                raise BatchFailedError(
+                    f"the driver has found batch {plan.batch_id} in the ledger of "
+                    f"{self._slot.number}, and now it is not there: the ledger was deleted "
+                    "meanwhile. This task has written nothing"
+                )
+            return self._write(producer)
+        finally:
+            producer.close(_CLOSE_S)
+
+    def _timed(self, phase: str, action: Callable[[], Any]) -> Any:
+        began = time.monotonic()
+        try:
+            return action()
+        finally:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.monotonic() - began
+
+    def _committed_in_this_run(self) -> LedgerEntry | None:
+        """Return what `_committed` does, if this task's run is still the one that counts."""
+        run, entry = self._look()
+        check_run(run, self._plan.run, self._plan.query_id)
+        return entry
+
+    def _committed(self) -> LedgerEntry | None:
+        """Return the entry of this partition's slot if it is this batch's."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[PlanEntry | None, LedgerEntry | None]:
+        plan = self._plan
+        slot = self._slot.number
+        run, entries = plan.ledger.read([slot])
+        counting = {p: each for p, each in entries.items() if plan.taken_over.get(p) != each}
+        rules = replace(plan.rules, on_foreign_ledger="stop")
+        fitting = rules.fitting(counting, plan.batch_id, plan.query_id)
+        entry = fitting.get(slot)
+        return run, entry if entry is not None and entry.batch_id == plan.batch_id else None
+
+    def _write(self, producer: TransactionalProducer) -> PartitionReport:
+        plan, digest = self._plan, self._source.digest
+        try:
+            self._began_s = time.monotonic()
+            producer.begin_transaction()
+            self._timed("write", lambda: self._send(producer))
+            self._slot.check(
+                plan.batch_id, self._partition, self._content, plan.on_replay_mismatch
+            )
+            entry = LedgerEntry(
+                plan.batch_id, plan.query_id, plan.writers, digest.count, digest.hex()
+            )
+            self._timed("ledger", lambda: plan.ledger.write(producer, self._slot.number, entry))
+            plan.tell("task_before_commit", self._partition, digest.count)
+            self._timed("commit", producer.commit_transaction)
+            self._ended_s = time.monotonic()
+        except KafkaError as error:
+            if sign_of_loss(error) is None:
+                raise
+            return self._after_loss(error)
+        plan.tell("task_after_commit", self._partition, digest.count)
+        return self._report(is_replay=False)
+
+    def _send(self, producer: TransactionalProducer) -> None:
+        self._source.send_to(producer)
+        check_input_is_whole()
+
+    def _after_loss(self, error: KafkaError) -> PartitionReport:
+        """The transaction was taken from us: by a twin that has committed, or by the broker."""
+        entry = self._timed("ledger", self._committed)
+        if entry is None:
+            self._note_timeout(error)
+            raise error
+        _LOG.warning(
+            "batch %d, partition %d: lost the transaction (%s), but another attempt committed it",
+            self._plan.batch_id,
+            self._partition,
+            error,
+        )
+        return self._compare(entry)
+
+    def _note_timeout(self, error: KafkaError) -> None:
+        """Say so if the transaction was open for longer than it may be: the broker does not."""
+        timeout_ms = int(self._plan.producer["transaction.timeout.ms"])
+        open_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
+        if open_s * 1000 >= timeout_ms:
+            error.add_note(
+                f"partition {self._partition} of batch {self._plan.batch_id} was open for "
+                f"{open_s:.1f} s, and transactionTimeout is {timeout_ms} ms: it has most likely "
+                "timed out. Raise transactionTimeout, or make batches smaller"
+            )
+
+    def _compare(self, entry: LedgerEntry) -> PartitionReport:
+        """Compare what was committed with all rows; those that broke off half-way are read on."""
+        plan = self._plan
+        self._source.read()
+        check_input_is_whole()
+        check_replay(plan.batch_id, self._partition, entry, self._content, plan.on_replay_mismatch)
+        plan.tell("task_replayed", self._partition, entry.rows)
+        return self._report(is_replay=True)
+
+    @property
+    def _content(self) -> Content:
+        return self._source.digest.count, self._source.digest.hex()
+
+    def _report(self, *, is_replay: bool) -> PartitionReport:
+        digest = self._source.digest
+        open_s = 0.0 if is_replay or self._began_s is None else self._ended_s - self._began_s
+        return PartitionReport(
+            self._partition,
+            digest.count,
+            digest.size_bytes,
+            digest.hex(),
+            is_replay,
+            self._seconds,
+            open_s,
+            attempt_number(),
+        )
+
+
+@dataclass(frozen=True)
+class PartitionOrder:
+    """What a pass tells its tasks.
+
+    Attributes:
+        run: of the sink.
+        writers: how many partitions write.
+        is_read_only: whether the partitions are read only, and nothing is written at all.
+        taken_over: as of `BatchPlan`.
+        slots: as of `BatchPlan`.
+    """
+
+    run: int
+    writers: int
+    is_read_only: bool = False
+    taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
+    slots: Mapping[int, Slot] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PartitionTask:
+    """What a task does with its Arrow batches; see `frames.Work`.
+
+    Attributes:
+        plan: of the batch, but for the run and the number of writers.
+    """
+
+    plan: BatchPlan
+
+    def __call__(
+        self, order: PartitionOrder, partition: int, batches: Iterable[Any]
+    ) -> PartitionReport | Content:
+        """Write a partition, and return its report; or read it, and return rows and digest."""
+        plan = replace(
+            self.plan,
+            run=order.run,
+            writers=order.writers,
+            taken_over=order.taken_over,
+            slots=order.slots,
+        )
+        source = plan.arrow_rows(batches)
+        if not order.is_read_only:
+            return plan.write(partition, source)
+        source.read()
+        check_input_is_whole()
+        return source.digest.count, source.digest.hex()
+
+
+@dataclass(frozen=True)
+class PartitionWriter:
+    """A `BatchPlan` as Spark's `foreachPartition` calls it."""
+
+    plan: BatchPlan
+
+    def __call__(self, rows: Iterable[Any]) -> None:
+        """Write the partition of the task that this is called in."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("a partition writer works inside a Spark task only")
+        number = context.partitionId()
+        if number >= self.plan.writers:
+            raise SinkError(
+                f"partition {number} is one too many: partition_writer was told writers="
+                f"{self.plan.writers}. This task has written nothing. Way out: "
+                "frame.repartition(n).foreachPartition(sink.partition_writer(batch_id, writers=n))"
+            )
+        self.plan.write(number, self.plan.rows(rows))
+        forget_sparks_zips()
+
+
+def skip_rows(rows: Iterable[Any]) -> None:
+    """Write nothing: what `foreachPartition` calls where a batch is left as it was committed."""
+    del rows
