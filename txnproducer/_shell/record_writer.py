@@ -203,7 +203,7 @@ class RecordWriter(_UsualSender):
                 value = to_bytes("value", value, self._value_serializer)
             if key is not None and (type(key) is not bytes or self._key_serializer is not None):
                 key = to_bytes("key", key, self._key_serializer)
-            checked = () if headers is None else check_headers(headers)
+            checked = check_headers(headers) if headers is not None else ()
             if (
                 not topic
                 or type(topic) is not str
