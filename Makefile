@@ -19,13 +19,13 @@ PYTHON_CHECK := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11)
 # What is never imported need not be compiled; the rest is when it is.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/python -m pytest
-CODE := txnproducer tests integration examples
+CODE := txnproducer tests integration examples docs/conf.py
 
 # A change in one of these compiles the package again. It stands above the rules that name it.
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
   txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.p[xy]*' -o -name '*.h')
 
-.PHONY: help demo package test lint types unit interrupts simulation integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test lint types docs unit interrupts simulation integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ help:  ## list these targets
 demo: .venv/.installed-demo  ## stream a real data set through Spark into Kafka, exactly once, with faults
 	@$(BIN)/txnproducer demo $(if $(INPUT),--input "$(INPUT)")
 
-test: lint types unit simulation integration  ## pass every check below
+test: lint types docs unit simulation integration  ## pass every check below
 
 lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 	$(BIN)/ruff check $(CODE)
@@ -44,6 +44,12 @@ lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 
 types: .venv/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
+
+# A link that leads nowhere, a page that nothing links to, and a docstring that autodoc cannot read
+# are warnings, and a warning is an error. The site can be read without a network.
+docs: .venv/.installed-dev  ## the documentation as a site, in build/docs
+	$(BIN)/sphinx-build -W --keep-going -q -b html -d build/doctrees docs build/docs
+	$(BIN)/python -m tests.site_check build/docs
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
@@ -176,7 +182,7 @@ clean:  ## remove .venv and every cache inside the checkout
 
 .venv/.installed-dev: .venv/.created pyproject.toml $(COMPILED)
 	@echo 'Installing txnproducer and its development tools into .venv (once; a few minutes the first time)'
-	@$(PIP_INSTALL) --editable '.[demo]' --group dev --group bench
+	@$(PIP_INSTALL) --editable '.[demo,docs]' --group dev --group bench
 	@touch $@ .venv/.installed-demo
 
 .venv/.installed-release: .venv/.installed-dev

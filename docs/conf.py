@@ -1,0 +1,94 @@
+"""The site of these pages: `make docs` builds it into build/docs.
+
+The pages are plain Markdown, so that they read as well in the repository. What the site needs
+beyond them stands here: the order of the pages, and the drawings of `mermaid` as text.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pygments.lexers.special import TextLexer
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+# Interpreted functions have the signatures and docstrings that autodoc reads.
+os.environ["TXNPRODUCER_IMPL"] = "python"
+
+from txnproducer import __version__  # noqa: E402 - from this checkout, whatever is installed
+
+# The parts of the site and their pages, in the order of the side bar.
+PARTS = {
+    "Use": [
+        "quickstart",
+        "transactions",
+        "errors",
+        "guarantees",
+        "spark",
+        "cli",
+        "speed",
+        "testing",
+    ],
+    "Reference": ["configuration"],
+    "How it is built and proven": [
+        "design",
+        "state-machine",
+        "simulator",
+        "conformance",
+        "oracle-differences",
+        "benchmarks",
+        "benchmarks-spark",
+        "contributing",
+        "changelog",
+    ],
+}
+
+project = "txnproducer"
+author = "the authors of txnproducer"
+project_copyright = "the authors of txnproducer, Apache License 2.0"
+version = release = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+root_doc = "index"
+exclude_patterns = ["_extensions"]
+highlight_language = "text"
+
+# Anchors as the repository's own viewer makes them; tests/test_architecture.py checks both.
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+
+html_theme = "furo"
+html_title = "txnproducer"
+html_copy_source = False
+html_show_sphinx = False
+
+# A docstring says `name` where reStructuredText would have ``name``.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+napoleon_numpy_docstring = False
+
+
+def add_navigation(_app: Sphinx, docname: str, source: list[str]) -> None:
+    """Append the table of contents to the first page, hidden: the side bar shows it."""
+    if docname == root_doc:
+        for caption, pages in PARTS.items():
+            listed = "\n".join(pages)
+            source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what this file adds to Sphinx."""
+    app.connect("source-read", add_navigation)
+    app.add_lexer("mermaid", TextLexer)
