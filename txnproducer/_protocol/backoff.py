@@ -1,8 +1,8 @@
 """How long to wait before a retry: exponential, capped, with jitter (KIP-580).
 
 Owns: the arithmetic. Must not know: what is retried, or when; the caller adds the result to its
-own clock. Rule: draw once per attempt and keep the value. Java draws anew at every look, so that
-under frequent polling the effective wait tends to the lower bound.
+own clock. Rule: draw once per attempt and keep the value. The Java client draws again at every
+look, so that under frequent polling the effective wait tends to the lower bound.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final
 from txnproducer._protocol.rng import Rng
 
 JITTER: Final = 0.2
-# Beyond this many doublings every configuration has reached its cap.
+# After this many doublings every configuration has reached its cap.
 _MOST_DOUBLINGS: Final = 30
 
 
 def doubled(first_ms: int, longest_ms: int, times: int) -> int:
-    """Return a time that was doubled so many times, but is not longer than the longest."""
+    """Return the first time doubled `times` times, capped at the longest."""
     return min(first_ms << min(times, _MOST_DOUBLINGS), longest_ms)
 
 
 class ExponentialBackoff:
-    """Draw waiting times that double with every attempt.
+    """Waiting times that double with every failed attempt.
 
     Args:
         initial_ms: before the first retry.
@@ -38,7 +38,7 @@ class ExponentialBackoff:
         self._rng = rng
 
     def draw_ms(self, attempts: int) -> int:
-        """Return how long to wait after a failure; `attempts` failed before it."""
+        """Return the milliseconds to wait after a failure, `attempts` others before it."""
         base_ms = doubled(self._initial_ms, self._max_ms, attempts)
         factor = 1 - JITTER + 2 * JITTER * self._rng.random()
         return int(base_ms * factor)

@@ -1,4 +1,4 @@
-"""What travels between a client core and what carries its requests: envelopes, connection news.
+"""Requests with their envelopes, answers, and news of connections.
 
 Owns: `ClientRequest`, `ClientResponse`, `ConnectionEvent`. Must not know: sockets or policy. The
 carrier (the wire adapter, the simulator's network, a test's script) answers every `ClientRequest`
@@ -16,7 +16,7 @@ from txnproducer.errors import KafkaError
 
 
 class Channel(IntEnum):  # an int's hash is fast: it is a part of every connection's key
-    """Which of a broker's connections: coordinators have their own, not to wait behind Produce."""
+    """One of a broker's connections. Coordinators have their own, which Produce cannot block."""
 
     DATA = auto()
     COORDINATOR = auto()
@@ -44,15 +44,13 @@ class ResponseFailure(Enum):
     """Why a request ended without an answer."""
 
     DISCONNECTED = auto()  # the connection ended first: the broker may or may not have acted
-    TIMED_OUT = (
-        auto()
-    )  # no answer within the request's time-out: the broker may or may not have acted
+    TIMED_OUT = auto()  # no answer within its time-out: the broker may or may not have acted
     UNSUPPORTED_VERSION = auto()  # never sent: the broker offers no version that can carry it
     UNENCODABLE = auto()  # never sent: a value in it has no form on the wire
 
     @property
     def was_sent(self) -> bool:
-        """Whether the request was put on the wire, so that it may be carried out."""
+        """Whether the request was put on the wire, so that the broker may have acted on it."""
         return self in (ResponseFailure.DISCONNECTED, ResponseFailure.TIMED_OUT)
 
 
@@ -63,16 +61,14 @@ class ClientResponse:
     request: ClientRequest
     body: Response | None = None
     failure: ResponseFailure | None = None
-    error: KafkaError | None = None  # more about the failure, where something is known
+    error: KafkaError | None = None  # details of the failure, where any are known
 
 
 class ConnectionState(Enum):
-    """News of a connection."""
+    """The new state of a connection."""
 
     READY = auto()  # handshake done; the node's API versions are known now
-    DISCONNECTED = (
-        auto()
-    )  # was ready, or was being made, and is gone; `error` says why where known
+    DISCONNECTED = auto()  # was ready, or was being made, and is gone; `error` says why if known
     AUTHENTICATION_FAILED = auto()  # the broker refused the credentials, or TLS could not trust it
 
 

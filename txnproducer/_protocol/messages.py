@@ -1,8 +1,8 @@
 """Requests and responses of the APIs that the producer uses, independent of any version.
 
-Owns: the field names. Must not know: versions, byte layouts, retries. Every class is frozen; a
-tuple stands for an array; an error is the protocol's code (an int), never an exception: judging it
-is the core's work.
+Owns: the field names. Must not know: versions, byte layouts, retries. Every class is frozen. A
+tuple stands for an array. An error is the protocol's code (an int), never an exception, since
+judging it is the core's work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ApiKey(IntEnum):
 
 
 class CoordinatorType(IntEnum):
-    """Whose coordinator FindCoordinator looks for."""
+    """The kind of coordinator that FindCoordinator looks up."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -62,7 +62,7 @@ class MetadataRequest:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """One partition's leader (-1 = none) and leader epoch (-1 = not told)."""
+    """One partition's leader (-1 = none) and leader epoch (-1 = unknown)."""
 
     partition: int
     leader_id: int
@@ -105,7 +105,7 @@ class FindCoordinatorRequest:
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """One looked-up coordinator; `node` counts only when `error_code` is 0."""
+    """A coordinator that was looked up; `node` counts only when `error_code` is 0."""
 
     key: str
     node: BrokerNode
@@ -115,7 +115,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorResponse:
-    """The answer holds one coordinator per asked key: for the producer exactly one."""
+    """One coordinator per requested key: for the producer exactly one."""
 
     coordinators: tuple[Coordinator, ...]
     throttle_time_ms: int = 0
@@ -167,7 +167,7 @@ class PartitionErrorCode:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnResponse:
-    """One verdict per partition asked for."""
+    """One verdict per requested partition."""
 
     results: tuple[PartitionErrorCode, ...]
     throttle_time_ms: int = 0
@@ -272,7 +272,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactionsResponse:
-    """One description per asked id."""
+    """One description per requested id."""
 
     transactions: tuple[TransactionDescription, ...]
     throttle_time_ms: int = 0
@@ -303,7 +303,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """A record that the broker blames for its batch, by its index in the batch (KIP-467)."""
+    """A record for which the broker refused its batch, by its index in the batch (KIP-467)."""
 
     batch_index: int
     message: str | None = None
@@ -319,7 +319,7 @@ class LeaderIdAndEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ProducePartitionResponse:
-    """One partition's verdict. `base_offset` and `log_append_time_ms` are -1 where not told."""
+    """One partition's verdict. `base_offset` and `log_append_time_ms` are -1 if unknown."""
 
     topic_partition: TopicPartition
     error_code: int

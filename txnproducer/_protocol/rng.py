@@ -1,4 +1,4 @@
-"""A source of randomness, as the core, the wire and the broker model take it.
+"""The source of randomness of the core, the wire and the broker model.
 
 Owns: the protocol. Must not know: what is drawn. The shell passes a `random.Random`; the simulator
 and the tests pass one with a seed.
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Rng(Protocol):
-    """A source of randomness; a `random.Random`, seeded in the simulator and in tests."""
+    """A source of random numbers, such as a `random.Random`."""
 
     def random(self) -> float:
         """Return a number from 0 to below 1."""

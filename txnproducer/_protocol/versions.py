@@ -1,8 +1,8 @@
-"""What a broker can speak: negotiated API versions and finalized features, as plain values.
+"""The negotiated API versions and the finalized features of a broker, as plain values.
 
-Owns: `ApiVersionRange`, `NodeApiVersions`, `FinalizedFeatures`. Must not know: how they were asked
-for, or what follows from them (that is the core's business: a feature decides the transaction
-version, never the API versions alone; KIP-890).
+Owns: `ApiVersionRange`, `NodeApiVersions`, `FinalizedFeatures`. Must not know: how they are
+requested, or what follows from them. The core decides that: a feature decides the transaction
+version, never the API versions alone (KIP-890).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NodeApiVersions:
 class FinalizedFeatures:
     """The cluster's finalized features and the epoch that orders two readings (KIP-584).
 
-    `epoch` is -1 where the broker told none (before 3.x, or before the controller knows).
+    `epoch` is -1 if the broker sent none (before 3.x, or before it has heard from the controller).
     """
 
     epoch: int = -1

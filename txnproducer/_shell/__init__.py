@@ -1,5 +1,5 @@
-"""The shell: what stands between the user's calls and the core.
+"""The shell between the user's calls and the core.
 
-Owns: the I/O thread, `send` and its kin, waiting, the texts of refusals. Must not know: how a
-transaction works; that is the core's.
+Owns: the I/O thread, the calls that send, waiting, the texts of refusals. Must not know: how a
+transaction works. The core does.
 """

@@ -1,10 +1,10 @@
-"""The usual `send`, compiled: the record is bytes, and its batch is open and has room.
+"""The fast path of `send`, compiled, for records of bytes whose batch is open and has room.
 
-It has no twin in Python: `RecordWriter._send_any` does the same with every check, and is asked for
-whatever is not usual here. Owns: the checks of types, the clock, the lock around one append.
+It has no twin in Python: `RecordWriter._send_any` does the same with every check, and takes each
+record that does not qualify here. Owns: the checks of types, the clock, the lock around an append.
 Rules:
-* `send` becomes a method of the producer's own class, and no object of its own: one that was kept
-  keeps the producer, and one that is put in its place on the class is the one that is called.
+* `send` becomes a method of the producer's own class, not an object of its own. So a bound `send`
+  that a program keeps also keeps the producer, and a test can replace `send` on the class.
 """
 
 cimport cython
@@ -18,6 +18,7 @@ from txnproducer._sync._core_lock cimport Lock, Turnstile
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text) noexcept
 
+# A larger number goes to `_send_any`: the arithmetic here is in 64 bits.
 cdef long long MAX_STAMP_MS = 1 << 62
 
 
@@ -30,7 +31,7 @@ cdef tuple to_headers(object headers):
     cdef tuple checked
     if type(headers) is not list and type(headers) is not tuple:
         return None
-    # First: a list may be changed by another thread while it is looked at.
+    # Copied first: another thread may change a list while it is looked at.
     checked = tuple(headers)
     for header in checked:
         if type(header) is not tuple or len(<tuple>header) != 2:
@@ -48,12 +49,12 @@ cdef bint is_count(object number) noexcept:
     return type(number) is int and number >= 0
 
 
-# Without a step of the collector's that would take the lock from who still sends by it.
+# No `tp_clear`: the garbage collector would take the lock from a thread that still sends with it.
 @cython.no_gc_clear
 cdef class UsualSender:
-    """What a writer of records is made from, for the sake of `send`.
+    """Base class of `RecordWriter` that has the fast path of `send`.
 
-    All that is not usual goes to the writer's `_send_any`, by position.
+    All records that do not qualify go to the writer's `_send_any`, with the same arguments.
     """
 
     cdef UsualRecords _records
@@ -67,12 +68,12 @@ cdef class UsualSender:
         Lock lock not None,
         Turnstile turnstile not None,
     ):
-        """Take usual records from now on.
+        """Let qualifying records take the fast path from now on.
 
         Args:
-            records: of the producer's core.
+            records: the fast append of the producer's core.
             lock: guards the core.
-            turnstile: where the loop's thread is given way.
+            turnstile: where this thread gives way to the loop's thread.
         """
         self._records = records
         self._lock = lock
@@ -80,7 +81,7 @@ cdef class UsualSender:
         self._is_quick = True
 
     def _be_slow(self):
-        """Hand on every record from now on."""
+        """Send every record through `_send_any` from now on."""
         self._is_quick = False
 
     cdef object _try_send(
@@ -103,6 +104,8 @@ cdef class UsualSender:
             stamp_ms = timestamp_ms
         else:
             return None
+        # The loop's thread goes first. Otherwise this thread, which never sleeps, would keep the
+        # lock from it, and full batches would wait.
         if self._turnstile.is_wanted():
             self._turnstile.sleep()
         self._lock.take()
@@ -114,7 +117,7 @@ cdef class UsualSender:
             self._lock.give()
 
 
-# Not a method in the class above: of those Cython does not check what they are called with.
+# A function, not a method of the class above: Cython does not check how those are called.
 def send(
     UsualSender self not None,
     topic,
@@ -125,7 +128,7 @@ def send(
     timestamp_ms=None,
     on_delivery=None,
 ):
-    """Write a record: see `RecordWriter.send`, whose place this takes."""
+    """Write a record: see `RecordWriter.send`, whose place this takes in the class."""
     future = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
     if future is not None:
         return future

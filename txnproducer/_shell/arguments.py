@@ -1,11 +1,11 @@
-"""Turn what a caller passes to `send` into what a record is made of: bytes, or a clear refusal.
+"""The checks that turn the arguments of `send` into bytes, or refuse them.
 
 Owns: the checks of key, value, headers, partition and timestamp, and calling serializers.
-Must not know: producers or transactions. Nothing here changes any state, so a refusal costs the
-caller nothing but the call.
+Must not know: producers or transactions. Nothing here changes any state, so a refused call has no
+effect.
 Rules: every refusal names the argument and the way out. A key or value that is a str is never
-encoded silently: which encoding would be a guess that the reader of the topic has to share. A
-header's value is: its name is UTF-8 as well, and other clients take both.
+encoded silently: a reader of the topic would have to guess the same encoding. A header's value is
+encoded as UTF-8: its name is UTF-8 as well, and other clients take both.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def to_bytes(name: str, data: object, serializer: Serializer | None) -> bytes | 
 
     Args:
         name: "key" or "value", for the message.
-        data: bytes or anything bytes-like; with a serializer, whatever that takes. None stays
-            None (a tombstone, as a value) and is not given to the serializer.
+        data: bytes or anything bytes-like; with a serializer, any value that it takes. None stays
+            None (a tombstone, as a value) and is not passed to the serializer.
         serializer: the producer's, if one was configured.
 
     Raises:
-        SerializationError: the serializer raised, or returned something else than bytes.
-        TypeError: not bytes-like, and there is no serializer.
+        SerializationError: the serializer raised, or returned something other than bytes.
+        TypeError: the data is not bytes-like, and there is no serializer.
     """
     if data is None:
         return None
@@ -43,7 +43,7 @@ def to_bytes(name: str, data: object, serializer: Serializer | None) -> bytes | 
         data = _serialize(name, data, serializer)
     if type(data) is bytes:
         return data
-    # A subclass, as NumPy's, is none that compiled code takes.
+    # A subclass, such as NumPy's `bytes_`, is not taken by compiled code: make it exactly bytes.
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     if data is None and serializer is not None:
@@ -78,8 +78,8 @@ def check_headers(headers: Headers) -> tuple[Header, ...]:
             encoded as UTF-8) or None.
 
     Raises:
-        TypeError: naming the header that is not a pair of a name and such a value.
-        ValueError: naming the header whose name or value has no encoding in UTF-8.
+        TypeError: a header is not a pair of a name and such a value; the error names it.
+        ValueError: a name or value cannot be encoded in UTF-8; the error names the header.
     """
     pairs: object = headers.items() if isinstance(headers, Mapping) else headers
     if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
@@ -114,15 +114,16 @@ def _check_header(place: int, header: object) -> Header:
 def check_place(
     topic: object, partition: object, timestamp_ms: object
 ) -> tuple[int | None, int | None]:
-    """Check a topic, and return the partition and the timestamp as ints, or None where they are.
+    """Check a topic; return the partition and the timestamp, each as an int or None.
 
     Args:
-        topic: has to be a str.
-        partition: an int, or what stands for one, as NumPy's integers do (`__index__`).
+        topic: must be a str that is not empty.
+        partition: an int, an object that stands for one (`__index__`, as NumPy's integers), or
+            None.
         timestamp_ms: likewise.
 
     Raises:
-        TypeError: one is of the wrong type.
+        TypeError: an argument is of the wrong type.
         ValueError: the topic is empty, or a number is negative.
     """
     if not isinstance(topic, str):

@@ -1,9 +1,9 @@
-"""Decide from where the transaction of an open block may be ended by the producer's own calls.
+"""The check whether a call may end the transaction of an open block.
 
-Why it exists: a producer has one transaction for all its threads. A thread that is told that one
-is open must not end it: it may be half of another thread's work.
-Owns: the check, which `TransactionalProducer` can replace by another one, for a task of an event
-loop say. Must not know: transactions.
+Why it exists: a producer has one transaction for all its threads. A thread that finds one open
+must not end it: it may be half of another thread's work.
+Owns: the check. `TransactionalProducer` can replace it, for example by one for tasks of an event
+loop. Must not know: transactions.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ IsOwner: TypeAlias = Callable[[], bool]
 
 
 def calling_thread() -> IsOwner:
-    """Return a check that is true on the calling thread, and everywhere once that has ended."""
+    """Return a check that is true on the calling thread, and on every thread after its end."""
     owner = threading.current_thread()
     return lambda: threading.current_thread() is owner or _has_ended(owner)
 
 
 def _has_ended(thread: threading.Thread) -> bool:
-    """Return whether a thread has ended, also one that `threading` did not start.
+    """Return whether a thread has ended, including one that `threading` did not start.
 
-    Of such a thread `is_alive` is always true, or raises `RuntimeError` where its end is known.
+    For such a thread `is_alive` is always true, or raises `RuntimeError` if its end is known.
     """
     try:
         if not thread.is_alive():

@@ -1,20 +1,22 @@
-"""Drive the core and the client from one thread, and let application threads wait for them.
+"""The I/O thread, which drives the core and the client, and the waits of application threads.
 
-Why it exists: the core is a state machine without time, and the client a loop that somebody has
-to turn. This module is that somebody: the only long-lived thread, the only clock, the only lock.
+Why it exists: the core is a state machine without time, and the client is a loop without a thread.
+This module supplies both: the only long-lived thread, the only clock, the only lock.
 Owns: the lock that guards every call into the core, the loop, waiting, the end of both.
 Must not know: what a transaction is. It moves events, asks the core for its next step, runs
-delivery callbacks, and nothing else.
+delivery callbacks, and nothing more.
 
 Rules:
-* The core is only called with `lock` held, the client's `poll` and users' callbacks only without.
-* One hold of the lock per turn of the loop: handle what came, take one step, look who waits (and
-  one more where there are batches to compress, which is done between the two). Each
-  hand-over of the lock or of the interpreter costs more than the step itself, so an application
-  thread pokes the loop only while it sleeps in `poll`, and the loop wakes a waiting thread only
-  when what it waits for has happened.
-* An exception in a turn is logged and the loop goes on (a lost turn must not strand everybody who
-  waits), ever slower while it repeats, so that a permanent fault neither spins nor floods the log.
+* The core is only called with `lock` held. The client's `poll` and users' callbacks are only
+  called without it.
+* Each turn of the loop takes the lock once: it handles the events, takes one step and wakes the
+  threads that can go on. Batches to compress add one more: they are compressed before the step,
+  without the lock. Each hand-over of the lock or of the interpreter costs more than the step
+  itself. So an application thread wakes the loop only while the loop sleeps in `poll`, and the
+  loop wakes a waiting thread only when its condition holds.
+* An exception in a turn is logged and the loop goes on, since other threads wait for it. While the
+  exception repeats, the loop pauses longer and longer, so that a permanent fault neither takes a
+  whole CPU nor floods the log.
 """
 
 from __future__ import annotations
@@ -36,32 +38,33 @@ from txnproducer.errors import IllegalStateError, KafkaError
 
 _LOG = logging.getLogger(__name__)
 
-# A waiting thread looks up this often even if nobody calls it: on platforms where a lock's
-# acquire cannot be interrupted this is what lets Ctrl-C in.
+# A waiting thread looks up this often even if nobody wakes it: on platforms where a lock's
+# acquire cannot be interrupted, Ctrl-C arrives then.
 _WAIT_SLICE_S = 0.5
-# The longest sleep in `poll`, whatever the core says.
+# The longest sleep in `poll`, however late the core's next step is due.
 _LONGEST_POLL_MS = 10_000
+# The pause after a failed turn; it doubles with each further one.
 _FIRST_PAUSE_MS = 10
 _LONGEST_PAUSE_MS = 2_000
-# How long a forced close may take: it only fails what is left, and waits for no broker.
+# The wait for a forced close: it only fails what is left, and waits for no broker.
 _FORCED_CLOSE_S = 5.0
-# After so long without a failed turn the next one is the first again.
+# A failed turn this long after the one before counts as the first again.
 _RECOVERED_MS = 60_000
 # How long a producer that was dropped without `close()` may go on delivering.
 _ORPHAN_GRACE_MS = 30_000
-# What `timeout=float("inf")` comes to.
+# Stands for `timeout=float("inf")`, which has no value in milliseconds.
 _LONGEST_CLOSE_S = 1e9
-# Between two attempts to force an end.
+# The time between two attempts to force an end.
 _FORCE_AGAIN_MS = 1_000
 
 
 def monotonic_ms() -> int:
-    """Return the time that the core counts in: monotonic, from an arbitrary start."""
+    """Return the time of the core's clock: monotonic, from an arbitrary start."""
     return time.monotonic_ns() // 1_000_000
 
 
 def monotonic_ns() -> int:
-    """Return the same time in nanoseconds, to measure how long something took."""
+    """Return the time of the core's clock in nanoseconds, to measure durations."""
     return time.monotonic_ns()
 
 
@@ -71,49 +74,50 @@ def wall_clock_ms() -> int:
 
 
 class DrivenCore(Protocol):
-    """What the loop needs of a core."""
+    """The core, as the loop needs it."""
 
     needs_wakeup: bool
 
     @property
     def is_closed(self) -> bool:
-        """Tell whether nothing is left to do and everything waiting has been answered."""
+        """Whether nothing is left to do and every waiting call has been answered."""
         ...
 
     def run_once(self, now_ms: int) -> int:
-        """Take one step; return after how many milliseconds the next is due."""
+        """Take one step; return the milliseconds until the next one is due."""
         ...
 
     def handle(self, event: ClientEvent, now_ms: int) -> None:
-        """Take in an answer or news of a connection."""
+        """Process an answer, or news of a connection."""
         ...
 
     @property
     def has_full_batches(self) -> bool:
-        """Tell whether there are batches to compress; asked without the lock."""
+        """Whether there are batches to compress. Called without the lock."""
         ...
 
     def take_full_batches(self) -> Sequence[FullBatch]:
-        """Return what to compress, without the lock."""
+        """Return the full batches, which are then compressed without the lock."""
         ...
 
     def take_newest_full_batch(self) -> FullBatch | None:
-        """Return one to compress likewise, for another thread than the loop's."""
+        """Return the newest full batch, for another thread than the loop's to compress."""
         ...
 
     def take_callbacks(self) -> Sequence[CallbackBatch]:
-        """Return the batches of callbacks that became due, and forget them.
+        """Return the batches of callbacks that are due, and forget them.
 
-        Not the list that others come into: what came behind the lock would be run twice.
+        The returned list is no longer the core's: a batch that another thread adds after the lock
+        is released would be run twice.
         """
         ...
 
     def lose_record(self, error: KafkaError) -> None:
-        """Take in that a record of the open transaction is lost."""
+        """Note that a record of the open transaction is lost."""
         ...
 
     def finish_callbacks(self, batch: CallbackBatch) -> None:
-        """Complete what waited for these callbacks."""
+        """Complete the calls that waited for these callbacks."""
         ...
 
     def initiate_close(self, now_ms: int) -> None:
@@ -121,23 +125,23 @@ class DrivenCore(Protocol):
         ...
 
     def force_close(self, now_ms: int) -> None:
-        """Fail all that is left, at once."""
+        """Fail everything that is left, at once."""
         ...
 
 
 class FullBatch(Protocol):
-    """What the loop needs of the records of a batch that takes no more."""
+    """The records of a full batch, as the loop needs them."""
 
     def compress(self) -> None:
-        """Compress it, ahead of the step that sends it."""
+        """Compress the records, before the step that sends them."""
         ...
 
 
 class PolledClient(Protocol):
-    """What the loop needs of a client."""
+    """The client, as the loop needs it."""
 
     def poll(self, timeout_ms: int, now_ms: int) -> Sequence[ClientEvent]:
-        """Move bytes until something happens or the time is up; return what happened."""
+        """Move bytes until something happens or the time is up; return the events."""
         ...
 
     def wakeup(self) -> None:
@@ -154,17 +158,17 @@ class PolledClient(Protocol):
 
 
 class WaitInCallbackError(IllegalStateError):
-    """The refusal of a call that would have to wait, in a delivery callback."""
+    """The refusal of a call in a delivery callback, because it would have to wait."""
 
 
 class _Wait:
-    """One thread that waits: it sleeps without the loop's lock, and takes it to look.
+    """One waiting thread, which sleeps without the loop's lock and takes it only to look.
 
-    A Condition would take the lock again by itself, and an interrupt (Ctrl-C) just there leaves
-    without it; `with` would then release it under the loop's hands.
+    A Condition would take the lock again by itself. An interrupt (Ctrl-C) at that moment leaves
+    the thread without it, and `with` would then release a lock that the loop holds.
 
     Args:
-        is_done: what it waits for; called with the loop's lock held.
+        is_done: the condition to wait for; called with the loop's lock held.
     """
 
     __slots__ = ("_is_woken", "_sleep", "is_done")
@@ -176,29 +180,29 @@ class _Wait:
         self._sleep.acquire()
 
     def wake(self) -> None:
-        """End the sleep, or the next one. Call with the loop's lock held."""
+        """End the current sleep, or the next one. Call with the loop's lock held."""
         if not self._is_woken:
             self._is_woken = True
             self._sleep.release()
 
     def sleep(self, timeout_s: float) -> None:
-        """Sleep until somebody wakes this, or the time is up. Call without the loop's lock."""
+        """Sleep until `wake` or until the time is up. Call without the loop's lock."""
         if self._sleep.acquire(timeout=timeout_s):
             self._is_woken = False
 
 
 class IoThread:
-    """The loop, its lock, and the waiting for it (the core's `Waiter`).
+    """The loop, its lock, and the wait for it (the core's `Waiter`).
 
     Attributes:
         lock: guards the core; hold it around every call into it.
-        turnstile: where threads that send without a pause give way to this one.
-        refused_sends: of the delivery callbacks that run now.
+        turnstile: where threads that send without a pause give way to this thread.
+        refused_sends: the refusals in the delivery callbacks that run now.
 
     Args:
-        client: carries the requests; closed by this thread when it ends.
+        client: carries the requests; this thread closes it when it ends.
         name: the thread's name.
-        turnstile: the client's, too; none is one of its own.
+        turnstile: the one that the client uses, too; None makes a new one.
     """
 
     def __init__(self, client: PolledClient, name: str, turnstile: PassedBy | None = None) -> None:
@@ -220,7 +224,7 @@ class IoThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, core: DrivenCore) -> None:
-        """Begin to drive a core (which itself needed this object as its `Waiter`)."""
+        """Begin to drive a core. The core itself was made with this object as its `Waiter`."""
         self._core = core
         self._thread.start()
 
@@ -228,7 +232,7 @@ class IoThread:
 
     @property
     def is_current(self) -> bool:
-        """Tell whether the caller runs on this thread, that is, in a delivery callback."""
+        """Whether the caller runs on this thread, that is, in a delivery callback."""
         return threading.get_ident() == self._thread.ident
 
     def refuse_in_callback(self) -> None:
@@ -247,19 +251,19 @@ class IoThread:
         """End the loop's sleep, because the core has work. Call with `lock` held."""
         if self._is_polling:
             self._client.wakeup()
-            self._is_polling = False  # last: an interrupt before would lose the wake-up
+            self._is_polling = False  # last: an interrupt before must not lose the wake-up
 
     def notify(self) -> None:
-        """Wake the waiting threads if what one waits for has happened. Call with `lock` held."""
+        """Wake the waiting threads whose condition holds. Call with `lock` held."""
         for wait in self._waits:
             if wait.is_done():
                 wait.wake()
 
     def refuse_in_fork(self) -> None:
-        """Refuse to wait, or to be asked for an end, where the loop's thread does not exist.
+        """Refuse to wait, or to close, in a process where the loop's thread does not exist.
 
         Raises:
-            ForkedProducerError: this process is a fork of the one that made this.
+            ForkedProducerError: this process is a fork of the one that made this object.
         """
         if self._is_forked:
             raise refusals.forked("wait for a result")
@@ -272,7 +276,7 @@ class IoThread:
             timeout_s: seconds, or None to wait as long as the loop lives.
 
         Returns:
-            What `is_done()` said last.
+            The last result of `is_done()`.
 
         Raises:
             WaitInCallbackError: called in a delivery callback, which would wait for itself.
@@ -283,6 +287,7 @@ class IoThread:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         wait = _Wait(is_done)
         with self.lock:
+            # Asked before the refusal below: a callback may read a result that is already there.
             if is_done():
                 return True
             self.refuse_in_callback()
@@ -304,7 +309,7 @@ class IoThread:
                 left = _WAIT_SLICE_S if deadline is None else deadline - time.monotonic()
                 if left <= 0 or self._has_stopped:
                     return False
-                # The loop's thread begins with those that are sent first.
+                # The newest one: the loop's thread begins with the oldest, which it sends first.
                 batch = self._driven.take_newest_full_batch()
             if batch is None:
                 wait.sleep(min(left, _WAIT_SLICE_S))
@@ -315,16 +320,16 @@ class IoThread:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the loop has ended, and with it all that it had to do.
+        """Whether the loop has ended, and with it all its work.
 
-        `Thread.is_alive` is no witness: on Python 3.11 an interrupted `join` marks a
-        thread as stopped while it still runs (bpo-45274).
+        `Thread.is_alive` is not reliable: on Python 3.11 an interrupted `join` marks a thread as
+        stopped while it still runs (bpo-45274).
         """
         return self._has_stopped
 
     @property
     def can_wait_for_end(self) -> bool:
-        """Whether the caller may wait: not in a callback, nor where it interrupts its `close`."""
+        """Whether the caller may wait: not in a callback, nor where it interrupts `close`."""
         return not self.is_current and threading.get_ident() not in self._closing
 
     def initiate_close(self) -> None:
@@ -340,7 +345,7 @@ class IoThread:
         self.initiate_close()
 
     def close(self, timeout_s: float, forced_s: float | None = None) -> bool:
-        """End in good order within the time-out, and then by force.
+        """End in good order within the time-out, and after that by force.
 
         Several threads may call it: each waits for the same end, and the first whose time is up
         forces it. In a delivery callback it ends by force at once and waits for nothing. An
@@ -361,24 +366,26 @@ class IoThread:
         caller = threading.get_ident()
         try:
             self._closing.add(caller)
+            # The deadline goes first: an interrupt after this line leaves an end that is certain.
             self._end_by(monotonic_ms() + round(min(timeout_s, _LONGEST_CLOSE_S) * 1000))
             self.initiate_close()
             if not self.wait_until(lambda: core.is_closed, timeout_s):
                 self._force()
+            # The core has answered all waiting calls by this line. Only the thread has to return.
             self._await_end(_FORCED_CLOSE_S if forced_s is None else forced_s)
-        finally:  # whatever interrupts that, a later close has to wait again
+        finally:  # after an interrupt, a later close of this thread has to wait again
             self._closing.discard(caller)
         return not self._was_forced
 
     def _end_by(self, time_ms: int) -> None:
-        """Have the loop force its end then, if nobody does before."""
+        """Make the loop force its end at a time, unless it ends before."""
         with self.lock:
             if self._ends_by_ms is None or time_ms < self._ends_by_ms:
                 self._ends_by_ms = time_ms
 
     def _await_end(self, timeout_s: float) -> None:
         if self.wait_until(lambda: self._has_stopped, timeout_s):
-            self._thread.join(timeout_s)  # it has nothing left to do but to return
+            self._thread.join(timeout_s)  # the thread only has to return
             return
         # A core that cannot even be forced must not keep the thread (and the process) alive.
         self._must_stop = True
@@ -387,22 +394,23 @@ class IoThread:
             self.poke()
 
     def orphan(self) -> None:
-        """Tell the loop that nobody can call any more: deliver what is there, then end.
+        """Let the loop deliver what is there and then end, because no caller is left.
 
-        Takes no lock, since it runs in a finalizer, perhaps of a thread that holds it.
+        Takes no lock: it runs in a finalizer, perhaps on a thread that holds the lock.
         """
-        if not self._must_stop:  # else it ends anyway, or is the parent's, if this is a fork
+        # Otherwise the loop ends anyway, or (in a fork) belongs to the parent process.
+        if not self._must_stop:
             self._is_orphaned = True
             self._client.wakeup()
 
     def disown(self) -> None:
-        """Learn that this process is a fork of the one that made this. Call before anything else.
+        """Note that this process is a fork of the one that made this object. Call before all else.
 
-        The thread does not exist here, unless a delivery callback has forked: then it must not
-        touch connections that are the parent's.
+        The thread does not exist here, unless a delivery callback has forked. In that case it must
+        not touch the connections, which are the parent's.
         """
         self._must_stop = True
-        if not self.lock.is_mine():  # else the call that forked releases it
+        if not self.lock.is_mine():  # otherwise the call that forked releases it
             self.lock.reset_after_fork()
 
     @property
@@ -432,7 +440,7 @@ class IoThread:
                 try:
                     timeout_ms = self._turn(timeout_ms)
                 except Exception:  # noqa: BLE001 - others wait for this loop
-                    # A good turn in between is no sign that it is over.
+                    # Good turns in between do not reset the count: a fault can come and go.
                     now_ms = monotonic_ms()
                     failures = failures + 1 if now_ms - failed_ms < _RECOVERED_MS else 1
                     failed_ms = now_ms
@@ -443,9 +451,10 @@ class IoThread:
                 self._end()
 
     def _turn(self, timeout_ms: int) -> int | None:
-        """Poll, then let the core work; return how long to sleep in the next poll, None to end."""
+        """Poll, then let the core work; return the milliseconds of the next poll, None to end."""
         core = self._driven
         events = self._client.poll(timeout_ms, monotonic_ms())
+        # Before the lock is taken: compression is the longest work of a turn.
         if core.has_full_batches:
             self._compress(core)
         now_ms = monotonic_ms()
@@ -457,13 +466,16 @@ class IoThread:
                 self._handle(core, event, now_ms)
             if self._is_orphaned or self._ends_by_ms is not None:
                 wake_ms = self._go_on_closing(core, now_ms)
-            core.needs_wakeup = False  # this very step sees whatever asked for it
+            core.needs_wakeup = False  # the step below sees all work that was asked for
             due_ms = core.run_once(now_ms)
+            # Due callbacks run first: a flush or a commit is done only after them, and the loop
+            # must not end before.
             batches = core.take_callbacks()
             if not batches:
                 self.notify()
                 if core.is_closed:
                     return None
+                # From the release of the lock on, `poke` has to end the poll that follows.
                 self._is_polling = True
         finally:
             self.lock.release()
@@ -481,7 +493,7 @@ class IoThread:
     def _compress_one(self, batch: FullBatch) -> None:
         try:
             batch.compress()
-        except Exception:  # noqa: BLE001 - the step that sends it fails likewise, and ends it
+        except Exception:  # noqa: BLE001 - the step that sends it fails likewise, and handles it
             _LOG.debug("%s: could not compress", self._thread.name, exc_info=True)
 
     def _handle(self, core: DrivenCore, event: ClientEvent, now_ms: int) -> None:
@@ -496,10 +508,12 @@ class IoThread:
             try:
                 batch.run()
             except BaseException:  # noqa: BLE001 - logged; the loop goes on
-                # Even sys.exit() in a callback must not end the thread that everybody waits for.
+                # Even sys.exit() in a callback must not end the thread: other threads wait for it.
                 _LOG.exception("%s: a delivery callback tried to leave", self._thread.name)
             finally:
                 with self.lock:
+                    # Before the callbacks count as finished: a commit that waits for them must see
+                    # that a record was lost.
                     if self.refused_sends:
                         self._lose_refused(core, batch.raised)
                     core.finish_callbacks(batch)
@@ -511,10 +525,10 @@ class IoThread:
             core.lose_record(lost)
 
     def _go_on_closing(self, core: DrivenCore, now_ms: int) -> int:
-        """End without anybody who waits for it; return after how many milliseconds to look again.
+        """Go on with an end that no thread waits for; return the milliseconds until the next look.
 
-        The core is told again in every turn: what closes it, or drops it, can be interrupted
-        before it has said so.
+        The core is called again in every turn: the call that closed or dropped the producer may
+        have been interrupted before it reached the core.
         """
         if self._ends_by_ms is None:
             self._ends_by_ms = now_ms + _ORPHAN_GRACE_MS
@@ -526,7 +540,7 @@ class IoThread:
         return self._ends_by_ms - now_ms
 
     def _pause_after_failure(self, failures: int) -> None:
-        # The first few with their traces; then only now and then (2, 4, 8 ...).
+        # The first three failures are logged with their traces, then only the 4th, 8th, 16th ...
         if failures <= 3 or failures & (failures - 1) == 0:
             _LOG.exception(
                 "%s: an error nobody expected; going on (%d by now)", self._thread.name, failures
@@ -534,13 +548,15 @@ class IoThread:
         self._leaving.wait(doubled(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, failures) / 1000)
 
     def _end(self) -> None:
+        # The order matters. Records fail while the client can still be called. Waiting threads are
+        # woken last, so that `has_ended` means that records and connections have ended.
         try:
             self._end_records()
-        except Exception:  # noqa: BLE001 - the rest has to end all the same
+        except Exception:  # noqa: BLE001 - the rest must end all the same
             _LOG.exception("%s: could not end what was left", self._thread.name)
         try:
             self._client.close()
-        except Exception:  # noqa: BLE001 - nobody is left to tell
+        except Exception:  # noqa: BLE001 - no caller is left to raise it to
             _LOG.exception("%s: could not close the connections", self._thread.name)
         with self.lock:
             self._has_stopped = True
@@ -549,12 +565,13 @@ class IoThread:
                 wait.wake()
 
     def _end_records(self) -> None:
-        """Give every record its end, though the loop was told to stop before it came to that."""
+        """Complete every record, also those that were left when the loop was stopped."""
         core = self._driven
         with self.lock:
             if not core.is_closed:
                 core.force_close(monotonic_ms())
             batches = core.take_callbacks()
+        # In a loop: a callback can make others due.
         while batches:
             self._run_callbacks(core, batches)
             with self.lock:

@@ -1,11 +1,12 @@
-"""Know the producers of this process, for the two moments nobody calls them: a fork, and the end.
+"""The producers of this process, and what happens to them at a fork and at exit.
 
-Why it exists: a child process inherits a producer whose thread and sockets stay with the parent,
-and a process that ends inherits nothing at all. Both are better told than found out.
+Why it exists: a child process inherits a producer whose thread and sockets stay with the parent.
+At exit, an open transaction would be left to its time-out. No call of the producer runs at these
+two moments, so the interpreter's hooks have to reach it.
 Owns: the register of open producers, the hooks of the interpreter.
 Must not know: what a producer does beyond the calls below.
 Rules: a producer is registered weakly until its thread has ended, and the hooks never raise. At
-exit all producers begin to close before one is waited for, and one deadline holds for all of them.
+exit all producers begin to close before the first wait, and one deadline holds for all of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = ["AT_EXIT_TIMEOUT_S", "forget", "remember"]
 
 _LOG = logging.getLogger(__name__)
 
+# Shared by all producers: a process should end soon, and a supervisor may kill it after ten.
 AT_EXIT_TIMEOUT_S = 5.0
 
 
@@ -38,11 +40,11 @@ class LiveProducer(Protocol):
         ...
 
     def disown(self) -> None:
-        """Learn that this process is a fork, and not the one it was made in. Takes no lock."""
+        """Note that this process is a fork of the one that made the producer. Takes no lock."""
         ...
 
 
-# By their ids. Not a WeakSet: that cannot be looked at while other threads open producers.
+# By their ids. Not a WeakSet: iterating over one fails while other threads open producers.
 _live: dict[int, ref[LiveProducer]] = {}
 
 
@@ -62,7 +64,7 @@ def _all() -> list[LiveProducer]:
 
 
 def _close_all() -> None:
-    """Close what the program left open: an open transaction is aborted, not left to time out."""
+    """Close the producers that the program left open, which aborts their open transactions."""
     producers = _all()
     for producer in producers:
         _try(producer.initiate_close)
@@ -74,7 +76,7 @@ def _close_all() -> None:
 def _try(step: Callable[..., None], *arguments: int) -> None:
     try:
         step(*arguments)
-    except Exception:  # noqa: BLE001 - the others have to be closed as well
+    except Exception:  # noqa: BLE001 - the others must be closed as well
         _LOG.exception("could not close a producer at exit")
 
 

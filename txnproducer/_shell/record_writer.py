@@ -1,14 +1,14 @@
-"""What all that write records have in common: `send` and its kin, waiting, and the end.
+"""The calls that producers and participants share: sending, flushing, waiting and closing.
 
-Owns: the calls that write, flush and ask, their time-outs, the life of the I/O thread. Must not
-know: how a transaction is begun or ended; `TransactionalProducer` does, and who only takes part in
-another's (`TransactionParticipant`) has no call for it.
+Owns: these calls, their time-outs, the life of the I/O thread. Must not know: how a transaction is
+begun or ended. `TransactionalProducer` does; a participant in another process's transaction
+(`TransactionParticipant`) has no calls for it.
 Rules:
 * The core is called under the I/O thread's lock. Users' code (serializers, callbacks) never is.
-* Nothing waits without a bound. A call that timed out has not failed: it goes on, and the same
-  call made again waits for the same result.
-* `send` is called a million times where the rest is called once: no helper calls, no keyword
-  arguments, no objects on its usual path; where it is compiled, that call is all there is.
+* Nothing waits without a bound. A call that timed out has not failed: its operation goes on, and
+  the same call made again waits for the same result.
+* `send` runs once for each record, a million times more often than the rest. Its path has no calls
+  of helpers, no keyword arguments and no new objects. In the compiled form it is one call.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ _TIMES = {
     "lease": "txn-lease",
     "join": "txn-join",
 }
-# After an exception in its block a producer is not worth waiting minutes for.
+# After an exception in its block, a producer does not get minutes to deliver.
 _CLOSE_AFTER_ERROR_S = 30.0
-# Behind a time-out of the core, until what it says has reached the caller.
+# Added to a time-out of the core, so that its answer can reach the caller.
 _MOMENT_S = 2.0
-# At the interpreter's exit, for all producers together and at least for each: a forced end needs
-# milliseconds, unless a callback blocks.
+# At the interpreter's exit, for all producers together, and at least `_SHORT_S` for each: a forced
+# end takes milliseconds, unless a callback blocks.
 _EXIT_MOMENT_S = 1.0
 _SHORT_S = 0.05
-# For the coordinator's answer to why a transaction was lost, before a call's error is raised.
+# The wait for the coordinator's answer why a transaction was lost, before a call raises its error.
 _EVIDENCE_S = LONGEST_MS / 1000
 
 
 if TYPE_CHECKING or IMPL != "cython":
 
     class _UsualSender:
-        """What takes the usual records, if it is compiled; this one takes none."""
+        """Stands for the compiled class of this name in pure Python, where no record is fast."""
 
         def _be_quick(self, *_: object) -> None: ...
 
@@ -91,7 +91,7 @@ else:
 
 
 class RecordWriter(_UsualSender):
-    """Write records; the part of a producer that a participant has as well.
+    """Writes records: the part of a producer that a participant has as well.
 
     Args:
         config: the settings, checked.
@@ -109,7 +109,7 @@ class RecordWriter(_UsualSender):
         self._key_serializer = config.key_serializer
         self._max_block_s = config.max_block_ms / 1000
         self._delivery_s = config.delivery_timeout_ms / 1000 + _MOMENT_S
-        # A codec whose library is missing is told before anything is opened, or anybody fenced.
+        # Before anything is opened and another producer fenced: is the codec's library installed?
         codec_for(
             config.compression_type, config.compression_level, config.compression_lz4_block_bytes
         )
@@ -128,6 +128,8 @@ class RecordWriter(_UsualSender):
         if IMPL == "cython" and (self._value_serializer, self._key_serializer) == (None, None):
             self._be_quick(self._core.usual_records, self._lock, self._io.turnstile)
         self._rows = RowSender(self._core, self._io, config)
+        # The thread starts when all attributes are set. The refusal goes last: from here on an
+        # interrupted constructor leaves a producer that can be closed.
         self._io.start(self._core)
         self._refusal = None
         live_producers.remember(self)
@@ -156,30 +158,31 @@ class RecordWriter(_UsualSender):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> FutureRecordMetadata:
-        """Write a record; returns at once unless metadata or memory is waited for.
+        """Write a record; return at once unless it has to wait for metadata or memory.
 
         Args:
-            topic: where to.
+            topic: the topic to write to.
             value: bytes, or what `value_serializer` takes; None is a tombstone.
             key: bytes, or what `key_serializer` takes; equal keys go to one partition.
             headers: a mapping of names to values, or pairs of a name and a value; a value is
                 bytes, a str (encoded as UTF-8) or None.
-            partition: which one; None lets key or load decide.
+            partition: the partition's number; None lets key or load decide.
             timestamp_ms: milliseconds since the epoch; None for now.
-            on_delivery: called with the record's metadata and None, or what is known of it (offset
-                -1) and the error, on the I/O thread; keep it short, it must not block.
+            on_delivery: called on the I/O thread, with the record's metadata and None. After an
+                error it gets the known part of the metadata (offset -1) and the error. Keep it
+                short: it must not block.
 
         Returns:
-            The record's future: `.result(timeout)` gives its `RecordMetadata`. What goes wrong on
-            the way (too large, unknown topic, no memory) fails the future and, in a transaction,
-            the commit.
+            The record's future: `.result(timeout)` returns its `RecordMetadata`. A later failure
+            (too large, unknown topic, no memory) fails the future and, in a transaction, the
+            commit.
 
         Raises:
-            TypeError, ValueError, SerializationError: an argument; nothing changed.
+            TypeError, ValueError, SerializationError: an argument is wrong; nothing changed.
             IllegalStateError: no transaction is open, or the producer is closed; nothing changed.
-                In a delivery callback also a record that had to wait: its transaction can only be
-                aborted.
-            KafkaError: the transaction failed before; `recovery` says what to do.
+                In a delivery callback also a record that would have to wait: its transaction can
+                only be aborted.
+            KafkaError: the transaction failed before; its `recovery` names the next step.
 
         A delivery callback that does not catch what `send` raises loses the record, so the
         transaction can only be aborted.
@@ -235,7 +238,7 @@ class RecordWriter(_UsualSender):
                         (topic, value, key, checked, partition, timestamp_ms, on_delivery), future
                     )
             except BaseException:
-                # Perhaps interrupted: in the core, or on the way to the wait.
+                # Perhaps an interrupt, inside the core or before the wait began.
                 with self._lock:
                     self._leave_append(future)
                 raise
@@ -245,10 +248,10 @@ class RecordWriter(_UsualSender):
             raise
 
     def _lose_in_callback(self, topic: str, error: BaseException) -> None:
-        """Let no record get lost in silence: what leaves a delivery callback is only logged.
+        """Fail the transaction if a delivery callback lost a record: its errors are only logged.
 
-        A record that had to wait fails the transaction at once, as its time-out does in the Java
-        client. Any other refusal does so if it leaves the callback.
+        A record that would have to wait fails the transaction at once, as its time-out does in the
+        Java client. Any other refusal does so if it leaves the callback.
         """
         if self._refusal is refusals.not_open or not self._io.is_current:
             return
@@ -268,34 +271,34 @@ class RecordWriter(_UsualSender):
         partitions: Any = None,
         timestamps_ms: Any = None,
     ) -> FutureBatchMetadata:
-        """Write many records, given by column; for a half of the CPU time of `send` for each.
+        """Write many records, given by column, for half of the CPU time of `send` for each.
 
-        Records of one partition keep their order. Waits for buffer memory where there is none, up
-        to `max_block_ms` for the next batch.
+        Records of one partition keep their order. If buffer memory is full, the call waits up to
+        `max_block_ms` for each batch.
 
         Args:
-            topic: where to.
-            values: of each record, bytes or None (a tombstone): a list, a NumPy array of bytes, a
-                pyarrow array (binary or string; chunked, sliced, dictionary, large and view types
-                as well). With a `value_serializer`, whatever that takes.
+            topic: the topic to write to.
+            values: bytes or None (a tombstone) for each record: a list, a NumPy array of bytes, or
+                a pyarrow array (binary or string; chunked, sliced, dictionary, large and view
+                types as well). With a `value_serializer`, any values that it takes.
             keys: likewise; equal keys go to one partition, where `send` would put them.
-            headers: for each record what `send` takes, or None.
-            partitions: for each record which one, or None to let key or load decide; or one int
+            headers: for each record its headers as `send` takes them, or None.
+            partitions: a partition for each record, or None to let key or load decide; or one int
                 for all.
-            timestamps_ms: for each record milliseconds since the epoch (or None for now); or one
+            timestamps_ms: milliseconds since the epoch for each record (or None for now); or one
                 int for all.
 
         Returns:
-            One future for all: `.result(timeout)` gives their partitions and offsets.
+            One future for all: `.result(timeout)` returns their partitions and offsets.
 
         Raises:
-            TypeError, ValueError, SerializationError: a column; nothing was sent.
-            RecordTooLargeError: a record, which is named; nothing was sent.
-            KafkaTimeoutError: no memory or no metadata within `max_block_ms`. What was sent by
-                then is in the transaction, and that can only be aborted. Without a transaction
-                some of the records may be written, and nobody is told which.
+            TypeError, ValueError, SerializationError: a column is wrong; nothing was sent.
+            RecordTooLargeError: one record is too large, the error names it; nothing was sent.
+            KafkaTimeoutError: no memory or no metadata within `max_block_ms`. Records sent before
+                that are in the transaction, which can only be aborted. Without a transaction an
+                unknown part of the records may be written.
             IllegalStateError: no transaction is open, or the producer is closed.
-            KafkaError: the transaction failed before; `recovery` says what to do.
+            KafkaError: the transaction failed before; its `recovery` names the next step.
         """
         serializers = self._value_serializer, self._key_serializer
         return self._send_rows(
@@ -311,18 +314,18 @@ class RecordWriter(_UsualSender):
     ) -> FutureBatchMetadata:
         """Write the rows of a pyarrow Table or RecordBatch.
 
-        Its buffers are read as they lie, and must not be changed before this returns. Serializers
+        Its buffers are read in place, and must not be changed before this returns. Serializers
         are not used: Arrow's binary is bytes, its strings are UTF-8.
 
         Args:
-            topic: where to.
+            topic: the topic to write to.
             data: has a column `value`, and may have `key` (both binary or string), `headers` (a
                 list of structs of a name and a value, or a map), `partition` (integers),
-                `timestamp` (timestamps, or integers in milliseconds). Null stands for none.
-            partition: that all rows go to, of a table without a column `partition`.
+                `timestamp` (timestamps, or integers in milliseconds). Null means no value.
+            partition: the partition of all rows, for a table without a column `partition`.
 
         Returns:
-            As `send_batch` does, and it raises the same.
+            One future for all, as `send_batch` does. It raises the same errors.
         """
         return self._send_rows(
             "send_arrow", topic, lambda now_ms: arrow_blocks(data, now_ms, partition), partition
@@ -344,11 +347,11 @@ class RecordWriter(_UsualSender):
             raise
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record sent so far was delivered or has failed (see the futures).
+        """Wait until every record sent so far is delivered or has failed (see the futures).
 
         Args:
-            timeout: seconds; None for `delivery_timeout_ms`, in which each record's fate is known
-                (and a moment more, in which it is told).
+            timeout: seconds; None for `delivery_timeout_ms`, after which the outcome of each
+                record is known, and a moment more to report it.
 
         Raises:
             KafkaTimeoutError: not done in time; the records are still on their way.
@@ -369,11 +372,11 @@ class RecordWriter(_UsualSender):
             raise refusals.flush_timed_out(limit_s, *self._failed_tries(began_ns // 1_000_000))
 
     def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
-        """Return a topic's partitions and their leaders; asks the cluster if it must.
+        """Return a topic's partitions and their leaders; ask the cluster if they are not known.
 
         Raises:
             KafkaTimeoutError: the topic is not known after `max_block_ms`.
-            KafkaError: the cluster refused to tell.
+            KafkaError: the cluster refused to answer.
         """
         self._check_usable("partitions_for")
         check_place(topic, None, None)
@@ -422,8 +425,9 @@ class RecordWriter(_UsualSender):
         producer goes on to the same end within the same time-out; call `close` again to wait.
 
         Args:
-            timeout: seconds after which what is left is failed by force; None for
-                `delivery_timeout_ms`, in which each record's fate is known; 0 for at once.
+            timeout: seconds after which everything that is left fails by force. None for
+                `delivery_timeout_ms`, after which the outcome of each record is known; 0 for at
+                once.
 
         Raises:
             ValueError: the time-out is negative.
@@ -431,9 +435,9 @@ class RecordWriter(_UsualSender):
         self._close(self._delivery_s if timeout is None else _seconds(timeout))
 
     def initiate_close(self) -> None:
-        """Begin to close at the interpreter's exit, and wait for nothing.
+        """Begin to close at the interpreter's exit, without waiting.
 
-        Several producers can end at the same time.
+        Several producers can then end at the same time.
         """
         if self._refusal in (None, refusals.closed) and not self._io.has_ended:
             self._refuse_as_closed()
@@ -443,8 +447,8 @@ class RecordWriter(_UsualSender):
         """Close at the interpreter's exit.
 
         Args:
-            deadline_ms: when what is left is failed by force. A callback that blocks is left to
-                itself a moment later.
+            deadline_ms: when everything that is left fails by force. A callback that still blocks
+                a moment later is not waited for.
         """
         left_s = (deadline_ms - monotonic_ms()) / 1000
         self._close(max(0.0, left_s), max(_SHORT_S, left_s + _EXIT_MOMENT_S))
@@ -454,7 +458,8 @@ class RecordWriter(_UsualSender):
             return
         is_first = self._refusal is None
         self._refuse_as_closed()
-        if self._lock.is_mine():  # the next call waits, at the latest the interpreter's exit
+        # A later call waits for the end, at the latest the one at the interpreter's exit.
+        if self._lock.is_mine():
             self._io.orphan()
             return
         if not is_first and not self._io.can_wait_for_end:
@@ -463,9 +468,11 @@ class RecordWriter(_UsualSender):
             if not self._io.has_ended:
                 self._io.close(limit_s, *forced_s)
         finally:
+            # Also after an interrupt: the outcome of the transaction may be known already.
             with self._lock:
                 self._settle()
-            if self._io.has_ended:  # until then a fork or the exit still has to know of it
+            # Until then a fork and the exit still have to find the producer.
+            if self._io.has_ended:
                 live_producers.forget(self)
 
     def _refuse_as_closed(self) -> None:
@@ -485,14 +492,15 @@ class RecordWriter(_UsualSender):
         self.close(None if error is None else min(_CLOSE_AFTER_ERROR_S, self._delivery_s))
 
     def disown(self) -> None:
-        """Refuse every call from now on: this process is a fork of the one that made it."""
+        """Refuse every call from now on, because this process is a fork."""
         self._refusal = refusals.forked
         self._be_slow()
         self._io.disown()
 
     def __del__(self) -> None:
-        # No name of this module: at the interpreter's end they may be gone. One that is open then
-        # has been closed before that (`_live_producers`); one that was never made has no refusal.
+        # No name of this module is used: at the interpreter's end they may be gone. A producer
+        # that is open at that time has been closed before (`live_producers`). An object whose
+        # constructor failed early has no `_refusal`.
         if getattr(self, "_refusal", True) is None:
             warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 2)
             manager = self._core.transaction_manager
@@ -502,7 +510,8 @@ class RecordWriter(_UsualSender):
                     " call close()",
                     self,
                 )
-        # Also one whose constructor or `close` was interrupted: its thread may not know of it.
+        # Also if the constructor or `close` was interrupted: the thread may not know about the
+        # end.
         if (io := getattr(self, "_io", None)) is not None and not io.has_ended:
             io.orphan()
 
@@ -526,21 +535,21 @@ class RecordWriter(_UsualSender):
         refuse_reentry(self._lock, call)
 
     def _check_can_wait(self, call: str) -> None:
-        """Refuse a call that has to wait, where that is impossible, before it begins anything."""
+        """Refuse a call that would have to wait where it cannot, before it begins anything."""
         self._check_usable(call)
         self._io.refuse_in_callback()
 
     def _check_not_overtaken(self, call: str) -> None:
-        """Refuse a call that `close()` has overtaken, on another thread. Call with the lock held.
+        """Refuse a call that `close()` on another thread has overtaken. Call with the lock held.
 
-        What `close()` finds under the lock it ends in good order; what came later would wait for a
-        thread that has ended, or begin what nobody ends.
+        `close()` ends in good order all work that it finds under the lock. A call that comes later
+        would wait for a thread that has ended, or begin an operation without an end.
         """
         if self._refusal is not None:
             raise self._refusal(call)
 
     def _await(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
-        """Begin an operation and wait for its end; raise what it ended with."""
+        """Begin an operation, wait for its end, and raise its error if it has one."""
         self._check_can_wait(call)
         began_ns = monotonic_ns()
         try:
@@ -549,7 +558,7 @@ class RecordWriter(_UsualSender):
                 try:
                     result = begin()
                 finally:
-                    # Also if it was interrupted: what has begun goes on.
+                    # Also after an interrupt: an operation that has begun goes on.
                     self._io.poke()
                     self._io.notify()
         except KafkaError as refusal:
@@ -559,11 +568,11 @@ class RecordWriter(_UsualSender):
             raise refusals.timed_out(call, self._config.max_block_ms, *tries)
         error = None if result.error is None else self._explained(result.error)
         with self._lock:
-            # Until the end is acknowledged no other thread can begin the next transaction.
+            # Until the end is acknowledged below, no other thread can begin the next transaction.
             self._settle()
             self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
-        # Last, and nothing follows that a signal could interrupt: either the caller sees the end,
-        # or the same call made again does.
+        # Last, and no signal can interrupt what follows: either the caller sees the end, or the
+        # same call made again does.
         result.is_acked = True
         if error is not None:
             raise error
@@ -577,9 +586,9 @@ class RecordWriter(_UsualSender):
             return tries.last, tries.are_cause(began_ms)
 
     def _explained(self, error: KafkaError) -> KafkaError:
-        """Return a call's error; of a lost transaction it says what the coordinator knows.
+        """Return a call's error; for a lost transaction, with the coordinator's account of it.
 
-        The core has asked; its answer is waited for, for a second at most.
+        The core has already asked. This waits for the answer, for a second at most.
         """
         core = self._core
         self._io.wait_until(lambda: core.is_loss_explained, _EVIDENCE_S)
@@ -587,7 +596,7 @@ class RecordWriter(_UsualSender):
             return core.explained(error)
 
     def _check_cluster(self, lease: TransactionLease) -> None:
-        """Refuse a lease of another cluster, where identities could be alike by chance."""
+        """Refuse a lease of another cluster, where producer ids could be equal by chance."""
         core = self._core
         if lease.cluster_id is None:
             return
@@ -604,10 +613,10 @@ class RecordWriter(_UsualSender):
             )
 
     def _settle(self) -> None:
-        """Hear that a call has ended which may tell the transaction's outcome; with the lock."""
+        """Note the end of a call that may know the transaction's outcome. Call with the lock."""
 
     def _send_later(self, record: _Record, blocked: AppendBlocked) -> FutureRecordMetadata:
-        """Wait for metadata or memory, then append; one `max_block_ms` for all of it."""
+        """Wait for metadata or memory, then append; one `max_block_ms` for all the waits."""
         topic, _, _, _, partition, _, on_delivery = record
         core = self._core
         began_ms = monotonic_ms()
@@ -634,21 +643,21 @@ class RecordWriter(_UsualSender):
                     core.needs_wakeup = False
                     return future
         except BaseException:
-            # Refused, interrupted, or called where waiting is impossible: leave the queue for
-            # memory, where nobody else is served before the first.
+            # Refused, interrupted, or called where it cannot wait: leave the queue for memory. The
+            # queue is served in order, so a place that is left in it would block all later ones.
             with self._lock:
                 self._leave_append(blocked)
             raise
 
     def _leave_append(self, outcome: object) -> None:
-        """Leave no place in the queue for memory, and nothing half-way, when a `send` raises."""
+        """Leave no place in the queue for memory, and no half-made step, when a `send` raises."""
         core = self._core
         if isinstance(outcome, AppendBlocked):
             core.give_up_append(outcome)
         core.give_up_unclaimed()
         core.finish_interrupted_call()
         self._io.poke()
-        self._io.notify()  # it may be another one's turn to get memory
+        self._io.notify()  # another waiting thread may be the first in the queue now
 
     def _wait_to_append(self, blocked: AppendBlocked, timeout_s: float) -> bool:
         core = self._core
@@ -658,7 +667,7 @@ class RecordWriter(_UsualSender):
 
 
 if IMPL == "cython":
-    # The compiled one takes the place of the other in the class, under its name and signature.
+    # The compiled function takes the place of the method above, under its name and signature.
     RecordWriter.send = update_wrapper(_fast_send.send, RecordWriter.send)  # type: ignore
 
 _Record: TypeAlias = tuple[
@@ -667,7 +676,7 @@ _Record: TypeAlias = tuple[
 
 
 def _seconds(timeout: float) -> float:
-    if not timeout >= 0:  # NaN is refused as well
+    if not timeout >= 0:  # written like this, NaN is refused as well
         raise ValueError(
             f"timeout must not be negative: {timeout} (seconds; None for the default)"
         )

@@ -1,9 +1,9 @@
-"""What a producer's calls say when they cannot go on: what happened, and what to do about it.
+"""The texts of refusals and time-outs: the cause, and what to do about it.
 
 Why it exists: most people meet these texts before any documentation, so they are kept together,
 where they can be read and held to one standard.
 Owns: the texts of time-outs and refusals. Must not know: a producer, its state, its connections.
-Rules: each names the call, says whether it goes on by itself, and what usually helps.
+Rules: each names the call, says whether its operation goes on, and gives the most likely remedy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _GOES_ON = "It goes on in the background: call {call}() again to wait for it, or close()."
-# What a time-out most often means, by the call that timed out.
+# The most frequent cause of a time-out, by the call that timed out.
 _HINTS = {
     "init_transactions": (
         "Check that a broker of bootstrap_servers can be reached, and that the cluster can hold"
@@ -66,10 +66,10 @@ def timed_out(
     """Return the error of a transactional call that took longer than `max_block_ms`.
 
     Args:
-        call: its name.
+        call: the call's name.
         max_block_ms: the setting.
-        tries: the last failure of each address that can't be reached.
-        are_cause: whether nothing else of the cluster was reached since the call began.
+        tries: the last failure of each address that cannot be reached.
+        are_cause: whether no other part of the cluster was reached since the call began.
     """
     why, rest = _told(tries, are_cause)
     hint = "" if why else f" {_HINTS[call]}"
@@ -79,7 +79,7 @@ def timed_out(
 
 
 def _told(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:
-    """Return what failed tries add to the cause, and to the end, of a time-out's text."""
+    """Return the parts of a time-out's text that failed tries add: its cause, and its end."""
     if tries and are_cause:
         return f": {in_words(tries)}", ""
     return "", also(tries)
@@ -88,7 +88,7 @@ def _told(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:
 def topic_unknown(
     topic: str, max_block_ms: int, tries: Sequence[KafkaError] = (), are_cause: bool = True
 ) -> KafkaTimeoutError:
-    """Return the error of a question for a topic that the cluster does not know."""
+    """Return the error of a `partitions_for` whose topic the cluster does not know."""
     why, rest = _told(tries, are_cause)
     why = why or (
         f": the cluster does not know topic {topic!r}. Create it, check its name, or check that a"
@@ -112,11 +112,11 @@ def flush_timed_out(
 
 
 def lost_in_callback(topic: str, error: BaseException | None = None) -> KafkaError:
-    """Return why a transaction cannot be committed: a delivery callback could not send in it.
+    """Return the error of a transaction in which a delivery callback could not send.
 
     Args:
-        topic: where to.
-        error: why; None where the callback would have had to wait.
+        topic: the topic of the lost record.
+        error: the refusal; None if the callback would have had to wait.
     """
     if error is not None:
         told = TransactionAbortableError(
@@ -138,7 +138,7 @@ def timeout_too_long(error: InvalidTxnTimeoutError, limit_ms: str | None) -> Kaf
 
     Args:
         error: the refusal.
-        limit_ms: `transaction.max.timeout.ms`; None where the brokers do not tell.
+        limit_ms: `transaction.max.timeout.ms`; None if it could not be read.
     """
     limit = f"The brokers' limit is {limit_ms}"
     if limit_ms is None:
@@ -150,7 +150,7 @@ def timeout_too_long(error: InvalidTxnTimeoutError, limit_ms: str | None) -> Kaf
 
 
 def not_open(call: str) -> KafkaError:
-    """Refuse a call on a producer whose making has failed."""
+    """Refuse a call on a producer whose constructor failed."""
     return IllegalStateError(f"cannot {call}: the producer could not be opened")
 
 

@@ -1,10 +1,10 @@
 """Sends that were refused in delivery callbacks, until the callbacks have ended.
 
-Why it exists: what leaves a delivery callback is only logged. A record whose refusal leaves one is
-lost without notice, and its transaction must not be committed. A refusal that the callback has
-caught is for the callback to handle, as on any other thread.
-Owns: the refusals of the callbacks that run now. Must not know: a core, a lock. It is used on the
-I/O thread alone.
+Why it exists: an exception that leaves a delivery callback is only logged. If it is the refusal of
+a record, the record is lost without notice, and its transaction must not be committed. If the
+callback catches the refusal, it handles the loss itself, as code on any other thread does.
+Owns: the refusals of the callbacks that run now. Must not know: a core, a lock. Only the I/O
+thread uses it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["RefusedSends"]
 
 
 class RefusedSends:
-    """Refusals by topic."""
+    """Refusals in the callbacks that run now, with their topics."""
 
     def __init__(self) -> None:
         self._noted: list[tuple[str, BaseException]] = []
@@ -27,14 +27,14 @@ class RefusedSends:
         return bool(self._noted)
 
     def note(self, topic: str, error: BaseException) -> None:
-        """Remember what `send` is about to raise in a callback."""
+        """Remember an error that `send` is about to raise in a callback."""
         self._noted.append((topic, error))
 
     def take_lost(self, raised: Sequence[BaseException]) -> KafkaError | None:
-        """Forget all refusals; return why the transaction is incomplete, or None if it is not.
+        """Forget all refusals; return the error of the incomplete transaction, or None.
 
         Args:
-            raised: what has left the callbacks.
+            raised: the exceptions that have left the callbacks.
         """
         noted, self._noted = self._noted, []
         left = _with_causes(raised)

@@ -1,6 +1,6 @@
-"""Wait for something that needs a broker, but not for brokers whose hosts do not exist.
+"""Wait for something that needs a broker, but fail early if no host name exists.
 
-Owns: that one wait. Must not know: what is waited for.
+Owns: this one wait. Must not know: the condition to wait for.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def wait_for_brokers(
     tries = core.failed_tries
     io.wait_until(lambda: is_done() or tries.has_no_host, timeout_s)
     with io.lock:
+        # Asked first: a result that is there is better than the error.
         if is_done():
             return True
         if tries.has_no_host:

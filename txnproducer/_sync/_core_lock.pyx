@@ -1,18 +1,18 @@
-"""The compiled twins of `threading.Lock` and of `core_lock.Turnstile`: see there.
+"""The compiled twins of `threading.Lock` and of the Python classes in `core_lock`.
 
 Compiled code takes and releases the lock without a call through the interpreter, in a fifth of the
-time. Everything else uses the methods, which are those of `threading.Lock`: a wait for it obeys
-Ctrl-C.
+time. All other code uses the methods, which are those of `threading.Lock`: Ctrl-C ends a wait.
 
-How a thread gives way: the loop's thread says, still without the interpreter, that it wants it
-(`_is_wanted`). Who sends looks at that with each record, lets go, and sleeps until the other has
-got it. Letting go alone would not do: who does that has it again before the other is awake.
+How a thread gives way: the loop's thread sets `_is_wanted` when it wants to go on, still without
+the interpreter. A sending thread looks at the flag with each record, and sleeps until the loop's
+thread has got the lock. To release the lock alone would not do: the sending thread would have it
+again before the loop's thread is awake.
 
 Rules:
-* Nothing here relies on the GIL: what several threads read and write is read and written by one
-  indivisible step (`txn_*` below).
-* The bell is released by whoever turns `_is_rung` on, and by nobody else; it is turned off by
-  whoever has taken the bell. So it is never released twice.
+* Nothing here relies on the GIL: a word that several threads read and write is read and written
+  by one atomic operation (`txn_*` below).
+* A sleeping thread waits for the lock `_bell`, which the thread that turns `_is_rung` from 0 to 1
+  releases. The thread that has taken `_bell` sets `_is_rung` to 0. So it is never released twice.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -35,7 +35,7 @@ cdef extern from *:
     """
     #define txn_load(at) __atomic_load_n(at, __ATOMIC_RELAXED)
     #define txn_store(at, value) __atomic_store_n(at, value, __ATOMIC_RELAXED)
-    /* In one order for all threads: who goes to sleep is counted before the bell is looked at. */
+        /* Sequentially consistent: a sleeper is counted before any thread decides to ring. */
     #define txn_add(at, value) __atomic_add_fetch(at, value, __ATOMIC_SEQ_CST)
     #define txn_exchange(at, value) __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST)
     """
@@ -47,11 +47,11 @@ cdef extern from *:
     int txn_exchange(int* at, int value) noexcept nogil
 
 cdef enum:
-    # A sleep ends then, whatever happens: the interpreter decides from there.
+        # Upper bound of a sleep: after it the threads compete for the interpreter as usual.
     SLEEP_US = 3000
 
 cdef extern from "pythread.h" nogil:
-    # As the interpreter's own locks: microseconds, and whether a signal ends the wait.
+        # As the interpreter's own locks: microseconds, and whether a signal ends the wait.
     PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long us, int is_heeding)
 
 
@@ -68,14 +68,14 @@ cdef class Lock:
             PyThread_free_lock(self._lock)
 
     cdef bint try_take(self) noexcept:
-        """Take the lock if nobody has it; tell whether that came about."""
+        """Take the lock if it is free. Return whether it was taken."""
         if PyThread_acquire_lock_timed(self._lock, 0, 0) != PY_LOCK_ACQUIRED:
             return False
         self._have()
         return True
 
     cdef int take(self) except -1:
-        """Take the lock, and wait for it as long as that takes."""
+        """Take the lock; wait for it without a bound."""
         if not self.try_take():
             self._wait(-1.0)
             self._have()
@@ -91,15 +91,17 @@ cdef class Lock:
         """Release the lock."""
         if not self._is_taken():
             raise RuntimeError("release of a lock that nobody has")
+        # The owner goes first: after the release another thread writes its own id here.
         txn_store_owner(&self._owner, 0)
         PyThread_release_lock(self._lock)
         return 0
 
     cdef bint _wait(self, double timeout_s) except -1:
-        """Wait for the lock, for ever if the time-out is negative; tell whether it was taken."""
+        """Wait for the lock, without a bound if the time-out is negative. Return whether taken."""
         cdef PyLockStatus status
         cdef long long left_us = -1
         cdef double deadline = monotonic() + timeout_s
+        # Without a time-out, the wait for a lock that this thread holds would never end.
         if timeout_s < 0 and self.is_mine():
             raise reentered("call it")
         while True:
@@ -109,10 +111,11 @@ cdef class Lock:
                 status = PyThread_acquire_lock_timed(self._lock, left_us, 1)
             if status != PY_LOCK_INTR:
                 return status == PY_LOCK_ACQUIRED
+            # A signal arrived: run its handler, which may raise, and then go on waiting.
             PyErr_CheckSignals()
 
     def acquire(self, bint blocking=True, double timeout=-1):
-        """Take the lock; return whether that came about."""
+        """Take the lock. Return whether it was taken."""
         if self.try_take():
             return True
         if not blocking or not self._wait(timeout):
@@ -121,7 +124,7 @@ cdef class Lock:
         return True
 
     def is_mine(self):
-        """Return whether the calling thread has it."""
+        """Return whether the calling thread holds the lock."""
         return txn_load_owner(&self._owner) == PyThread_get_thread_ident()
 
     def release(self):
@@ -129,15 +132,15 @@ cdef class Lock:
         self.give()
 
     def locked(self):
-        """Return whether somebody has it."""
+        """Return whether any thread holds the lock."""
         return self._is_taken()
 
     def reset_after_fork(self):
-        """Make the lock free: see the other twin."""
+        """Make the lock free, in a forked child. See the Python twin."""
         cdef PyThread_type_lock fresh = PyThread_allocate_lock()
         if fresh is NULL:
             raise MemoryError("no memory for a lock")
-        # The old one is not freed: it may be taken, by a thread that is not here.
+        # The old one is not freed: a thread that does not exist in this process may hold it.
         self._lock = fresh
         txn_store_owner(&self._owner, 0)
 
@@ -163,36 +166,36 @@ cdef class Turnstile:
             PyThread_free_lock(self._bell)
 
     cdef bint is_wanted(self) noexcept nogil:
-        """Return whether who sends should give way."""
+        """Return whether sending threads should give way."""
         return txn_load(&self._is_wanted)
 
     cdef void want_interpreter(self) noexcept nogil:
-        """Say that the loop's thread is awake; called without the interpreter."""
+        """Note that the loop's thread is awake. Needs no interpreter."""
         txn_store(&self._is_wanted, 1)
 
     cdef void have(self) noexcept:
-        """Say that the loop's thread has what it wanted."""
+        """Note that the loop's thread has the lock, and wake the sleeping threads."""
         txn_exchange(&self._is_wanted, 0)
         self._ring()
 
     cdef void _ring(self) noexcept:
-        """End the sleep of one thread, which ends the next one's."""
+        """Wake one sleeping thread, which then wakes the next one."""
         if txn_add(&self._sleepers, 0) and not txn_exchange(&self._is_rung, 1):
             PyThread_release_lock(self._bell)
 
     cdef int sleep(self) except -1:
-        """Wait until the loop's thread has what it wants."""
+        """Wait until the loop's thread has the lock."""
         cdef PyLockStatus status
         txn_add(&self._sleepers, 1)
         if not txn_add(&self._is_wanted, 0):
-            # The other has got it since, and saw nobody asleep: nobody would ring.
+            # The loop's thread has got the lock meanwhile and saw no sleeper, so it will not ring.
             txn_add(&self._sleepers, -1)
             return 0
         with nogil:
             status = PyThread_acquire_lock_timed(self._bell, SLEEP_US, 0)
         txn_add(&self._sleepers, -1)
         if status != PY_LOCK_ACQUIRED:
-            # It may have been rung since: left so, it would end the next sleep at once.
+            # It may have been rung since the time-out: otherwise the next sleep would end at once.
             status = PyThread_acquire_lock_timed(self._bell, 0, 0)
         if status == PY_LOCK_ACQUIRED:
             txn_exchange(&self._is_rung, 0)
@@ -200,12 +203,12 @@ cdef class Turnstile:
         return 0
 
     def give_way(self):
-        """Let the loop's thread go on, if it wants to: see the other twin."""
+        """Let the loop's thread go on, if it wants to. See the Python twin."""
         if self.is_wanted():
             self.sleep()
 
     def take_first(self, Lock lock not None):
-        """Take a lock: see the other twin."""
+        """Take a lock before the threads that send. See the Python twin."""
         if lock.try_take():
             return
         txn_store(&self._is_wanted, 1)

@@ -1,21 +1,22 @@
 """The core's lock, and how threads that send give way to the loop's thread.
 
 Why it exists: the loop's thread sleeps until there is something to do, and then wants the
-interpreter and the core's lock. A thread that computes lets it have the interpreter after
-`sys.getswitchinterval()` (5 ms); one that sends without a pause has the lock again before the
-other is awake. So batches would lie ready while nothing goes on the wire.
+interpreter and the core's lock. A thread that computes gives up the interpreter after
+`sys.getswitchinterval()` (5 ms). A thread that sends without a pause would have the lock again
+before the loop's thread is awake, so batches would lie ready while nothing goes on the wire.
 
-Owns: who wants to go on, and the wait for that. Must not know: what is done there. It speeds
-things up and nothing else: whoever gives way goes on after a few milliseconds in any case. The
-twin in Python does nothing, since a look at each record would cost more than it brings.
+Owns: the lock, the loop's wish to go on, and the wait for that. Must not know: the work that is
+done under the lock. Giving way is only a matter of speed: a thread that gives way goes on after a
+few milliseconds in any case. The Python twin does nothing, since a look at each record would cost
+more than it brings.
 
-The lock knows whose it is. A signal handler, or a finalizer, runs in the midst of whatever its
-thread does; a call that it makes then would wait for its own thread, for ever. So it is refused.
+The lock knows its owner. A signal handler or a finalizer can interrupt any line of its thread. If
+it then calls the producer, it would wait for its own thread without end, so the call is refused.
 
 A `with` statement of CPython 3.14 looks for signals between the return of `__enter__` and its
-block (gh-148874, mended in 3.15). If a handler raises there, a lock whose `__enter__` is written
-in C stays taken. There `new_lock` returns one whose `__enter__` is Python code: the interpreter
-looks for signals where that calls `acquire`, within its `try`, and nowhere after that.
+block (gh-148874, fixed in 3.15). If a handler raises there, a lock whose `__enter__` is written
+in C stays taken. On 3.14 `new_lock` returns a lock whose `__enter__` is Python code: the
+interpreter looks for signals where that calls `acquire`, within its `try`, and not after that.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from txnproducer.errors import IllegalStateError
 
 
 class PassedBy(Protocol):
-    """What threads do there."""
+    """The place where threads that send give way to the loop's thread."""
 
     def take_first(self, lock: CoreLock) -> None:
-        """Take a lock; those who send give way."""
+        """Take a lock; threads that send give way."""
         ...
 
     def give_way(self) -> None:
@@ -42,10 +43,10 @@ class PassedBy(Protocol):
 
 
 class CoreLock(Protocol):
-    """The lock of a core: `threading.Lock`'s, and whose it is."""
+    """A `threading.Lock` that knows which thread holds it."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock; return whether that came about."""
+        """Take the lock. Return whether it was taken."""
         ...
 
     def release(self) -> None:
@@ -53,15 +54,15 @@ class CoreLock(Protocol):
         ...
 
     def locked(self) -> bool:
-        """Return whether somebody has it."""
+        """Return whether any thread holds the lock."""
         ...
 
     def is_mine(self) -> bool:
-        """Return whether the calling thread has it."""
+        """Return whether the calling thread holds the lock."""
         ...
 
     def reset_after_fork(self) -> None:
-        """Make the lock free, in a child process where the thread that had it does not exist."""
+        """Make the lock free, in a forked child: the thread that held it does not exist there."""
         ...
 
     def __enter__(self) -> bool:
@@ -78,17 +79,17 @@ _RLock: Any = type(threading.RLock())
 
 
 class Lock(_RLock):  # type: ignore[misc]
-    """The twin in Python: it knows its owner.
+    """The Python twin: a lock that knows its owner.
 
-    Taken and released by the interpreter's own code, where no signal comes in between. That its
-    owner could take it again is of no use: whoever calls has to look first (`refuse_reentry`).
+    It is taken and released by the interpreter's own code, which no signal interrupts. A reentrant
+    lock would let its owner take it twice, so callers check first (`refuse_reentry`).
     """
 
     is_mine = _RLock._is_owned  # noqa: SLF001 - as `threading.Condition` asks it
     reset_after_fork = _RLock._at_fork_reinit  # noqa: SLF001 - as `threading` does with its own
 
     def locked(self) -> bool:
-        """Return whether somebody has it."""
+        """Return whether any thread holds the lock."""
         if self.is_mine():
             return True
         if self.acquire(blocking=False):
@@ -116,7 +117,7 @@ def refuse_reentry(lock: CoreLock, call: str) -> None:
 
 
 class Turnstile:
-    """The twin in Python."""
+    """The Python twin, in which no thread gives way."""
 
     def take_first(self, lock: CoreLock) -> None:
         """Take a lock."""
@@ -127,7 +128,7 @@ class Turnstile:
 
 
 def new_turnstile() -> PassedBy:
-    """Return one for a loop."""
+    """Return the place to give way of one loop."""
     turnstile: PassedBy = chosen(
         "txnproducer._sync.core_lock", "txnproducer._sync._core_lock", "Turnstile"
     )()
@@ -149,7 +150,7 @@ def _kind_of_lock() -> type:
 
 
 def enter(lock: CoreLock) -> bool:
-    """Take a lock; where a signal handler raises meanwhile, leave it free."""
+    """Take a lock; if a signal handler raises meanwhile, leave the lock free."""
     try:
         lock.acquire()
     except BaseException:

@@ -1,11 +1,11 @@
-"""Columns of Arrow's: whose they are, how others become them, how their chunks are walked.
+"""Arrow columns: how to recognise them, how to convert other columns, how to walk their chunks.
 
-Owns: the look at what can be made Arrow's without a copy; joining chunks of few rows, and cutting
-chunked columns into blocks. Must not know: what a column is for.
+Owns: the check whether a column can become Arrow's without a copy; joining chunks of few rows, and
+cutting chunked columns into blocks. Must not know: the meaning of a column.
 Rules:
 * Chunks are walked once, from the first to the last: there may be as many as there are rows.
-* Only chunks of few rows are copied, to be joined: each block costs what hundreds of rows do.
-* pyarrow is imported only for a caller who has something of Arrow's.
+* Only chunks of few rows are copied, to be joined: each block costs as much as hundreds of rows.
+* pyarrow is imported only if the caller has passed an Arrow object.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any, Final
 
 __all__ = ["as_arrow", "as_table", "chunk_ends", "is_arrow", "join_small_chunks", "pieces"]
 
-# What is not worth a copy, what makes a chunk small, and how far small ones are joined.
+# Columns with at most so many chunks are left alone.
 _FEW_CHUNKS: Final = 10
+# Below both limits a chunk is small, and is joined with its neighbours.
 _FEW_ROWS: Final = 1_000
 _FEW_BYTES: Final = 64 << 10
+# A group of joined chunks ends here: more rows would gain nothing, and copying costs memory.
 _ENOUGH_ROWS: Final = 10_000
 _ENOUGH_BYTES: Final = 1 << 20
 
@@ -31,16 +33,16 @@ def is_arrow(column: Any) -> bool:
 
 
 def as_arrow(name: str, column: Any) -> Any:
-    """Return a column as pyarrow's, if it is one of Arrow's in another library; else as it is.
+    """Return a column as pyarrow's if another library exports it as Arrow, or unchanged otherwise.
 
     Raises:
-        TypeError: it is, and there is no pyarrow.
+        TypeError: the column is Arrow's, and pyarrow is not installed.
     """
     if isinstance(column, list | tuple) or is_arrow(column):
         return column
     is_pandas = type(column).__module__.partition(".")[0] == "pandas"
     if is_pandas and not hasattr(getattr(column, "dtype", None), "pyarrow_dtype"):
-        return column  # also if it can be exported: what would become of objects is a guess
+        return column  # even if it can be exported: how objects would be converted is a guess
     if is_pandas or hasattr(column, "__arrow_c_array__"):
         return _pyarrow(name).array(column)
     if hasattr(column, "__arrow_c_stream__"):
@@ -49,10 +51,10 @@ def as_arrow(name: str, column: Any) -> Any:
 
 
 def as_table(data: Any) -> Any:
-    """Return a table as pyarrow's, if it is one of Arrow's in another library; else as it is.
+    """Return a table as pyarrow's if another library exports it as Arrow, or unchanged otherwise.
 
     Raises:
-        TypeError: it is, and there is no pyarrow.
+        TypeError: the table is Arrow's, and pyarrow is not installed.
     """
     if is_arrow(data):
         return data
@@ -70,7 +72,7 @@ def _pyarrow(name: str) -> Any:
 
 
 def join_small_chunks(column: Any) -> Any:
-    """Return an Arrow column; of many chunks, with neighbours joined that are small."""
+    """Return an Arrow column; if it has many chunks, with small neighbours joined."""
     chunks = getattr(column, "chunks", ())
     if len(chunks) <= _FEW_CHUNKS:
         return column
@@ -80,13 +82,13 @@ def join_small_chunks(column: Any) -> Any:
     for group in _groups(chunks):
         try:
             joined += group if len(group) == 1 else [pa.concat_arrays(group)]
-        except pa.ArrowException:  # dictionaries that cannot be made one
+        except pa.ArrowException:  # dictionaries that cannot be unified
             joined += group
     return pa.chunked_array(joined, column.type)
 
 
 def _groups(chunks: Iterable[Any]) -> Iterator[list[Any]]:
-    """Return chunks, with neighbours together that are small."""
+    """Yield groups of chunks: small neighbours together, each large chunk alone."""
     group: list[Any] = []
     rows = size_bytes = 0
     for chunk in chunks:
@@ -102,21 +104,21 @@ def _groups(chunks: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _size_bytes(chunk: Any) -> int:
-    """Return what copying a chunk copies; of dictionaries that are one, the indices alone."""
+    """Return the bytes that copying a chunk takes: of a dictionary column only the indices."""
     return int(getattr(chunk, "indices", chunk).nbytes)
 
 
 def chunk_ends(column: Any) -> Iterable[int]:
-    """Return the rows before which a column's chunks end; none for a column without."""
+    """Return the row after each chunk's last row; nothing for a column without chunks."""
     return accumulate(map(len, getattr(column, "chunks", ())))
 
 
 def pieces(column: Any, spans: Iterable[tuple[int, int]]) -> Iterator[Any]:
-    """Return parts of an Arrow column, one behind the other; none has the border of chunks in it.
+    """Yield consecutive parts of an Arrow column, none of which spans two chunks.
 
     Args:
         column: an array, or a chunked one.
-        spans: where each part starts and stops.
+        spans: start and stop of each part.
     """
     chunks = iter(getattr(column, "chunks", (column,)))
     chunk: Any = None

@@ -1,13 +1,13 @@
-"""Turn the columns that a caller passes into rows: lists, NumPy arrays, Arrow arrays and tables.
+"""The rows of the columns that a caller passes: lists, NumPy arrays, Arrow arrays and tables.
 
-Owns: the checks of columns, what is made of each of Arrow's and NumPy's types, the cut of chunked
+Owns: the checks of columns, the conversion of Arrow's and NumPy's types, the cut of chunked
 columns into blocks. Must not know: producers or transactions. Nothing here changes any state, so a
-refusal costs the caller nothing but the call.
+refused call has no effect.
 Rules:
-* Every refusal names the column, the row where it can, and the way out.
-* Arrow's buffers are used as they lie; only dictionaries, views, fixed sizes and chunks of few
-  rows are copied.
-* Neither NumPy nor pyarrow is imported for a caller who has not.
+* Every refusal names the column, the row if it is known, and the way out.
+* Arrow's buffers are read in place; only dictionaries, views, fixed sizes and chunks of few rows
+  are copied.
+* Neither NumPy nor pyarrow is imported unless the caller has imported it.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ _ONE_FOR_ALL: Final = ("partitions", "timestamps_ms")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows that lie one behind the other.
+    """Consecutive rows of one call.
 
     Attributes:
-        rows: the records to be.
-        partitions: of each row, `NO_PARTITION` where none is named; None: none is.
-        has_keys: whether any may have a key.
-        highest_partition: of all that are named, in this block and in the others of the call;
-            `NO_PARTITION` if none is.
-        partition: that all rows go to; None: `partitions`, key or load decide.
+        rows: the records to write.
+        partitions: the partition of each row, `NO_PARTITION` if it names none; None if no row
+            names one.
+        has_keys: whether any row may have a key.
+        highest_partition: the highest partition named in any block of the call, or
+            `NO_PARTITION`.
+        partition: the partition of all rows; None if `partitions`, key or load decide.
     """
 
     rows: Rows
@@ -62,7 +63,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """What a call was given, by argument."""
+    """The arguments of a call, as they were passed."""
 
     values: Any
     keys: Any
@@ -85,9 +86,9 @@ def column_blocks(
     Args:
         values: a sequence, a NumPy array or an Arrow array; None in it is a tombstone.
         keys: likewise, or None.
-        headers: a sequence of what `send` takes as headers, or None.
-        partitions: a sequence or array of ints, None where key or load decide; one int for all;
-            or None.
+        headers: a sequence with headers as `send` takes them, or None.
+        partitions: a sequence or array of ints, with None for rows whose partition key or load
+            decides; one int for all; or None.
         timestamps_ms: likewise.
         now_ms: the timestamp of rows without one.
         serializers: for values and for keys.
@@ -123,10 +124,10 @@ def arrow_blocks(data: Any, now_ms: int, partition: int | None = None) -> list[B
             `key` (likewise), `headers` (list of structs of a key and a value, or map), `partition`
             (integers), `timestamp` (timestamps, or integers in milliseconds).
         now_ms: the timestamp of rows without one.
-        partition: that all rows go to.
+        partition: the partition of all rows, or None.
 
     Raises:
-        TypeError, ValueError: not such a table, or a column does not fit.
+        TypeError, ValueError: the data is not such a table, or a column does not fit.
     """
     data = as_table(data)
     names = getattr(getattr(data, "schema", None), "names", None)
@@ -195,7 +196,7 @@ def _blocks(
 
 
 def _spans(count: int, columns: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return where blocks start and stop, so that no column has the border of chunks in one."""
+    """Return start and stop of each block, cut so that no block spans two chunks of a column."""
     borders = {0, count}
     for column in columns:
         borders.update(chunk_ends(column))
@@ -203,7 +204,7 @@ def _spans(count: int, columns: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def _parts(column: Any, spans: Sequence[tuple[int, int]]) -> Iterator[Column | None]:
-    """Return a column's part of each block."""
+    """Yield a column's part of each block."""
     if not isinstance(column, tuple):
         return map(_binary_column, pieces(column, spans))
     if len(spans) == 1:
@@ -239,7 +240,8 @@ def _to_bytes(name: str, row: int, item: Any, serializer: Serializer | None) -> 
     except TypeError as error:
         raise TypeError(f"{name}[{row}]: {error}") from None
     except SerializationError as error:
-        # It may be of the serializer's own making, and of a class that we could not make.
+        # Changed in place: a serializer may raise a class of its own, which cannot be rebuilt
+        # here.
         error.args = (f"{name}[{row}]: {error}",)
         raise
 
@@ -257,7 +259,7 @@ def _length(name: str, column: Any) -> int:
 
 
 def _check_kind(name: str, kind: Any) -> None:
-    """Refuse what is not binary or string, also where there are no rows."""
+    """Refuse a column that is neither binary nor string, even if it has no rows."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -275,10 +277,10 @@ def _check_kind(name: str, kind: Any) -> None:
 
 
 def _without_dictionary(column: Any) -> Any:
-    """Return a column with each item in its place.
+    """Return a dictionary column with each item in its place.
 
-    As large items, since few of them that are repeated can be more than 2 GiB; and in views Arrow
-    cannot look them up.
+    Items become large binary: a few repeated items can exceed 2 GiB, and Arrow cannot look up
+    items in views.
     """
     import pyarrow as pa
 
@@ -291,7 +293,7 @@ def _is_view(kind: Any) -> bool:
 
 
 def _binary_column(column: Any) -> BinaryColumn | None:
-    """Return an Arrow array's buffers; None: every item is null."""
+    """Return an Arrow array's buffers, or None if every item is null."""
     import pyarrow as pa
 
     kinds = pa.types

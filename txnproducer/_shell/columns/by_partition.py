@@ -1,12 +1,12 @@
-"""Which partition each row of a block goes to, and in what order the rows are sent.
+"""The partition of each row of a block, and the order in which the rows are sent.
 
-Owns: the sorting of a block's rows into runs, one for each partition. Must not know: columns, or
-how a run is sent; what becomes of a transaction if it is not.
+Owns: the sorting of a block's rows into runs, one for each partition. Must not know: columns, how
+a run is sent, or the effect of a failed run on its transaction.
 Rules:
-* A partition has one run, in the order of the rows, so that its records lie as `send` in a loop
-  would have laid them. That is why rows that may go anywhere get their partition here if they lie
-  among others: sent apart, they would come before or behind rows of the partition they end up in.
-* A block in which all rows may go anywhere is one run, and the choice is made batch by batch.
+* A partition has one run, in the order of the rows, so that its records have the order that a loop
+  of `send` would give them. Rows that may go to any partition get theirs here if other rows of the
+  block name one: sent on their own, they would come before or after rows of the same partition.
+* A block in which all rows may go anywhere is one run. Its partition is chosen batch by batch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class RowSorter:
     """Sort blocks of rows by partition.
 
     Args:
-        core: chooses for rows that may go anywhere.
-        io: has its lock.
+        core: chooses the partition of rows that may go anywhere.
+        io: has the core's lock.
         is_ignoring_keys: whether keys choose no partition.
     """
 
@@ -47,13 +47,13 @@ class RowSorter:
     def runs(
         self, topic: str, block: Block, transaction: int, partitions_for: PartitionsFor
     ) -> deque[RowRun]:
-        """Return a block's rows by partition.
+        """Return the runs of a block, one for each partition.
 
         Args:
-            topic: where to.
-            block: of rows.
-            transaction: the core's number of the one that they belong to.
-            partitions_for: the partitions of a topic; asks the cluster if it must.
+            topic: the topic of all rows.
+            block: the rows.
+            transaction: the core's number of the transaction that the rows belong to.
+            partitions_for: returns the partitions of a topic; asks the cluster if it must.
         """
         rows = block.rows
         if block.partition is not None:
@@ -81,7 +81,7 @@ class RowSorter:
         span: Span,
         partitions_for: PartitionsFor,
     ) -> list[Span]:
-        """Choose partitions for rows that may go anywhere, for a batch of them at a time."""
+        """Choose partitions for rows that may go anywhere, for one batch of rows at a time."""
         placer = self._core.row_placer
         _, start, stop = span
         placed: list[Span] = []
@@ -92,7 +92,7 @@ class RowSorter:
                 partitions_for(topic)
                 continue
             partition, room_bytes = choice
-            # Rows are measured without the lock.
+            # Rows are measured without the lock, so that the loop can send meanwhile.
             next_start, size_bytes = block.rows.reach(order, start, stop, room_bytes)
             placed.append((partition, start, next_start))
             start = next_start

@@ -1,11 +1,11 @@
-"""Columns of headers: what `send` takes as headers, for each row of a call.
+"""Columns of headers, for each row of a call as `send` takes them.
 
-Owns: what is made of lists, and of Arrow's lists of structs and maps, and what of them is refused.
+Owns: the conversion of lists, and of Arrow's lists of structs and maps, and their refusals.
 Must not know: rows, keys and values.
 Rules:
 * Every refusal names the row and the header, and the way out.
-* What is usual is taken at a glance, by the row or by the column; all else goes the way of `send`,
-  with the same result.
+* Well-formed headers are recognised quickly, by the row or by the column. All others are checked
+  as `send` checks them, with the same result.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ HeaderColumn: TypeAlias = "tuple[tuple[Header, ...] | None, ...]"
 
 
 def listed_headers(column: Iterable[Any]) -> HeaderColumn:
-    """Return the headers of each row, None for a row without.
+    """Return the headers of each row, None for a row without any.
 
     Raises:
-        TypeError, ValueError: as for `send`, naming the row.
+        TypeError, ValueError: as for `send`; the error names the row.
     """
     checked: list[tuple[Header, ...] | None] = []
     for index, row in enumerate(column):
@@ -38,16 +38,16 @@ def listed_headers(column: Iterable[Any]) -> HeaderColumn:
 
 
 def arrow_headers(column: Any) -> HeaderColumn:
-    """Return the same of an Arrow array: lists of structs of a key and a value, or maps.
+    """Return the headers of each row of an Arrow array of maps, or of lists of structs.
 
     Raises:
-        TypeError, ValueError: as above.
+        TypeError, ValueError: as for `send`; the error names the row.
     """
     rows: list[tuple[Header, ...] | None] = []
     for chunk in getattr(column, "chunks", (column,)):
         found = _usual_rows(chunk)
         if found is None:
-            # From the first row on, so that a refusal counts all.
+            # All rows again, from the first one, so that a refusal names the right row.
             return listed_headers([_as_pairs(row) for row in column.to_pylist()])
         rows += found
     return tuple(rows)
@@ -66,7 +66,7 @@ def _of_row(row: Any) -> tuple[Header, ...]:
 
 
 def _usual_rows(chunk: Any) -> list[tuple[Header, ...] | None] | None:
-    """Return the headers of each row, or None if they need a closer look."""
+    """Return the headers of each row of a chunk, or None if they need a closer look."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -74,7 +74,7 @@ def _usual_rows(chunk: Any) -> list[tuple[Header, ...] | None] | None:
     if not is_list and not kinds.is_map(chunk.type):
         return None
     places = chunk.offsets.to_pylist()
-    # Of a slice, which may be a small part of what it was cut from.
+    # A slice may be a small part of its parent: take only the pairs of its own rows.
     pairs = chunk.values.slice(places[0], places[-1] - places[0])
     if not kinds.is_struct(pairs.type) or pairs.type.num_fields != 2 or pairs.null_count:
         return None
@@ -95,7 +95,7 @@ def _usual_rows(chunk: Any) -> list[tuple[Header, ...] | None] | None:
 
 
 def _as_pairs(row: Any) -> Any:
-    """Return a list of structs as pairs; a map's items are pairs already."""
+    """Return a list of structs as pairs; the items of a map are pairs already."""
     if row and isinstance(row[0], dict):
         return [tuple(header.values()) if header else header for header in row]
     return row

@@ -1,12 +1,12 @@
-"""Columns of whole numbers: where rows go, and of what time they are.
+"""Columns of whole numbers: the partitions and timestamps of rows.
 
-Owns: what is made of lists and of the arrays of NumPy, Arrow and pandas, as partitions and as
-timestamps, and what of them is refused. Must not know: rows, keys and values.
+Owns: the conversion of lists and of the arrays of NumPy, Arrow and pandas to partitions and
+timestamps, and their refusals. Must not know: rows, keys and values.
 Rules:
-* Every refusal names the column, the row where it can, and the way out.
-* What is missing (None, null, NA) lets us choose; a number that does not fit is never changed into
-  another one.
-* Neither NumPy nor pyarrow is imported for a caller who has not.
+* Every refusal names the column, the row if it is known, and the way out.
+* A missing number (None, null, NA) lets the producer choose. A number that does not fit is never
+  changed into another one.
+* Neither NumPy nor pyarrow is imported unless the caller has imported it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["known_partition", "partition_column", "timestamp_column"]
 
 _PARTITION: Final = "partition"
 _TIMESTAMP: Final = "timestamp"
-# Units of NumPy's times of which there are more than one in a millisecond.
+# NumPy's units of time that are shorter than a millisecond.
 _FINE_UNITS: Final = ("us", "ns", "ps", "fs", "as")
-# How many of a unit of Arrow's are a second.
+# Each of Arrow's units of time, as its number in a second.
 _IN_A_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def partition_column(column: Any) -> tuple[array[int], int]:
-    """Return the partition of each row, `NO_PARTITION` where none is named, and the highest one.
+    """Return the partition of each row, or `NO_PARTITION`, and the highest partition.
 
     Raises:
         TypeError, ValueError: the column does not fit.
@@ -46,10 +46,10 @@ def partition_column(column: Any) -> tuple[array[int], int]:
 
 
 def known_partition(partition: int) -> int:
-    """Return a partition that a topic can have.
+    """Return a partition number if a topic can have it.
 
     Raises:
-        ValueError: no topic has so many.
+        ValueError: no topic has so many partitions.
     """
     if not 0 <= partition < MAX_PARTITIONS:
         raise ValueError(f"there is no partition {partition}")
@@ -57,7 +57,7 @@ def known_partition(partition: int) -> int:
 
 
 def timestamp_column(column: Any, now_ms: int) -> array[int] | int:
-    """Return the timestamp of each row, or the one for all.
+    """Return the timestamp of each row, or one for all rows.
 
     Raises:
         TypeError, ValueError: the column does not fit.
@@ -78,7 +78,7 @@ def _known_timestamp(timestamp_ms: int) -> int:
 
 
 def _integers(name: str, column: Any, missing: int, what: str) -> array[int]:
-    """Return a column of numbers, with another one for what is missing."""
+    """Return a column of numbers, with `missing` in place of each missing number."""
     if is_arrow(column):
         return _as_array("q", _arrow_integers(name, column, missing, what))
     if hasattr(column, "__array__"):
@@ -96,7 +96,7 @@ def _integers(name: str, column: Any, missing: int, what: str) -> array[int]:
 
 
 def _plain_integers(column: Any) -> array[int] | None:
-    """Return a list of nothing but good numbers, which need not be looked at one by one."""
+    """Return a list of valid numbers as an array, or None if it needs a look at each item."""
     if type(column) not in (list, tuple) or set(map(type, column)) != {int}:
         return None
     try:
@@ -111,7 +111,7 @@ def _number(name: str, what: str) -> Callable[[int, Any], int]:
         try:
             if isinstance(number, bool):
                 raise TypeError
-            number = as_int(number)  # NumPy's whole numbers, say, which are no int
+            number = as_int(number)  # NumPy's whole numbers, for example, are no int
         except TypeError:
             raise TypeError(
                 f"{name}[{index}] must be an int or None, not {type(number).__name__}"
@@ -147,7 +147,7 @@ def _as_array(kind: str, column: Any) -> array[int]:
 
 
 def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
-    """Return a column as Arrow's int64, with another number for what is missing."""
+    """Return a column as Arrow's int64, with `missing` in place of each missing number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -156,10 +156,10 @@ def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
         column = column.cast(column.type.value_type)
     try:
         if what == _TIMESTAMP and kinds.is_timestamp(column.type):
-            # Here, since what is cut off would make a moment before the epoch the epoch itself.
+            # Before the cast, which truncates: a moment just before the epoch would become 0.
             in_a_second = _IN_A_SECOND[column.type.unit]
             _refuse_negative(name, column.cast(pa.int64()), in_a_second)
-            # Of a fine unit a part is cut off; of a coarse one there may be too many milliseconds.
+            # A finer unit is truncated; with a coarser one the milliseconds may overflow.
             is_exact = column.type.unit == "s"
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=is_exact)
         elif not (kinds.is_integer(column.type) or kinds.is_null(column.type)):
@@ -174,7 +174,7 @@ def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
 
 
 def _refuse_negative(name: str, column: Any, in_a_second: int = 1_000) -> None:
-    """Refuse an Arrow column with a number below zero; times are told in milliseconds."""
+    """Refuse an Arrow column with a number below zero; the error gives times in milliseconds."""
     import pyarrow.compute as pc
 
     lowest = pc.min(column).as_py()
@@ -187,14 +187,14 @@ def _refuse_negative(name: str, column: Any, in_a_second: int = 1_000) -> None:
 
 
 def _numpy_or_list(column: Any) -> Any:
-    """Return a column as an array of NumPy's; as a list if it may have something missing."""
+    """Return a column as a NumPy array, or as a list if a number may be missing."""
     if hasattr(column, "filled"):
         return column.tolist()  # NumPy's masked array: None where it is masked
     if not hasattr(column, "to_numpy"):
         column = column.__array__()
-    # pandas', or of a library that does as pandas does.
+    # pandas, or a library with the same interface.
     elif getattr(column.dtype, "kind", None) == "M":
-        # The same moment in UTC; of a dtype that reads `datetime64[ns, Europe/Berlin]`, say.
+        # The same moment in UTC. A dtype can be `datetime64[ns, Europe/Berlin]`, for example.
         unit = str(column.dtype).partition("[")[2][:2].strip(",]")
         column = column.to_numpy(dtype=f"datetime64[{unit}]")
     elif hasattr(column.dtype, "na_value"):
@@ -217,12 +217,12 @@ def _numpy_integers(name: str, column: Any, what: str) -> array[int]:
 
 
 def _numpy_milliseconds(name: str, column: Any) -> Any:
-    if (column != column).any():  # which is so of nothing but NaT
+    if (column != column).any():  # only NaT differs from itself
         raise ValueError(f"{name} has NaT: fill it, or pass a list with None for now")
     unit = column.dtype.str.partition("[")[2].lstrip("0123456789").rstrip("]")
     try:
         stamps = column.astype("datetime64[ms]")
-        # NumPy before 2.5 wraps around in silence.
+        # NumPy before 2.5 overflows silently: compare after converting back.
         is_whole = unit in _FINE_UNITS or (stamps.astype(column.dtype) == column).all()
     except OverflowError:
         is_whole = False

@@ -1,13 +1,13 @@
-"""Send many records by one call: columns in, one future out.
+"""Many records sent by one call: columns in, one future out.
 
-Owns: the order of the work, the waits for memory and metadata, what becomes of a transaction that
-has got only a part of the rows. Must not know: what columns are made of, or how a batch is filled.
+Owns: the order of the work, the waits for memory and metadata, and the failure of a transaction
+that has got only some of the rows. Must not know: columns, or how a batch is filled.
 Rules:
-* Nothing is half sent without an error: what was taken before one is part of a transaction that
-  can only be aborted.
+* Rows are never half sent without an error: after one, the rows that were taken are part of a
+  transaction that can only be aborted.
 * The core's lock is held for one batch's rows at a time, so that the I/O thread sends while the
   next ones are encoded.
-* Each wait is bounded by `max_block_ms`, beginning anew whenever rows were taken.
+* Each wait is bounded by `max_block_ms`, which starts again whenever rows were taken.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class _Call:
     """One call of `send`.
 
     Attributes:
-        topic: where to.
+        topic: the topic of all rows.
         future: knows the rows that were taken.
-        is_in_doubt: whether others may have been: an interrupt can come before it is told.
-        blocked: what the step under way waits for; None for nothing.
+        is_in_doubt: whether more rows may have been taken: an interrupt can come before the
+            future has noted them.
+        blocked: the wait that the current step needs, or None.
     """
 
     topic: str
@@ -84,9 +85,9 @@ class RowSender:
         """Send rows: see `TransactionalProducer.send_batch`.
 
         Args:
-            topic: where to.
-            blocks: of rows.
-            partitions_for: the partitions of a topic; asks the cluster if it must.
+            topic: the topic of all rows.
+            blocks: the rows.
+            partitions_for: returns the partitions of a topic; asks the cluster if it must.
         """
         self._check_sizes(blocks)
         future = FutureBatchMetadata(topic, sum(block.rows.count for block in blocks), self._io)
@@ -106,7 +107,7 @@ class RowSender:
         return future
 
     def _check_places(self, call: _Call, blocks: Sequence[Block]) -> None:
-        """Refuse what can be refused before any row is sent."""
+        """Refuse a call with a wrong partition or state before any row is sent."""
         if not blocks:
             with self._io.lock:
                 self._core.check_can_append()
@@ -126,7 +127,7 @@ class RowSender:
             first_row += block.rows.count
 
     def _send_runs(self, call: _Call, runs: deque[RowRun], first_row: int) -> None:
-        # Each partition in its turn, a batch at a time, so that all of them are sent at once.
+        # One batch of each partition in turn, so that all partitions are sent at the same time.
         while runs:
             run = runs.popleft()
             call.future.add(self._append(call, run), run.order, first_row)
@@ -136,10 +137,11 @@ class RowSender:
             self._io.turnstile.give_way()
 
     def _append(self, call: _Call, run: RowRun) -> RowsTaken:
-        """Append what one batch takes of a run, waiting for it up to `max_block_ms`."""
+        """Append the rows of a run that one batch takes, waiting up to `max_block_ms`."""
         rows, first = self._core.rows, run.next
 
         def append(now_ms: int, blocked: AppendBlocked | None) -> _Outcome[RowsTaken]:
+            # True during the call: an interrupt in it leaves open whether rows were taken.
             call.is_in_doubt = True
             outcome = rows.append(call.topic, run, now_ms, blocked)
             call.is_in_doubt = isinstance(outcome, RowsTaken)
@@ -148,11 +150,12 @@ class RowSender:
         try:
             return self._repeat(call, run.partition, append)
         except IllegalStateError:
-            call.is_in_doubt = run.next != first  # it came before any was taken, if none was
+            # The refusal comes before any row is taken, unless the run has moved on.
+            call.is_in_doubt = run.next != first
             raise
 
     def _check_partition(self, call: _Call, partition: int) -> None:
-        """Refuse a partition that there is not, before any row is sent, as `send` would."""
+        """Refuse a partition that the topic does not have, before any row is sent."""
         core = self._core
 
         def check(now_ms: int, blocked: AppendBlocked | None) -> _Outcome[None]:
@@ -166,14 +169,15 @@ class RowSender:
         partition: int | None,
         step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
     ) -> _Done:
-        """Take a step until it is done, waiting for what it needs up to `max_block_ms`."""
+        """Take a step until it is done; each wait lasts `max_block_ms` at most."""
         core = self._core
         try:
-            # No loop here: from 3.12 on a jump back may lie outside the handler of its `try`.
+            # No loop here: from Python 3.12 on its jump back may lie outside the handler of the
+            # `try`.
             return self._wait_and_repeat(call, partition, step)
         except BaseException:
-            # Refused, or interrupted: leave the queue for memory, where nobody else is served
-            # before the first.
+            # Refused or interrupted: leave the queue for memory. The queue is served in order, so
+            # a place that is left in it would block all later ones.
             with self._io.lock:
                 if call.blocked is not None:
                     core.give_up_append(call.blocked)
@@ -210,7 +214,7 @@ class RowSender:
                 return cast("_Done", outcome)
 
     def _wait(self, blocked: AppendBlocked, began_ms: int) -> bool:
-        """Wait until it is worth trying again; return whether it is, or there is time left."""
+        """Wait until the step can be repeated; return False once the time is up."""
         deadline_ms = began_ms + self._max_block_ms
         left_s = max(0, deadline_ms - monotonic_ms()) / 1000
         core = self._core
@@ -225,14 +229,14 @@ class RowSender:
             self._core.needs_wakeup = False
 
     def _fail_transaction(self, call: _Call, error: BaseException) -> None:
-        """Let the open transaction end in no other way than by an abort."""
+        """Let the open transaction end only by an abort, if rows may be missing from it."""
         if isinstance(error, TransactionAbortedError):
-            return  # the one that may be open now has nothing to do with these rows
+            return  # the transaction that may be open now has nothing to do with these rows
         taken_count = call.future.taken_count
         if isinstance(error, WaitInCallbackError):
             error = refusals.lost_in_callback(call.topic)
         if isinstance(error, IllegalStateError) and not taken_count and not call.is_in_doubt:
-            return  # the caller's mistake; a commit that is under way must not suffer by it
+            return  # the caller's mistake: a commit under way must not fail because of it
         cause = error if isinstance(error, KafkaError) else None
         if cause is None:
             if not taken_count and not call.is_in_doubt:
