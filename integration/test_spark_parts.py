@@ -20,9 +20,10 @@ from txnproducer.spark import (
     TornBatchError,
 )
 from txnproducer.spark.driver.part_commits import PartCommits
-from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
+from txnproducer.spark.ledger.entries import Batch
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.rows.schema import RowReader

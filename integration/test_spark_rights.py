@@ -24,8 +24,8 @@ from txnproducer import admin
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark import ExactlyOnceKafkaSink
 from txnproducer.spark.data_source import KafkaExactlyOnceDataSource
-from txnproducer.spark.driver.runs import Batch
 from txnproducer.spark.errors import MissingRightError
+from txnproducer.spark.ledger.entries import Batch
 from txnproducer.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

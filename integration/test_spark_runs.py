@@ -17,9 +17,10 @@ from txnproducer.spark import (
     ReplayMismatchError,
     StaleRunError,
 )
-from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.errors import BatchFailedError
 from txnproducer.spark.ledger.digest import Digest
+from txnproducer.spark.ledger.entries import Batch
 from txnproducer.spark.ledger.slots import assign_slots
 from txnproducer.spark.tasks.participant import Part
 

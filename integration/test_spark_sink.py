@@ -25,7 +25,7 @@ from txnproducer.spark import (
     SchemaError,
     SinkError,
 )
-from txnproducer.spark.driver.runs import Batch
+from txnproducer.spark.ledger.entries import Batch
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

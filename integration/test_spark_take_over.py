@@ -8,9 +8,9 @@ import pytest
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
 from txnproducer.spark import LedgerError, StaleRunError
-from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.driver.whole_batch import WholeBatches
-from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.entries import Batch, LedgerEntry
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.tasks.participant import ParticipantOrder, ParticipantTask

@@ -12,7 +12,7 @@ from txnproducer.spark import (
     ReplayMismatchError,
     TornBatchError,
 )
-from txnproducer.spark.driver.runs import Batch
+from txnproducer.spark.ledger.entries import Batch
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 APRIL_1, APRIL_2, APRIL_3 = 20260401, 20260402, 20260403

@@ -17,8 +17,7 @@ from txnproducer.cli.main import main
 from txnproducer.errors import KafkaError
 from txnproducer.spark import ExactlyOnceKafkaSink, StaleRunError
 from txnproducer.spark.driver import runs as runs_module
-from txnproducer.spark.driver.runs import Batch
-from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.entries import Batch, LedgerEntry
 from txnproducer.spark.listener import SinkListener
 from txnproducer.testing import EmbeddedKafka
 

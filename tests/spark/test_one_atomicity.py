@@ -9,10 +9,10 @@ import pytest
 
 from txnproducer.spark import LedgerError, StaleRunError
 from txnproducer.spark.data_source_options import naming_options
-from txnproducer.spark.driver import runs as runs_module
-from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.driver.whole_batch import WholeBatches
-from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.ledger import first_look
+from txnproducer.spark.ledger.entries import Batch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger, LedgerView
@@ -49,7 +49,7 @@ class FakeLedger(Ledger):
 def runs(monkeypatch):
     """Return a maker of `Runs` on a fake ledger, and the ids that it took."""
     taken: list[str] = []
-    monkeypatch.setattr(runs_module, "check_groups", lambda *_: None)
+    monkeypatch.setattr(first_look, "check_groups", lambda *_: None)
     monkeypatch.setattr(Runs, "_commit", lambda *_: taken.append("commit"))
 
     def hold(_, name, __):

@@ -10,8 +10,8 @@ from tests.spark.fake_context import FakeContext
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError
 from txnproducer.spark import sink as sink_module
 from txnproducer.spark.driver import checks
-from txnproducer.spark.driver import runs as runs_module
 from txnproducer.spark.errors import MissingRightError
+from txnproducer.spark.ledger import first_look
 from txnproducer.spark.ledger import rights as rights_module
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.store import Ledger, LedgerView
@@ -42,7 +42,7 @@ def write(monkeypatch):
     )
     monkeypatch.setattr(rights_module, "check_topics", lambda *_: 2)
     monkeypatch.setattr(rights_module, "check_groups", lambda *_: None)
-    monkeypatch.setattr(runs_module, "check_groups", lambda *_: None)
+    monkeypatch.setattr(first_look, "check_groups", lambda *_: None)
     monkeypatch.setattr(checks, "choose_timeout_ms", lambda *_: 60_000)
     monkeypatch.setattr(Ledger, "known_partitions", lambda _: [0, 1])
     monkeypatch.setattr(Ledger, "look", lambda *_, **__: views[0])
@@ -99,7 +99,7 @@ def test_what_fits_goes_on(write, atomicity):
 
 
 @pytest.mark.parametrize(
-    ("atomicity", "module"), [("partition", runs_module), ("batch", rights_module)]
+    ("atomicity", "module"), [("partition", first_look), ("batch", rights_module)]
 )
 def test_a_right_that_is_missing_is_told_before_the_frame_is_planned(
     write, monkeypatch, atomicity, module

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from txnproducer.spark import LedgerError
-from txnproducer.spark.driver import runs as runs_module
-from txnproducer.spark.driver.runs import Batch, Runs
-from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.ledger import first_look
+from txnproducer.spark.ledger.entries import Batch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger, LedgerView
 from txnproducer.spark.ledger.take_over import TakeOver
@@ -99,7 +99,7 @@ class FakeLedger(Ledger):
 @pytest.fixture
 def scene(monkeypatch):
     """Return a ledger, and a driver of it that takes over."""
-    monkeypatch.setattr(runs_module, "check_groups", lambda *_: None)
+    monkeypatch.setattr(first_look, "check_groups", lambda *_: None)
     monkeypatch.setattr(Runs, "_holding", lambda *_: nullcontext())
     monkeypatch.setattr(Runs, "_commit", lambda runs, _, plan: runs._ledger.put(plan=plan))
     ledger = FakeLedger()

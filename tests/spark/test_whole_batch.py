@@ -24,7 +24,6 @@ from txnproducer.lease import TransactionLease, TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError
 from txnproducer.spark.driver import runs_again
-from txnproducer.spark.driver.runs import Batch
 from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.errors import (
     BatchFailedError,
@@ -35,7 +34,7 @@ from txnproducer.spark.errors import (
 )
 from txnproducer.spark.ledger import lost_transactions
 from txnproducer.spark.ledger.digest import Digest, total
-from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.entries import Batch, LedgerEntry
 from txnproducer.spark.ledger.rules import LedgerRules, check_whole_replay
 from txnproducer.spark.ledger.store import Ledger, LedgerView
 from txnproducer.spark.options import check_batch_atomicity

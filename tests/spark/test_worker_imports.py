@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from txnproducer.spark.driver import worker_imports
+from txnproducer.spark.tasks import worker_imports
 
 SPARKS = ("pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.0.0.jar")
 USERS = ("pyspark_helpers.zip", "orders.zip", "my-py4j-src.zip")

@@ -43,12 +43,12 @@ from txnproducer.spark.data_source_options import (
 )
 from txnproducer.spark.driver import checks
 from txnproducer.spark.driver.part_commits import PartCommits
-from txnproducer.spark.driver.worker_imports import forget_sparks_zips
-from txnproducer.spark.events import OnEvent
 from txnproducer.spark.ledger.rights import check_groups, check_topics
+from txnproducer.spark.reports import OnEvent
 from txnproducer.spark.rows.schema import RowReader, check_schema
 from txnproducer.spark.rows.topic_partitions import partitions_of_topic
 from txnproducer.spark.tasks.open_part import OpenPart, PartWriter
+from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
 _BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 _QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"

@@ -25,7 +25,6 @@ from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.token_providers import NamedTokenProvider, provider_of
 
-DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 15 * 60 * 1000
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"

@@ -1,7 +1,8 @@
-"""What became of a batch, told to whoever wrote it, and to the log.
+"""Reports of what a sink has written, and the events on the way: for the caller, the log, a hook.
 
 Owns: the reports of partitions and batches, their sums, the line in the log, the warning of a
-time-out that comes near. Must not know: how a batch is written.
+time-out that comes near; the type of the hook `on_event`, and how it is called. Must not know:
+how a batch is written, what an event means to the hook.
 """
 
 from __future__ import annotations
@@ -9,12 +10,24 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 _LOG = logging.getLogger(__name__)
 _NEAR_TIMEOUT: Final = 0.8
+
+OnEvent: TypeAlias = Callable[[str, dict[str, Any]], None]
+
+
+def tell(
+    on_event: OnEvent | None, name: str, batch_id: int, rows: int, partition: int | None = None
+) -> None:
+    """Call the hook, if there is one, with an event; those of the driver have no partition."""
+    if on_event is None:
+        return
+    info = {"batch_id": batch_id, "rows": rows}
+    on_event(name, info if partition is None else {**info, "partition": partition})
 
 
 @dataclass(frozen=True)

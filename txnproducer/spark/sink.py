@@ -24,13 +24,12 @@ from txnproducer.lease import TransactionLease
 from txnproducer.spark import session
 from txnproducer.spark.driver import checks
 from txnproducer.spark.driver.frames import partitions_of
-from txnproducer.spark.driver.runs import Batch, Runs
+from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.driver.write_or_upkeep import Turn
-from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger import rights
 from txnproducer.spark.ledger.digest import total
-from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.entries import Batch, LedgerEntry
 from txnproducer.spark.ledger.rules import (
     added_up,
     check_whole_replay,
@@ -42,12 +41,14 @@ from txnproducer.spark.ledger.store import Ledger, close_connections
 from txnproducer.spark.options import read_settings
 from txnproducer.spark.reports import (
     BatchReport,
+    OnEvent,
     PartitionReport,
     SinkTotals,
     phases_since,
     report_found,
     report_partitions,
     report_whole,
+    tell,
 )
 from txnproducer.spark.rows.placing import placed
 from txnproducer.spark.rows.schema import check_schema, written_columns

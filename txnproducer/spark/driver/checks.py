@@ -17,9 +17,9 @@ from txnproducer.admin import broker_setting
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.options import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 _LOG = logging.getLogger(__name__)
+_DEFAULT_TIMEOUT_MS: Final = 15 * 60 * 1000
 _MAX_TIMEOUT_SETTING: Final = "transaction.max.timeout.ms"
 
 
@@ -78,7 +78,7 @@ def choose_timeout_ms(ledger: Ledger, wanted: int | None) -> int:
         text = None
     maximum = int(text) if text is not None else None
     if wanted is None:
-        default = DEFAULT_TRANSACTION_TIMEOUT_MS
+        default = _DEFAULT_TIMEOUT_MS
         return default if maximum is None else min(default, maximum)
     if maximum is not None and wanted > maximum:
         raise InvalidConfigurationError(

@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from txnproducer.errors import InvalidConfigurationError
-from txnproducer.spark.driver.worker_imports import forget_sparks_zips
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.session import is_connect, naming_interpreter, raise_if_stopped
+from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
 _PROPERTY: Final = "txnproducer.order"

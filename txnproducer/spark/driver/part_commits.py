@@ -35,11 +35,10 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.driver.runs import MOST_AT_ONCE, Batch, Runs
+from txnproducer.spark.driver.runs import MOST_AT_ONCE, Runs
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
-from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger.digest import total
-from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.entries import Batch, LedgerEntry
 from txnproducer.spark.ledger.rules import (
     LedgerRules,
     added_up,
@@ -48,6 +47,7 @@ from txnproducer.spark.ledger.rules import (
 )
 from txnproducer.spark.ledger.slots import Slot, assign_slots
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.reports import OnEvent, tell
 from txnproducer.spark.tasks.open_part import OpenPart
 
 _LOG = logging.getLogger(__name__)

@@ -29,42 +29,24 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.errors import StaleRunError, TornBatchError
-from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
-from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
-from txnproducer.spark.ledger.rights import check_groups, taking
-from txnproducer.spark.ledger.rules import LedgerRules
-from txnproducer.spark.ledger.store import Ledger, LedgerView
-from txnproducer.spark.ledger.take_over import TakeOver
+from txnproducer.spark.ledger.entries import Batch, LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.first_look import DECIDED_WITHIN_S, FirstLook
+from txnproducer.spark.ledger.rights import taking
+from txnproducer.spark.ledger.rules import LedgerRules, check_run
+from txnproducer.spark.ledger.store import Ledger
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 30.0
 MOST_AT_ONCE: Final = 8
-_DECIDED_WITHIN_S: Final = 5.0  # markers take milliseconds
 _PLAN_LASTS_S: Final = 6 * 3600.0  # much less than brokers keep offsets: seven days
 
 _Entries: TypeAlias = dict[int, LedgerEntry]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A batch, as far as the ledger is about it.
-
-    Attributes:
-        batch_id: Spark's micro-batch.
-        query_id: whose.
-        writers: how many partitions write it.
-    """
-
-    batch_id: int
-    query_id: str
-    writers: int
 
 
 class Runs:
@@ -81,11 +63,11 @@ class Runs:
     def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
         self._ledger = ledger
         self._rules = rules
-        self._taking = TakeOver(rules)
+        self._first_look = FirstLook(ledger, rules)
+        self._taking = self._first_look.take_over
         self._plan: PlanEntry | None = None
         self._last: Batch | None = None
         self._is_last_reported = False
-        self._checked_groups = 0
         self._planned_s = 0.0
         self.taken_over: _Entries = {}
 
@@ -103,8 +85,7 @@ class Runs:
             KafkaError: the cluster did.
         """
         if self._plan is None or not self._is_last_reported or self._plan.query_id != query_id:
-            self._check_groups(1)
-            self._look_before_harm(self._count_known(), batch_id, query_id)
+            self._first_look.check(batch_id, query_id)
 
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
         """Make sure, before a batch, that nobody but this run's tasks can commit.
@@ -120,7 +101,7 @@ class Runs:
             SinkError: what the ledger holds stops the batch.
             KafkaError: the cluster did.
         """
-        self._check_groups(batch.writers)
+        self._first_look.check_groups(batch.writers)
         # Tasks of a batch that failed may still run; nobody tells.
         plan = self._plan if self._is_last_done() else None
         self._last, self._is_last_reported = batch, False
@@ -132,7 +113,7 @@ class Runs:
             # Nobody has the new ids yet; but whether they may be used is found out here, and not
             # in a task.
             self._fence(range(self._most_writers(), most), settings)
-        view = self._look(range(plan.most_writers))
+        view = self._first_look.view(range(plan.most_writers))
         check_run(view.plan, plan.run, plan.query_id)
         self._plan, entries = plan, view.entries
         self.taken_over = self._taking.of(entries, batch.batch_id, batch.query_id)
@@ -155,31 +136,25 @@ class Runs:
             SinkError: what the ledger holds stops the batch.
             KafkaError: the cluster did.
         """
-        self._check_groups(batch.writers)
-        view = self._look(range(batch.writers), waits_for_undecided=False)
+        self._first_look.check_groups(batch.writers)
+        view = self._first_look.view(range(batch.writers), waits_for_undecided=False)
         self._rules.check_plan(view.plan, batch.query_id)
         self._rules.fitting(view.entries, batch.batch_id, batch.query_id)
         with self._planning(settings) as producer:
-            before = self._look().plan
+            before = self._first_look.view().plan
             self._rules.check_plan(before, batch.query_id)
-            known = self._count_known() if before is None else 0
+            known = self._first_look.known_partitions() if before is None else 0
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
         if before is None or not view.entries:
             self._shut_out_whole_batches(settings)
         self._fence(range(batch.writers, plan.most_writers), settings)
-        entries = self._look(range(plan.most_writers), asks_for_plan=False).entries
+        entries = self._first_look.view(range(plan.most_writers), asks_for_plan=False).entries
         return self._rules.check(entries, batch.batch_id, batch.query_id, batch.writers)
 
     def batch_done(self) -> None:
         """Note that every partition has committed the batch: the run can go on."""
         self._is_last_reported = True
-
-    def _check_groups(self, writers: int) -> None:
-        if writers > self._checked_groups:
-            more = map(self._ledger.group, range(self._checked_groups, writers))
-            check_groups(self._ledger, [self._ledger.plan_group, self._ledger.whole_group, *more])
-            self._checked_groups = writers
 
     def _is_last_done(self, *, waits_for_undecided: bool = True) -> bool:
         """Tell whether every partition has committed the last batch."""
@@ -191,7 +166,7 @@ class Runs:
             _, entries = self._ledger.read(
                 range(last.writers),
                 waits_for_undecided=waits_for_undecided,
-                timeout_s=_DECIDED_WITHIN_S,
+                timeout_s=DECIDED_WITHIN_S,
             )
         except (UnstableOffsetCommitError, KafkaTimeoutError) as error:
             # A task that died leaves its entry undecided until its transaction times out; taking
@@ -217,48 +192,16 @@ class Runs:
         What an old task left open is not decided yet.
         """
         most = max(partitions, batch.writers)
-        entries = self._look_before_harm(most, batch.batch_id, batch.query_id)
+        entries = self._first_look.check_any_cut(most, batch.batch_id, batch.query_id)
         self._check(batch, entries)
         return entries
 
-    def _look_before_harm(self, partitions: int, batch_id: int, query_id: str) -> _Entries:
-        """Return the entries that partitions have; raise if they stop any cut of the batch."""
-        view = self._look(range(partitions), waits_for_undecided=False)
-        entries = view.entries
-        self._taking.look_at(view.plan, entries, query_id)
-        self._taking.check_plan(view.plan, query_id)
-        try:
-            self._check_any_cut(entries, batch_id, query_id)
-        except TornBatchError:
-            # The last of its commits may not be decided yet.
-            entries = self._look_when_decided(range(partitions)) or entries
-            self._check_any_cut(entries, batch_id, query_id)
-        return entries
-
-    def _check_any_cut(self, entries: _Entries, batch_id: int, query_id: str) -> None:
-        taken_over = self._taking.of(entries, batch_id, query_id)
-        self._taking.rules.check_any_cut(entries, batch_id, query_id, taken_over)
-
-    def _look_when_decided(self, partitions: Iterable[int]) -> _Entries | None:
-        """Return the entries of partitions; None if one stays undecided for seconds."""
-        try:
-            return self._ledger.read(partitions, timeout_s=_DECIDED_WITHIN_S)[1]
-        except (UnstableOffsetCommitError, KafkaTimeoutError) as error:
-            _LOG.info("the ledger is not decided: %s", error)
-            return None
-
-    def _look(self, partitions: Iterable[int] = (), **how: bool) -> LedgerView:
-        """Look at the ledger; raise if the sink id is one of atomicity "batch"."""
-        view = self._ledger.look(partitions, **how)
-        check_one_atomicity(self._ledger, view, is_whole=False)
-        return view
-
     def _begin_run(self, batch: Batch, settings: Mapping[str, str]) -> PlanEntry:
-        known = self._count_known()
+        known = self._first_look.known_partitions()
         entries = self._check_before_harm(batch, known)
         with self._planning(settings) as producer:
             # Nobody else can commit a plan from here on; one may just have done so.
-            before = self._look().plan
+            before = self._first_look.view().plan
             self._taking.check_plan(before, batch.query_id)
             plan = self._next_plan(before, batch, known)
             self._commit(producer, plan)
@@ -278,10 +221,7 @@ class Runs:
         """
         with self._holding(self._ledger.whole_id, settings):
             pass
-        self._look()
-
-    def _count_known(self) -> int:
-        return max(self._ledger.known_partitions(), default=-1) + 1
+        self._first_look.view()
 
     def _next_plan(self, before: PlanEntry | None, batch: Batch, known: int) -> PlanEntry:
         run, most = (0, 0) if before is None else (before.run, before.most_writers)
@@ -374,25 +314,6 @@ class Runs:
         """
         with self._holding(self._ledger.transactional_id(partition), settings):
             pass
-
-
-def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
-    """Check that a run is still the one that counts.
-
-    Raises:
-        StaleRunError: another one has begun, or the plan is gone.
-    """
-    if plan is None:
-        raise StaleRunError(
-            f"run {run} of this sink finds no plan any more: its ledger was deleted, or has "
-            "expired. Start the query anew"
-        )
-    if (plan.run, plan.query_id) != (run, query_id):
-        raise StaleRunError(
-            f"this is run {run} of query {query_id}, but run {plan.run} of query {plan.query_id} "
-            "has begun: another driver writes with this sink id, or this task is left over from "
-            "an earlier attempt. Nothing was written"
-        )
 
 
 def _producer(name: str, settings: Mapping[str, str]) -> TransactionalProducer:

@@ -34,11 +34,10 @@ from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.driver.runs import Batch
 from txnproducer.spark.driver.runs_again import MOST_RUNS, runs_again
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
 from txnproducer.spark.ledger.digest import total
-from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.entries import Batch, LedgerEntry
 from txnproducer.spark.ledger.lost_transactions import is_another_driver_seen, timed_out
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.rights import taking

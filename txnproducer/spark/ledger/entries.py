@@ -20,6 +20,21 @@ MOST_METADATA_BYTES: Final = 4096  # the broker's offset.metadata.max.bytes
 
 
 @dataclass(frozen=True)
+class Batch:
+    """A batch, as far as the ledger is about it.
+
+    Attributes:
+        batch_id: Spark's micro-batch.
+        query_id: whose.
+        writers: how many partitions write it.
+    """
+
+    batch_id: int
+    query_id: str
+    writers: int
+
+
+@dataclass(frozen=True)
 class LedgerEntry:
     """What one partition has committed last.
 

@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from txnproducer.spark.errors import LedgerError, PartialReplayError, ReplayMismatchError
+from txnproducer.spark.errors import (
+    LedgerError,
+    PartialReplayError,
+    ReplayMismatchError,
+    StaleRunError,
+)
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.torn_batches import check_not_torn
@@ -210,6 +215,25 @@ class LedgerRules:
                 'on_missing_ledger="write", if the batch was not written there, or may be '
                 "written once more."
             )
+
+
+def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
+    """Check that a run is still the one that counts.
+
+    Raises:
+        StaleRunError: another one has begun, or the plan is gone.
+    """
+    if plan is None:
+        raise StaleRunError(
+            f"run {run} of this sink finds no plan any more: its ledger was deleted, or has "
+            "expired. Start the query anew"
+        )
+    if (plan.run, plan.query_id) != (run, query_id):
+        raise StaleRunError(
+            f"this is run {run} of query {query_id}, but run {plan.run} of query {plan.query_id} "
+            "has begun: another driver writes with this sink id, or this task is left over from "
+            "an earlier attempt. Nothing was written"
+        )
 
 
 def is_whole(done: Mapping[int, LedgerEntry]) -> bool:

@@ -32,14 +32,14 @@ from typing import Any, Final
 from txnproducer.config import ProducerConfig
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.errors import SinkError
-from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.first_look import FirstLook
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.rules import LedgerRules, is_whole
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.reports import OnEvent, tell
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rows.schema import RowReader
@@ -181,7 +181,7 @@ class _Writing:
             writer.rules.check_any_cut(view.entries, batch_id, query_id)
         except SinkError:
             # The end of the batch before may not be decided yet: this look waits for it.
-            Runs(writer.ledger, writer.rules).check(batch_id, query_id)
+            FirstLook(writer.ledger, writer.rules).check(batch_id, query_id)
 
     def _is_batch_committed(self) -> bool:
         """Tell whether the ledger holds the whole batch; one that is under way may not be seen."""

@@ -32,7 +32,7 @@ from txnproducer.errors import (
 )
 from txnproducer.lease import TransactionLease, TransactionParticipant, TransactionReceipt
 from txnproducer.spark.errors import SinkError
-from txnproducer.spark.events import OnEvent, tell
+from txnproducer.spark.reports import OnEvent, tell
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.placing import own_batches
 from txnproducer.spark.rows.record_sources import RecordSource

@@ -29,21 +29,19 @@ from txnproducer._core.transactions.transaction_loss import sign_of_loss
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.driver.runs import check_run
-from txnproducer.spark.driver.worker_imports import forget_sparks_zips
 from txnproducer.spark.errors import BatchFailedError, SinkError
-from txnproducer.spark.events import OnEvent, tell
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
-from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.rules import LedgerRules, check_run
 from txnproducer.spark.ledger.slots import Content, Slot, check_replay
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.reports import PartitionReport
+from txnproducer.spark.reports import OnEvent, PartitionReport, tell
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.rows.topic_partitions import TopicPartitions
 from txnproducer.spark.rows.whole_input import check_input_is_whole
 from txnproducer.spark.session import attempt_number
+from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S = 30.0

@@ -1,0 +1,125 @@
+"""The look at a ledger before any id is taken: it stops a batch while nobody is fenced yet.
+
+Why it exists: taking an id fences the task that has it, and aborts that task's transaction. A
+driver that has to stop must find that out first: the sink may be another query's, an earlier batch
+may be torn, the ledger may be lost.
+
+Owns: these looks at the sink's ledger, and the check of the rights on its groups. Must not know:
+who asks (a driver, or a task of the data source), how ids are taken.
+
+Rules:
+* Entries that an open transaction may still change are not waited for. Only where a batch seems
+  torn, the look waits for seconds: the last commits of that batch may be on their way.
+* The first look of a driver fixes what it takes over of another query; see `take_over.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
+from txnproducer.spark.errors import TornBatchError
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
+from txnproducer.spark.ledger.rights import check_groups
+from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.store import Ledger, LedgerView
+from txnproducer.spark.ledger.take_over import TakeOver
+
+_LOG = logging.getLogger(__name__)
+DECIDED_WITHIN_S: Final = 5.0  # markers take milliseconds
+
+_Entries: TypeAlias = dict[int, LedgerEntry]
+
+
+class FirstLook:
+    """Checks of a sink of atomicity "partition" that fence nobody.
+
+    Args:
+        ledger: of the sink.
+        rules: what to do about entries that do not fit.
+
+    Attributes:
+        take_over: what this driver takes over of another query.
+    """
+
+    def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
+        self._ledger = ledger
+        self._checked_groups = 0
+        self.take_over = TakeOver(rules)
+
+    def check(self, batch_id: int, query_id: str) -> None:
+        """Check that a batch may be written, whatever the number of its partitions.
+
+        Raises:
+            SinkError: the ledger stops the batch.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        self.check_groups(1)
+        self.check_any_cut(self.known_partitions(), batch_id, query_id)
+
+    def check_groups(self, writers: int) -> None:
+        """Check the rights on the groups of the plan, of whole batches, and of partitions.
+
+        Args:
+            writers: how many partitions there are; those checked before are not asked again.
+
+        Raises:
+            MissingRightError: Read on one of the groups is missing.
+        """
+        if writers > self._checked_groups:
+            more = map(self._ledger.group, range(self._checked_groups, writers))
+            check_groups(self._ledger, [self._ledger.plan_group, self._ledger.whole_group, *more])
+            self._checked_groups = writers
+
+    def check_any_cut(self, partitions: int, batch_id: int, query_id: str) -> _Entries:
+        """Return the entries of partitions, if they let the batch be written.
+
+        Args:
+            partitions: how many, from 0.
+            batch_id: of the batch.
+            query_id: of the query that it belongs to.
+
+        Raises:
+            SinkError: an entry or the plan stops the batch, however it is cut into partitions.
+            KafkaError: the cluster refused, or did not answer.
+        """
+        view = self.view(range(partitions), waits_for_undecided=False)
+        entries = view.entries
+        self.take_over.look_at(view.plan, entries, query_id)
+        self.take_over.check_plan(view.plan, query_id)
+        try:
+            self._check_entries(entries, batch_id, query_id)
+        except TornBatchError:
+            # The last commits of the earlier batch may not be decided yet.
+            entries = self._entries_when_decided(range(partitions)) or entries
+            self._check_entries(entries, batch_id, query_id)
+        return entries
+
+    def view(self, partitions: Iterable[int] = (), **how: bool) -> LedgerView:
+        """Return what `Ledger.look` does.
+
+        Raises:
+            LedgerError: the sink id is one of atomicity "batch".
+        """
+        view = self._ledger.look(partitions, **how)
+        check_one_atomicity(self._ledger, view, is_whole=False)
+        return view
+
+    def known_partitions(self) -> int:
+        """Return how many partitions have ever had an entry, as far as the cluster knows."""
+        return max(self._ledger.known_partitions(), default=-1) + 1
+
+    def _check_entries(self, entries: _Entries, batch_id: int, query_id: str) -> None:
+        taken_over = self.take_over.of(entries, batch_id, query_id)
+        self.take_over.rules.check_any_cut(entries, batch_id, query_id, taken_over)
+
+    def _entries_when_decided(self, partitions: Iterable[int]) -> _Entries | None:
+        """Return the entries of partitions; None if one stays undecided for seconds."""
+        try:
+            return self._ledger.read(partitions, timeout_s=DECIDED_WITHIN_S)[1]
+        except (UnstableOffsetCommitError, KafkaTimeoutError) as error:
+            _LOG.info("the ledger is not decided: %s", error)
+            return None
