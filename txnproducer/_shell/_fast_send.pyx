@@ -1,4 +1,4 @@
-"""The fast path of `send`, compiled, for records of bytes whose batch is open and has room.
+"""The fast path of `send`, compiled, for records of bytes and a batch that has room.
 
 It has no twin in Python: `RecordWriter._send_any` does the same with every check, and takes each
 record that does not qualify here. Owns: the checks of types, the clock, the lock around an append.
@@ -128,7 +128,7 @@ def send(
     timestamp_ms=None,
     on_delivery=None,
 ):
-    """Write a record: see `RecordWriter.send`, whose place this takes in the class."""
+    """Write a record: see `RecordWriter.send`, which this replaces in the class."""
     future = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
     if future is not None:
         return future

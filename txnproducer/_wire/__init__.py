@@ -1,11 +1,11 @@
-"""The wire adapter: bytes, sockets, TLS and logins, between the core's messages and real brokers.
+"""The wire adapter between the core's messages and real brokers: bytes, sockets, TLS and logins.
 
-`network_client.NetworkClient` is the door. Below it: `connector` makes one connection on a
-thread of its own, `connection` runs it without blocking, `handshake` and `tls` speak the opening
-words, `codec` turns messages into bytes (`produce_codec` and `end_codec` by hand what every batch
-and every transaction needs), `version_choice` picks versions. `io_calls` are the loop's system
-calls.
-Nothing here decides about transactions, and nothing but `kafka_python` imports `kafka`.
+`network_client.NetworkClient` is the entry point. Below it: `connector` makes one connection on a
+thread of its own, `connection` runs it without blocking, `handshake` and `tls` do the first
+exchanges, `codec` turns messages into bytes (`produce_codec` and `end_codec` have a faster path
+for what every batch and every transaction needs), `version_choice` picks versions. `io_calls` are
+the loop's system calls.
+Nothing here decides about transactions, and only `kafka_python` imports `kafka`.
 """
 
 from txnproducer._record.implementation import places_of_modules

@@ -1,4 +1,4 @@
-"""The compiled twin of `io_calls`: see there. It is built only where there is epoll."""
+"""The compiled twin of `io_calls`, which describes it. It is built only where epoll exists."""
 
 from cpython.buffer cimport (
     PyBUF_SIMPLE,
@@ -22,7 +22,7 @@ cdef extern from *:
         int ready = epoll_wait(selector_fd, events, count < 64 ? count : 64, timeout_ms);
         for (int index = 0; index < ready; index++) {
             fds[index] = events[index].data.fd;
-            /* As in `selectors`: a connection that is broken is ready for everything. */
+                    /* As in `selectors`: a broken connection is ready for everything. */
             masks[index] = (events[index].events & ~EPOLLOUT ? 1 : 0)
                 | (events[index].events & ~EPOLLIN ? 2 : 0);
         }
@@ -62,11 +62,13 @@ cdef class IoCalls:
         self._turnstile = turnstile
 
     def wait(self, selector, int timeout_ms):
-        """Return what is ready: see the other twin."""
+        """Return the sockets that are ready. See the Python twin."""
         cdef int fds[MAX_EVENTS]
         cdef int masks[MAX_EVENTS]
         cdef int selector_fd = selector.fileno()
         cdef int count, index
+        # The loop's thread says that it is awake before it waits for the interpreter, so that
+        # a thread that sends sees it and gives way.
         with nogil:
             count = txn_wait(selector_fd, fds, masks, MAX_EVENTS, timeout_ms)
             self._turnstile.want_interpreter()
@@ -82,7 +84,7 @@ cdef class IoCalls:
         return ready
 
     def send(self, sock, parts):
-        """Send the first parts: see the other twin."""
+        """Send the first parts. See the Python twin."""
         cdef Py_buffer views[MAX_BUFFERS]
         cdef iovec vectors[MAX_BUFFERS]
         cdef msghdr message
@@ -100,6 +102,7 @@ cdef class IoCalls:
             memset(&message, 0, sizeof(message))
             message.msg_iov = vectors
             message.msg_iovlen = count
+            # With the GIL held: the call does not wait, and to get the GIL back could take 5 ms.
             sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
             if sent < 0:
                 PyErr_SetFromErrno(OSError)
@@ -109,7 +112,7 @@ cdef class IoCalls:
                 PyBuffer_Release(&views[index])
 
     def receive(self, sock, Py_ssize_t size):
-        """Return what has come: see the other twin."""
+        """Return the received bytes. See the Python twin."""
         cdef char data[RECEIVE_BYTES]
         cdef ssize_t received = recv(
             sock.fileno(), data, min(size, RECEIVE_BYTES), MSG_DONTWAIT

@@ -1,13 +1,13 @@
 """Checks of the values in an answer, before the core gets it.
 
 Why it exists: bytes that follow the schema can still make no sense. A leader -2 would be the
-second bootstrap address, an empty host the client's own machine, and partition 2^31-1 a table of
-34 GB.
-Owns: a check for each type of answer, and how many elements it may have.
-Must not know: bytes, versions, what the core knows.
-Rules: an answer names only what was asked about, and each of that at most once (what it leaves out
-is the core's business); an address can be connected to; a success carries its value. Each breach
-is a `ValueError`, for which the connection is given up.
+second bootstrap address, an empty host the client's own machine, and partition 2^31-1 would
+allocate a table of 34 GB.
+Owns: a check for each type of answer, and the largest number of its elements.
+Must not know: bytes, versions, the core's state.
+Rules: an answer names only the parts of the request, each at most once (the core handles parts
+that are left out); an address can be connected to; a success carries its value. Each violation is
+a `ValueError`, for which the connection is given up.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ _LARGEST_PORT = 65_535
 _NO_ID = -1
 # Brokers that use ZooKeeper leave out partitions that never had a leader, so there may be gaps.
 _MOST_MISSING_PARTITIONS = 100_000
-# Real clusters have a few hundred; each one is remembered.
+# Real clusters have a few hundred. The client remembers each broker, so the number is bounded.
 _MOST_BROKERS = 10_000
-# Of a Metadata answer or a transaction. A cluster may have more, one producer's topics do not.
+# Of a Metadata answer or a transaction. A cluster may have more, the topics of one producer do
+# not.
 MOST_PARTITIONS = 250_000
-_RECORD_COUNT_AT = 57  # in a batch
+_RECORD_COUNT_AT = 57  # the position of the number of records in a batch
 
 
 def most_elements(request: m.Request) -> int:
-    """Return how many elements the arrays of the answer to a request can have together.
+    """Return the largest total number of array elements in the answer to a request.
 
-    A broker tells of what it was asked about, and of brokers. In an answer to Produce it may give
-    a reason for each record.
+    An answer has entries for the parts of the request, and for brokers. An answer to Produce may
+    also have a reason for each record.
     """
     most = _MOST_BROKERS
     if isinstance(request, m.MetadataRequest | m.DescribeTransactionsRequest):
         most += MOST_PARTITIONS
     elif isinstance(request, m.AddPartitionsToTxnRequest):
-        most += 2 * len(request.partitions)  # each in a topic of its own
+        most += 2 * len(request.partitions)  # each may be in a topic of its own
     elif isinstance(request, m.TxnOffsetCommitRequest):
         most += 2 * len(request.offsets)
     elif isinstance(request, m.ProduceRequest):
@@ -55,7 +56,7 @@ def check_answer(request: m.Request, answer: m.Response) -> None:
     """Refuse an answer that makes no sense as the answer to a request.
 
     Raises:
-        ValueError: naming what is wrong.
+        ValueError: the answer makes no sense; the text says why.
     """
     check = _CHECKS.get(type(request))
     if check is not None:
@@ -102,7 +103,7 @@ def _check_producer_id(_: m.InitProducerIdRequest, answer: m.InitProducerIdRespo
 
 
 def _check_end(_: m.EndTxnRequest, answer: m.EndTxnResponse) -> None:
-    # As the Java client, take a success without an identity for "it stays as it is".
+    # As in the Java client, a success without an identity means that the identity stays the same.
     if answer.error_code == ErrorCode.NONE and answer.producer_id != m.NO_PRODUCER_ID:
         _check_identity(answer.producer_id, answer.producer_epoch)
 
@@ -149,11 +150,11 @@ _CHECKS: dict[type, Callable[[Any, Any], None]] = {
 }
 
 
-# --- what several of them check -----------------------------------------------------------------
+# --- shared checks ------------------------------------------------------------------------------
 
 
 def _check_asked(asked: Iterable[Hashable], told: list[Any]) -> None:
-    """Refuse an entry that was not asked for, and one that comes twice."""
+    """Refuse an answer with an entry that was not requested, or that occurs twice."""
     left = set(asked)
     for key in told:
         if key not in left:

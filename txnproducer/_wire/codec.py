@@ -1,11 +1,12 @@
-"""Messages to bytes and back, the client's direction, by kafka-python's schemas at a version.
+"""The encoding of requests and decoding of answers, by kafka-python's schemas at a version.
 
-Why it exists: the core speaks version-free messages; here each gets its layout. Produce, EndTxn
-and DescribeTransactions take the fast paths of `produce_codec` and `end_codec` where they can.
+Why it exists: the core speaks version-free messages, and this module gives each its layout.
+Produce, EndTxn and DescribeTransactions take the fast paths of `produce_codec` and `end_codec` if
+they can.
 Owns: one encoder and one decoder per API, as tables.
 Must not know: sockets, time, which version is right (`version_choice` decides).
-Rules: a decoder never guesses: bytes that do not fit raise `ResponseDecodeError`, and the
-connection they came on is given up. `schema_reader` judges the bytes, `answer_checks` the values.
+Rules: a decoder never guesses. Bytes that do not fit raise `ResponseDecodeError`, and their
+connection is given up. `schema_reader` checks the bytes, `answer_checks` the values.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ResponseDecodeError(DisconnectError):
 
 
 class Codec:
-    """Encode requests and decode answers of one client.
+    """The encoder and decoder of one client.
 
     Args:
         client_id: the name that the broker sees in its quotas and logs.
@@ -46,7 +47,7 @@ class Codec:
         self._end = EndEncoder(client_id)
 
     def encode(self, body: m.Request, version: int, correlation_id: int) -> list[Buffer]:
-        """Return a framed request as buffers to be sent one after the other."""
+        """Return a framed request, as buffers to send one after the other."""
         if isinstance(body, m.ProduceRequest) and version >= FIRST_FLEXIBLE_VERSION:
             return self._produce.encode(body, version, correlation_id)
         if isinstance(body, m.EndTxnRequest) and version >= FIRST_FLEXIBLE_END_TXN:
@@ -82,7 +83,7 @@ class Codec:
 
 
 def _decode_plain(body: m.Request, version: int, payload: memoryview) -> m.Response | None:
-    """Decode an answer by hand; None for what only the schemas know."""
+    """Decode an answer by a fast path, or return None if only the schemas can decode it."""
     if isinstance(body, m.ProduceRequest) and version >= FIRST_FLEXIBLE_VERSION:
         return decode_produce(body, version, payload)
     if isinstance(body, m.EndTxnRequest) and version >= FIRST_FLEXIBLE_END_TXN:
@@ -201,7 +202,7 @@ def _describe_transactions(body: m.DescribeTransactionsRequest, version: int) ->
 
 
 def _produce(body: m.ProduceRequest, version: int) -> Any:
-    """Build any version of Produce; for those that `produce_codec` knows it is the reference."""
+    """Build any version of Produce; for those that `produce_codec` knows, it is the reference."""
     topic_type = kp.ProduceRequest.TopicProduceData
     partition_type = topic_type.PartitionProduceData
     topics: dict[str, Any] = {}
@@ -246,7 +247,7 @@ def _metadata_response(answer: Any, request: m.Request) -> m.MetadataResponse:
     brokers = (m.BrokerNode(b.node_id, b.host, b.port, b.rack) for b in answer.brokers)
     return m.MetadataResponse(
         brokers=tuple(brokers),
-        # As the Java client, pass over topics that were not asked for.
+        # As the Java client, ignore topics that were not requested.
         topics=tuple(_topic_metadata(topic) for topic in answer.topics if topic.name in asked),
         cluster_id=answer.cluster_id,
         controller_id=answer.controller_id,

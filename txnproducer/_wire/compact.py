@@ -1,6 +1,6 @@
-"""The compact forms of flexible versions (KIP-482), for the codecs written by hand.
+"""The compact forms of flexible versions (KIP-482), for the codecs that do not use the schemas.
 
-Must not know: which message has which.
+Must not know: which message has which form.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from struct import Struct
 
 FRAME_HEAD = Struct(">ihhi")  # size, api key, version, correlation id
-# Of an answer: correlation id and the header's tags.
+# An answer's correlation id and the tags of its header.
 ANSWER_HEAD_BYTES = 5
 NO_TAGS = 0
 _INT16 = Struct(">h")
 
 
 def client_id_and_tags(client_id: str) -> bytes:
-    """Return what follows the correlation id in a request's header."""
+    """Return the client id and the tags, which follow the correlation id in a request's header."""
     name = client_id.encode()
     return _INT16.pack(len(name)) + name + b"\x00"
 
@@ -29,10 +29,10 @@ def compact_string(text: str) -> bytes:
 
 
 def read_compact_string(payload: memoryview, at: int) -> tuple[str, int]:
-    """Return a string that is not null, and the position behind it.
+    """Return a string that must not be null, and the position after it.
 
     Raises:
-        ValueError: it is null, or reaches beyond the payload.
+        ValueError: the string is null, or reaches beyond the payload.
     """
     length, at = read_uvarint(payload, at)
     end = at + length - 1
@@ -42,11 +42,11 @@ def read_compact_string(payload: memoryview, at: int) -> tuple[str, int]:
 
 
 def read_compact_count(payload: memoryview, at: int, most: int) -> tuple[int, int]:
-    """Return how many elements an array has that is not null, and the position after it.
+    """Return the number of elements of an array that must not be null, and the position after it.
 
     Raises:
-        ValueError: it is null, or has more than `most`.
-        IndexError: it reaches beyond the payload.
+        ValueError: the array is null, or has more than `most` elements.
+        IndexError: the count reaches beyond the payload.
     """
     count, at = read_uvarint(payload, at)
     if count == 0:
@@ -65,11 +65,11 @@ def put_uvarint(out: bytearray, value: int) -> None:
 
 
 def read_uvarint(payload: memoryview, at: int) -> tuple[int, int]:
-    """Return an unsigned variable-length integer and the position behind it.
+    """Return an unsigned variable-length integer and the position after it.
 
     Raises:
-        ValueError: it has more than five bytes.
-        IndexError: it reaches beyond the payload.
+        ValueError: the integer has more than five bytes.
+        IndexError: the integer reaches beyond the payload.
     """
     value = shift = 0
     while True:

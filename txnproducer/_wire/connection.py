@@ -1,14 +1,15 @@
-"""One established connection: requests out, answers in, nothing blocks.
+"""One established connection, which sends requests and receives answers without blocking.
 
 Why it exists: this is the hot path of the wire. Batches go from the core's buffers to the kernel
 without a copy, and an answer costs one `recv`.
-Owns: the socket after its handshake, the bytes under way, which request each answer belongs to,
+Owns: the socket after its handshake, the bytes under way, the requests that await their answers,
 deadlines, the broker's pauses (KIP-219), re-authentication (KIP-368).
-Must not know: other connections, selectors, reconnecting, what any answer means.
-Rules: answers come in the order of the requests, else the connection is given up. Whatever ends it
-is raised as a `KafkaError`; `close` then returns the requests that have no answer, so that each
-request ends exactly once. No request leaves while a re-authentication is due or under way: the
-broker would hang up.
+Must not know: other connections, selectors, reconnecting, the meaning of an answer.
+Rules: answers arrive in the order of the requests, otherwise the connection is given up. Every
+error that ends it is raised as a `KafkaError`; `close` then returns the requests without an
+answer, so that each request ends exactly once. No request leaves while a re-authentication is due
+or under
+way: the broker would close the connection.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ _HEAD = struct.Struct(">ii")  # size, correlation id
 _RECEIVE_BYTES = 65_536
 _MAX_ANSWER_BYTES = 1024 * 1024
 # Metadata of 100,000 partitions takes 3 to 5 MB. An answer to Produce may carry a text for each
-# record that is refused (a compacted topic, records without keys), so it can exceed its request.
+# refused record (a compacted topic, records without keys), so it can exceed its request.
 _MAX_LARGE_ANSWER_BYTES = 16 * _MAX_ANSWER_BYTES
 _LARGE_ANSWERS = (MetadataRequest, DescribeTransactionsRequest, ProduceRequest)
-_MOST_READS = 16  # of one connection in a turn
-_MAX_RECORD_BYTES = 16_384  # of TLS: smaller parts are joined, so that they share a record
+_MOST_READS = 16  # of one connection in a turn, so that the others get theirs
+_MAX_RECORD_BYTES = 16_384  # the size of a TLS record: smaller parts are joined to share one
 _MAX_REAUTHENTICATION_MS = 30_000
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -66,17 +67,17 @@ class _InFlight:
 
 
 class Connection:
-    """Run one connection that a connector made.
+    """One connection, made by a connector.
 
     Args:
-        connection_id: which one it is.
-        connected: the socket and what its handshake told.
+        connection_id: the broker and the channel.
+        connected: the socket and the results of its handshake.
         codec: the client's codec.
-        calls: of the loop; sockets with TLS have their own.
-        max_in_flight: how many requests may await their answers.
+        calls: the loop's calls; sockets with TLS have their own.
+        max_in_flight: the largest number of requests that await their answers.
         now_ms: the time.
-        rng: spreads the moments of re-authentication.
-        wake: wakes the loop from another thread; it then calls `continue_login`.
+        rng: spreads the times of re-authentication.
+        wake: wakes the loop from another thread; the loop then calls `continue_login`.
     """
 
     def __init__(
@@ -119,31 +120,31 @@ class Connection:
 
     @property
     def in_flight_count(self) -> int:
-        """Return how many requests await their answer."""
+        """The number of requests that await their answer."""
         return len(self._in_flight)
 
     @property
     def must_log_in_again(self) -> bool:
-        """Tell whether `tick` would begin a re-authentication once its time has come."""
+        """Whether `tick` will begin a re-authentication at its time."""
         return self._reauthentication_due_ms < NEVER_MS and self._reauthentication is None
 
     @property
     def is_logging_in(self) -> bool:
-        """Tell whether a re-authentication is under way, which `continue_login` goes on with."""
+        """Whether a re-authentication is under way, which `continue_login` goes on with."""
         return self._reauthentication is not None
 
     @property
     def login_step(self) -> Step | None:
-        """Return the last step of the re-authentication that is under way."""
+        """The last step of the re-authentication that is under way, or None."""
         return None if self._reauthentication is None else self._reauthentication.step
 
     @property
     def has_output(self) -> bool:
-        """Tell whether bytes wait for the socket to take them."""
+        """Whether bytes wait for the socket to take them."""
         return bool(self._out)
 
     def can_send(self, now_ms: int) -> bool:
-        """Tell whether a request may be put on the connection now."""
+        """Return whether a request may be put on the connection now."""
         return (
             len(self._in_flight) < self._max_in_flight
             and now_ms >= self.muted_until_ms
@@ -154,7 +155,8 @@ class Connection:
         """Put a request into the queue of bytes; `flush` writes them.
 
         Returns:
-            The answer to a Produce request with acks=0, to which the broker sends none.
+            The answer to a Produce request with acks=0, to which the broker sends none; otherwise
+            None.
         """
         correlation_id = next(self._correlation_ids)
         self._put(self._codec.encode(request.body, version, correlation_id))
@@ -192,7 +194,7 @@ class Connection:
         try:
             while out:
                 if isinstance(sock, ssl.SSLSocket):
-                    # The very same buffer again after "want write": OpenSSL insists on it.
+                    # OpenSSL requires the very same buffer again after "want write".
                     self._drop_sent(sock.send(out[0]))
                 else:
                     self._drop_sent(self._calls.send(sock, out))
@@ -214,14 +216,14 @@ class Connection:
     # --- receiving ------------------------------------------------------------------------------
 
     def receive(self, now_ms: int, events: list[ClientEvent]) -> None:
-        """Read what has come and append the answers in it.
+        """Read the received bytes and append their answers to `events`.
 
         Args:
             now_ms: the time.
-            events: where answers go, also those that came just before an error.
+            events: gets the answers, including those that arrived just before an error.
 
         Raises:
-            KafkaError: the connection has ended, or must.
+            KafkaError: the connection has ended, or must end.
         """
         reads = 0
         while (data := self._receive_some()) is not None:
@@ -229,14 +231,14 @@ class Connection:
                 raise DisconnectError("the broker closed the connection")
             self._received += data
             self.last_used_ms = now_ms
-            # Before the next read: a fast sender gets no further ahead than one frame.
+            # Before the next read, so that at most one incomplete frame is buffered.
             self._take_frames(now_ms, events)
             reads += 1
             if self._has_read_enough(len(data), reads):
                 return
 
     def _receive_some(self) -> bytes | None:
-        """Return what has come, nothing at the end of the stream; None if nothing has come yet."""
+        """Return received bytes, none at the end of the stream; None if nothing has arrived."""
         try:
             return self._receive(_RECEIVE_BYTES)
         except _WOULD_BLOCK:
@@ -245,9 +247,9 @@ class Connection:
             raise DisconnectError(f"the connection broke: {error}") from error
 
     def _has_read_enough(self, size: int, reads: int) -> bool:
-        """Tell whether the selector will say when there is more; other connections wait too."""
+        """Return whether to leave the rest to the selector: other connections wait as well."""
         if isinstance(self.sock, ssl.SSLSocket):
-            # TLS may hold decrypted bytes that no selector sees: of one record at most.
+            # TLS may hold decrypted bytes that no selector sees, of one record at most.
             return reads >= _MOST_READS and not self.sock.pending()
         return size < _RECEIVE_BYTES or reads >= _MOST_READS
 
@@ -255,6 +257,7 @@ class Connection:
         at, received = 0, self._received
         while len(received) - at >= _SIZE.size:
             (size,) = _SIZE.unpack_from(received, at)
+            # Size and number are checked before the frame is complete: a wrong frame may never be.
             self._check_size(size)
             if len(received) - at < _HEAD.size:
                 break
@@ -278,9 +281,9 @@ class Connection:
             raise DisconnectError(f"the broker sent a frame of {size} bytes: giving up")
 
     def _check_number(self, correlation_id: int) -> None:
-        """Refuse a frame by its head already: what nobody asked for is not waited for."""
+        """Refuse a frame that answers no request, before its body has arrived."""
         if self._reauthentication is not None:
-            return  # whose exchange checks it
+            return  # its exchange checks the number
         if not self._in_flight:
             raise DisconnectError("the broker sent an answer that nobody asked for")
         due = self._in_flight[0].correlation_id
@@ -310,7 +313,7 @@ class Connection:
     # --- time -----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int:
-        """Return when `tick` is worth calling next."""
+        """Return the time of the next useful call of `tick`."""
         deadline = self._reauthentication_deadline_ms
         if self._reauthentication is None and not self._in_flight:
             deadline = min(deadline, self._reauthentication_due_ms)
@@ -322,7 +325,7 @@ class Connection:
         """Begin a re-authentication that is due.
 
         Raises:
-            KafkaTimeoutError: a request, or the re-authentication, has not been answered in time.
+            KafkaTimeoutError: a request, or the re-authentication, was not answered in time.
         """
         if any(entry.deadline_ms <= now_ms for entry in self._in_flight):
             raise KafkaTimeoutError("a request was not answered within its time-out")
@@ -334,6 +337,7 @@ class Connection:
             and not self._in_flight
             and self._login is not None
         ):
+            # Only with nothing in flight: from here on every frame is an answer of the login.
             self._reauthentication_deadline_ms = now_ms + _MAX_REAUTHENTICATION_MS
             self._reauthentication = Reauthentication(
                 self._login, self._correlation_ids, self._wake
@@ -351,10 +355,10 @@ class Connection:
         return "the broker did not answer a re-authentication"
 
     def continue_login(self, now_ms: int) -> None:
-        """Go on with a re-authentication if a step of it has ended.
+        """Go on with a re-authentication if one of its steps has ended.
 
         Raises:
-            KafkaError: it failed, or the connection is broken.
+            KafkaError: the login failed, or the connection is broken.
         """
         if self._reauthentication is None:
             return
@@ -369,10 +373,10 @@ class Connection:
             self._reauthentication_due_ms = self._next_login_ms(outcome)
 
     def _next_login_ms(self, session_lifetime_ms: int) -> int:
-        """Return when to log in again: early, and not when all other connections do.
+        """Return the time of the next login: early, and not at the same time as other connections.
 
-        The broker counts from when it took the login's last message. Whoever counts from its
-        answer (as the Java client does) is late by as long as that took to be seen.
+        The broker counts from the moment it took the login's last message, so this counts from the
+        sending of that message. The Java client counts from the answer, which is later.
         """
         if session_lifetime_ms <= 0:
             return NEVER_MS

@@ -1,13 +1,13 @@
-"""Make one connection to one broker, on a thread that may block.
+"""One attempt to connect to a broker, on a thread that may block.
 
-Why it exists: name look-ups, TLS handshakes and logins block or need many turns. Here
-they run one after the other, within one deadline, and every error keeps its own type; the client's
-loop gets a socket that is ready for requests, or the reason why there is none.
+Why it exists: name look-ups, TLS handshakes and logins block or need many turns. Here they run one
+after the other, within one deadline, and every error keeps its own type. The client's loop gets a
+socket that is ready for requests, or the reason why there is none.
 Owns: the thread, the socket until it is handed over, the suspicion of a wrong protocol.
 Must not know: backoff, requests, events, how a suspicion is checked (`diagnosis`).
-Rules: bounded by the deadline at every step; an abandoned attempt closes its own socket;
-`clock_ms` is the caller's clock. A wrong password or an unknown authority is told at once: these
-are `AuthenticationError`s, all else may pass by itself and is tried again by the client.
+Rules: every step is bounded by the deadline; an abandoned attempt closes its own socket;
+`clock_ms` is the caller's clock. A wrong password or an unknown authority is reported at once, as
+an `AuthenticationError`. All other failures may be temporary, so the client tries again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LARGEST_CORRELATION_ID = 2**31 - 1
 
 
 class Suspicion(Enum):
-    """Why a broker may have closed a connection without a word."""
+    """A reason for which a broker may have closed a connection without an answer."""
 
     WANTS_TLS = auto()  # a client without TLS was cut during its first exchange
     WANTS_NO_TLS = auto()  # a client with TLS was cut during the TLS handshake
@@ -63,14 +63,14 @@ class Suspicion(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConnectSettings:
-    """What all connections of one client have in common.
+    """Settings that all connections of one client share.
 
     Attributes:
         client_id: the name that brokers see in their quotas and logs.
         security: the security settings under kafka-python's names.
         ssl_context: the context of TLS connections; None for plaintext.
-        sasl_mechanism: the mechanism to log in by; None for no login.
-        buffers: of the sockets.
+        sasl_mechanism: the mechanism of the login; None for no login.
+        buffers: the sizes of the sockets' buffers.
     """
 
     client_id: str
@@ -83,15 +83,16 @@ class ConnectSettings:
     def from_security(
         cls, client_id: str, security: Mapping[str, Any], buffers: BufferSizes
     ) -> ConnectSettings:
-        """Check the security settings and prepare what every connection needs.
+        """Check the security settings and prepare the parts that every connection needs.
 
         Raises:
-            InvalidConfigurationError: naming the setting that is missing or wrong.
+            InvalidConfigurationError: a setting is missing or wrong; the error names it.
         """
         mechanism = None
         if is_sasl(security):
             mechanism = str(security.get("sasl_mechanism") or "").upper()
-            if mechanism not in {"GSSAPI", "AWS_MSK_IAM"}:  # these two look outside when made
+            # GSSAPI and AWS_MSK_IAM are left out: to make them asks Kerberos or AWS.
+            if mechanism not in {"GSSAPI", "AWS_MSK_IAM"}:
                 make_mechanism(mechanism, security, "")
         return cls(
             client_id,
@@ -102,11 +103,11 @@ class ConnectSettings:
         )
 
     def hung(self, address: str, hung_ms: int) -> DisconnectError:
-        """Return why no login is tried: one before it has not returned."""
+        """Return the error of an attempt that is not made because an earlier login hangs."""
         side = f"our side of a {self.sasl_mechanism} login"
         if self.security.get(TOKEN_PROVIDER):
             side = "the token provider"
-        # Rounded, so that the same text comes often: a new one is logged.
+        # Rounded to a power of two, so that the text changes rarely: each new text is logged.
         seconds = 1 << max(1, hung_ms // 1000).bit_length() - 1
         return DisconnectError(
             f"no connection to {address}: {side} has not returned for {seconds} s or longer, and"
@@ -116,14 +117,14 @@ class ConnectSettings:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A socket after its handshake, and all that was learned in it.
+    """A socket after its handshake, with the handshake's results.
 
     Attributes:
-        sock: connected.
-        versions: what the broker offers.
-        correlation_ids: the connection's numbers, gone on from.
-        login: how it was logged in; None without SASL.
-        session_lifetime_ms: how long the login is good for; 0 if it does not end.
+        sock: the connected socket.
+        versions: the versions and features that the broker offers.
+        correlation_ids: the connection's next numbers.
+        login: the login, for re-authentication; None without SASL.
+        session_lifetime_ms: how long the login is valid; 0 if it does not end.
         login_ms: when the login's last message was sent, on the connector's clock.
     """
 
@@ -140,15 +141,15 @@ class Connector:
 
     Args:
         node: the broker's address.
-        settings: what all connections have in common.
+        settings: the settings that all connections share.
         clock_ms: the caller's clock.
         deadline_ms: when to give up, on that clock.
         on_done: called on the connector's thread once there is an outcome to `collect`.
 
     Attributes:
-        suspicion: what a failed attempt may be due to, if the broker closed the connection.
+        suspicion: a possible reason of the failure, if the broker closed the connection.
         step: the last step of an exchange.
-        doing: what is under way, for the text of an attempt that takes too long.
+        doing: the current phase, for the text of an attempt that takes too long.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class Connector:
         self._last_said_ms = 0
 
     def start(self, run: Callable[[Job], None]) -> None:
-        """Begin.
+        """Begin to connect.
 
         Args:
             run: runs the attempt on a thread that may block.
@@ -186,23 +187,27 @@ class Connector:
         run(self._run)
 
     def collect(self) -> Connected | KafkaError | None:
-        """Return the outcome, None as long as there is none; its socket is the caller's."""
+        """Return the outcome, None while there is none. The caller owns the outcome's socket."""
         return self._outcome
 
     def abandon(self) -> None:
-        """Give the attempt up: nobody will collect its outcome."""
+        """Give the attempt up: its outcome will not be collected."""
         with self._lock:
             self._is_abandoned = True
             if isinstance(self._outcome, Connected):
                 self._outcome.sock.close()
+            # Shut down, not closed: the thread may be in a call on the socket, and a closed
+            # descriptor could be reused under it.
             elif self._sock is not None:
                 with suppress(OSError):  # not connected yet, or no longer
                     self._sock.shutdown(socket.SHUT_RDWR)
                 if self.step is not None and not self.step.is_over:
-                    self._sock.close()  # a token provider may hang; the thread uses no socket
+                    # The thread is in a token provider, which may hang, and does not use the
+                    # socket.
+                    self._sock.close()
 
     def timed_out(self) -> KafkaTimeoutError:
-        """Return why the attempt is given up at its deadline, the same for each that tells it."""
+        """Return the error of the attempt at its deadline, with a stable text."""
         return KafkaTimeoutError(
             f"no connection to {self._address} within socket_connection_setup_timeout_ms:"
             f" {self.doing} is under way"
@@ -218,9 +223,10 @@ class Connector:
             outcome = with_address(self._address, error)
         except OSError as error:
             outcome = DisconnectError(f"cannot talk to {self._address}: {error}")
-        except Exception as error:  # noqa: BLE001  (a thread's last words must reach the caller)
+        except Exception as error:  # noqa: BLE001  (the thread must report every error)
             outcome = DisconnectError(f"cannot connect to {self._address}: {error!r}")
             outcome.__cause__ = error
+        # Under the lock: `abandon` either sees the outcome, or this sees that it was abandoned.
         with self._lock:
             self._outcome = outcome
             if self._sock is not None and (
@@ -255,7 +261,7 @@ class Connector:
         )
 
     def _open(self) -> None:
-        """Connect and speak TLS where it is asked for."""
+        """Connect by TCP, and do the TLS handshake if it is configured."""
         self._open_tcp()
         context = self._settings.ssl_context
         if context is None:
@@ -291,10 +297,10 @@ class Connector:
     # --- talking --------------------------------------------------------------------------------
 
     def _drive_first(self, exchange: Exchange[T]) -> T:
-        """Drive the first exchange: here a listener of another kind shows itself."""
+        """Drive the first exchange, in which a listener with another protocol shows itself."""
         try:
             return self._drive(exchange)
-        except ssl.SSLError as error:  # TLS 1.3 tells of a missing client certificate only now
+        except ssl.SSLError as error:  # TLS 1.3 reports a missing client certificate only now
             raise tls_error(error, self._address, self._node.host) from error
         except DisconnectError as error:
             if self._settings.ssl_context is None:
@@ -314,7 +320,7 @@ class Connector:
                 self._last_said_ms = self._clock_ms()
                 with suppress(ConnectionError, ssl.SSLEOFError):
                     sock.sendall(request)
-                # If that failed: what the broker said before it hung up tells more.
+                # If that failed, go on to read: the broker may have said why before it closed.
                 request = self._step(exchange, self._read_frame())
         except StopIteration as end:
             result: T = end.value
@@ -357,7 +363,7 @@ class Connector:
             data += chunk
         return bytes(data)
 
-    # --- small things --------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------
 
     @property
     def _connected_sock(self) -> AnySocket:
@@ -366,7 +372,7 @@ class Connector:
         return self._sock
 
     def _keep(self, sock: AnySocket) -> None:
-        """Make a socket the one that `abandon` can reach; closes the one before it."""
+        """Make a socket the one that `abandon` can reach, and close the one before it."""
         with self._lock:
             before, self._sock = self._sock, sock
             if before is not None:
@@ -386,12 +392,12 @@ class Connector:
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Tell whether the broker, TLS or a setting refused: repeating would not heal it."""
+    """Return whether the broker, TLS or a setting refused, so that a retry cannot help."""
     return isinstance(error, InvalidConfigurationError)
 
 
 def new_correlation_ids() -> Iterator[int]:
-    """Yield a connection's numbers: 0 to the largest int32, then again."""
+    """Yield a connection's numbers: 0 to the largest int32, then again from 0."""
     number = 0
     while True:
         yield number

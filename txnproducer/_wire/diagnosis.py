@@ -1,12 +1,12 @@
-"""Find out why a broker closed a connection without a word, beside the next attempts to connect.
+"""Find out why a broker closed a connection without an answer, in parallel to the retries.
 
-Why it exists: a listener with another protocol says nothing to a stranger, it hangs up; so does a
-proxy or a broker that is stopped. A second connection tells them apart. The client does not wait
-for it: a peer that accepts it and stays silent would hold up a healthy cluster.
-Owns: the questions, when one is asked, the verdicts. Must not know: attempts, backoff, events.
-Rules: one question takes a second at most; an address is asked each one once a minute at most, for
-all of its connections, and no more once it has spoken the protocol in question; only what is
-certain becomes a verdict; nothing secret is sent.
+Why it exists: a listener with another protocol sends no error, it closes the connection. So does a
+proxy, or a broker that is stopped. A second connection tells them apart. The client does not wait
+for it: a peer that accepts it and stays silent would delay the use of a healthy cluster.
+Owns: the questions, their timing, the verdicts. Must not know: attempts, backoff, events.
+Rules: one question takes a second at most. An address is asked each question once a minute at
+most, for all of its connections, and not at all after it has spoken the protocol in question. Only
+a certain answer becomes a verdict. Nothing secret is sent.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Diagnosis(Connector):
     """One question to one address; its outcome is a refusal, or an error that proves nothing.
 
     Args:
-        suspicion: what is asked.
+        suspicion: the reason to check.
         node: the broker's address.
-        settings: what all connections have in common.
+        settings: the settings that all connections share.
         clock_ms: the caller's clock.
         on_done: called on the diagnosis's thread once there is an outcome to `collect`.
     """
@@ -76,7 +76,7 @@ class Diagnosis(Connector):
         self._open_tcp()
         try:
             self._drive(exchange_api_versions(self._settings.client_id, new_correlation_ids()))
-        except KafkaError as error:  # even a TLS alert: it proves nothing against TLS
+        except KafkaError as error:  # even a TLS alert: it proves nothing about TLS here
             raise DisconnectError(f"{self._address} does not answer without TLS") from error
         raise not_tls(self._address)
 
@@ -88,7 +88,7 @@ class Diagnosis(Connector):
         try:
             self._speak_tls(context)
         except ssl.SSLError as error:
-            # An alert is TLS as well; only bytes of another protocol are not.
+            # An alert is TLS as well. Only bytes of another protocol are not.
             if "ALERT" not in (error.reason or ""):
                 raise
         raise needs_tls(self._address)
@@ -114,7 +114,7 @@ class Diagnoses:
     """All diagnoses of one client.
 
     Args:
-        settings: what all connections have in common.
+        settings: the settings that all connections share.
         clock_ms: the client's clock.
         on_done: wakes the loop, which then calls `verdicts`.
     """
@@ -133,17 +133,17 @@ class Diagnoses:
 
     @property
     def are_awaited(self) -> bool:
-        """Whether a connection was cut of which `verdicts` has not told the reason."""
+        """Whether a closed connection still waits for its verdict."""
         return any(asked.waiting for asked in self._asked.values())
 
     def rule_out(self, node: BrokerNode, *suspicions: Suspicion) -> None:
-        """Note that an address has spoken the protocol; a verdict that comes later is void."""
+        """Note that an address has spoken the protocol, which voids later verdicts."""
         self._ruled_out.update(((node.host, node.port), each) for each in suspicions)
 
     def suspect(
         self, connection: ConnectionId, node: BrokerNode, suspicion: Suspicion, now_ms: int
     ) -> None:
-        """Note that an address closed a connection, and ask it why unless that is known."""
+        """Note that an address closed a connection, and ask it why unless the answer is known."""
         key = (node.host, node.port), suspicion
         if key in self._ruled_out:
             return
@@ -159,7 +159,7 @@ class Diagnoses:
         asked.waiting.add(connection)
 
     def verdicts(self) -> Iterator[tuple[ConnectionId, BrokerNode, KafkaError]]:
-        """Yield the refusals that are certain, once for each connection that was cut."""
+        """Yield the refusals that are certain, once for each closed connection."""
         for key, asked in self._asked.items():
             outcome = asked.diagnosis.collect()
             if outcome is None:
@@ -171,6 +171,6 @@ class Diagnoses:
                     yield connection, asked.node, outcome
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Give up all questions that are under way."""
         for asked in self._asked.values():
             asked.diagnosis.abandon()

@@ -1,11 +1,12 @@
-"""The opening words of a connection: which versions and features, and who we are.
+"""The first exchanges of a connection: versions, features and the SASL login.
 
 Why it exists: ApiVersions carries the finalized features that decide between transactions v1 and
-v2 (KIP-584, KIP-890), which kafka-python drops; and a login must be repeated on a living
-connection before its session ends (KIP-368).
-Owns: the exchanges, as generators that yield a framed request and are sent the answer's payload.
-Must not know: sockets. The connector drives a generator blocking, the connection without.
-Rules: an error that names what to change, at once; nothing secret in any message.
+v2 (KIP-584, KIP-890), and kafka-python drops them. A login must be repeated on a living connection
+before its session ends (KIP-368).
+Owns: the exchanges, as generators that yield a framed request and receive the answer's payload.
+Must not know: sockets. The connector drives a generator with a blocking socket, the connection
+without blocking.
+Rules: each error is raised at once and names the setting to change; no text contains a secret.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ SOFTWARE_VERSION = re.sub(r"[^a-zA-Z0-9.-]", "-", __version__)
 _NEWEST_API_VERSIONS = 4
 _NEWEST_SASL_AUTHENTICATE = 2
 _SASL_AUTHENTICATE_KEY = 36
-_SASL_HANDSHAKE_VERSION = 1  # 0 would mean logins without Kafka's framing, before 1.0
+_SASL_HANDSHAKE_VERSION = 1  # 0 means logins without Kafka's framing, as before Kafka 1.0
 _SCRAM_PREFIX = "SCRAM-"
-# Java has the same lower bound, and no upper one. A million take about a second.
+# The Java client has the same lower bound and no upper one. A million take about a second.
 _ITERATIONS = range(4_096, 1_000_001)
 _MOST_DIGITS = 20
-# SCRAM takes two, Kerberos three or four. A mechanism leaves their number to the broker.
+# SCRAM takes two, Kerberos three or four. A mechanism lets the broker decide the number.
 _MOST_ROUNDS = 10
-# A missing package is a RuntimeError.
+# The errors of a mechanism's constructor. A missing package is a RuntimeError.
 _WRONG_SETTING = (KeyError, TypeError, ValueError, RuntimeError, kp.KafkaConfigurationError)
 TOKEN_PROVIDER = "sasl_oauth_token_provider"  # noqa: S105  (a setting's name)
 
 
 class BrokerVersions(NamedTuple):
-    """What a broker said of itself in its answer to ApiVersions."""
+    """A broker's versions and features, from its answer to ApiVersions."""
 
     api_versions: NodeApiVersions
     features: FinalizedFeatures
@@ -69,7 +70,7 @@ class BrokerVersions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SaslLogin:
-    """All that a login needs, and needs again for every re-authentication.
+    """The parts of a login, which every re-authentication needs again.
 
     Attributes:
         client_id: the name in the requests' headers.
@@ -88,11 +89,11 @@ class SaslLogin:
 
 @dataclass(slots=True)
 class Step:
-    """One step of an exchange on a thread; it may call a token provider, which may hang.
+    """One step of an exchange on a thread. It may call a token provider, which may hang.
 
     Attributes:
-        began_ms: when it began, on the client's clock.
-        is_over: whether it has returned.
+        began_ms: when the step began, on the client's clock.
+        is_over: whether the step has returned.
     """
 
     began_ms: int
@@ -102,14 +103,14 @@ class Step:
 def exchange_api_versions(
     client_id: str, correlation_ids: Iterator[int]
 ) -> Exchange[BrokerVersions]:
-    """Ask a broker for its API versions and finalized features, in the newest version it knows.
+    """Ask a broker for its API versions and finalized features, in its newest version.
 
     Args:
         client_id: the name in the requests' headers.
         correlation_ids: the connection's numbers.
 
     Raises:
-        UnsupportedVersionError: the broker answers no version that this client speaks.
+        UnsupportedVersionError: the broker offers no version that this client speaks.
         DisconnectError: the answer is not Kafka's.
     """
     version = _NEWEST_API_VERSIONS
@@ -119,6 +120,7 @@ def exchange_api_versions(
             client_software_name=SOFTWARE_NAME,
             client_software_version=SOFTWARE_VERSION,
         )
+        # The newest version first: an older one would not return the finalized features.
         answer = yield from _exchange(
             request, kp.ApiVersionsResponse, version, client_id, correlation_ids
         )
@@ -130,7 +132,7 @@ def exchange_api_versions(
 
 
 def _older_version(answer: Any, tried: int) -> int:
-    """Return the version to fall back to: the broker names its newest (KIP-511), or 0."""
+    """Return the version to fall back to: the newest of the broker (KIP-511), or 0."""
     for offered in answer.api_keys:
         if offered.api_key == ApiKey.API_VERSIONS:
             return max(0, min(tried - 1, int(offered.max_version)))
@@ -156,7 +158,7 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
     """Log in by SASL, at the start of a connection or again on a living one.
 
     Args:
-        login: who, how, and at which version.
+        login: the mechanism, its settings, and the version to use.
         correlation_ids: the connection's numbers.
 
     Returns:
@@ -164,10 +166,10 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
 
     Raises:
         UnsupportedSaslMechanismError: the listener does not offer the mechanism.
-        SaslAuthenticationError: the broker refused, or could not prove itself.
-        IllegalSaslStateError: the listener wants no SASL.
-        DisconnectError: the answer is not Kafka's, the broker asks to try again, or our side (a
-            token provider, Kerberos) has failed, perhaps for a moment.
+        SaslAuthenticationError: the broker refused, or could not prove its identity.
+        IllegalSaslStateError: the listener expects no SASL.
+        DisconnectError: the answer is not Kafka's, the broker asks to try again, or the client's
+            side (a token provider, Kerberos) has failed, perhaps for a moment.
     """
     request = kp.SaslHandshakeRequest(version=_SASL_HANDSHAKE_VERSION, mechanism=login.mechanism)
     answer = yield from _exchange(
@@ -180,6 +182,8 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
     if answer.error_code != ErrorCode.NONE:
         raise _handshake_refused(answer, login.mechanism)
 
+    # Only now: to make the mechanism may call Kerberos, which is pointless if the listener
+    # refuses.
     make = partial(make_mechanism, login.mechanism, login.settings, login.host)
     mechanism = _ask_our_side(login.mechanism, make)
     lifetime_ms = rounds = 0
@@ -202,6 +206,7 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
             raise _authenticate_refused(answer, login.mechanism)
         received = answer.auth_bytes
         if login.mechanism.startswith(_SCRAM_PREFIX):
+            # Before `receive`, which would compute as many hashes as the broker asks for.
             _check_iterations(login.mechanism, received)
         _in_mechanism(login.mechanism, partial(mechanism.receive, received))
         lifetime_ms = answer.session_lifetime_ms or 0
@@ -211,16 +216,16 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
 
 
 def exchange_sasl_question(client_id: str, correlation_ids: Iterator[int]) -> Exchange[None]:
-    """Ask a listener whether it wants a SASL login; for a client that has none configured.
+    """Ask a listener whether it requires a SASL login, for a client that has none configured.
 
-    Such a listener answers ApiVersions and hangs up on the first real request, without a word.
+    Such a listener answers ApiVersions, and closes the connection at the first other request.
 
     Args:
         client_id: the name in the requests' headers.
         correlation_ids: the connection's numbers.
 
     Raises:
-        IllegalSaslStateError: it does; the message names what it offers.
+        IllegalSaslStateError: the listener requires a login; the text names the mechanisms.
     """
     answer = yield from _exchange(
         kp.SaslHandshakeRequest(version=_SASL_HANDSHAKE_VERSION, mechanism="?"),
@@ -247,7 +252,7 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
 
     Raises:
         InvalidConfigurationError: a setting that the mechanism needs is missing or wrong.
-        Exception: Kerberos, which is asked when GSSAPI is made, has failed.
+        Exception: Kerberos failed, which is called when GSSAPI is made.
     """
     known = ", ".join(sorted(kp.SASL_MECHANISMS))
     if name not in kp.SASL_MECHANISMS:
@@ -255,7 +260,8 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
     given = {key: value for key, value in settings.items() if value is not None}
     given |= {"host": host, "sasl_mechanism": name}
     if name.startswith(_SCRAM_PREFIX) and "sasl_plain_username" in given:
-        # RFC 5802: these two separate the fields of a SCRAM message; kafka-python sends them bare.
+        # RFC 5802: these two separate the fields of a SCRAM message; kafka-python does not escape
+        # them.
         user = str(given["sasl_plain_username"])
         given["sasl_plain_username"] = user.replace("=", "=3D").replace(",", "=2C")
     provider = given.get(TOKEN_PROVIDER)
@@ -263,7 +269,7 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
         given[TOKEN_PROVIDER] = _CheckedTokens(provider)
     try:
         return kp.get_sasl_mechanism(name)(**given)
-    except Exception as error:  # a mechanism raises what it likes
+    except Exception as error:  # a mechanism may raise any error
         if name == "GSSAPI" and not isinstance(error, _WRONG_SETTING):
             raise
         missing = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
@@ -271,7 +277,7 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
 
 
 def _check_iterations(mechanism: str, message: bytes) -> None:
-    """Refuse a count in a SCRAM server's message that is too small, as Java does, or too large."""
+    """Refuse an iteration count of a SCRAM server that is too small (as in Java), or too large."""
     for count in re.findall(rb"(?:^|,)i=([^,]*)", message):
         if not (count.isdigit() and len(count) <= _MOST_DIGITS and int(count) in _ITERATIONS):
             raise SaslAuthenticationError(
@@ -284,10 +290,10 @@ def _check_iterations(mechanism: str, message: bytes) -> None:
 
 
 class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
-    """A user's token provider; a value that is no token is not sent.
+    """The user's token provider, with a check of each token before it is sent.
 
     Args:
-        given: the user's.
+        given: the user's provider.
     """
 
     def __init__(self, given: kp.AbstractTokenProvider) -> None:
@@ -298,8 +304,8 @@ class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
         """Return the user's token.
 
         Raises:
-            ValueError: there is none, perhaps for a moment.
-            InvalidConfigurationError: it is no string.
+            ValueError: there is no token, perhaps for a moment.
+            InvalidConfigurationError: the token is no string.
         """
         token = self._given.token()
         if token is None or token == "":
@@ -312,7 +318,7 @@ class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
         return token
 
     def extensions(self) -> dict[str, str]:
-        """Return the user's extensions; none is the same as None."""
+        """Return the user's extensions, or an empty dict for None."""
         extensions: dict[str, str] = self._given.extensions() or {}
         return extensions
 
@@ -320,12 +326,12 @@ class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
 def _ask_our_side(name: str, step: Callable[[], T]) -> T:
     """Run a step that may call a token provider, or Kerberos.
 
-    A setting is to be mended by the user. Anything else may pass by itself: an identity provider
-    that cannot be reached, a ticket that is about to be renewed.
+    A wrong setting is an error that the user has to fix. Any other error may be temporary: an
+    identity provider that cannot be reached, a ticket that is about to be renewed.
     """
     try:
         return step()
-    except KafkaError:  # a provider says by one of ours what to do
+    except KafkaError:  # a provider may raise one of our errors to choose the reaction
         raise
     except kp.KafkaConfigurationError as error:
         raise SaslAuthenticationError(f"the {name} login failed on our side: {error}") from error
@@ -334,7 +340,7 @@ def _ask_our_side(name: str, step: Callable[[], T]) -> T:
 
 
 def _in_mechanism(name: str, step: Callable[[], T]) -> T:
-    """Run one step of kafka-python's mechanism; whatever it raises is a failed login."""
+    """Run one step of kafka-python's mechanism; every error is a failed login."""
     try:
         return step()
     except Exception as error:

@@ -1,11 +1,11 @@
 """The system calls of the loop's thread: wait, send, receive.
 
-Why it exists: a thread that lets go of the interpreter for a call has to ask for it again, and
-waits up to `sys.getswitchinterval()` (5 ms) while another one computes. In Python that cannot be
-helped; the compiled twin (`_io_calls`, where there is epoll) keeps the interpreter for the calls
-that do not wait, and says so when it is awake (`_sync.core_lock`).
+Why it exists: a thread that releases the interpreter for a call has to request it again, and waits
+up to `sys.getswitchinterval()` (5 ms) while another thread computes. Python code cannot avoid
+that. The compiled twin (`_io_calls`, where epoll exists) keeps the interpreter for the calls that
+do not wait, and announces that the loop's thread is awake (`_sync.core_lock`).
 
-Owns: these calls. Must not know: whose sockets these are, what the bytes mean.
+Owns: these calls. Must not know: the owners of the sockets, the meaning of the bytes.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ _MAX_BUFFERS_PER_CALL = 64  # far below IOV_MAX
 
 
 class Calls(Protocol):
-    """What the loop does with plain sockets and its selector."""
+    """The calls of the loop on plain sockets and its selector."""
 
     def wait(
         self, selector: selectors.BaseSelector, timeout_ms: int
     ) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready, after `timeout_ms` at the latest; as `BaseSelector.select`."""
+        """Return the ready sockets, after `timeout_ms` at the latest, as `BaseSelector.select`."""
         ...
 
     def send(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
-        """Send the first parts without waiting; return how many bytes were taken.
+        """Send the first parts without waiting; return the number of bytes taken.
 
         Raises:
-            OSError: `BlockingIOError` if none were.
+            OSError: a `BlockingIOError` if no byte was taken.
         """
         ...
 
     def receive(self, sock: socket.socket, size: int) -> bytes:
-        """Return up to `size` bytes that have come, none at the end of the stream.
+        """Return up to `size` received bytes, none at the end of the stream.
 
         Raises:
-            OSError: `BlockingIOError` if nothing has come.
+            OSError: a `BlockingIOError` if nothing has arrived.
         """
         ...
 
 
 class IoCalls:
-    """The calls as Python has them."""
+    """The calls in pure Python."""
 
     def wait(
         self, selector: selectors.BaseSelector, timeout_ms: int
     ) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready, after `timeout_ms` at the latest."""
+        """Return the sockets that are ready, after `timeout_ms` at the latest."""
         return selector.select(timeout_ms / 1000)
 
     def send(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
-        """Send the first parts without waiting; return how many bytes were taken."""
+        """Send the first parts without waiting; return the number of bytes taken."""
         return sock.sendmsg(islice(parts, _MAX_BUFFERS_PER_CALL))
 
     def receive(self, sock: socket.socket, size: int) -> bytes:
-        """Return up to `size` bytes that have come, none at the end of the stream."""
+        """Return up to `size` received bytes, none at the end of the stream."""
         return sock.recv(size)
 
 

@@ -1,10 +1,10 @@
-"""Every name that this package takes from kafka-python, in one place.
+"""All names that this package imports from kafka-python.
 
 Why it exists: the schemas and the SASL mechanisms are kafka-python's internals, which any of its
-releases may move. With one importer a move breaks one module, and the contract test says which
-name it was.
+releases may move. With one importer a move breaks one module, and the contract test reports the
+name.
 Owns: the imports. Must not know: anything else.
-Rules: nobody else in `_wire` imports `kafka`; each name here has a test of the part that is used.
+Rules: no other module in `_wire` imports `kafka`; each name here has a test of the part in use.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import warnings
 
 with warnings.catch_warnings():
-    # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12 call deprecated; a
-    # user's tests may turn warnings into errors, and importing us must not fail there.
+    # kafka-python 3.0 reads its schemas by a function that is deprecated in Python 3.11 and 3.12.
+    # A user's tests may turn warnings into errors, and the import of this package must not fail
+    # there.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.errors import KafkaConfigurationError
     from kafka.net.sasl import SASL_MECHANISMS, get_sasl_mechanism

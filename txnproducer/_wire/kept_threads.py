@@ -1,13 +1,13 @@
 """Threads that are kept for the next attempt to connect.
 
 Why it exists: an attempt blocks, so it needs a thread, and from Python 3.12 on the interpreter
-starts none once it is about to exit. Then the producer may still have a transaction to abort whose
+starts none when it is about to exit. The producer may then still have to abort a transaction whose
 coordinator it has no connection to.
 Owns: the threads, the attempts that wait for one. Must not know: what an attempt does.
-Rules: an attempt gets a thread at once as long as threads can be started, and else waits for one
-that is kept. At the exit the client gives up each attempt after a second, which ends its wait for
-a broker, but not a name look-up or a token provider that hangs. If both kept threads hang there,
-the open transaction is not aborted before its time-out. `close` ends all threads that are idle.
+Rules: while threads can be started, an attempt gets one at once. After that it waits for a kept
+thread. At the exit the client gives up each attempt after a second, which ends its wait for a
+broker, but not a name look-up or a token provider that hangs. If both kept threads hang there, the
+open transaction ends only by its time-out. `close` ends all idle threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def start_thread(job: Job) -> None:
 
 
 class KeptThreads:
-    """Run jobs that block, each on a thread."""
+    """The threads that run jobs which block."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -44,14 +44,14 @@ class KeptThreads:
         self._is_closed = False
 
     def run(self, job: Job) -> None:
-        """Run a job on an idle thread, or on a new one; where there is neither, on the next idle.
+        """Run a job on an idle or new thread, or if none can start, on the next one that is idle.
 
         Raises:
             RuntimeError: no thread was ever started, and none can be started now.
         """
         with self._changed:
             self._jobs.append(job)
-            # A thread that was notified counts as idle until it has taken its job.
+            # A notified thread counts as idle until it has taken its job.
             if len(self._jobs) <= len(self._idle):
                 self._changed.notify()
                 return
@@ -65,7 +65,7 @@ class KeptThreads:
                 self._count += 1
 
     def close(self) -> None:
-        """Drop the jobs that have no thread yet, and end every thread that is idle."""
+        """Drop the jobs without a thread, and end every idle thread."""
         with self._changed:
             self._is_closed = True
             self._jobs.clear()
@@ -79,7 +79,7 @@ class KeptThreads:
             job()
 
     def _take(self) -> Job | None:
-        """Return the next job; None when the thread has to end."""
+        """Return the next job, or None if the thread has to end."""
         this = threading.current_thread()
         with self._changed:
             while not self._jobs:

@@ -1,7 +1,7 @@
-"""What the client keeps of each connection between its lives: attempts, failures, when to retry.
+"""The state of each connection that outlives it: attempts, failures, the time of the next try.
 
-Why it exists: the loop in `network_client` moves bytes; this answers its questions of "when" and
-"which" from plain values.
+Why it exists: the loop in `network_client` moves bytes. This module answers its questions of when
+to try which connection, from plain values.
 Owns: `Link`, `Known`. Must not know: selectors, events, threads.
 """
 
@@ -16,21 +16,22 @@ from .connection import NEVER_MS, Connection
 from .connector import Connector
 from .handshake import Step
 
-UNTIL_NEWS_MS = 2**31 - 1  # "no time is worth waiting for: an event will come"
+UNTIL_NEWS_MS = 2**31 - 1  # no time is worth waiting for: an event will come
+# How long a login's step may hang before another login is tried.
 _HUNG_MS = 30_000
-_GRACE_MS = 50  # for a connector to tell itself why it is late
+_GRACE_MS = 50  # for a connector to report by itself why it is late
 
 
 @dataclass(slots=True)
 class Known:
-    """The news of connections that any thread may read, and the settings that any may change.
+    """News of connections that any thread may read, and settings that any thread may change.
 
-    Not an attribute of the client itself, which is compiled: without a GIL a read of that could
-    meet an object that the loop's thread has just let go of.
+    These are not attributes of the client, which is compiled: without a GIL, another thread could
+    read an object that the loop's thread has just released.
 
     Attributes:
         features: the finalized features of the highest epoch.
-        longest_attempt_ms: what an attempt to connect may take at most.
+        longest_attempt_ms: the longest time of an attempt to connect.
     """
 
     features: FinalizedFeatures
@@ -39,15 +40,15 @@ class Known:
 
 @dataclass(slots=True)
 class Link:
-    """What is known of one connection, whether it exists or not.
+    """The state of one connection, whether it exists or not.
 
     Attributes:
         connection: the established connection, if there is one.
         connector: the attempt to make one, if it is under way.
-        failures: attempts and connections in a row that ended without a single answer.
-        late_attempts: attempts in a row that ran out of time; each gets more than the one before.
-        retry_at_ms: not to be tried again before.
-        last_attempt_ms: when it was last tried; -1 if never.
+        failures: attempts and connections in a row that ended without an answer.
+        late_attempts: attempts in a row that ran out of time; each gets more time than the last.
+        retry_at_ms: the earliest time of the next attempt.
+        last_attempt_ms: the time of the last attempt; -1 if there was none.
         hung: steps of logins that were given up before they had returned.
     """
 
@@ -60,11 +61,11 @@ class Link:
     hung: list[Step] = field(default_factory=list)
 
     def rank(self, now_ms: int, is_bootstrap: bool) -> tuple[int, int, int] | None:
-        """Return how good the node is for any request (less is better); None while it backs off.
+        """Return the rank of the node for any request (less is better); None while it backs off.
 
-        Ready ones first, by load; then those being connected; then those that could be: known
-        brokers before bootstrap addresses (perhaps a load balancer's), the one tried longest ago
-        first; at last those that take no request just now.
+        Ready nodes come first, by load; then nodes being connected; then nodes to connect, known
+        brokers before bootstrap addresses (which may be a load balancer's), the longest untried
+        first; last the nodes that take no request at the moment.
         """
         if self.connection is not None:
             rank = 0 if self.connection.can_send(now_ms) else 3
@@ -76,7 +77,7 @@ class Link:
         return 2, int(is_bootstrap), self.last_attempt_ms
 
     def ready_delay_ms(self, now_ms: int) -> int:
-        """Return after how long it is worth asking again whether a request can be sent."""
+        """Return the milliseconds until it is worth asking again whether a request can be sent."""
         if self.connection is None:
             return UNTIL_NEWS_MS if self.connector else max(0, self.retry_at_ms - now_ms)
         if self.connection.can_send(now_ms):
@@ -84,20 +85,20 @@ class Link:
         return max(0, self.connection.muted_until_ms - now_ms) or UNTIL_NEWS_MS
 
     def back_off(self, backoff: ExponentialBackoff, now_ms: int) -> None:
-        """Count a failure and put the next attempt off."""
+        """Count a failure and delay the next attempt."""
         self.retry_at_ms = now_ms + backoff.draw_ms(self.failures)
         self.failures += 1
 
     def give_up_step(self, step: Step | None) -> None:
-        """Remember the last step of a login, whose thread may wait for it for ever."""
+        """Remember the last step of a login that was given up: its thread may hang in it."""
         if step is not None:
             self.hung.append(step)
 
     def hung_for_ms(self, now_ms: int) -> int:
-        """Return for how long a step has not returned; 0 if another login may be tried.
+        """Return for how long a step has not returned, or 0 if another login may be tried.
 
-        After half a minute one may: perhaps the first waits for a connection that was lost. After
-        that it takes twice as long each time, so that the threads that hang stay few.
+        Another login may be tried after half a minute: the first may wait for a lost connection.
+        Each further one takes twice as long, so that few threads hang.
         """
         self.hung = [step for step in self.hung if not step.is_over]
         if not self.hung:
@@ -106,7 +107,7 @@ class Link:
         return hung_ms if hung_ms < _HUNG_MS << len(self.hung) - 1 else 0
 
     def due_ms(self, max_idle_ms: int) -> int:
-        """Return when something has to be done if nothing comes before."""
+        """Return the time of the next thing to do for this connection."""
         if self.connection is not None:
             return min(self.connection.next_deadline_ms(), self.idle_at_ms(max_idle_ms))
         return NEVER_MS if self.connector is None else hopeless_at_ms(self.connector)
@@ -122,5 +123,5 @@ class Link:
 
 
 def hopeless_at_ms(connector: Connector) -> int:
-    """Return when to stop waiting even for the connector's own report (a look-up may hang)."""
+    """Return the time to stop waiting even for the connector's own report (a look-up may hang)."""
     return connector.deadline_ms + _GRACE_MS

@@ -1,13 +1,14 @@
 """The client that carries the core's requests to real brokers: one loop over all connections.
 
-Why it exists: the core asks `is_ready`, hands over requests and never waits; this is who waits.
+Why it exists: the core asks `is_ready`, hands over requests and never waits. The client waits.
 Owns: the selector, every connection and every attempt to make one, backoff, the nodes' addresses,
-what each node offered.
+the versions that each node offers.
 Must not know: transactions, leaders, which answers are good.
-Rules: one thread owns it (the I/O thread); others may call `wakeup`, `hurry`, `in_flight_count`
-and `finalized_features`. `now_ms` and `clock_ms` are the same clock. Each request gets exactly one
-`ClientResponse`: an answer, a time-out (which closes its connection, as in the Java client), or
-DISCONNECTED, also at `close`. Connecting never blocks the loop: see `connector`.
+Rules: one thread owns it (the I/O thread). Other threads may call `wakeup`, `hurry`,
+`in_flight_count` and `finalized_features`. `now_ms` and `clock_ms` are the same clock. Each
+request gets exactly one `ClientResponse`: an answer, a time-out (which closes its connection, as
+in the Java client), or DISCONNECTED, also at `close`. Connecting never blocks the loop: see
+`connector`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ from .wakeup import Wakeup
 
 _LOG = logging.getLogger(__name__)
 
+# An upper bound for one wait: `epoll_wait` takes an int, and the core asks for far less.
 _LONGEST_WAIT_MS = 600_000
+# The time for an attempt to connect at the interpreter's exit.
 _HURRIED_MS = 1_000
 _ENCODING_ERRORS = (
     ValueError,
@@ -66,13 +69,13 @@ _UNTRIED = Link()
 
 
 class NetworkClient:
-    """Carry requests to brokers; the core's `KafkaClient`, plus `poll`, `wakeup` and `close`.
+    """Carries requests to brokers: the core's `KafkaClient`, with `poll`, `wakeup` and `close`.
 
     Args:
         config: addresses, time-outs, security.
-        clock_ms: the clock that `now_ms` is read from; the connectors' threads and `poll` read it.
+        clock_ms: the clock of `now_ms`, which the connectors' threads and `poll` read.
         rng: spreads reconnects and re-authentications.
-        turnstile: where other threads give way to the one that polls.
+        turnstile: where other threads give way to the thread that polls.
 
     Raises:
         InvalidConfigurationError: a security setting is missing or wrong.
@@ -111,7 +114,7 @@ class NetworkClient:
         self._known = Known(FinalizedFeatures())
         self._events: list[ClientEvent] = []
         self._unflushed: list[Connection] = []
-        self._due_ms = 0  # nothing has to be done before; sooner than needed is harmless
+        self._due_ms = 0  # the time of the next `_tick`; too early is harmless
         self._is_closed = False
         self._wakeup = Wakeup()
         self._threads = KeptThreads()
@@ -120,10 +123,10 @@ class NetworkClient:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup, selectors.EVENT_READ, None)
 
-    # --- what the core asks ---------------------------------------------------------------------
+    # --- questions of the core ------------------------------------------------------------------
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Learn the addresses of some brokers; a changed one closes the node's connections."""
+        """Note the addresses of some brokers; a changed address closes the node's connections."""
         for node in nodes:
             before = self._nodes.get(node.node_id)
             self._nodes[node.node_id] = node
@@ -137,10 +140,10 @@ class NetworkClient:
                 self._forget(ConnectionId(node.node_id, channel), moved)
 
     def replace_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Learn the addresses of all brokers, and forget all others except bootstrap addresses.
+        """Note the addresses of all brokers, and forget all others except bootstrap addresses.
 
-        A forgotten broker is not connected to again; a connection that exists lives on until it
-        is idle, as in the Java client.
+        A forgotten broker is not connected to again. An existing connection stays open until it is
+        idle, as in the Java client.
         """
         named = {node.node_id: node for node in nodes}
         self._nodes = {n: node for n, node in self._nodes.items() if n < 0 or n in named}
@@ -153,7 +156,7 @@ class NetworkClient:
             del self._api_versions[node_id]
 
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
-        """Tell whether a request can be sent now; begin to connect where there is nothing."""
+        """Return whether a request can be sent now; begin to connect if there is no connection."""
         link = self._links.get(connection)
         if link is not None and link.connection is not None:
             return link.connection.can_send(now_ms)
@@ -162,19 +165,19 @@ class NetworkClient:
         return False
 
     def is_connected(self, connection: ConnectionId) -> bool:
-        """Tell whether the connection is established, even if it takes no request right now."""
+        """Return whether the connection is established, even if it takes no request now."""
         link = self._links.get(connection)
         return link is not None and link.connection is not None
 
     def ready_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
-        """Return after how long `is_ready` is worth asking again if no event comes before."""
+        """Return the milliseconds until `is_ready` is worth asking again without an event."""
         link = self._links.get(connection) or _UNTRIED
         if link.connection is None and connection.node_id not in self._nodes:
             return UNTIL_NEWS_MS
         return link.ready_delay_ms(now_ms)
 
     def throttle_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
-        """Return for how long the broker has asked not to be sent to (KIP-219)."""
+        """Return the milliseconds for which the broker has asked for no requests (KIP-219)."""
         link = self._links.get(connection)
         if link is None or link.connection is None:
             return 0
@@ -200,8 +203,9 @@ class NetworkClient:
         try:
             answer = connection.send(request, version, now_ms)
         except _ENCODING_ERRORS as error:
-            # A text with half a surrogate pair, a number that is too large: checked before, where
-            # it is known whose they are. Whoever awaits this request has to hear of it still.
+            # Half a surrogate pair in a text, or a number that is too large. Such values are
+            # refused earlier, where their origin is known. This is the last resort: the request
+            # must end.
             failure = ResponseFailure.UNENCODABLE
             told = KafkaError(
                 f"{type(request.body).__name__} could not be put into bytes: {error}"
@@ -215,10 +219,10 @@ class NetworkClient:
             self._events.append(answer)
 
     def least_loaded_node(self, now_ms: int) -> int | None:
-        """Return the best broker for a request that any can answer; None when all back off."""
+        """Return the best broker for a request that any can answer, or None if all back off."""
         best: tuple[int, int, int] | None = None
         best_id: int | None = None
-        # In random order, so that many clients do not all choose the same of equals.
+        # In random order, so that many clients do not choose the same one of several equals.
         for node_id in self._rng.sample(list(self._nodes), len(self._nodes)):
             link = self._links.get(ConnectionId(node_id)) or _UNTRIED
             rank = link.rank(now_ms, is_bootstrap=node_id < 0)
@@ -227,17 +231,18 @@ class NetworkClient:
         return best_id
 
     def in_flight_count(self, connection: ConnectionId | None = None) -> int:
-        """Return how many requests await their answer, on one connection or on all.
+        """Return the number of requests that await their answer, on one connection or on all.
 
-        Any thread may ask; another than the loop's gets what was true at some time in between.
+        Any thread may call it. Another thread than the loop's may get a number that is out of
+        date.
         """
-        # A copy: the loop's thread makes connections, and loses them, meanwhile.
+        # A copy: meanwhile the loop's thread may add and remove connections.
         links = list(self._links.values()) if connection is None else [self._links.get(connection)]
         connections = [link.connection for link in links if link is not None]
         return sum(each.in_flight_count for each in connections if each is not None)
 
     def api_versions(self, node_id: int) -> NodeApiVersions | None:
-        """Return what a broker offered at its last handshake."""
+        """Return the versions that a broker offered at its last handshake."""
         return self._api_versions.get(node_id)
 
     def finalized_features(self) -> FinalizedFeatures:
@@ -254,8 +259,8 @@ class NetworkClient:
     def hurry(self) -> None:
         """Give each attempt to connect a second, from now on. Any thread may call it.
 
-        At the interpreter's exit an attempt that hangs keeps one of the few threads that are left,
-        and is often all that an abort waits for.
+        At the interpreter's exit an attempt that hangs occupies one of the few remaining threads,
+        and is often the only thing that an abort waits for.
         """
         self._known.longest_attempt_ms = _HURRIED_MS
         self._wakeup.set()
@@ -264,34 +269,39 @@ class NetworkClient:
         """Move bytes until something happens, `wakeup` is called or the time is up.
 
         Args:
-            timeout_ms: how long to wait at most.
+            timeout_ms: the longest wait.
             now_ms: the time.
 
         Returns:
-            What happened, in order; perhaps nothing.
+            The events, in order; perhaps none.
         """
         end_ms = now_ms + timeout_ms
+        # The requests that were queued since the last poll go out before the wait.
         self._flush(now_ms)
         while not self._is_closed:
             if now_ms >= self._due_ms:
                 self._tick(now_ms)
+            # No wait if events are there already: a failed request must not wait for other news.
             until_ms = min(end_ms, self._due_ms, now_ms + _LONGEST_WAIT_MS)
             wait_ms = 0 if self._events else max(0, until_ms - now_ms)
             ready = self._calls.wait(self._selector, wait_ms)
             now_ms = self._clock_ms()
             is_news = self._handle_ready(ready, now_ms)
+            # Go on waiting only after a wake-up for the loop itself: sockets without a whole
+            # answer, or work of `_tick` that was due.
             if self._events or is_news or now_ms >= end_ms or not (ready or until_ms < end_ms):
                 break
         events, self._events = self._events, []
         return events
 
     def _handle_ready(self, ready: list[tuple[selectors.SelectorKey, int]], now_ms: int) -> bool:
-        """Serve the sockets that have something; tell whether the core should have a look."""
+        """Serve the ready sockets; return whether the core should take a step."""
         is_news = False
         for key, mask in ready:
             if key.data is None:
+                # Before the look at the results, so that a wake-up during it is not lost.
                 self._wakeup.clear()
-                self._collect(now_ms)  # connectors wake us up when they are done
+                self._collect(now_ms)  # other threads wake the loop when they have finished
                 is_news = True
             else:
                 is_news |= self._serve(key.data, mask, now_ms)
@@ -323,7 +333,7 @@ class NetworkClient:
                     self._disconnect(connection, _told(error), now_ms)
 
     def _watch(self, connection: Connection) -> None:
-        """Ask the selector for writability exactly as long as bytes wait for it."""
+        """Watch a connection for writability exactly while it has bytes to write."""
         if connection.has_output != connection.is_watching_writes:
             connection.is_watching_writes = connection.has_output
             mask = selectors.EVENT_READ
@@ -338,7 +348,7 @@ class NetworkClient:
     # --- time -----------------------------------------------------------------------------------
 
     def _tick(self, now_ms: int) -> None:
-        """Do what is due: time-outs, re-authentications, idle connections, hopeless attempts."""
+        """Do the work that is due: time-outs, re-authentications, idle connections, hopeless attempts."""
         for connection_id, link in list(self._links.items()):
             connection, connector = link.connection, link.connector
             if connection is not None:
@@ -392,7 +402,7 @@ class NetworkClient:
             self._due_ms = min(self._due_ms, hopeless_at_ms(connector))
 
     def _collect(self, now_ms: int) -> None:
-        """Take over what other threads have finished: connectors, logins, diagnoses."""
+        """Take over the results of other threads: connectors, logins, diagnoses."""
         for connection_id, link in self._links.items():
             if link.connection is not None and link.connection.is_logging_in:
                 self._continue_login(link.connection, now_ms)
@@ -403,6 +413,7 @@ class NetworkClient:
             elif outcome is not None:
                 self._attempt_failed(connection_id, link, outcome, now_ms)
             elif link.connector is not None:
+                # `hurry` may have been called since the attempt began.
                 deadline_ms = now_ms + self._known.longest_attempt_ms
                 link.connector.deadline_ms = min(link.connector.deadline_ms, deadline_ms)
                 self._due_ms = min(self._due_ms, hopeless_at_ms(link.connector))
@@ -435,9 +446,11 @@ class NetworkClient:
         link.connection = connection
         link.late_attempts = 0
         node = self._nodes[connection_id.node_id]
+        # The connection exists, so the address speaks the configured protocol.
         self._diagnoses.rule_out(node, Suspicion.WANTS_TLS, Suspicion.WANTS_NO_TLS)
         self._due_ms = min(self._due_ms, self._due_of(link))
         self._api_versions[connection_id.node_id] = connected.versions.api_versions
+        # Features come from many brokers, in any order. The highest epoch is the newest.
         if connected.versions.features.epoch > self._known.features.epoch:
             self._known.features = connected.versions.features
         self._selector.register(connection.sock, selectors.EVENT_READ, connection)
@@ -453,22 +466,25 @@ class NetworkClient:
             link.connector.abandon()
             link.give_up_step(link.connector.step)
             link.connector = None
-        if isinstance(error, KafkaTimeoutError):  # one that was cut says nothing of slowness
+        if isinstance(error, KafkaTimeoutError):  # only these count as slow
             link.late_attempts += 1
         link.back_off(self._reconnects, now_ms)
+        # The core hears of the end first, and of a suspicion's verdict later.
         self._tell_end(connection_id, error)
         if suspicion is not None:
             self._suspect(connection_id, suspicion, now_ms)
 
     def _disconnect(self, connection: Connection, error: KafkaError, now_ms: int) -> None:
-        """End a connection that broke."""
+        """End a connection that is broken."""
         link = self._links.get(connection.id)
         if link is None or link.connection is not connection:
             return
+        # An answer proves that the address works: the next failure is the first again.
         if connection.has_answered:
             link.failures = 0
         if connection.id.node_id in self._nodes:
             error = with_address(self._address(connection.id), error)
+        # Before `_end`, which takes the requests in flight out.
         is_cut = connection.in_flight_count > 0 and isinstance(error, DisconnectError)
         link.back_off(self._reconnects, now_ms)
         link.give_up_step(connection.login_step)
@@ -481,14 +497,14 @@ class NetworkClient:
             self._suspect(connection.id, Suspicion.WANTS_SASL, now_ms)
 
     def _suspect(self, connection_id: ConnectionId, suspicion: Suspicion, now_ms: int) -> None:
-        """Have an address asked, beside the retry, why it closed a connection."""
+        """Ask an address why it closed a connection, in parallel to the retry."""
         node = self._nodes[connection_id.node_id]
         self._rule_out_what_is_answered()
         self._diagnoses.suspect(connection_id, node, suspicion, now_ms)
-        self._tell_verdicts()  # it may have been asked for another connection
+        self._tell_verdicts()  # another connection may already have asked
 
     def _tell_verdicts(self) -> None:
-        """Tell what diagnoses have found as the refusal of the connection that was cut."""
+        """Report each verdict of a diagnosis as the refusal of its closed connection."""
         self._rule_out_what_is_answered()
         for connection_id, node, refusal in self._diagnoses.verdicts():
             now = self._nodes.get(connection_id.node_id)
@@ -502,7 +518,7 @@ class NetworkClient:
                 self._diagnoses.rule_out(node, Suspicion.WANTS_SASL)
 
     def _forget(self, connection_id: ConnectionId, error: KafkaError | None) -> None:
-        """End a connection, or the making of one, that nothing is wrong with."""
+        """End a connection, or an attempt to make one, that has no fault."""
         link = self._links.pop(connection_id, None)
         if link is None:
             return
@@ -516,6 +532,7 @@ class NetworkClient:
         self, link: Link, connection: Connection, error: KafkaError | None, now_ms: int
     ) -> None:
         link.connection = None
+        # Before the close: a closed socket has no descriptor to unregister.
         self._selector.unregister(connection.sock)
         for request, is_late in connection.close(now_ms):
             failure = ResponseFailure.TIMED_OUT if is_late else ResponseFailure.DISCONNECTED
@@ -538,6 +555,9 @@ class NetworkClient:
         if self._is_closed:
             return
         self._is_closed = True
+        # The order matters: connections first, which abandon their attempts. Then the threads,
+        # which can end because their jobs have ended. The selector last, since connections
+        # unregister.
         for connection_id in list(self._links):
             self._forget(connection_id, DisconnectError("the client was closed"))
         self._diagnoses.close()
@@ -547,7 +567,7 @@ class NetworkClient:
 
 
 def _told(error: Exception) -> KafkaError:
-    """Return why a connection is given up; what nobody expected is logged with its trace."""
+    """Return the error that ends a connection; log it if it was not expected."""
     if isinstance(error, KafkaError):
         return error
     _LOG.error("giving up a connection: an error nobody expected", exc_info=error)

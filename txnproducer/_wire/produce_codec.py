@@ -1,9 +1,9 @@
-"""Produce requests and answers by hand: the one pair that every batch passes through.
+"""A fast codec for Produce requests and answers, which carry every batch.
 
-Why it exists: kafka-python's generic codec costs 25 to 150 us a request and copies the batch
-twice; packing the header around it costs 1.5 us and copies nothing.
+Why it exists: kafka-python's generic codec takes 25 to 150 us for a request and copies the batch
+twice. Packing the header around it takes 1.5 us and copies nothing.
 Owns: the layout of Produce 9 to 13 (flexible versions); the cache of encoded constants.
-Must not know: sockets, time, retries. Older versions, and answers with anything unusual in them
+Must not know: sockets, time, retries. Older versions, and answers with anything unexpected in them
 (an error, a tag), belong to the schema codec: `decode_produce` returns None for them.
 Rules: byte-identical with kafka-python's encoding (tested); batches stay the caller's buffers.
 """
@@ -44,11 +44,11 @@ _INT32 = Struct(">i")
 # index, error, base offset, append time, start offset, record errors, message, tags
 _PARTITION_ANSWER = Struct(">ihqqqBBB")
 _EMPTY_ARRAY, _NULL_STRING = 1, 0
-_MAX_CACHED = 10_000
+_MAX_CACHED = 10_000  # the cache is cleared beyond it: topics may come and go for ever
 
 
 class ProduceEncoder:
-    """Encode Produce requests of one client; remembers the parts that repeat.
+    """Encoder of one client's Produce requests, which caches the parts that repeat.
 
     Args:
         client_id: the name that the broker sees in its quotas and logs.
@@ -60,7 +60,7 @@ class ProduceEncoder:
         self._names: dict[str, bytes] = {}
 
     def encode(self, body: ProduceRequest, version: int, correlation_id: int) -> list[Buffer]:
-        """Return a framed request as buffers to be sent one after the other.
+        """Return a framed request, as buffers to send one after the other.
 
         Args:
             body: the request; its batches are referenced, not copied.
@@ -130,7 +130,7 @@ def decode_produce(
         payload: the frame without its size.
 
     Returns:
-        The answer; None if anything in it is unusual, or it is damaged: the schemas judge it.
+        The answer, or None if anything in it is unexpected or damaged: the schemas then judge it.
     """
     try:
         return _decode_plain(body, version, payload)

@@ -1,10 +1,10 @@
-"""Log in again on a living connection, without the loop: a token provider may take seconds.
+"""A repeated login on a living connection, on threads of its own.
 
-Why it exists: a step of a login calls code of others (a token provider, Kerberos, thousands of
-rounds of SCRAM's hash). On the loop's thread it would stop every connection of the client.
-Owns: the exchange, and the thread of the step that is under way.
-Must not know: sockets, when a login is due.
-Rules: one step at a time, each on a short-lived thread; whatever a step raises ends the login.
+Why it exists: a step of a login calls foreign code (a token provider, Kerberos) or computes
+thousands of hashes (SCRAM). On the loop's thread it would stop every connection of the client.
+Owns: the exchange, and the thread of the current step.
+Must not know: sockets, the time of the next login.
+Rules: one step at a time, each on a short-lived thread; any exception of a step ends the login.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Reauthentication:
     """One repeated login (KIP-368).
 
     Args:
-        login: how the connection was logged in before.
+        login: the connection's first login.
         correlation_ids: the connection's numbers; no request may take one meanwhile.
         on_done: called on a step's thread once there is something to `collect`.
 
@@ -39,7 +39,7 @@ class Reauthentication:
         self.step: Step | None = None
 
     def begin(self) -> bytes:
-        """Return the first request; it needs nobody's code."""
+        """Return the first request, for which no foreign code is called."""
         return next(self._exchange)
 
     def answer(self, payload: memoryview, now_ms: int) -> None:
@@ -62,7 +62,7 @@ class Reauthentication:
             raise DisconnectError(f"cannot start to log in again: {error}") from error
 
     def collect(self) -> bytes | int | None:
-        """Return the next request, or the session's lifetime in ms at the end; None if not yet.
+        """Return the next request, or at the end the session's lifetime in ms; None if not yet.
 
         Raises:
             KafkaError: the login failed.
@@ -82,9 +82,10 @@ class Reauthentication:
             self._outcome = end.value
         except KafkaError as error:
             self._outcome = error
-        except BaseException as error:  # noqa: BLE001 - the loop has to hear of it
+        except BaseException as error:  # noqa: BLE001 - the loop must learn of it
             told = DisconnectError(f"cannot log in again: {error!r}")
             told.__cause__ = error
             self._outcome = told
+        # Last, and before the wake-up: the loop then finds the outcome.
         step.is_over = True
         self._on_done()

@@ -1,17 +1,17 @@
-"""Answers read by Kafka's message schemas, strictly.
+"""A strict reader of answers, by Kafka's message schemas.
 
-Why it exists: kafka-python's own decoder trusts the bytes. It takes a null where the schema has
-none, a negative length for null, a length beyond the end for a shorter value, and it ignores what
-follows the message; a variable-length integer without an end costs it quadratic time. A client
-that takes part in commits must not guess.
+Why it exists: kafka-python's own decoder trusts the bytes. It accepts a null where the schema
+allows none, a negative length for null, a length beyond the end for a shorter value, and it
+ignores bytes after the message. A variable-length integer without an end costs it quadratic time.
+A client that takes part in commits must not guess.
 Owns: the reading of every field type, by the JSON schemas that kafka-python carries.
-Must not know: what an answer means (`answer_checks` does), sockets.
-Rules, each an error of the message as a whole:
-* A null only where the schema allows one at this version, a length of -1 its only form.
-* No length or count above what is left of the message, so that memory stays in proportion to it.
-* No more elements of arrays, and tags, than the caller allows: a hundred bytes of memory and a
-  microsecond for each of millions would stop the I/O thread for seconds. They are counted before
-  they are read. Integers in arrays are not, since they are read at once.
+Must not know: the meaning of an answer (`answer_checks` does), sockets.
+Rules, whose violation is an error of the whole message:
+* A null stands only where the schema allows one at this version, and only as a length of -1.
+* No length or count exceeds the rest of the message, so that memory stays in proportion to it.
+* Arrays and tags have no more elements than the caller allows: millions of them, with a hundred
+  bytes and a microsecond each, would stop the I/O thread for seconds. They are counted before they
+  are read. Integers in arrays are not counted, since they are read at once.
 * A variable-length integer has at most five bytes. Tags ascend, and fill their announced size.
 * Nothing follows the message.
 """
@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 from .compact import NO_TAGS, read_uvarint
 
 Json: TypeAlias = Mapping[str, Any]
-# How many elements the rest of the message may have: a list of one number.
+# The number of elements that the rest of the message may have: a list of one number.
 _Left: TypeAlias = list[int]
 # Takes the message and a position; returns the value and the position after it.
 _Read: TypeAlias = Callable[[memoryview, int, _Left], tuple[Any, int]]
@@ -42,11 +42,11 @@ _ReadSized: TypeAlias = Callable[[memoryview, int, int, _Left], tuple[Any, int]]
 _CORRELATION_ID_BYTES = 4
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 _FEW_INT32S = tuple(Struct(f">{count}i") for count in range(8))
-# Of an answer whose request does not tell; handshakes have some hundred.
+# The limit if the request does not determine one. Handshakes have some hundred elements.
 MOST_ELEMENTS = 10_000
 _NO_UUID = uuid.UUID(int=0)
 _UUID_BYTES = 16
-# How `struct` reads what has a fixed size; `bitfield` is kafka-python's own name for some int32.
+# How `struct` reads types of fixed size; `bitfield` is kafka-python's own name for some int32.
 _FIXED = {
     "bool": "?",
     "int8": "b",
@@ -57,7 +57,7 @@ _FIXED = {
     "int64": "q",
 }
 _NO_FIELD: Json = {"versions": "none", "type": ""}
-# Its answers have the old header at every version, which the asker may not know yet (KIP-511).
+# Its answers have the old header at every version: the client may not know the version (KIP-511).
 _NEVER_FLEXIBLE_HEADER = "ApiVersionsResponse"
 
 
@@ -68,13 +68,12 @@ def read_answer(
 
     Args:
         schema: kafka-python's class of the answer.
-        version: the version that was asked at.
+        version: the version of the request.
         payload: the frame without its size.
-        most_elements: how many elements its arrays may have together.
+        most_elements: the largest number of elements of all its arrays.
 
     Returns:
         A named tuple of the fields, under kafka-python's names, and of the `version`. A field that
-        the version does not have has its default.
 
     Raises:
         ValueError: the bytes break the schema.
@@ -96,7 +95,7 @@ def _readers(schema: Any, version: int) -> tuple[_Read, _Read]:
     json = schema.json
     is_flexible = _has(json["flexibleVersions"], version)
     has_tags = is_flexible and json["name"] != _NEVER_FLEXIBLE_HEADER
-    # On no wire, so it has its default.
+    # Never on the wire, so it has its default.
     version_field = {"name": "Version", "type": "int16", "versions": "none", "default": version}
     read_body = _struct_reader([*json["fields"], version_field], version, is_flexible)
     return _tags_reader({}) if has_tags else _nothing, read_body
@@ -130,7 +129,7 @@ def _struct_reader(fields: list[Json], version: int, is_flexible: bool) -> _Read
 
 
 def _steps(fields: list[Json], version: int, is_flexible: bool) -> list[tuple[Any, _Read]]:
-    """Return the steps that read the fields; neighbours of fixed sizes are read in one step."""
+    """Return the steps that read the fields; neighbours of fixed size are read in one step."""
     steps: list[tuple[Any, _Read]] = []
     run = ""
     for index, field in enumerate([*fields, _NO_FIELD]):
@@ -239,7 +238,7 @@ def _sized(
         else:
             (size,) = length.unpack_from(data, at)
             at += length.size
-        # An element has one byte at least, so a count is bounded as a length is.
+        # An element has at least one byte, so a count is bounded like a length.
         if 0 <= size <= len(data) - at:
             return read_value(data, at, size, left)
         if size > 0:
@@ -260,7 +259,7 @@ def _bytes(data: memoryview, at: int, size: int, _: _Left) -> tuple[bytes, int]:
 
 
 def _int32s(data: memoryview, at: int, count: int, _: _Left) -> tuple[Sequence[int], int]:
-    if count < len(_FEW_INT32S):  # replicas
+    if count < len(_FEW_INT32S):  # the usual number of replicas
         return _FEW_INT32S[count].unpack_from(data, at), at + count * _INT32.size
     end = _end(data, at, count * _INT32.size)
     numbers = array("i", bytes(data[at:end]))
@@ -298,7 +297,7 @@ def _end(data: memoryview, at: int, size: int) -> int:
 
 
 def _has(versions: str | None, version: int) -> bool:
-    """Return whether a range such as "3", "3-5", "3+" or "none" has a version."""
+    """Return whether a range such as "3", "3-5", "3+" or "none" contains a version."""
     if not versions or versions == "none":
         return False
     first, _, last = versions.rstrip("+").partition("-")

@@ -1,9 +1,9 @@
-"""Open a TCP connection to a broker's name.
+"""A TCP connection to a broker's host name.
 
-Why it exists: a name has several addresses, of which some may not answer; each gets its share of
-the time, and the error names them all.
+Why it exists: a name may have several addresses, of which some do not answer. Each gets its share
+of the time, and the error names all of them.
 Owns: the look-up, the sockets' options, the address in an error's text. Must not know: Kafka, TLS.
-Rules: blocks; the time left is asked before every address.
+Rules: blocks; the remaining time is checked before every address.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 from txnproducer.errors import DisconnectError, KafkaError, UnknownHostError
 
-# A certain answer, unlike EAI_AGAIN. The second one is not defined everywhere.
+# These answers are certain, unlike EAI_AGAIN. The second one is not defined on every system.
 _NO_SUCH_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSizes:
-    """A socket's buffers in bytes; negative for the system's own choice."""
+    """The sizes of a socket's buffers in bytes; negative for the system's own choice."""
 
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
@@ -34,20 +34,20 @@ def open_tcp(
     remaining_s: Callable[[], float],
     on_socket: Callable[[socket.socket], None],
 ) -> socket.socket:
-    """Connect to the first address of a name that takes it.
+    """Connect to the first address of a name that accepts.
 
     Args:
         host: the broker's name or address.
         port: its port.
-        buffers: of the socket.
-        remaining_s: the time left in seconds; raises when there is none.
+        buffers: the sizes of the socket's buffers.
+        remaining_s: returns the remaining time in seconds; raises when there is none.
         on_socket: called with each socket before it connects; a shutdown from another thread ends
             its wait.
 
     Raises:
-        DisconnectError: no address took the connection; all are named.
-        KafkaTimeoutError: by `remaining_s`.
-        KafkaError: by `on_socket`.
+        DisconnectError: no address accepted the connection; the error names all of them.
+        KafkaTimeoutError: raised by `remaining_s`.
+        KafkaError: raised by `on_socket`.
     """
     failures: list[str] = []
     addresses = _look_up(host, port)
@@ -59,8 +59,8 @@ def open_tcp(
             return _connect(sock, sockaddr, buffers, share_s)
         except OSError as error:
             failures.append(f"{sockaddr[0]}: {error}")
-    remaining_s()  # out of time is an error of its own
-    # Sorted, for a name server that rotates the addresses would make each try another failure.
+    remaining_s()  # raises its own error if the time is up
+    # Sorted: a name server may rotate the addresses, and each new text would be logged.
     raise DisconnectError(f"cannot connect to {host}:{port} ({'; '.join(sorted(failures))})")
 
 
@@ -95,10 +95,11 @@ def _connect(
 
 
 def with_address(address: str, error: KafkaError) -> KafkaError:
-    """Return an error whose text names the broker: the same one if it does, else a copy."""
+    """Return an error with the broker's address in its text: a copy, unless it has it."""
     if address in str(error):
         return error
-    # Not the same one, which a token provider may raise again, and made without its constructor.
+    # A copy, since a token provider may raise the same object again. It is made without its
+    # constructor, which may take other arguments.
     told = type(error).__new__(type(error))
     told.__dict__.update(error.__dict__)
     told.args, told.__cause__ = (f"{address}: {error}",), error.__cause__

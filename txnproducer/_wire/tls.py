@@ -1,9 +1,9 @@
 """TLS for connections: the context from the settings, and errors that name the way out.
 
 Why it exists: OpenSSL's reasons ("certificate verify failed") do not say which setting to
-change, and a port that speaks no TLS at all shows itself in many ways.
+change, and a port without TLS fails in many different ways.
 Owns: the context (made once per client, so that a wrong file is found at once), the wording.
-Must not know: sockets' lives, retries.
+Must not know: the lives of sockets, retries.
 Rules: settings under kafka-python's names; TLS 1.2 or newer; host names are checked by default.
 """
 
@@ -20,7 +20,7 @@ from txnproducer.errors import (
     SslAuthenticationError,
 )
 
-# OpenSSL's reasons for "the other side spoke something else than TLS".
+# OpenSSL's reasons if the other side does not speak TLS.
 _NOT_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}
 )
@@ -32,12 +32,12 @@ _TIMES = {  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 
 
 def is_tls(settings: Mapping[str, Any]) -> bool:
-    """Tell whether the security protocol runs over TLS."""
+    """Return whether the security protocol runs over TLS."""
     return str(settings.get("security_protocol", "PLAINTEXT")).upper() in {"SSL", "SASL_SSL"}
 
 
 def is_sasl(settings: Mapping[str, Any]) -> bool:
-    """Tell whether the security protocol logs in by SASL."""
+    """Return whether the security protocol logs in by SASL."""
     return str(settings.get("security_protocol", "")).upper().startswith("SASL_")
 
 
@@ -45,10 +45,10 @@ def make_ssl_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
     """Make the context of all TLS connections of one client.
 
     Args:
-        settings: the security settings under kafka-python's names; `ssl_context` wins over all.
+        settings: the security settings under kafka-python's names; `ssl_context` overrides all.
 
     Raises:
-        InvalidConfigurationError: a file cannot be read or does not fit; the setting is named.
+        InvalidConfigurationError: a file cannot be read or does not fit; the error names it.
     """
     given = settings.get("ssl_context")
     if given is not None:
@@ -99,7 +99,7 @@ def _load_own_certificate(context: ssl.SSLContext, settings: Mapping[str, Any]) 
             raise InvalidConfigurationError("ssl_keyfile is set, but ssl_certfile is not")
         return
     try:
-        # An empty password instead of none: OpenSSL would ask for it on the terminal, and wait.
+        # An empty password instead of none: OpenSSL would prompt for it on the terminal, and wait.
         context.load_cert_chain(certificate, key, settings.get("ssl_password") or "")
     except (OSError, ValueError) as error:
         raise InvalidConfigurationError(
@@ -109,16 +109,16 @@ def _load_own_certificate(context: ssl.SSLContext, settings: Mapping[str, Any]) 
 
 
 def tls_error(error: ssl.SSLError, address: str, host: str) -> KafkaError:
-    """Turn a failed handshake into the error that says what to change.
+    """Return the error of a failed handshake, with the setting to change.
 
     Args:
-        error: what OpenSSL raised.
-        address: the broker's `host:port`, for the message.
+        error: OpenSSL's error.
+        address: the broker's `host:port`, for the text.
         host: the name that the certificate was checked against.
 
     Returns:
-        `SslAuthenticationError` where the two sides cannot agree; `DisconnectError` where the
-        connection just ended, which says nothing about certificates.
+        `SslAuthenticationError` if the two sides cannot agree; `DisconnectError` if the connection
+        just ended, which proves nothing about certificates.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _untrusted(error, address, host)

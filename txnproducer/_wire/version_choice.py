@@ -1,10 +1,10 @@
-"""Choose the version of a request: what we speak, what the broker offers, what the request needs.
+"""The choice of a request's version, from the versions of client and broker and its content.
 
-Why it exists: the newest common version is not always the right one. Transactions v1 and v2 are
-told apart by versions (KIP-890), and AddPartitionsToTxn 4 and above is for brokers alone.
+Why it exists: the newest common version is not always the right one. Versions distinguish
+transactions v1 from v2 (KIP-890), and AddPartitionsToTxn 4 and above is for brokers alone.
 Owns: the version windows as data, `choose_version`, the versions from which a throttled answer
 asks the client to pause (KIP-219).
-Must not know: layouts, sockets, which transaction version the cluster has (a request says it).
+Must not know: layouts, sockets, the cluster's transaction version (a request carries it).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ CLIENT_VERSIONS: dict[ApiKey, ApiVersionRange] = {
 # partitions to the transaction (Produce, TxnOffsetCommit), or bumps the epoch (EndTxn).
 FIRST_V2_VERSION = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
 
-# From these versions on the broker answers first and counts on the client to stay silent for
-# throttle_time_ms; before, it had waited itself (KIP-219).
+# From these versions on the broker answers first and expects the client to pause for
+# throttle_time_ms. In older versions the broker itself waited before its answer (KIP-219).
 CLIENT_THROTTLES_FROM: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 6,
     ApiKey.METADATA: 6,
@@ -59,11 +59,11 @@ CLIENT_THROTTLES_FROM: dict[ApiKey, int] = {
 
 
 def choose_version(body: Request, offered: NodeApiVersions) -> int:
-    """Return the newest version that carries all of a request and that the broker offers.
+    """Return the newest version that the broker offers and that can carry all of a request.
 
     Args:
         body: the request.
-        offered: what the broker offered in its handshake.
+        offered: the versions that the broker offered in its handshake.
 
     Returns:
         The version to encode the request at.
@@ -86,7 +86,7 @@ def choose_version(body: Request, offered: NodeApiVersions) -> int:
 
 
 def _needed(body: Request, api_key: ApiKey) -> tuple[int, int, str]:
-    """Return the window of versions that can carry this request, and why it is that window."""
+    """Return the window of versions that can carry this request, and the reason for it."""
     lowest, highest = CLIENT_VERSIONS[api_key]
     why = "this client"
     if isinstance(body, ProduceRequest) and not _has_all_topic_ids(body):

@@ -1,13 +1,13 @@
-"""End another thread's `select`, cheaply.
+"""A cheap way to end another thread's `select`.
 
 Why it exists: an application thread that has filled a batch must not wait for the loop's next
 time-out.
-Owns: one file descriptor (an eventfd where there is one, else a socket pair).
-Must not know: who waits.
-Rules: `set` may be called from any thread, also while or after the loop has closed: therefore the
-descriptor lives as long as this object, else a late `set` would write into a stranger's file.
-There is no flag beside the descriptor: an interrupt between the two would lose every later
-wake-up. Callers only call `set` while the loop sleeps, so that a flag would save nothing.
+Owns: one file descriptor (an eventfd if the system has it, otherwise a socket pair).
+Must not know: the waiting thread.
+Rules: any thread may call `set`, also while or after the loop has closed. So the descriptor lives
+as long as this object: otherwise a late `set` would write into another file.
+There is no flag in addition to the descriptor: an interrupt between the two would lose every later
+wake-up. Callers call `set` only while the loop sleeps, so a flag would save nothing.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Wakeup:
 
     def set(self) -> None:
         """End the current or next `select`. Thread-safe."""
-        with suppress(BlockingIOError):  # full means set
+        with suppress(BlockingIOError):  # a full descriptor is set already
             os.write(self._write_fd, b"\x01\x00\x00\x00\x00\x00\x00\x00")
 
     def clear(self) -> None:
-        """Make `select` wait again; call before looking at what there is to do."""
+        """Make `select` wait again. Call before looking for work, so that no wake-up is lost."""
         with suppress(BlockingIOError):
             os.read(self._read_fd, 4096)
 
 
 def _finalize(owner: Wakeup, close: Callable[..., None], *arguments: int) -> None:
-    # Not at the interpreter's exit: that would come before the producers are closed there, and
-    # take the descriptor from under a loop that still has a transaction to abort.
+    # Not at the interpreter's exit: the finalizer would run before producers are closed there, and
+    # close the descriptor of a loop that still has a transaction to abort.
     weakref.finalize(owner, close, *arguments).atexit = False
