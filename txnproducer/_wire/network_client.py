@@ -348,7 +348,7 @@ class NetworkClient:
     # --- time -----------------------------------------------------------------------------------
 
     def _tick(self, now_ms: int) -> None:
-        """Do the work that is due: time-outs, re-authentications, idle connections, hopeless attempts."""
+        """Do the work that is due: time-outs, new logins, idle connections, hopeless attempts."""
         for connection_id, link in list(self._links.items()):
             connection, connector = link.connection, link.connector
             if connection is not None:

@@ -38,7 +38,7 @@ def listed_headers(column: Iterable[Any]) -> HeaderColumn:
 
 
 def arrow_headers(column: Any) -> HeaderColumn:
-    """Return each row's headers, from an Arrow array of maps or of lists of structs.
+    """Return each row's headers, from an Arrow array of maps or struct lists.
 
     Raises:
         TypeError, ValueError: as for `send`; the error names the row.
