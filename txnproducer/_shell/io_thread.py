@@ -394,7 +394,7 @@ class IoThread:
             self.poke()
 
     def orphan(self) -> None:
-        """Let the loop deliver what is there and then end, because no caller is left.
+        """Let the loop deliver the records that it has and then end: no caller is left.
 
         Takes no lock: it runs in a finalizer, perhaps on a thread that holds the lock.
         """
@@ -404,7 +404,7 @@ class IoThread:
             self._client.wakeup()
 
     def disown(self) -> None:
-        """Note that this process is a fork of the one that made this object. Call before all else.
+        """Note that this process is a fork of the one that made this object. Call it first.
 
         The thread does not exist here, unless a delivery callback has forked. In that case it must
         not touch the connections, which are the parent's.

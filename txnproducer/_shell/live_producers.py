@@ -1,4 +1,4 @@
-"""The producers of this process, and what happens to them at a fork and at exit.
+"""The producers of this process, and their treatment at a fork and at the exit.
 
 Why it exists: a child process inherits a producer whose thread and sockets stay with the parent.
 At exit, an open transaction would be left to its time-out. No call of the producer runs at these

@@ -413,7 +413,7 @@ class RecordWriter(_UsualSender):
     # --- the end -------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what was sent, abort an open transaction, finish a commit under way, and end.
+        """Deliver all sent records, abort an open transaction, finish a commit under way, and end.
 
         A second call, on another thread or at the end of a `with`, waits for the same end with a
         time-out of its own; after that end it does nothing. In a delivery callback the first call

@@ -1,4 +1,4 @@
-"""The texts of refusals and time-outs: the cause, and what to do about it.
+"""The texts of refusals and time-outs, with the cause and the way out.
 
 Why it exists: most people meet these texts before any documentation, so they are kept together,
 where they can be read and held to one standard.
@@ -88,7 +88,7 @@ def _told(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:
 def topic_unknown(
     topic: str, max_block_ms: int, tries: Sequence[KafkaError] = (), are_cause: bool = True
 ) -> KafkaTimeoutError:
-    """Return the error of a `partitions_for` whose topic the cluster does not know."""
+    """Return the error of `partitions_for` for a topic that the cluster does not know."""
     why, rest = _told(tries, are_cause)
     why = why or (
         f": the cluster does not know topic {topic!r}. Create it, check its name, or check that a"
