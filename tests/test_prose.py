@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DONE = (
     "tests/test_prose.py",
     "txnproducer/_protocol",
+    "txnproducer/_record",
     "txnproducer/_shell",
     "txnproducer/_sync",
     "txnproducer/_wire",

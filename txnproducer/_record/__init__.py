@@ -2,7 +2,7 @@
 
 Must not know: anything above a batch (partitions, transactions, brokers).
 
-`implementation` chooses who does the work; codecs and the reader are always Python.
+`implementation` chooses between compiled and Python code; codecs and the reader are always Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-/* A record laid out to be hashed, as record_hash.py has it. */
+/* The layout in which a record is hashed, as in record_hash.py. */
 #ifndef TXNPRODUCER_RECORD_HASH_H
 #define TXNPRODUCER_RECORD_HASH_H
 
@@ -8,7 +8,7 @@
 
 #include "_varint.h"
 
-/* What libxxhash returns for 128 bits, and the function that does; both are its public ABI. */
+/* The type and the function of 128-bit hashes in libxxhash; both are its public ABI. */
 typedef struct {
     uint64_t low;
     uint64_t high;

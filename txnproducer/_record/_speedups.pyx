@@ -1,6 +1,7 @@
-"""The compiled twins of `record_buffer`, `rows` and `murmur2`: see there for what they do.
+"""The compiled twins of `record_buffer`, `rows` and `murmur2`, where they are described.
 
-Every check that is not on the usual way is made, and refused, by the other twin's functions.
+A value that does not take the fast path is checked, and refused, by the functions of those
+modules.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
@@ -41,7 +42,7 @@ cdef extern from "_record_hash.h":
 
 cdef enum:
     OVERHEAD_BYTES = 61
-    # What a new buffer has room for, unless its batch may not become that large.
+    # The capacity of a new buffer, unless its batch may not become that large.
     FIRST_CAPACITY_BYTES = 1 << 20
     NO_ROOM = -1
 
@@ -66,7 +67,7 @@ cdef long long to_timestamp(object timestamp_ms) except? -2:
 
 
 cdef inline char* put_bytes(char* at, object data) noexcept:
-    """Write a length, and the bytes that it counts; None is the length -1."""
+    """Write a length and the bytes that it counts; None is written as the length -1."""
     cdef Py_ssize_t size
     if data is None:
         return txn_put_varint(at, -1)
@@ -77,14 +78,14 @@ cdef inline char* put_bytes(char* at, object data) noexcept:
 
 
 cdef inline Py_ssize_t size_of(object data) noexcept:
-    """Return how many bytes `put_bytes` writes."""
+    """Return the number of bytes that `put_bytes` writes."""
     if data is None:
         return 1
     return txn_varint_size(PyBytes_GET_SIZE(data)) + PyBytes_GET_SIZE(data)
 
 
 cdef Py_ssize_t size_of_headers(tuple headers) except -1:
-    """Return how many bytes `put_headers` writes; 0 if these are not for it."""
+    """Return the number of bytes that `put_headers` writes, or 0 if it cannot write them."""
     cdef Py_ssize_t size = txn_varint_size(PyTuple_GET_SIZE(headers))
     cdef Py_ssize_t name_size = 0
     for header in headers:
@@ -103,7 +104,7 @@ cdef char* put_headers(char* at, tuple headers) except NULL:
     cdef const char* name
     at = txn_put_varint(at, PyTuple_GET_SIZE(headers))
     for header in headers:
-        # It was encoded when it was measured, and is kept in the string.
+        # It was encoded when it was measured, and the string keeps the encoded form.
         name = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(header, 0), &name_size)
         at = txn_put_varint(at, name_size)
         memcpy(at, name, name_size)
@@ -116,7 +117,7 @@ cdef inline Py_ssize_t size_of_piece(Piece* piece) noexcept nogil:
 
 
 cdef inline char* put_piece(char* at, Piece* piece) noexcept nogil:
-    """Write a length, and the bytes that it counts; null is the length -1."""
+    """Write a length and the bytes that it counts; null is written as the length -1."""
     at = txn_put_varint(at, piece.size)
     if piece.size <= 0:
         return at
@@ -134,12 +135,12 @@ cdef class RecordBuffer:
         self._certain_limit_bytes = self._size_limit_bytes
 
     def set_growth(self, double growth):
-        """Say how many bytes of the finished batch come of one that is appended."""
+        """Set the expected ratio of bytes in the finished batch to appended bytes."""
         self._growth = growth
         self._set_certain_limit()
 
     def set_memory(self, Py_ssize_t memory_bytes):
-        """Say how many bytes it may hold: see the other twin."""
+        """Set the memory that the batch may use. See the Python twin."""
         self._memory_bytes = memory_bytes
         self._set_certain_limit()
 
@@ -150,7 +151,7 @@ cdef class RecordBuffer:
 
     @property
     def estimated_size_bytes(self):
-        """The finished batch's size, by the growth that was said."""
+        """The expected size of the finished batch, by the growth that was set."""
         return OVERHEAD_BYTES + <Py_ssize_t>((self.size_bytes - OVERHEAD_BYTES) * self._growth)
 
     cdef bint _has_room(self, Py_ssize_t record_bytes) noexcept nogil:
@@ -165,11 +166,11 @@ cdef class RecordBuffer:
         return OVERHEAD_BYTES + estimated_bytes + record_bytes <= self._size_limit_bytes
 
     def fits(self, Py_ssize_t record_bytes):
-        """Return whether a record of so many bytes would be taken. An empty batch takes any."""
+        """Return whether a record of this size would be taken. An empty batch takes any."""
         return self._has_room(record_bytes)
 
     cdef int _reserve(self, Py_ssize_t record_bytes) except -1:
-        """Make room for a record in memory; if there is none, nothing has changed."""
+        """Make room in memory for a record. If there is no memory, nothing has changed."""
         cdef Py_ssize_t needed_bytes = self.size_bytes + record_bytes
         cdef Py_ssize_t capacity
         if needed_bytes <= self._capacity:
@@ -178,7 +179,7 @@ cdef class RecordBuffer:
             capacity = max(needed_bytes, min(self._size_limit_bytes, FIRST_CAPACITY_BYTES))
             self._buffer = PyByteArray_FromStringAndSize(NULL, capacity)
         else:
-            # Twice as much, but no more than it may hold.
+            # Twice as much, but not more than the batch may use.
             capacity = max(needed_bytes, min(2 * self._capacity, self._memory_bytes))
             PyByteArray_Resize(self._buffer, capacity)
         self._data = PyByteArray_AS_STRING(self._buffer)
@@ -188,7 +189,7 @@ cdef class RecordBuffer:
     cpdef Py_ssize_t append_usual(
         self, long long timestamp_ms, object key, object value, tuple headers
     ) except -2:
-        """Append a record: see the other twin. The timestamp is not checked."""
+        """Append a record. See the Python twin. The timestamp is not checked."""
         cdef Py_ssize_t count = self.record_count
         cdef Py_ssize_t headers_bytes, body_bytes, record_bytes
         cdef long long delta_ms = timestamp_ms - self.base_timestamp_ms if count else 0
@@ -238,12 +239,12 @@ cdef class RecordBuffer:
     cdef Py_ssize_t append_pieces(
         self, Piece* records, Py_ssize_t count, Py_ssize_t* missing_bytes
     ) noexcept nogil:
-        """Append records until there is no room, or not enough memory yet; return how many.
+        """Append records while there is room and memory for them; return the number appended.
 
         Args:
-            records: each is three pieces, for key, value and encoded headers; the first has the
+            records: three pieces each, for key, value and encoded headers; the first one has the
                 timestamp.
-            missing_bytes: is set to what `_reserve` has to be asked for, or to 0.
+            missing_bytes: is set to the argument for `_reserve`, or to 0.
         """
         cdef Py_ssize_t done, size, position = self.record_count
         cdef long long delta_ms
@@ -255,7 +256,7 @@ cdef class RecordBuffer:
             delta_ms = record.timestamp_ms - self.base_timestamp_ms if position else 0
             size = 1 + txn_varint_size(delta_ms) + txn_varint_size(position)
             size += size_of_piece(record) + size_of_piece(record + 1) + record[2].size
-            # Rows are measured before they are sent: none is beyond what the format can count.
+            # Rows are measured before they are sent: none exceeds the format's limit.
             if not self._has_room(txn_varint_size(size) + size):
                 return done
             if self.size_bytes + <Py_ssize_t>txn_varint_size(size) + size > self._capacity:
@@ -278,7 +279,7 @@ cdef class RecordBuffer:
         return count
 
     def append(self, timestamp_ms, key, value, headers=()):
-        """Append a record: see the other twin."""
+        """Append a record. See the Python twin."""
         cdef long long stamp_ms = to_timestamp(timestamp_ms)
         cdef Py_ssize_t index
         if type(headers) is not tuple:
@@ -287,12 +288,12 @@ cdef class RecordBuffer:
         return None if index == NO_ROOM else index
 
     def body(self):
-        """Return a copy of the encoded records; for a batch that is not taken."""
+        """Return a copy of the encoded records, of a batch that is not taken."""
         cdef Py_ssize_t size = self.size_bytes - OVERHEAD_BYTES
         return PyBytes_FromStringAndSize(self._data + OVERHEAD_BYTES, size) if size else b""
 
     def take(self):
-        """Take no more records; return room for the header, and the records behind it."""
+        """Close the buffer; return it with room for the header before the records."""
         cdef bytearray buffer = self._buffer
         if buffer is None:
             buffer = bytearray(OVERHEAD_BYTES)
@@ -308,12 +309,12 @@ cdef class RecordBuffer:
 
 
 cdef enum:
-    # So many rows are looked up at a time; what is done with them then needs no interpreter.
+    # This many rows are looked up at a time. The work on them then needs no interpreter.
     CHUNK_ROWS = 256
-    # More than any cluster has; a table of so many counters is still small.
+    # More than any cluster has, and small enough for a table with one counter for each.
     MAX_PARTITIONS = 1 << 20
     NO_PARTITION = -1
-    # Of topic, partition, key and value, laid out to be hashed.
+    # The lengths of topic, partition, key and value in the hashed layout.
     HASHED_LENGTHS_BYTES = 16
 
 cdef object MASK_64 = (1 << 64) - 1
@@ -322,7 +323,7 @@ cdef char* NO_HEADERS = b"\0"
 
 
 cdef class Column:
-    """One column, as a tuple of bytes and None, or as the buffers of a `BinaryColumn`."""
+    """One column: a tuple of bytes and None, or the buffers of a `BinaryColumn`."""
 
     cdef tuple items
     cdef bint is_absent
@@ -368,7 +369,7 @@ cdef class Column:
         return self.wide_offsets[item] if self.is_wide else self.offsets[item]
 
     cdef int _check_offsets(self, Py_ssize_t count) except -1:
-        """Refuse offsets that lead out of the data: nothing may be read there."""
+        """Refuse offsets that point outside the data, before anything is read there."""
         cdef long long last = 0
         cdef Py_ssize_t item
         cdef Py_ssize_t known = len(self.wide_offsets) if self.is_wide else len(self.offsets)
@@ -428,7 +429,7 @@ cdef tuple encoded_headers(Py_ssize_t count, headers):
 
 
 cdef class Rows:
-    """Records to be, column by column."""
+    """Records to append, column by column."""
 
     cdef readonly Py_ssize_t count
     cdef Column _values
@@ -475,7 +476,7 @@ cdef class Rows:
         record.timestamp_ms = self._stamps[row] if self._has_stamps else self._stamp_ms
 
     def append_to(self, RecordBuffer buffer not None, order, Py_ssize_t start, Py_ssize_t stop):
-        """Append rows to a batch until it has no more room: see the other twin."""
+        """Append rows to a batch while it has room. See the Python twin."""
         cdef Piece records[3 * CHUNK_ROWS]
         cdef const int[::1] rows
         cdef bint is_ordered = order is not None
@@ -504,7 +505,7 @@ cdef class Rows:
         return stop - start
 
     def largest(self):
-        """Return the row that takes most, and how many bytes a batch of it alone can take."""
+        """Return the largest row, and the largest size of a batch with only this row."""
         cdef Piece record[3]
         cdef Py_ssize_t row, size, largest_row = 0, largest = -1
         for row in range(self.count):
@@ -515,7 +516,7 @@ cdef class Rows:
         return largest_row, BATCH_OVERHEAD_BYTES + MAX_RECORD_OVERHEAD_BYTES + largest
 
     def reach(self, order, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t room_bytes):
-        """Return how far in an order so many bytes reach: see the other twin."""
+        """Return the rows that a number of bytes has room for. See the Python twin."""
         cdef Piece record[3]
         cdef const int[::1] rows = order
         cdef Py_ssize_t position, row, row_bytes, size = 0
@@ -534,7 +535,7 @@ cdef class Rows:
         return stop, size
 
     def by_partition(self, partitions, Py_ssize_t partition_count):
-        """Sort the rows by partition: see the other twin."""
+        """Sort the rows by partition. See the Python twin."""
         cdef const int[::1] given
         cdef int[::1] chosen = array("i", bytes(4 * self.count))
         cdef int highest = partition_count - 1
@@ -560,7 +561,7 @@ cdef class Rows:
 
 
     def places(self, Py_ssize_t partition_count):
-        """Return the partition that each row's key leads to: see the other twin."""
+        """Return the partition for each row's key. See the Python twin."""
         if not 0 < partition_count <= MAX_PARTITIONS:
             raise ValueError(f"there is no topic of {partition_count} partitions")
         found = array("i", bytes(4 * self.count))
@@ -575,7 +576,7 @@ cdef class Rows:
         return found
 
     def hash_sum(self, bytes topic not None, partitions, record_hash):
-        """Add up the hashes of all rows: see the other twin."""
+        """Add up the hashes of all rows. See the Python twin."""
         cdef const int[::1] given
         cdef bint are_given = partitions is not None
         cdef txn_hash_function hash_of = <txn_hash_function><size_t>record_hash.address
@@ -609,22 +610,25 @@ cdef class Rows:
             else:
                 number = record_hash.of(PyBytes_FromStringAndSize(start, at - start))
                 found.low, found.high = number & MASK_64, number >> 64
+            # A sum of 128 bits in two words: the low word has overflowed if it is now smaller.
             low += found.low
             high += found.high + (low < found.low)
         return (<object>high << 64) | low, size_bytes
 
 
 cdef tuple sorted_rows(int[::1] chosen, int highest):
-    """Return the rows by partition, and where in them each partition's are."""
+    """Return the rows ordered by partition, and each partition's range in this order."""
     if highest >= MAX_PARTITIONS:
         raise ValueError(f"there is no partition {highest}")
-    # One more for NO_PARTITION, and one for the end.
+    # One counter more for NO_PARTITION, and one for the end.
     starts = array("i", bytes(4 * (highest + 3)))
     order = array("i", bytes(4 * len(chosen)))
     cdef int[::1] next_places = starts
     cdef int[::1] places = order
     cdef Py_ssize_t row
     cdef int bucket
+    # A counting sort, in three steps: count the rows, find where each partition starts, place
+    # rows.
     for row in range(len(chosen)):
         next_places[chosen[row] + 2] += 1
     for bucket in range(1, highest + 3):

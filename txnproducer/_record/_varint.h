@@ -1,4 +1,4 @@
-/* Zigzag varints of the record format: how long one is, writing and reading it. */
+/* Zigzag varints of the record format: their size, and how to write and read them. */
 #ifndef TXNPRODUCER_VARINT_H
 #define TXNPRODUCER_VARINT_H
 

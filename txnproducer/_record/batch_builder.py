@@ -1,14 +1,14 @@
 """`RecordBatchBuilder`: records in, the bytes of one v2 batch out.
 
-Owns: the header with its CRC, compression, when a batch is full. Must not know: partitions,
-futures, time-outs, who sends the batch or how often; how a record is encoded, which is the
-buffer's (`record_buffer`, or its compiled twin).
+Owns: the header with its CRC, compression, the decision that a batch is full. Must not know:
+partitions, futures, time-outs, the sending of the batch; how a record is encoded (`record_buffer`,
+or its compiled twin, does that).
 
 Rules:
-* What `build` has returned is never written to again, so a batch on its way to a socket cannot
-  change under it. A new producer state makes a new buffer: the header is written anew, the body is
+* `build` never writes to bytes that it has returned, so a batch on its way to a socket cannot
+  change. A new producer state makes a new buffer: the header is written again, and the body is
   copied, never compressed again. Callers treat the bytes as read-only.
-* Not thread-safe: the caller holds a lock. What `seal` returns may be compressed without it.
+* Not thread-safe: the caller holds a lock. The result of `seal` may be compressed without it.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from .format import (
 from .implementation import RecordBuffer
 from .sealed_records import SealedRecords
 
-# Java's constant: an estimated size errs on the safe side.
+# The Java client's constant: an estimate should rather be too large than too small.
 COMPRESSION_RATE_ESTIMATION_FACTOR: Final = 1.05
 
 _MAX_INT16: Final = 0x7FFF
-# So that it can be divided by.
+# Above 0, since it is a divisor.
 _LEAST_GROWTH: Final = 0.001
 
 Append: TypeAlias = Callable[..., int | None]
 
 
 class RecordBatchBuilder:
-    """Build one record batch.
+    """Builder of one record batch.
 
     Args:
-        size_limit_bytes: how large the batch may become, header included. An empty batch takes any
+        size_limit_bytes: the largest size of the batch, header included. An empty batch takes any
             record.
         compression: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
         compression_level: the codec's level; None for its default.
-        lz4_block_bytes: of lz4's blocks.
-        is_transactional: whether the batch belongs to a transaction, until `set_producer_state`
-            says it.
+        lz4_block_bytes: the size of lz4's blocks.
+        is_transactional: whether the batch belongs to a transaction; `set_producer_state` may
+            change it.
         is_control: whether its records are control records (only brokers write those).
 
     Raises:
-        InvalidConfigurationError: an unknown codec, a level it does not have, or a library that is
-            missing.
+        InvalidConfigurationError: an unknown codec, a level it does not have, or a missing
+            library.
     """
 
     __slots__ = (
@@ -99,11 +99,11 @@ class RecordBatchBuilder:
         self._codec = codec_for(compression, compression_level, lz4_block_bytes)
         self._size_limit_bytes = min(size_limit_bytes, MAX_INT32)
         records = self.records_buffer = self.buffer_class(size_limit_bytes)
-        # Of the buffer's: one call less for each record.
+        # The buffer's own method: one call less for each record.
         self.append: Append = records.append
-        # Of a batch that takes no more records, and is not closed.
+        # The records of a batch that is sealed and not closed.
         self._sealed: SealedRecords | None = None
-        # Header and body of the closed batch; the header is written by `build`.
+        # Header and body of the closed batch; `build` writes the header.
         self._buffer: bytearray | None = None
         self._is_stamped = False
         self._is_handed_out = False
@@ -118,7 +118,7 @@ class RecordBatchBuilder:
 
     @property
     def record_count(self) -> int:
-        """How many records it has."""
+        """The number of records."""
         return self.records_buffer.record_count
 
     @property
@@ -128,12 +128,12 @@ class RecordBatchBuilder:
 
     @property
     def base_timestamp_ms(self) -> int:
-        """The first record's timestamp; -1 for none."""
+        """The first record's timestamp; -1 without records."""
         return self.records_buffer.base_timestamp_ms
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The greatest timestamp; -1 for none."""
+        """The greatest timestamp; -1 without records."""
         return self.records_buffer.max_timestamp_ms
 
     @property
@@ -167,7 +167,7 @@ class RecordBatchBuilder:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no more records can be appended, and its size is known."""
+        """Whether the batch takes no more records and its size is final."""
         return self._buffer is not None
 
     @property
@@ -193,9 +193,9 @@ class RecordBatchBuilder:
         return self.records_buffer.fits(self._size_of(timestamp_ms, key, value, headers))
 
     def set_memory(self, memory_bytes: int) -> None:
-        """Say how many bytes it may hold before they are compressed, header included.
+        """Set the bytes that the batch may use before compression, header included.
 
-        Without a codec this is without effect: a batch holds what it is limited to.
+        Without a codec this has no effect: the batch may use its size limit.
         """
         if self._buffer is None and self._codec.codec_id:
             self._memory_bytes = memory_bytes
@@ -209,17 +209,17 @@ class RecordBatchBuilder:
         value: bytes | None,
         headers: Sequence[Header] = (),
     ) -> int:
-        """Return how much memory more to ask for, so that `append` takes this record.
+        """Return the additional memory with which `append` would take this record.
 
         Args:
-            step_bytes: what to ask for, unless the batch is full before it holds that.
-            timestamp_ms: of the record.
+            step_bytes: the amount to ask for, unless the batch is full before it uses that.
+            timestamp_ms: the record's timestamp.
             key: bytes or None.
             value: bytes or None.
             headers: pairs of a name and bytes or None.
 
         Returns:
-            At least what the record needs; 0 if it is not for want of memory that it is refused.
+            At least the bytes that the record needs; 0 if memory is not the reason of a refusal.
         """
         record_bytes = self._size_of(timestamp_ms, key, value, headers)
         missing_bytes = self.size_bytes + record_bytes - self._memory_bytes
@@ -241,23 +241,24 @@ class RecordBatchBuilder:
         return size_in_bytes(self.record_count, delta_ms, key, value, headers)
 
     def seal(self) -> SealedRecords:
-        """Take no more records, and return them, to be compressed ahead of `close`.
+        """Take no more records, and return them, so that they can be compressed before `close`.
 
-        Until it is settled or closed, its size stays an estimate. `close` takes what was made of
-        them by then; else it compresses them itself, and what is made later is dropped.
+        Until the batch is settled or closed, its size stays an estimate. `close` uses the
+        compressed form if there is one. Otherwise it compresses the records itself, and a later
+        result is dropped.
         """
         if self._sealed is None:
             self._sealed = SealedRecords(self._codec, self.records_buffer.take())
         return self._sealed
 
     def settle(self) -> bool:
-        """Keep only what the records were compressed to; return whether there is that."""
+        """Drop the records if they are compressed; return whether they are."""
         if self._sealed is None:
             return self._buffer is not None
         return self._sealed.drop_records()
 
     def close(self) -> None:
-        """Take no more records; assemble and compress the body. Closing again does nothing."""
+        """Take no more records; assemble and compress the body. A second call does nothing."""
         self._assemble()
 
     def set_producer_state(
@@ -271,11 +272,11 @@ class RecordBatchBuilder:
         Args:
             producer_id: from InitProducerId; -1 for a producer without idempotence.
             producer_epoch: its epoch; -1 with a producer id of -1.
-            base_sequence: of the first record, 0 to 2^31-1; -1 with a producer id of -1.
+            base_sequence: the first record's number, 0 to 2^31-1; -1 with a producer id of -1.
             is_transactional: whether the batch belongs to a transaction.
 
         Raises:
-            ValueError: a combination that a broker would refuse; nothing has changed.
+            ValueError: a broker would refuse this combination; nothing has changed.
         """
         self._check_producer_state(producer_id, producer_epoch, base_sequence, is_transactional)
         self._producer_state = (producer_id, producer_epoch, base_sequence)
@@ -287,7 +288,7 @@ class RecordBatchBuilder:
     def build(self) -> bytearray:
         """Return the bytes of the batch, and close it.
 
-        The same object each time, until the producer state changes.
+        Each call returns the same object, until the producer state changes.
 
         Raises:
             IllegalStateError: the batch is empty, or transactional without a producer id.
@@ -296,6 +297,7 @@ class RecordBatchBuilder:
         buffer = self._assemble()
         if self._is_stamped:
             return buffer
+        # A copy, since the old bytes may be on their way to a socket.
         if self._is_handed_out:
             buffer = self._buffer = bytearray(buffer)
         records = self.records_buffer
@@ -309,6 +311,7 @@ class RecordBatchBuilder:
             *self._producer_state,
             records.record_count,
         )
+        # The header's tail goes first: the CRC covers it, and stands before it.
         crc = crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET:])
         length = len(buffer) - LOG_OVERHEAD_BYTES
         HEADER_HEAD.pack_into(buffer, 0, 0, length, NO_PARTITION_LEADER_EPOCH, MAGIC_V2, crc)
@@ -316,10 +319,10 @@ class RecordBatchBuilder:
         return buffer
 
     def records(self) -> Iterator[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]]:
-        """Iterate over what was appended, closed or not, for a split of the batch.
+        """Iterate over the appended records, closed or not, for a split of the batch.
 
         Yields:
-            Timestamp, key, value and headers of each record.
+        Timestamp, key, value and headers of each record.
         """
         sealed = self._sealed
         if self._buffer is not None:
@@ -335,7 +338,7 @@ class RecordBatchBuilder:
             yield record.timestamp_ms, record.key, record.value, record.headers
 
     def _assemble(self) -> bytearray:
-        """Return the buffer of the closed batch, its body written."""
+        """Return the buffer of the closed batch, with its body written."""
         if self._buffer is None:
             sealed = self.seal()
             sealed.compress()

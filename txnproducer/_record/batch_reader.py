@@ -1,12 +1,12 @@
-"""Read record batches: verify them and iterate over their records.
+"""The reading of record batches: verification, and iteration over their records.
 
-Owns: the decoding of a v2 batch and every check that a broker makes of one before it trusts it.
+Owns: the decoding of a v2 batch and every check that a broker makes before it trusts one.
 Must not know: how a batch is built, which offsets or sequences are expected.
 
 Rules:
-* Bytes that break the format end in `CorruptRecordError`, never in another exception and never in
-  a wrong record.
-* Reading copies keys and values out, so a record outlives the buffer that it was read from.
+* Bytes that break the format raise `CorruptRecordError`. They never raise another error, and never
+  give a wrong record.
+* Reading copies keys and values, so a record outlives the buffer that it was read from.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .format import (
 
 
 class DecodedRecord(NamedTuple):
-    """A record as it stands in a batch; `offset_delta` counts from the batch's base offset."""
+    """A decoded record; `offset_delta` counts from the batch's base offset."""
 
     offset_delta: int
     timestamp_ms: int
@@ -53,7 +53,7 @@ class DecodedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """The 61 bytes before the records, field by field, with what follows from them."""
+    """The 61 bytes before the records, field by field, with values that follow from them."""
 
     base_offset: int
     length: int
@@ -76,17 +76,17 @@ class BatchHeader:
 
     @property
     def codec_id(self) -> int:
-        """The id of the codec that the records are compressed with; 0 for none."""
+        """The id of the codec of the records; 0 for none."""
         return self.attributes & COMPRESSION_MASK
 
     @property
     def compression(self) -> str:
-        """The name of that codec."""
+        """The name of the codec of the records."""
         return codec_name(self.codec_id)
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether the broker's clock gave the timestamps: every record's is then the maximum's."""
+        """Whether the broker set the timestamps: every record then has the maximum timestamp."""
         return bool(self.attributes & TIMESTAMP_TYPE_MASK)
 
     @property
@@ -123,7 +123,7 @@ class BatchHeader:
 
 
 class RecordBatch:
-    """A verified batch; iterate over it for its records.
+    """A verified batch, which iterates over its records.
 
     Args:
         data: the bytes of exactly one batch.
@@ -163,7 +163,7 @@ class RecordBatch:
 
 
 def read_header(data: bytes | bytearray | memoryview) -> BatchHeader:
-    """Decode the header at the start of some bytes; verify only that it is one.
+    """Decode the header at the start of some bytes, and check only that it is a v2 header.
 
     Raises:
         CorruptRecordError: fewer bytes than a header has, or not a v2 batch.
@@ -180,12 +180,12 @@ def read_header(data: bytes | bytearray | memoryview) -> BatchHeader:
 
 
 def read_batches(data: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
-    """Read the batches that lie one after the other, as in a fetch response.
+    """Read consecutive batches, as in a fetch response.
 
-    A batch that is cut off at the end is left out: brokers cut where the fetch size says.
+    A batch that is cut off at the end is left out: brokers cut at the fetch size.
 
     Raises:
-        CorruptRecordError: at the first batch that is not valid.
+        CorruptRecordError: a batch is not valid.
     """
     view = memoryview(data).cast("B")
     while len(view) >= LOG_OVERHEAD_BYTES:
@@ -207,7 +207,7 @@ def decode_records(
     """Decode uncompressed records.
 
     Raises:
-        CorruptRecordError: the bytes hold other than this many well-formed records.
+        CorruptRecordError: the bytes do not hold exactly this many well-formed records.
     """
     position = 0
     for _ in range(record_count):
@@ -239,7 +239,7 @@ def _check_batch(header: BatchHeader, data: memoryview) -> None:
 def _decode_record(
     data: bytes, position: int, base_timestamp_ms: int
 ) -> tuple[DecodedRecord, int]:
-    """Decode the record at a position; IndexError or ValueError where it breaks the format."""
+    """Decode the record at a position; raise IndexError or ValueError if it breaks the format."""
     length, position = decode_varint(data, position)
     end = position + length
     if length < 0 or end > len(data):
@@ -270,7 +270,8 @@ def _decode_nullable(data: bytes, position: int, end: int) -> tuple[bytes | None
 
 def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
     count, position = decode_varint(data, position)
-    # Every header takes at least two bytes, so a count beyond that cannot make this loop run long.
+    # Every header takes at least two bytes. A larger count cannot be right, and would loop for
+    # long.
     if not 0 <= count <= end - position:
         raise ValueError(f"a count of {count} headers")
     headers: list[Header] = []

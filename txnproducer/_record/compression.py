@@ -1,18 +1,18 @@
 """The codecs that compress the records of a batch, under Java's names and ids.
 
-Owns: the registry by name and by id, the framing that each codec has inside Kafka, the levels, and
-the error for a library that is not installed. Must not know: what the bytes mean.
+Owns: the registry by name and by id, the framing of each codec inside Kafka, the levels, and the
+error for a library that is not installed. Must not know: the meaning of the bytes.
 
 Rules:
-* A codec says at once, when it is asked for, that its library is missing or its level is wrong: a
-  producer must not learn it from its first batch.
+* A codec reports a missing library or a wrong level when it is requested: a producer must not
+  learn of it from its first batch.
 * One block per batch, as every Kafka client writes it. lz4 is the standard frame with independent
-  blocks, of 64 KiB unless told otherwise, and no content checksum (what the Java client writes;
-  its reader refuses dependent blocks). snappy is written in the framing of xerial's snappy-java,
-  which Java's reader and writer use, and read with and without it.
-* The bytes of equal input are equal: no time stamps, no file names.
-* A library is imported when its codec is first asked for. zstd comes from the standard library
-  where that has it (Python 3.14).
+  blocks, of 64 KiB by default, and no content checksum (the Java client writes the same, and its
+  reader refuses dependent blocks). snappy is written in the framing of xerial's snappy-java, which
+  Java's reader and writer use, and read with and without it.
+* The bytes of equal input are equal: no timestamps, no file names.
+* A library is imported when its codec is first requested. zstd is the standard library's if that
+  has it (Python 3.14).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from txnproducer.errors import (
 )
 
 Transform = Callable[[bytes], bytes]
-# What is compressed lies in a batch's buffer, and is read there.
+# Takes a view as well, so that the records are read in the batch's buffer without a copy.
 Compress = Callable[["bytes | memoryview"], bytes]
 
 _GZIP_WINDOW_BITS: Final = 31  # the largest window, with a gzip header and trailer
-# Java's "no level given" for lz4, where it takes the fast compressor; every other level is high
-# compression.
+# The Java client takes this level for "no level given" and uses the fast compressor; every other
+# level is high compression.
 _LZ4_JAVA_DEFAULT_LEVEL: Final = 9
 _LZ4_LOWEST_HIGH_COMPRESSION: Final = 3
 
-# The sizes of lz4's blocks, and their ids in its frame format. lz4 searches blocks of more than
-# 64 KiB in another way, which is faster and finds less: a fifth less in text, four fifths less in
-# data that can hardly be compressed.
+# The sizes of lz4's blocks, and their ids in its frame format. For blocks above 64 KiB lz4
+# searches in another way, which is faster and finds less: a fifth less in text, four fifths less
+# in data that can hardly be compressed.
 LZ4_BLOCKS: Final = MappingProxyType({65_536: 4, 262_144: 5, 1_048_576: 6, 4_194_304: 7})
 LEAST_LZ4_BLOCK_BYTES: Final = min(LZ4_BLOCKS)
 
@@ -67,7 +67,7 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class _CodecKind:
-    """What the registry knows of a codec; `levels` is None where there are none."""
+    """An entry of the registry; `levels` is None for a codec without levels."""
 
     codec_id: int
     levels: tuple[int, int] | None
@@ -76,7 +76,7 @@ class _CodecKind:
 
 
 def codec_names() -> tuple[str, ...]:
-    """Return the names of all codecs, by id."""
+    """Return the names of all codecs, ordered by id."""
     return tuple(_KINDS)
 
 
@@ -88,8 +88,8 @@ def codec_for(
 
     Args:
         name: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
-        level: how hard to try; None for the codec's default, which is Java's.
-        lz4_block_bytes: of lz4's blocks; one of `LZ4_BLOCKS`. Other codecs have none.
+        level: the compression level; None for the codec's default, which is Java's.
+        lz4_block_bytes: the size of lz4's blocks, one of `LZ4_BLOCKS`. Other codecs have none.
 
     Raises:
         InvalidConfigurationError: no such codec, no such level, or a library that is not
@@ -109,7 +109,7 @@ def codec_name(codec_id: int) -> str:
     """Return the name of a codec by its id in a batch's attributes.
 
     Raises:
-        UnsupportedCompressionTypeError: an id that this version does not know.
+        UnsupportedCompressionTypeError: this version does not know the id.
     """
     for name, kind in _KINDS.items():
         if kind.codec_id == codec_id:
@@ -121,9 +121,9 @@ def decompress(codec_id: int, data: bytes | memoryview) -> bytes:
     """Decompress the records of a batch.
 
     Raises:
-        CorruptRecordError: the bytes are not what the codec writes.
+        CorruptRecordError: the codec cannot have written the bytes.
         InvalidConfigurationError: the codec's library is not installed.
-        UnsupportedCompressionTypeError: an id that this version does not know.
+        UnsupportedCompressionTypeError: this version does not know the id.
     """
     name = codec_name(codec_id)
     try:
@@ -143,7 +143,7 @@ def _check_level(name: str, level: int, levels: tuple[int, int] | None) -> None:
 
 
 def _library(module: str, codec: str) -> Any:
-    """Import an optional library, or say which extra brings it."""
+    """Import an optional library; if it is missing, name the extra that brings it."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -155,7 +155,7 @@ def _library(module: str, codec: str) -> Any:
 
 
 def _data_errors(name: str) -> tuple[type[Exception], ...]:
-    """Return what a codec's library raises for bytes that it cannot read."""
+    """Return the errors that a codec's library raises for bytes that it cannot read."""
     common = (OSError, EOFError, RuntimeError, ValueError, zlib.error, struct.error)
     if name == "snappy":
         return (*common, _library("cramjam", "snappy").DecompressionError)
@@ -178,7 +178,7 @@ def _make_gzip(level: int | None, _: int) -> Compress:
 
 
 def _make_lz4(level: int | None, block_bytes: int) -> Compress:
-    # Levels 1 and 2 are high compression in Java; the library here would take them for fast ones.
+    # Levels 1 and 2 are high compression in Java, but fast compression in this library.
     wanted = 0
     if level is not None and level != _LZ4_JAVA_DEFAULT_LEVEL:
         wanted = max(level, _LZ4_LOWEST_HIGH_COMPRESSION)
@@ -236,7 +236,7 @@ def _decompress_snappy(data: bytes) -> bytes:
 
 @cache
 def _standard_zstd() -> Any:
-    """Return the standard library's zstd, or None before Python 3.14 and where it was left out."""
+    """Return the standard library's zstd, or None (before Python 3.14, or if left out)."""
     try:
         return import_module("compression.zstd")
     except ImportError:
@@ -251,8 +251,8 @@ def _make_zstd(level: int | None, _: int) -> Compress:
     zstandard = _library("zstandard", "zstd")
 
     def compress(data: bytes | memoryview) -> bytes:
-        # A compressor object belongs to one thread at a time, and making one costs little beside a
-        # batch.
+        # A compressor object belongs to one thread at a time. To make one costs little compared
+        # with a batch.
         frame: bytes = zstandard.ZstdCompressor(level=wanted).compress(data)
         return frame
 
@@ -260,7 +260,7 @@ def _make_zstd(level: int | None, _: int) -> Compress:
 
 
 def _decompress_zstd(data: bytes) -> bytes:
-    # Java writes no content size into the frame, so the one-shot call will not do.
+    # Java writes no content size into the frame, so the one-shot call cannot read it.
     standard = _standard_zstd()
     if standard is not None:
         new_frame = standard.ZstdDecompressor

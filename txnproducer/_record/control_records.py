@@ -2,9 +2,9 @@
 
 Owns: the key and value of control records. Must not know: who writes them, or when.
 
-A control record's key is a version and a type, both 16 bits. Types 2 and up belong to KRaft; a
-reader passes over those, and over types that it does not know. The value of an end-of-transaction
-marker is a version (16 bits) and the coordinator's epoch (32 bits); later ones may append more.
+A control record's key is a version and a type, both 16 bits. Types 2 and up belong to KRaft. A
+reader skips those, and types that it does not know. The value of an end-of-transaction marker is a
+version (16 bits) and the coordinator's epoch (32 bits); later versions may append more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VERSION: Final = 0
 
 
 class EndTransactionType(IntEnum):
-    """How a transaction ended."""
+    """The outcome of a transaction."""
 
     ABORT = 0
     COMMIT = 1
@@ -48,7 +48,7 @@ def control_record_type(key: bytes | None) -> int:
     """Return the type of a control record by its key.
 
     Raises:
-        CorruptRecordError: the key is not that of a control record.
+        CorruptRecordError: no control record has such a key.
     """
     if key is None or len(key) < _KEY.size:
         raise CorruptRecordError(f"the key of a control record has 4 bytes or more, not {key!r}")

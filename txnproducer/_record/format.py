@@ -1,8 +1,8 @@
-"""Where each field of a v2 record batch lies, and how many bytes a record takes.
+"""The layout of a v2 record batch, and the sizes of records.
 
 Owns: the header struct with its offsets, the attribute masks, the limits, the variable-length
-integers, the size arithmetic, the sequence arithmetic. Must not know: codecs, how a batch is put
-together or read, policy.
+integers, the size arithmetic, the sequence arithmetic. Must not know: codecs, the building and
+reading of batches, policy.
 
 Layout (KIP-98; all integers big-endian, 61 bytes before the records):
 
@@ -24,7 +24,7 @@ Layout (KIP-98; all integers big-endian, 61 bytes before the records):
         61        records, compressed as one block if a codec is set
 
 A record is: length, attributes (one unused byte), timestamp delta, offset delta, key, value,
-headers, where each number but the attributes is a zigzag varint and the length -1 stands for null.
+headers. Each number except the attributes is a zigzag varint, and the length -1 stands for null.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 NO_PARTITION_LEADER_EPOCH: Final = -1
 
-# The header in two pieces because the CRC lies in the first and covers the second.
+# The header in two parts, because the CRC lies in the first and covers the second.
 HEADER_HEAD: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, CRC
 HEADER_TAIL: Final = struct.Struct(">hiqqqhii")  # attributes ... record count
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 
 LENGTH_OFFSET: Final = 8
-LOG_OVERHEAD_BYTES: Final = 12  # base offset and length: what the length field does not count
+LOG_OVERHEAD_BYTES: Final = 12  # base offset and length, which the length field does not count
 MAGIC_OFFSET: Final = 16
 CRC_OFFSET: Final = 17
 ATTRIBUTES_OFFSET: Final = HEADER_HEAD.size
@@ -85,7 +85,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def size_of_varint(value: int) -> int:
-    """Return how many bytes `encode_varint` makes of a value."""
+    """Return the number of bytes in the encoded form of a value."""
     zigzag = (value << 1) ^ (value >> 63)
     return (zigzag.bit_length() + 6) // 7 or 1
 
@@ -97,8 +97,8 @@ def decode_varint(data: bytes, position: int) -> tuple[int, int]:
         The value and the position after it.
 
     Raises:
-        IndexError: The data ends inside the varint.
-        ValueError: The varint does not fit 64 bits.
+        IndexError: the data ends inside the varint.
+        ValueError: the varint does not fit 64 bits.
     """
     byte = data[position]
     position += 1
@@ -116,21 +116,22 @@ def decode_varint(data: bytes, position: int) -> tuple[int, int]:
     return (zigzag >> 1) ^ -(zigzag & 1), position
 
 
-# The lengths and offset deltas of ordinary records are looked up, not encoded. As many as a batch
-# of 1 MiB has records of 64 bytes; the tables cost about 10 ms of the import and 1.4 MB.
+# The lengths and offset deltas of ordinary records are looked up, not encoded. The table has as
+# many entries as a batch of 1 MiB has records of 64 bytes; it costs 10 ms of the import and 1.4
+# MB.
 SMALL_VARINT_COUNT: Final = 16384
 SMALL_VARINTS: Final = tuple(encode_varint(value) for value in range(SMALL_VARINT_COUNT))
 
 
 def varint(value: int) -> bytes:
-    """Return the zigzag varint of a value, from the table where it is small and not negative."""
+    """Return the zigzag varint of a value, from the table if it is small and not negative."""
     if 0 <= value < SMALL_VARINT_COUNT:
         return SMALL_VARINTS[value]
     return encode_varint(value)
 
 
 def _size_of_nullable(data: bytes | None) -> int:
-    """Return the bytes of a length and what it counts; null is the length -1, one byte."""
+    """Return the bytes of a length and the data that it counts; null takes one byte."""
     if data is None:
         return 1
     return size_of_varint(len(data)) + len(data)
@@ -160,22 +161,22 @@ def size_in_bytes(
 def record_size_upper_bound(
     key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
 ) -> int:
-    """Return the most bytes that a record can take wherever it lies in a batch, uncompressed."""
+    """Return the largest uncompressed size of a record, at any place in a batch."""
     return MAX_RECORD_OVERHEAD_BYTES + _size_of_payload(key, value, headers)
 
 
 def batch_size_upper_bound(
     key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
 ) -> int:
-    """Return the most bytes that a batch of this one record can take, uncompressed."""
+    """Return the largest uncompressed size of a batch with only this record."""
     return BATCH_OVERHEAD_BYTES + record_size_upper_bound(key, value, headers)
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """Add to a sequence number; after 2^31-1 comes 0."""
+    """Add to a sequence number; 0 follows 2^31-1."""
     return (sequence + increment) & MAX_INT32
 
 
 def decrement_sequence(sequence: int, decrement: int) -> int:
-    """Subtract from a sequence number; before 0 comes 2^31-1."""
+    """Subtract from a sequence number; 2^31-1 precedes 0."""
     return (sequence - decrement) & MAX_INT32

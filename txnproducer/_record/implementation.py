@@ -1,13 +1,15 @@
-"""Which implementation does what is done for each record and each batch: compiled, or in Python.
+"""The choice between compiled and Python code, for the work on each record and batch.
 
-Two ways lead there. The bytes of records have twins, one of them written in Cython: `chosen` picks
-one. What decides (states, numbers, queues) is one source: it is compiled as it stands, and found
-first if it lies in a package's `_compiled` (`places_of_modules`).
+There are two kinds of compiled modules. The code for the bytes of records has twins, one of them
+written in Cython: `chosen` picks one. The code that decides (states, numbers, queues) has one
+source, which is compiled unchanged and found first if it lies in a package's `_compiled`
+(`places_of_modules`).
 
-Owns: the choice, for the whole package. `TXNPRODUCER_IMPL=python` or `cython` decides it; unset,
-the compiled ones are taken if this installation has them. Without them that is logged once, as a
-warning: everything works, and sends more slowly. Compiled parts that are there and not used are a
-RuntimeWarning: nobody meant that.
+Owns: the choice, for the whole package. `TXNPRODUCER_IMPL=python` or `cython` sets it. Otherwise
+the compiled modules are used if this installation has them. If it has none, that is logged once,
+as
+a warning: everything works, but sends more slowly. Compiled modules that exist and are not used
+are a RuntimeWarning, since they are a mistake of the installation.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ _PACKAGE: Final = Path(__file__).parent.parent
 
 
 def implementation_name(wanted: str | None) -> str:
-    """Return the implementation that `TXNPRODUCER_IMPL` asks for, else the best there is.
+    """Return the implementation that `TXNPRODUCER_IMPL` names, or the best one available.
 
     Raises:
-        ImportError: a name that is not an implementation, or one that is not installed.
+        ImportError: the name is not an implementation, or that one is not installed.
     """
     name = (wanted or "").strip().lower()
     if name and name not in NAMES:
@@ -56,7 +58,7 @@ def implementation_name(wanted: str | None) -> str:
 
 
 def _tell(why: ImportError) -> None:
-    """Say that the compiled parts are not used; by what happened to them."""
+    """Report that the compiled parts are not used, with the reason."""
     if why.name == _COMPILED and isinstance(why, ModuleNotFoundError):
         _LOG.warning(
             "txnproducer runs without its compiled parts (%s): records are sent more slowly;"
@@ -73,16 +75,16 @@ def _tell(why: ImportError) -> None:
 
 
 def refuse_older_than_sources(package: Path) -> None:
-    """Refuse compiled modules whose source has changed since: the change would be without effect.
+    """Refuse compiled modules that are older than their source: a change would have no effect.
 
-    Only in a checkout. What is installed is not edited, and copying it may lose the order of its
-    files' times.
+    This applies only in a checkout. Installed files are not edited, and copying them may lose the
+    order of their times.
 
     Args:
         package: the folder of the whole package.
 
     Raises:
-        ImportError: there is such a module.
+        ImportError: a compiled module is older than its source.
     """
     if not (package.parent / "pyproject.toml").exists():
         return
@@ -93,7 +95,7 @@ def refuse_older_than_sources(package: Path) -> None:
 
 
 def _sources_of(compiled: Path, package: Path) -> list[Path]:
-    """Return what a compiled module is made of, as far as that is in the checkout."""
+    """Return the sources of a compiled module that are in the checkout."""
     module = compiled.name.partition(".")[0]
     folder = compiled.parent.parent if compiled.parent.name == "_compiled" else compiled.parent
     types = package.parent / "compiled" / folder.relative_to(package.parent)
@@ -107,15 +109,15 @@ def chosen(python_module: str, compiled_module: str, name: str) -> Any:
     """Return a class or a function of the implementation in use.
 
     Args:
-        python_module: has the one in pure Python.
-        compiled_module: has its compiled twin.
-        name: of both.
+        python_module: the module with the Python version.
+        compiled_module: the module with its compiled twin.
+        name: the name in both modules.
     """
     return getattr(import_module(compiled_module if IMPL == "cython" else python_module), name)
 
 
 def places_of_modules(package_path: Sequence[str]) -> list[str]:
-    """Return where a package's modules are looked for: compiled ones first, if they are used.
+    """Return the folders of a package's modules: compiled ones first, if they are used.
 
     Args:
         package_path: the package's `__path__`.

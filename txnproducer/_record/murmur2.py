@@ -1,6 +1,6 @@
-"""The hash that Kafka's clients place keys by: the pure Python twin of `_speedups.murmur2`.
+"""The hash by which Kafka's clients place keys: the Python twin of `_speedups.murmur2`.
 
-Why it is here and not with the partitioner: it is compiled with what else is done for each record.
+Why it is here and not with the partitioner: it is compiled with the other code for each record.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The records of one open batch, encoded one behind the other: the pure Python twin.
+"""The records of one open batch, encoded one after the other: the Python twin.
 
-Why it exists: appending is what a producer does a million times where it does all else once. So it
-is a class of its own, small enough to be written twice: `_speedups.pyx` has the compiled twin.
-Owns: the encoding of records, the judgement whether one more fits. Must not know: the header's
+Why it exists: a producer appends a million times as often as it does anything else. So this is a
+class of its own, small enough to be written twice: `_speedups.pyx` has the compiled twin.
+Owns: the encoding of records, the decision whether one more fits. Must not know: the header's
 fields, codecs, partitions, futures.
 
 Rules:
 * Both twins offer this class with plain arguments, give the same bytes and raise the same errors.
-* `append` that returns None has changed nothing, and neither has one that raises.
+* An `append` that returns None, or raises, has changed nothing.
 * Records are encoded when they are appended; the caller may change its objects afterwards.
-* A batch is assembled in one buffer, without another of its size beside it.
+* A batch is assembled in one buffer, without a second one of its size.
 * Not thread-safe: the caller holds a lock from the first `append` to `take`.
 """
 
@@ -31,12 +31,12 @@ from .format import (
     varint,
 )
 
-# Larger values stay as they are until `take`: a copy of each would double a batch's memory, which
-# the allocator then returns to the system and faults in again, batch after batch.
+# Larger values are kept unchanged until `take`: a copy of each would double a batch's memory,
+# which the allocator then returns to the system and faults in again for every batch.
 _JOINED_VALUE_BYTES: Final = 4096
 _NULL: Final = varint(-1)
 _ZERO: Final = varint(0)
-# A record's length and its attributes, which are always zero, as one piece; by the length.
+# A record's length and its attributes, which are always zero, as one piece, indexed by the length.
 _LENGTH_AND_ATTRIBUTES: Final = tuple(length + b"\0" for length in SMALL_VARINTS)
 _EMPTY_HEADER: Final = bytes(BATCH_OVERHEAD_BYTES)
 _join: Final = b"".join
@@ -45,17 +45,17 @@ _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
 
 class RecordBuffer:
-    """Encode records.
+    """Encoder of the records of a batch.
 
     Args:
-        size_limit_bytes: how large the batch may become, header included. An empty one takes any
+        size_limit_bytes: the largest size of the batch, header included. An empty batch takes any
             record.
 
     Attributes:
-        record_count: how many it has.
-        size_bytes: of header and records, uncompressed.
-        base_timestamp_ms: the first record's.
-        max_timestamp_ms: the greatest.
+        record_count: the number of records.
+        size_bytes: the size of header and records, uncompressed.
+        base_timestamp_ms: the first record's timestamp.
+        max_timestamp_ms: the greatest timestamp.
         is_taken: whether no more records can be appended.
     """
 
@@ -88,29 +88,29 @@ class RecordBuffer:
         self.set_growth(1.0)
 
     def set_growth(self, growth: float) -> None:
-        """Say how many bytes of the finished batch come of one that is appended."""
+        """Set the expected ratio of bytes in the finished batch to appended bytes."""
         self._growth = growth
         self._set_certain_limit()
 
     def set_memory(self, memory_bytes: int) -> None:
-        """Say how many bytes it may hold, header included; without a word, as many as fit."""
+        """Set the bytes that the batch may use, header included; by default there is no limit."""
         self._memory_bytes = memory_bytes
         self._set_certain_limit()
 
     def _set_certain_limit(self) -> None:
-        # Below this many bytes any record fits, however badly it compresses; beyond it `fits`
+        # Up to this many bytes any record fits, however badly it compresses. Beyond it `fits`
         # decides.
         room_bytes = int((self._size_limit_bytes - BATCH_OVERHEAD_BYTES) / max(1.0, self._growth))
         self._certain_limit_bytes = min(BATCH_OVERHEAD_BYTES + room_bytes, self._memory_bytes)
 
     @property
     def estimated_size_bytes(self) -> int:
-        """The finished batch's size, by the growth that was said."""
+        """The expected size of the finished batch, by the growth that was set."""
         return BATCH_OVERHEAD_BYTES + int((self.size_bytes - BATCH_OVERHEAD_BYTES) * self._growth)
 
     def fits(self, record_bytes: int) -> bool:
-        """Return whether a record of so many bytes would be taken. An empty batch takes any."""
-        # The new record counts uncompressed: how well it compresses is not known yet.
+        """Return whether a record of this size would be taken. An empty batch takes any."""
+        # The new record counts uncompressed: its compression ratio is not known yet.
         if self.is_taken:
             return False
         if self.record_count == 0:
@@ -135,21 +135,21 @@ class RecordBuffer:
             headers: pairs of a name and bytes or None.
 
         Returns:
-            The record's index in the batch (its offset delta), or None when the batch is closed or
-            the record does not fit; then nothing has changed.
+            The record's index in the batch (its offset delta). None if the batch is closed or the
+            record does not fit; then nothing has changed.
 
         Raises:
-            TypeError: an argument of another type.
-            ValueError: a timestamp that is negative (but -1) or beyond 64 bits.
-            RecordTooLargeError: more bytes than the format can count.
+            TypeError: an argument is of another type.
+            ValueError: the timestamp is negative (other than -1) or exceeds 64 bits.
+            RecordTooLargeError: the record has more bytes than the format can count.
         """
         count = self.record_count
         stamp = self._timestamp_varint
         if timestamp_ms != self._last_timestamp_ms:
             stamp = self._encode_timestamp(timestamp_ms)
         tail = encode_headers(headers) if headers else _ZERO
-        # The ordinary record: bytes, small, its lengths and index within the tables. Any other
-        # goes the long way.
+        # The ordinary record: bytes, small, its lengths and index within the tables. All others
+        # take the slow path.
         if type(value) is not bytes or len(value) > _JOINED_VALUE_BYTES:
             return self._append_any(timestamp_ms, stamp, key, value, tail)
         small = SMALL_VARINTS
@@ -172,7 +172,8 @@ class RecordBuffer:
         self.size_bytes = size_bytes
         self.record_count = count + 1
         if timestamp_ms > self.max_timestamp_ms:
-            # Written out: a signal could come where a function begins, and leave half a record.
+            # Written out in both places: a signal can arrive at the start of a function, and would
+            # leave half a record.
             self.max_timestamp_ms = timestamp_ms
             if not count:
                 self.base_timestamp_ms = timestamp_ms
@@ -185,18 +186,18 @@ class RecordBuffer:
         value: bytes | None,
         headers: tuple[Header, ...],
     ) -> int:
-        """Append a record, as `append` does; return -1 where that returns None."""
+        """Append a record like `append`, but return -1 where that returns None."""
         if headers is None:
             raise no_headers()
         index = self.append(timestamp_ms, key, value, headers)
         return NO_ROOM if index is None else index
 
     def body(self) -> bytes:
-        """Return a copy of the encoded records; for a batch that is not taken."""
+        """Return a copy of the encoded records, of a batch that is not taken."""
         return _join(self._chunks)
 
     def take(self) -> bytearray:
-        """Take no more records; return room for the header, and the records behind it."""
+        """Close the buffer; return it with room for the header before the records."""
         buffer = bytearray().join((_EMPTY_HEADER, *self._chunks))
         self._chunks = []
         self._certain_limit_bytes = -1
@@ -206,7 +207,7 @@ class RecordBuffer:
     def _append_any(
         self, timestamp_ms: int, stamp: bytes, key: object, value: object, tail: bytes
     ) -> int | None:
-        """Append a record that `append` has no short way for, with every check."""
+        """Append a record that does not take the fast path of `append`, with every check."""
         count = self.record_count
         # Left in pieces, see _JOINED_VALUE_BYTES.
         pieces = [stamp, varint(count)]
@@ -224,14 +225,15 @@ class RecordBuffer:
         self.size_bytes += record_bytes
         self.record_count = count + 1
         if timestamp_ms > self.max_timestamp_ms:
-            # Written out: a signal could come where a function begins, and leave half a record.
+            # Written out in both places: a signal can arrive at the start of a function, and would
+            # leave half a record.
             self.max_timestamp_ms = timestamp_ms
             if not count:
                 self.base_timestamp_ms = timestamp_ms
         return count
 
     def _encode_timestamp(self, timestamp_ms: int) -> bytes:
-        """Return a timestamp's encoded delta, and remember it: neighbours often share it."""
+        """Return a timestamp's encoded delta, and keep it: consecutive records often share it."""
         check_timestamp(timestamp_ms)
         stamp = varint(timestamp_ms - self.base_timestamp_ms) if self.record_count else _ZERO
         self._last_timestamp_ms = timestamp_ms
@@ -246,13 +248,12 @@ def check_timestamp(timestamp_ms: object) -> None:
     """Check a record's timestamp.
 
     Raises:
-        TypeError: it is no int.
-        ValueError: it is negative (but -1), or beyond 64 bits.
+        TypeError: the timestamp is no int.
+        ValueError: the timestamp is negative (other than -1), or exceeds 64 bits.
     """
     if type(timestamp_ms) is not int:
         raise TypeError(f"timestamp_ms must be an int, not {type(timestamp_ms).__name__}")
-    # Below 2^63-1, so that its delta to a first record without a timestamp (-1) fits 64 bits as
-    # well.
+    # Below 2^63-1, so that its delta to a first record without a timestamp (-1) also fits 64 bits.
     if not NO_TIMESTAMP <= timestamp_ms < MAX_INT64:
         raise ValueError(
             f"timestamp_ms must be milliseconds since the epoch, or -1, not {timestamp_ms}"
@@ -260,20 +261,20 @@ def check_timestamp(timestamp_ms: object) -> None:
 
 
 def too_large(record_bytes: int) -> RecordTooLargeError:
-    """Return what is raised for a record of more bytes than the format can count."""
+    """Return the error for a record with more bytes than the format can count."""
     return RecordTooLargeError(f"a record of {record_bytes} bytes: a batch ends at 2^31-1 bytes")
 
 
 def no_headers() -> TypeError:
-    """Return what is raised for headers that are not even an empty tuple."""
+    """Return the error for headers that are None, not a tuple."""
     return TypeError("headers must be a tuple, not None")
 
 
 def to_encode(field: str, data: object) -> bytes:
-    """Return bytes to encode; a copy if the caller could change them.
+    """Return bytes to encode: a copy if the caller could change them.
 
     Raises:
-        TypeError: it is not bytes-like.
+        TypeError: the data is not bytes-like.
     """
     if not isinstance(data, _BYTES_LIKE):
         raise TypeError(f"{field} must be bytes or None, not {type(data).__name__}: serialize it")
@@ -289,10 +290,10 @@ def _encode_nullable(field: str, data: object) -> tuple[bytes, ...]:
 
 
 def encode_headers(headers: Sequence[Header]) -> bytes:
-    """Return headers as they lie in a record, their count in front.
+    """Return headers in their encoded form, with their count first.
 
     Raises:
-        TypeError: a name is no str, or a value not bytes-like.
+        TypeError: a name is no str, or a value is not bytes-like.
     """
     pieces = [varint(len(headers))]
     for name, value in headers:
@@ -302,10 +303,10 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 def encode_header_name(name: object) -> bytes:
-    """Return a header's name, its length in front.
+    """Return a header's name in its encoded form, with its length first.
 
     Raises:
-        TypeError: it is no str.
+        TypeError: the name is no str.
     """
     if not isinstance(name, str):
         raise TypeError(f"a header's name must be a str, not {type(name).__name__}")

@@ -1,9 +1,9 @@
-"""The bytes that stand for a record where records are compared, and what hashes them.
+"""The bytes that represent a record where records are compared, and their hash.
 
-Owns: version 1 of the layout, a durable format: what is made of it is stored in ledgers. Must not
-know: which hash it is, or what becomes of it.
+Owns: version 1 of the layout, a durable format: ledgers store hashes of it. Must not know: the
+hash function, or the use of a hash.
 
-A field of bytes is led by its length (int32, -1 for null); all integers are big-endian. A record
+A field of bytes starts with its length (int32, -1 for null); all integers are big-endian. A record
 is its topic, its partition (int32, -1 for none), key, value, the number of headers (int32), and
 the name and value of each. The compiled twin is in `_speedups.pyx`.
 """
@@ -26,9 +26,9 @@ class RecordHash:
     """A hash of 128 bits.
 
     Attributes:
-        of: hashes bytes.
-        address: of a function in C that does the same, with the signature of libxxhash's
-            `XXH3_128bits`; 0: there is none. It has to stay loaded.
+        of: returns the hash of bytes.
+        address: the address of a C function that does the same, with the signature of libxxhash's
+            `XXH3_128bits`, or 0. Its library must stay loaded.
     """
 
     of: Callable[[bytes], int]
@@ -42,7 +42,7 @@ def laid_out(
     value: bytes | None,
     headers: Sequence[Header],
 ) -> bytes:
-    """Return the bytes that stand for a record."""
+    """Return the bytes that represent a record."""
     parts = [_field(topic), _INT32(partition), _field(key), _field(value), _INT32(len(headers))]
     for name, data in headers:
         parts += _field(name.encode()), _field(data)

@@ -1,16 +1,16 @@
-"""Many records at once, column by column: the pure Python twin.
+"""Many records at once, column by column: the Python twin.
 
-Why it exists: who has a million values in a list or an Arrow table should not pay for a call, a
-future and a look at the clock for each. So a column is checked and hashed in one go, and appended
-to a batch in another. Owns: `Rows`, `BinaryColumn`. Must not know: topics, futures, memory;
-Arrow and NumPy, whose arrays come as plain buffers.
+Why it exists: a caller with a million values in a list or an Arrow table should not pay for a
+call, a future and a look at the clock for each. So a column is checked and hashed in one call, and
+appended to a batch in another. Owns: `Rows`, `BinaryColumn`. Must not know: topics, futures,
+memory; Arrow and NumPy, since their arrays arrive as plain buffers.
 
 Rules:
 * Both twins (the other is in `_speedups.pyx`) offer the same with plain arguments, give the same
   bytes and raise the same errors.
-* Rows that were appended to a batch are copied there; until then the caller must not change the
-  buffers that the columns were made of.
-* An append takes as many rows as there is room for, in their order, and says how many.
+* Rows that were appended to a batch are copied there. Until then the caller must not change the
+  buffers of the columns.
+* An append takes as many rows as there is room for, in their order, and returns their number.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from .record_buffer import RecordBuffer
 from .record_hash import RecordHash, laid_out
 
 NO_PARTITION: Final = -1
-"""In a column of partitions: by key, or sticky where there is none."""
+"""In a column of partitions: chosen by key, or sticky without a key."""
 MAX_PARTITIONS: Final = 1 << 20
-"""More than any cluster has; a table of so many counters is still small."""
+"""More than any cluster has, and small enough for a table with one counter for each."""
 
 _POSITIVE: Final = 0x7FFFFFFF
 _MASK_128: Final = (1 << 128) - 1
 
 
 class BinaryColumn:
-    """A column of bytes as Arrow lays it out: one buffer of data, and where each item begins.
+    """A column of bytes in Arrow's layout: one buffer of data, and the offset of each item.
 
     Args:
-        count: of items.
-        first: the item of the buffers that is the column's first.
-        validity: a bit per item, 0 for null, the lowest of a byte first; None: nothing is null.
-        offsets: where each item begins, 32 or 64 bits each (`i` or `q`), and one more behind the
-            last.
-        data: of all items.
+        count: the number of items.
+        first: the column's first item within the buffers.
+        validity: a bit per item, 0 for null, starting with the lowest bit of a byte; None if
+            nothing is null.
+        offsets: the start of each item, 32 or 64 bits each (`i` or `q`), and the end of the last.
+        data: the bytes of all items.
     """
 
     __slots__ = ("count", "data", "first", "offsets", "validity")
@@ -75,17 +75,17 @@ Column: TypeAlias = "tuple[bytes | None, ...] | BinaryColumn"
 
 
 class Rows:
-    """Records to be, column by column.
+    """Records to append, column by column.
 
     Args:
-        count: of rows.
-        values: of each row, or None where each is null.
+        count: the number of rows.
+        values: the value of each row, or None if all are null.
         keys: likewise.
-        headers: of each row; None for a row without, or for all of them.
-        timestamps_ms: of each row, or one for all.
+        headers: the headers of each row, None for a row without; or None for all.
+        timestamps_ms: the timestamp of each row, or one for all.
 
     Raises:
-        ValueError: a column of another length.
+        ValueError: a column has another length.
     """
 
     __slots__ = ("_headers", "_keys", "_timestamps_ms", "_values", "count")
@@ -123,13 +123,13 @@ class Rows:
     def append_to(
         self, buffer: RecordBuffer, order: array[int] | None, start: int, stop: int
     ) -> int:
-        """Append rows to a batch until it has no more room; return how many it took.
+        """Append rows to a batch while it has room; return the number of rows it took.
 
         Args:
-            buffer: of the batch.
-            order: of the rows, or None: one behind the other.
-            start: where in this order to begin.
-            stop: where to end.
+            buffer: the batch's buffer.
+            order: the order of the rows; None for their own order.
+            start: the first position in this order.
+            stop: the position after the last.
         """
         if start < 0 or stop > (self.count if order is None else len(order)):
             raise IndexError(f"rows {start} to {stop} of {self.count}")
@@ -140,15 +140,15 @@ class Rows:
         return stop - start
 
     def largest(self) -> tuple[int, int]:
-        """Return the row that takes most, and how many bytes a batch of it alone can take."""
+        """Return the largest row, and the largest size of a batch with only this row."""
         sizes = [batch_size_upper_bound(*self.record(row)[1:]) for row in range(self.count)]
         row = max(range(self.count), key=sizes.__getitem__)
         return row, sizes[row]
 
     def reach(self, order: array[int], start: int, stop: int, room_bytes: int) -> tuple[int, int]:
-        """Return how far in an order so many bytes reach, a row at least, and what those take.
+        """Return the end of the rows, one at least, that fit `room_bytes`, and their size.
 
-        Each row is counted as a batch's first: the few bytes more of later ones do not matter.
+        Each row is counted as a batch's first row. The few bytes more of later rows do not matter.
         """
         if start < 0 or stop > len(order):
             raise IndexError(f"rows {start} to {stop} of {self.count}")
@@ -166,12 +166,13 @@ class Rows:
         """Sort the rows by partition; those of one partition keep their order.
 
         Args:
-            partitions: of each row, `NO_PARTITION` for by key; None: each by its key.
-            partition_count: of the topic; 0: keys are of no account.
+            partitions: the partition of each row, `NO_PARTITION` to choose by key; None to choose
+                all by key.
+            partition_count: the topic's number of partitions; 0 to ignore keys.
 
         Returns:
-            The order of the rows, and for each partition that has any: its number (`NO_PARTITION`
-            for rows without partition and key), where its rows start and where they stop.
+            The order of the rows, and for each partition with rows: its number (`NO_PARTITION`
+            for rows without partition and key), the start and the end of its rows.
         """
         if partitions is not None:
             if len(partitions) != self.count:
@@ -195,10 +196,10 @@ class Rows:
         return order, runs
 
     def places(self, partition_count: int) -> array[int]:
-        """Return the partition that each row's key leads to, `NO_PARTITION` where it has none.
+        """Return the partition for each row's key, `NO_PARTITION` for a row without one.
 
         Args:
-            partition_count: of the topic; above 0.
+            partition_count: the topic's number of partitions, above 0.
         """
         if not 0 < partition_count <= MAX_PARTITIONS:
             raise ValueError(f"there is no topic of {partition_count} partitions")
@@ -213,17 +214,17 @@ class Rows:
     def hash_sum(
         self, topic: bytes, partitions: array[int] | None, record_hash: RecordHash
     ) -> tuple[int, int]:
-        """Add up the hashes of all rows modulo 2^128; return that, and the bytes they are of.
+        """Return the sum of the hashes of all rows modulo 2^128, and the hashed bytes.
 
-        Timestamps are not hashed; see `record_hash` for the rest.
+        Timestamps are not hashed; `record_hash` describes the rest.
 
         Args:
-            topic: of all rows.
-            partitions: of each row, as it is to be hashed; None: `NO_PARTITION` for all.
-            record_hash: hashes one.
+            topic: the topic of all rows.
+            partitions: the partition of each row, as hashed; None for `NO_PARTITION` for all.
+            record_hash: the hash of one record.
 
         Returns:
-            The sum, and the bytes of keys and values.
+            The sum, and the number of bytes of keys and values.
         """
         if partitions is not None and len(partitions) != self.count:
             raise ValueError(f"{len(partitions)} partitions for {self.count} rows")

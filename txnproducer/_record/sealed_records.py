@@ -1,12 +1,12 @@
-"""The records of a batch that takes no more, for whichever thread compresses them.
+"""The records of a batch that takes no more, ready to be compressed on any thread.
 
-Why it exists: compressing takes longer than all else that is done for a batch, and needs no lock,
-if it touches nothing that is guarded by one. Owns: the records, until they are dropped, and what
-the codec made of them. Must not know: the batch, its header, who waits.
+Why it exists: compression takes longer than all other work on a batch, and needs no lock if it
+touches no data that a lock guards. Owns: the records, until they are dropped, and their compressed
+form. Must not know: the batch, its header, the threads.
 
 Rules:
-* No thread waits for another here. Two may compress at once: both write equal bytes.
-* It is interpreted everywhere: the interpreter sees to it that another thread reads an attribute
+* No thread waits for another here. Two may compress at once, and both write equal bytes.
+* The module is never compiled: the interpreter makes sure that another thread reads an attribute
   whole, with the GIL and without.
 """
 
@@ -17,15 +17,15 @@ from .format import BATCH_OVERHEAD_BYTES
 
 
 class SealedRecords:
-    """Records that nobody changes any more.
+    """Records that do not change any more.
 
     Args:
-        codec: what they are compressed with.
-        records: room for a batch's header, and the records behind it.
+        codec: the batch's codec.
+        records: room for a batch's header, and the records after it.
 
     Attributes:
-        records: as given; empty once they were dropped.
-        body: what the codec made of them; None before that, and without a codec.
+        records: as passed; empty after they were dropped.
+        body: the compressed records; None before compression, and without a codec.
     """
 
     __slots__ = ("_codec", "body", "records")
@@ -36,17 +36,17 @@ class SealedRecords:
         self.body: bytes | None = None
 
     def compress(self) -> None:
-        """Compress the records, unless that was done, or there is no codec; on any thread.
+        """Compress the records, unless they are compressed or there is no codec. Thread-safe.
 
         Raises:
-            Exception: the codec's.
+            Exception: the codec failed.
         """
-        records = self.records  # first: they are dropped behind the body
+        records = self.records  # first: another thread drops them once the body is there
         if self.body is None and self._codec.codec_id:
             self.body = self._codec.compress(memoryview(records)[BATCH_OVERHEAD_BYTES:])
 
     def drop_records(self) -> bool:
-        """Keep only what they were compressed to; return whether there is that."""
+        """Drop the records if they are compressed; return whether they are."""
         if self.body is None:
             return False
         self.records = bytearray()
