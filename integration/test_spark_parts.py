@@ -19,9 +19,9 @@ from txnproducer.spark import (
     ReplayMismatchError,
     TornBatchError,
 )
+from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.part_commits import PartCommits
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.ledger.entries import Batch
 from txnproducer.spark.ledger.rules import LedgerRules
@@ -584,7 +584,7 @@ def test_a_query_that_meets_another_one_in_its_commit_ends_nothing(query, seen):
 
 def test_a_sink_id_of_whole_batches_is_refused_by_tasks_and_by_the_commit(query):
     before = query().tasks(cut(10, 2))
-    whole = WholeBatches(query().ledger, LedgerRules(), lambda *_: None)
+    whole = BatchTransactions(query().ledger, LedgerRules(), lambda *_: None)
     whole.enter(Batch(0, "query", 0), query().commits.settings)
     whole.write(Batch(0, "query", 0), lambda *_: [])
     whole.close()

@@ -53,7 +53,7 @@ def driver(kafka, topic):
 
 def enter(sink, batch_id=0, writers=2, query_id="query"):
     """Begin a batch, and return what its tasks are told."""
-    plan, _ = sink._plan(Batch(batch_id, query_id, writers))
+    plan, _ = sink._batches.plan(Batch(batch_id, query_id, writers))
     return plan
 
 
@@ -89,9 +89,9 @@ def test_a_task_of_an_earlier_batch_that_wakes_writes_nothing_though_a_ledger_is
     sink = driver(on_foreign_ledger="take_over")
     asleep = enter(sink)
     write_all(asleep)
-    sink._runs.batch_done()
+    sink._batches.runs.batch_done()
     write_all(enter(sink, 1))
-    sink._runs.batch_done()
+    sink._batches.runs.batch_done()
     with pytest.raises(LedgerError, match="has committed batch 1 already, this is batch 0"):
         asleep.write(1, asleep.rows(ROWS))
     write_all(enter(sink, 2))
@@ -123,7 +123,7 @@ PARTS = ([Row(("a",))], [Row(("b",))], [Row(("c",))])
 
 def complete(sink, parts):
     """Enter batch 0 again, and return what its tasks are told, as `write` does it."""
-    plan, done = sink._plan(Batch(0, "query", len(parts)))
+    plan, done = sink._batches.plan(Batch(0, "query", len(parts)))
     found = {}
     for number, rows in enumerate(parts):
         source = plan.rows(rows)
@@ -233,7 +233,7 @@ def test_a_refresh_commits_no_entry_again_if_a_run_has_begun_meanwhile(driver, m
     # The commit of a data source, which may have put an entry of this slot under another id.
     sink = driver()
     write_all(enter(sink))
-    sink._runs.batch_done()
+    sink._batches.runs.batch_done()
     read = type(sink._ledger).read
     begun: list[None] = []
 
@@ -246,7 +246,7 @@ def test_a_refresh_commits_no_entry_again_if_a_run_has_begun_meanwhile(driver, m
 
     monkeypatch.setattr(type(sink._ledger), "read", begin_at_the_first_look_of_a_slot)
     with pytest.raises(StaleRunError, match=r"this is run 1 .* run 2 "):
-        sink._runs.refresh("query", sink._producer_settings())
+        sink._batches.runs.refresh("query", sink._cluster.producer_settings())
     assert begun
 
 
@@ -372,8 +372,8 @@ def test_a_sink_that_has_no_plan_yet_counts_the_partitions_that_have_a_ledger(ka
 def write_whole(sink, batch_id):
     """Commit a whole batch as the driver does, without tasks."""
     batch = Batch(batch_id, "query", 0)
-    sink._whole.enter(batch, sink._producer_settings())
-    sink._whole.write(batch, lambda *_: [])
+    sink._batches.transactions.enter(batch, sink._cluster.producer_settings())
+    sink._batches.transactions.write(batch, lambda *_: [])
 
 
 def test_a_sink_id_does_not_change_its_atomicity(kafka, topic, driver):
@@ -385,7 +385,7 @@ def test_a_sink_id_does_not_change_its_atomicity(kafka, topic, driver):
     for batch_id in (0, 1):
         with pytest.raises(LedgerError, match=f"'sink-{topic}' was used with .*batch 0 of query"):
             write_whole(other, batch_id)
-    first._runs.batch_done()
+    first._batches.runs.batch_done()
     write_all(enter(first, 1))  # it was not fenced
     assert first.status().batch is None
     assert committed(kafka, topic) == 40
@@ -407,8 +407,8 @@ def test_a_sink_id_of_whole_batches_does_not_become_one_of_partitions(driver):
 def test_a_driver_that_wakes_in_its_very_first_whole_batch_commits_nothing(kafka, topic, driver):
     # Nothing tells of it before it commits: neither a ledger nor a plan.
     asleep, batch = driver(atomicity="batch"), Batch(0, "query", 0)
-    settings = asleep._producer_settings()
-    asleep._whole.enter(batch, settings)
+    settings = asleep._cluster.producer_settings()
+    asleep._batches.transactions.enter(batch, settings)
     awake = driver()
 
     def run_tasks(lease, _):
@@ -419,7 +419,7 @@ def test_a_driver_that_wakes_in_its_very_first_whole_batch_commits_nothing(kafka
         return [Part(receipt, 1, 18, Digest().hex(), "", "resume", {})]
 
     with pytest.raises(LedgerError, match=r'used with atomicity="partition".* batch 0 of query'):
-        asleep._whole.write(replace(batch, writers=1), run_tasks)
+        asleep._batches.transactions.write(replace(batch, writers=1), run_tasks)
     assert committed(kafka, topic) == 20
     assert awake.status().batch is None
     assert asleep._ledger.read_whole() is None

@@ -8,8 +8,8 @@ import pytest
 from integration.readers import read_with_confluent, values
 from integration.waiting import wait_until
 from txnproducer.spark import LedgerError, StaleRunError
+from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.ledger.entries import Batch, LedgerEntry
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
@@ -30,7 +30,7 @@ class Scene:
         self.drivers = []
 
     def driver(self, *rules):
-        self.drivers.append(WholeBatches(self.ledger, LedgerRules(*rules), lambda *_: None))
+        self.drivers.append(BatchTransactions(self.ledger, LedgerRules(*rules), lambda *_: None))
         return self.drivers[-1]
 
     def write(self, driver, batch_id):

@@ -40,7 +40,7 @@ def sink(kafka, topic):
 def tear(sink, frame, batch_id):
     """Write one of two partitions, as a job does that dies half-way."""
     parts = frame.rdd.glom().collect()
-    plan, _ = sink()._plan(Batch(batch_id, "nightly-load", len(parts)))
+    plan, _ = sink()._batches.plan(Batch(batch_id, "nightly-load", len(parts)))
     plan.write(0, plan.rows(parts[0]))
 
 

@@ -41,8 +41,8 @@ def driver(kafka, topic):
 def write_whole(sink, batch_id=0, rows=0):
     """Commit a whole batch as the driver does, without tasks."""
     batch = Batch(batch_id, "query", rows)
-    sink._whole.enter(batch, sink._producer_settings())
-    sink._whole.write(batch, lambda *_: [])
+    sink._batches.transactions.enter(batch, sink._cluster.producer_settings())
+    sink._batches.transactions.write(batch, lambda *_: [])
 
 
 def fetched(sink, partitions):
@@ -58,7 +58,7 @@ def refresh(sink, *arguments):
 def test_a_refresh_changes_nothing_but_when_the_entries_expire(kafka, topic, driver):
     sink = driver()
     write_all(enter(sink, 0, writers=3))
-    sink._runs.batch_done()
+    sink._batches.runs.batch_done()
     before = fetched(sink, 3)
     assert sink.refresh_ledger() == 3
     after = fetched(sink, 3)
@@ -107,7 +107,7 @@ def test_a_refresh_waits_for_no_batch_and_a_batch_for_the_refresh(driver):
 def test_a_driver_that_was_replaced_refreshes_nothing(driver):
     old = driver()
     write_all(enter(old, 0))
-    old._runs.batch_done()
+    old._batches.runs.batch_done()
     new = driver()
     write_all(enter(new, 1))
     with pytest.raises(StaleRunError):
@@ -159,7 +159,7 @@ def test_whole_batches_are_refreshed_by_the_driver_that_holds_them(driver):
 def test_the_plan_is_committed_again_before_it_expires(driver, monkeypatch):
     sink = driver()
     write_all(enter(sink, 0))
-    sink._runs.batch_done()
+    sink._batches.runs.batch_done()
     committed_plans = []
     usual = runs_module.Runs._commit
 
@@ -169,7 +169,7 @@ def test_the_plan_is_committed_again_before_it_expires(driver, monkeypatch):
 
     monkeypatch.setattr(runs_module.Runs, "_commit", commit)
     write_all(enter(sink, 1))
-    sink._runs.batch_done()
+    sink._batches.runs.batch_done()
     assert committed_plans == []
     monkeypatch.setattr(runs_module, "_PLAN_LASTS_S", 0.0)
     assert enter(sink, 2).run == 1
@@ -179,7 +179,7 @@ def test_the_plan_is_committed_again_before_it_expires(driver, monkeypatch):
 def test_the_listener_refreshes_when_the_query_is_idle_and_not_too_often(driver):
     sink = driver()
     write_all(enter(sink, 0))
-    sink._runs.batch_done()
+    sink._batches.runs.batch_done()
     idle = SimpleNamespace(id="an id of Spark's")
     listener = SinkListener(sink, refresh_every_s=0.2)
     listener.onQueryIdle(idle)
@@ -271,7 +271,7 @@ def test_entries_of_an_earlier_version_have_no_age(driver):
     sink = driver()
     plan = enter(sink, 0, writers=1)
     old = LedgerEntry(0, "query", 1, 0, "d" * 32)
-    with sink._runs._holding(plan.ledger.transactional_id(0), plan.producer) as producer:
+    with sink._batches.runs._holding(plan.ledger.transactional_id(0), plan.producer) as producer:
         with producer.transaction():
             plan.ledger._write(producer, plan.ledger.group(0), old.stored())
     assert sink.status().partitions[0].age_s is None

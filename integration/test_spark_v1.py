@@ -41,7 +41,7 @@ def sink(kafka, topic):
 def test_a_whole_batch_is_committed_and_its_replay_not_written(spark, kafka, topic, sink):
     writer = sink(atomicity="batch")
     assert writer.write(keyless(spark, 100), 0).transactions == 1
-    assert not writer._whole._lease.is_transaction_v2
+    assert not writer._batches.transactions._lease.is_transaction_v2
     writer.write(keyless(spark, 50, first=100), 1)
     again = sink(atomicity="batch").write(keyless(spark, 50, first=100), 1)
     assert (again.rows, again.transactions, again.replayed) == (50, 0, 2)
@@ -55,7 +55,7 @@ def test_a_whole_batch_whose_task_is_killed_before_the_commit_is_run_again(
     writer = sink(atomicity="batch", on_event=strike)
     report = writer.write(keyless(spark, 300), 0)
     assert Path(strike.marker).exists()
-    assert (report.rows, report.transactions, writer._whole.runs) == (300, 1, 2)
+    assert (report.rows, report.transactions, writer._batches.transactions.runs) == (300, 1, 2)
     # What the killed task had written was aborted: neither this commit nor the next one takes it.
     writer.write(keyless(spark, 50, first=300), 1)
     wait_for(kafka, topic, expected(350))

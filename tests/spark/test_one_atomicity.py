@@ -9,8 +9,8 @@ import pytest
 
 from txnproducer.spark import LedgerError, StaleRunError
 from txnproducer.spark.data_source_options import naming_options
+from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.ledger import first_look
 from txnproducer.spark.ledger.entries import Batch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
@@ -103,16 +103,16 @@ def test_where_both_have_written_only_a_new_id_is_named(is_whole):
 
 @pytest.mark.parametrize("batch_id", [0, 4, 5])
 def test_whole_batches_are_not_begun_behind_partitions_and_nobody_is_fenced(monkeypatch, batch_id):
-    monkeypatch.setattr(WholeBatches, "_take", lambda _: pytest.fail("fenced"))
-    batches = WholeBatches(FakeLedger(OF_PARTITIONS), ANYTHING, lambda *_: None)
+    monkeypatch.setattr(BatchTransactions, "_take", lambda _: pytest.fail("fenced"))
+    batches = BatchTransactions(FakeLedger(OF_PARTITIONS), ANYTHING, lambda *_: None)
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
         batches.enter(Batch(batch_id, "q", 2), SETTINGS)
 
 
 def test_whole_batches_stop_where_the_other_atomicity_came_meanwhile(monkeypatch):
     views = [OF_WHOLE_BATCHES, OF_WHOLE_BATCHES, LedgerView(PlanEntry(1, "q", 2), {}, ENTRY)]
-    batches = WholeBatches(FakeLedger(*views), ANYTHING, lambda *_: None)
-    monkeypatch.setattr(WholeBatches, "_take", lambda _: object())
+    batches = BatchTransactions(FakeLedger(*views), ANYTHING, lambda *_: None)
+    monkeypatch.setattr(BatchTransactions, "_take", lambda _: object())
     assert batches.enter(Batch(5, "q", 2), SETTINGS) is None
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
         batches.enter(Batch(6, "q", 2), SETTINGS)

@@ -8,8 +8,7 @@ import pytest
 
 from tests.spark.fake_context import FakeContext
 from txnproducer.spark import ExactlyOnceKafkaSink, LedgerError
-from txnproducer.spark import sink as sink_module
-from txnproducer.spark.driver import checks
+from txnproducer.spark.driver import checks, partition_batch, whole_batch
 from txnproducer.spark.errors import MissingRightError
 from txnproducer.spark.ledger import first_look
 from txnproducer.spark.ledger import rights as rights_module
@@ -35,10 +34,11 @@ def write(monkeypatch):
     def planned(*_):
         raise PlannedError
 
-    monkeypatch.setattr(sink_module, "partitions_of", planned)
-    monkeypatch.setattr(sink_module, "written_columns", lambda frame, *_: frame)
+    for module in (partition_batch, whole_batch):
+        monkeypatch.setattr(module, "partitions_of", planned)
+        monkeypatch.setattr(module, "written_columns", lambda frame, *_: frame)
     monkeypatch.setattr(
-        sink_module, "placed", lambda frame, _: SimpleNamespace(places=(), frame=frame, count=2)
+        whole_batch, "placed", lambda frame, _: SimpleNamespace(places=(), frame=frame, count=2)
     )
     monkeypatch.setattr(rights_module, "check_topics", lambda *_: 2)
     monkeypatch.setattr(rights_module, "check_groups", lambda *_: None)

@@ -24,7 +24,7 @@ from txnproducer.lease import TransactionLease, TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError
 from txnproducer.spark.driver import runs_again
-from txnproducer.spark.driver.whole_batch import WholeBatches
+from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.errors import (
     BatchFailedError,
     BatchTimedOutError,
@@ -154,14 +154,14 @@ class FakeLedger(Ledger):
 
 @pytest.fixture
 def whole(monkeypatch):
-    """Return a maker of `WholeBatches` with fakes, and the log of all that happens."""
+    """Return a maker of `BatchTransactions` with fakes, and the log of all that happens."""
     log: list[str] = []
     monkeypatch.setattr(runs_again, "wait_exponential", lambda **_: lambda _: 0)
     monkeypatch.setattr(lost_transactions, "describe_transaction", lambda *_, **__: None)
 
     def make(found=(None,), commits=(), aborts=(), begins=(), tell=None, foreign="stop"):
         commits, aborts, begins = list(commits), list(aborts), list(begins)
-        batches = WholeBatches(
+        batches = BatchTransactions(
             FakeLedger(log, list(found)),
             LedgerRules("write", foreign),
             tell or (lambda *_: log.append("tell")),

@@ -41,9 +41,8 @@ from txnproducer.spark.data_source_options import (
     naming_options,
     read_data_source_options,
 )
-from txnproducer.spark.driver import checks
+from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.part_commits import PartCommits
-from txnproducer.spark.ledger.rights import check_groups, check_topics
 from txnproducer.spark.reports import OnEvent
 from txnproducer.spark.rows.schema import RowReader, check_schema
 from txnproducer.spark.rows.topic_partitions import partitions_of_topic
@@ -105,15 +104,12 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
         self, schema: Any, *, is_streaming: bool
     ) -> tuple[DataSourceSettings, dict[str, str], int, OnEvent | None]:
         settings = read_data_source_options(self.options, is_streaming=is_streaming)
-        sink, ledger = settings.sink, settings.ledger
+        sink = settings.sink
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_schema(columns, sink.topic)
-        count = check_topics(ledger, sink.topic)
-        # Nobody knows here how many partitions there will be; a right is for all, or for none.
-        check_groups(ledger, [ledger.plan_group, ledger.whole_group, ledger.group(0)])
-        timeout_ms = checks.choose_timeout_ms(ledger, sink.transaction_timeout_ms)
-        producer = {"transaction.timeout.ms": str(timeout_ms), **sink.producer}
-        return settings, producer, count, type(self).on_event
+        # The number of Spark partitions is not known here; a right is for all groups, or for none.
+        cluster = ClusterChecks(sink, settings.ledger, checks_groups=True)
+        return settings, cluster.producer_settings(), cluster.partitions, type(self).on_event
 
 
 class _Writer:

@@ -35,8 +35,7 @@ class DataSourceSettings:
     @property
     def ledger(self) -> Ledger:
         """Where the entries are."""
-        sink = self.sink
-        return Ledger(sink.bootstrap_servers, sink.sink_id, sink.ledger_topic, sink.security)
+        return self.sink.ledger
 
     @property
     def rules(self) -> LedgerRules:

@@ -23,6 +23,7 @@ from typing import Any, Final
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.token_providers import NamedTokenProvider, provider_of
 
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -95,8 +96,13 @@ class SinkSettings:
         return self.atomicity == "batch"
 
     @property
+    def ledger(self) -> Ledger:
+        """The ledger of the sink."""
+        return Ledger(self.bootstrap_servers, self.sink_id, self.ledger_topic, self.security)
+
+    @property
     def rules(self) -> LedgerRules:
-        """What to do about a ledger's entry that does not fit."""
+        """The rules for a ledger's entry that does not fit."""
         return LedgerRules(self.on_missing_ledger, self.on_foreign_ledger, self.first_batch_id)
 
 

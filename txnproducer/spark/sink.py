@@ -1,69 +1,31 @@
-"""The sink as users hold it: a batch is checked on the driver, then written by its tasks.
+"""The sink for users: options, one call a batch, reports.
 
-Owns: the public class, the driver's side of the protocol, the reports. Must not know: how a task
-writes (`tasks/partition_transaction.py`), what an entry of the ledger means (`ledger`).
+Owns: the public class, the choice between the two atomicities, the reports. Must not know: how a
+batch is written (`driver/partition_batch.py`, `driver/whole_batch.py`).
 
-Rules:
-* Everything that can be refused is refused on the driver, before a task starts: also before the
-  tasks of the frame's own shuffles, but for what depends on the number of partitions.
-* The number of writers is fixed by the driver and sent along: a task can't learn it.
-* The partitions that were counted are those that are run (`frames.py`).
+Rule: everything that can be refused is refused on the driver, before a task starts: also before
+the tasks of the frame's own shuffles, but for what depends on the number of partitions.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 from txnproducer.errors import InvalidConfigurationError
-from txnproducer.lease import TransactionLease
 from txnproducer.spark import session
 from txnproducer.spark.driver import checks
-from txnproducer.spark.driver.frames import partitions_of
-from txnproducer.spark.driver.runs import Runs
+from txnproducer.spark.driver.checks import ClusterChecks
+from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.driver.write_or_upkeep import Turn
-from txnproducer.spark.ledger import rights
-from txnproducer.spark.ledger.digest import total
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry
-from txnproducer.spark.ledger.rules import (
-    added_up,
-    check_whole_replay,
-    check_without_frame,
-    is_whole,
-)
-from txnproducer.spark.ledger.slots import assign_slots
-from txnproducer.spark.ledger.store import Ledger, close_connections
+from txnproducer.spark.ledger.store import close_connections
 from txnproducer.spark.options import read_settings
-from txnproducer.spark.reports import (
-    BatchReport,
-    OnEvent,
-    PartitionReport,
-    SinkTotals,
-    phases_since,
-    report_found,
-    report_partitions,
-    report_whole,
-    tell,
-)
-from txnproducer.spark.rows.placing import placed
-from txnproducer.spark.rows.schema import check_schema, written_columns
-from txnproducer.spark.rows.topic_partitions import partitions_of_topic
+from txnproducer.spark.reports import BatchReport, OnEvent, SinkTotals
+from txnproducer.spark.rows.schema import check_schema
 from txnproducer.spark.status import SinkStatus, read_status
-from txnproducer.spark.tasks.participant import Part, ParticipantOrder, ParticipantTask
-from txnproducer.spark.tasks.partition_transaction import (
-    BatchPlan,
-    PartitionOrder,
-    PartitionTask,
-    PartitionWriter,
-    skip_rows,
-)
-
-_LOG = logging.getLogger(__name__)
 
 
 class ExactlyOnceKafkaSink:
@@ -141,16 +103,13 @@ class ExactlyOnceKafkaSink:
         self._turn = Turn()
         self._last_query_id: str | None = None
         self._settings = settings
-        self._ledger = Ledger(
-            settings.bootstrap_servers, settings.sink_id, settings.ledger_topic, settings.security
-        )
-        self._rules = settings.rules
+        self._ledger = settings.ledger
         self._on_event = on_event
-        self._timeout_ms: int | None = None
-        self._runs = Runs(self._ledger, self._rules)
-        whole = WholeBatches(self._ledger, self._rules, partial(tell, on_event))
-        self._whole = whole if settings.is_whole else None
-        self._partitions = 0
+        self._cluster = ClusterChecks(settings, self._ledger, checks_groups=settings.is_whole)
+        kind = WholeBatches if settings.is_whole else PartitionBatches
+        self._batches: PartitionBatches | WholeBatches = kind(
+            settings, self._ledger, self._cluster, on_event
+        )
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -177,101 +136,16 @@ class ExactlyOnceKafkaSink:
         checks.check_batch_id(batch_id)
         check_schema(df.dtypes, self._settings.topic)
         query_id = self._settings.query_id or session.query_of(df)
-        checks.check_speculation(is_on=session.speculates(df), is_whole=self._whole is not None)
+        is_whole = self._settings.is_whole
+        checks.check_speculation(is_on=session.speculates(df), is_whole=is_whole)
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"
         with self._turn, session.described(df, text), session.brief_stop(df):
             # Before partitions are counted, which runs the frame's shuffles.
-            self._producer_settings()
-            (self._whole or self._runs).check(batch_id, query_id)
-            if self._whole is not None:
-                return self._write_whole(self._whole, df, batch_id, query_id, began)
-            return self._write_partitions(df, batch_id, query_id, began)
-
-    def _write_partitions(
-        self, df: Any, batch_id: int, query_id: str, began: float
-    ) -> BatchReport:
-        wanted = self._settings.writers
-        frame = written_columns(df, self._settings.topic, self._settings.include_headers)
-        if wanted is not None:
-            frame = frame.repartition(wanted)
-        task = PartitionTask(self._batch_plan(Batch(batch_id, query_id, 0), run=0))
-        partitions = partitions_of(frame, task, wanted)
-        writers = partitions.count
-        plan, done = self._plan(Batch(batch_id, query_id, max(1, writers)))
-        reading = PartitionOrder(plan.run, writers, is_read_only=True)
-        if is_whole(done):
-            report = self._found(batch_id, added_up(done), began, lambda: partitions.run(reading))
-            self._runs.batch_done()
+            self._cluster.producer_settings()
+            self._batches.check(batch_id, query_id)
+            report = self._batches.write(df, batch_id, query_id, began)
             return self._tell_of(report)
-        slots = {}
-        if done:
-            # The others may be written only if the rows are cut as they were then; a task would
-            # find out too late, when its neighbour has written already.
-            found = dict(enumerate(partitions.run(reading)))
-            slots = assign_slots(batch_id, done, found, self._settings.on_replay_mismatch)
-        checked = time.monotonic()
-        if writers:
-            order = PartitionOrder(plan.run, writers, taken_over=plan.taken_over, slots=slots)
-            reports = partitions.run(order)
-        else:  # a frame that is empty by its plan runs no task, but the batch must be recorded
-            partitions.raise_if_stopped()
-            reports = [plan.write(0, plan.rows(()))]
-        self._runs.batch_done()
-        phases = phases_since(began, checked)
-        return self._tell_of(report_partitions(batch_id, reports, phases, self._timeout()))
-
-    def _write_whole(
-        self, whole: WholeBatches, df: Any, batch_id: int, query_id: str, began: float
-    ) -> BatchReport:
-        settings = self._producer_settings()
-        topic, include_headers = self._settings.topic, self._settings.include_headers
-        cut = placed(written_columns(df, topic, include_headers), self._partitions)
-        task = ParticipantTask(
-            settings, topic, include_headers, cut.places, batch_id, self._on_event
-        )
-        partitions = partitions_of(cut.frame, task, cut.count)
-        batch = Batch(batch_id, query_id, partitions.count)
-
-        def read() -> list[tuple[int, str]]:
-            parts = partitions.run(ParticipantOrder(None)) if partitions.count else []
-            return [(part.rows, part.digest) for part in parts]
-
-        entry = whole.enter(batch, settings)
-        if entry is not None:
-            return self._tell_of(self._found(batch_id, entry, began, read))
-
-        def run_tasks(lease: TransactionLease, is_last: bool) -> list[Part]:
-            parts: list[Part] = partitions.run(ParticipantOrder(lease, seeks_cause=is_last))
-            return parts
-
-        checked = time.monotonic()
-        parts, entry = whole.write(batch, run_tasks, partitions.raise_if_stopped)
-        if entry is not None:
-            return self._tell_of(self._found(batch_id, entry, began, read))
-        reports = tuple(
-            PartitionReport(number, part.rows, part.size_bytes, part.digest, False, part.seconds)
-            for number, part in enumerate(parts)
-        )
-        phases = {**phases_since(began, checked), "driver.transaction": whole.transaction_s}
-        report = report_whole(batch_id, reports, phases, self._timeout(), whole.runs)
-        return self._tell_of(report)
-
-    def _found(
-        self,
-        batch_id: int,
-        entry: LedgerEntry,
-        began: float,
-        read: Callable[[], list[tuple[int, str]]],
-    ) -> BatchReport:
-        """Write nothing of a batch that is committed; its rows have to be those of then."""
-        _LOG.info("batch %d is committed already; it is not written again", batch_id)
-        if self._settings.on_replay_mismatch != "keep":
-            # Else a checkpoint that was set back, or a batch id given twice, would lose new rows.
-            found = read()
-            rows, digest = sum(rows for rows, _ in found), total(digest for _, digest in found)
-            check_whole_replay(entry, rows, digest)
-        return report_found(batch_id, entry.rows, entry.writers, time.monotonic() - began)
 
     def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:
         """Return what writes a partition, for `frame.foreachPartition`; made on the driver.
@@ -284,28 +158,21 @@ class ExactlyOnceKafkaSink:
             SinkError: refused; nothing was written.
         """
         checks.check_batch_id(batch_id)
-        if self._whole is not None:
+        if not isinstance(self._batches, PartitionBatches):
             raise InvalidConfigurationError(
                 "partition_writer has no driver that could commit a whole batch: use `write`, or "
                 'atomicity="partition"'
             )
         checks.check_writers(writers)
         query_id = self._settings.query_id or session.query_of(None)
-        if self._timeout_ms is None:  # the first time, before anybody is fenced
+        if not self._cluster.are_made:  # the first time, before any task is fenced
             session.check_interpreter()
         with self._turn:
-            plan, done = self._plan(Batch(batch_id, query_id, writers))
-        if self._settings.on_replay_mismatch != "keep":
-            check_without_frame(batch_id, done, writers)
-        if is_whole(done) and len(done) != writers:
-            self._runs.batch_done()
-            return skip_rows
-        return PartitionWriter(plan)
+            return self._batches.partition_writer(batch_id, query_id, writers)
 
     def close(self) -> None:
-        """Let go of the cluster: connections are kept between batches, and a producer."""
-        if self._whole is not None:
-            self._whole.close()
+        """Close the connections that are kept between batches, and the producer."""
+        self._batches.close()
         close_connections()
 
     # --- upkeep ---------------------------------------------------------------------------------
@@ -341,58 +208,16 @@ class ExactlyOnceKafkaSink:
         if name is None or not self._turn.try_to_take():
             return 0
         try:
-            upkeep = self._runs if self._whole is None else self._whole
-            return upkeep.refresh(name, self._producer_settings())
+            return self._batches.refresh(name, self._cluster.producer_settings())
         finally:
             self._turn.give_back()
 
-    # --- what is checked before a task starts ---------------------------------------------------
-
-    def _producer_settings(self) -> dict[str, str]:
-        """Return the producers' settings, after the first look at the cluster."""
-        if self._timeout_ms is None:
-            self._partitions = rights.check_topics(self._ledger, self._settings.topic)
-            if self._whole is not None:
-                ledger = self._ledger
-                groups = [ledger.whole_group, ledger.plan_group, ledger.group(0)]
-                rights.check_groups(ledger, groups)
-            wanted = self._settings.transaction_timeout_ms
-            self._timeout_ms = checks.choose_timeout_ms(self._ledger, wanted)
-        return {"transaction.timeout.ms": str(self._timeout_ms), **self._settings.producer}
-
-    def _plan(self, batch: Batch) -> tuple[BatchPlan, dict[int, LedgerEntry]]:
-        """Return what the tasks are told, and which partitions hold the batch already."""
-        run, done = self._runs.enter(batch, self._producer_settings())
-        if len(done) == batch.writers:
-            _LOG.info("batch %d is committed already; its rows are compared", batch.batch_id)
-        return self._batch_plan(batch, run), done
-
-    def _batch_plan(self, batch: Batch, run: int) -> BatchPlan:
-        return BatchPlan(
-            self._ledger,
-            self._rules,
-            self._producer_settings(),
-            self._settings.topic,
-            batch.batch_id,
-            batch.query_id,
-            batch.writers,
-            run,
-            self._settings.on_replay_mismatch,
-            self._on_event,
-            self._settings.include_headers,
-            self._runs.taken_over,
-            partitions_of_topic(self._ledger, self._settings.topic, self._partitions),
-        )
-
     # --- reports --------------------------------------------------------------------------------
-
-    def _timeout(self) -> int:
-        return int(self._producer_settings()["transaction.timeout.ms"])
 
     def _tell_of(self, report: BatchReport) -> BatchReport:
         self.last_report = report
         self.totals = self.totals.plus(report)
-        report.tell(self._settings.sink_id, self._timeout())
+        report.tell(self._settings.sink_id, self._cluster.timeout_ms())
         if self._on_event is not None:
             self._on_event("batch_done", {"batch_id": report.batch_id, "report": replace(report)})
         return report

@@ -16,7 +16,9 @@ from typing import Any, Final
 from txnproducer.admin import broker_setting
 from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark.errors import SinkError
+from txnproducer.spark.ledger import rights
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.options import SinkSettings
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT_TIMEOUT_MS: Final = 15 * 60 * 1000
@@ -63,6 +65,52 @@ def check_speculation(*, is_on: bool, is_whole: bool) -> None:
         RuntimeWarning,
         stacklevel=5,
     )
+
+
+class ClusterChecks:
+    """The checks against the cluster that a driver makes once, before its first batch.
+
+    Args:
+        settings: of the sink.
+        ledger: of the sink.
+        checks_groups: whether the rights on the ledger's groups are checked as well.
+
+    Attributes:
+        partitions: how many the sink's topic has; 0 before the checks, and without one topic.
+    """
+
+    def __init__(self, settings: SinkSettings, ledger: Ledger, *, checks_groups: bool) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._checks_groups = checks_groups
+        self._timeout_ms: int | None = None
+        self.partitions = 0
+
+    @property
+    def are_made(self) -> bool:
+        """Whether the checks were made, and nothing was wrong."""
+        return self._timeout_ms is not None
+
+    def timeout_ms(self) -> int:
+        """Return the transaction time-out; the first call makes the checks.
+
+        Raises:
+            SinkError: a topic does not exist, or a right is missing.
+            InvalidConfigurationError: the time-out is above the broker's maximum.
+        """
+        if self._timeout_ms is None:
+            self.partitions = rights.check_topics(self._ledger, self._settings.topic)
+            if self._checks_groups:
+                ledger = self._ledger
+                groups = [ledger.plan_group, ledger.whole_group, ledger.group(0)]
+                rights.check_groups(ledger, groups)
+            wanted = self._settings.transaction_timeout_ms
+            self._timeout_ms = choose_timeout_ms(self._ledger, wanted)
+        return self._timeout_ms
+
+    def producer_settings(self) -> dict[str, Any]:
+        """Return the producers' settings, by Java's names; raises as `timeout_ms` does."""
+        return {"transaction.timeout.ms": str(self.timeout_ms()), **self._settings.producer}
 
 
 def choose_timeout_ms(ledger: Ledger, wanted: int | None) -> int:

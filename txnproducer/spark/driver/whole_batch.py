@@ -1,353 +1,123 @@
-"""Atomicity "batch": a whole micro-batch is one transaction, written by all tasks.
+"""Atomicity "batch": the tasks of a frame write one transaction, which the driver holds.
 
-Why it exists: in each partition readers see all of a batch or nothing, whatever dies. The driver
-holds the transaction and leases it; tasks write into it; one EndTxn commits rows and ledger. A
-batch that was not finished is aborted and run again, so that nothing has to be the same the
-second time.
-
-Owns: the driver's side. Must not know: how a task writes, what a frame is.
-
-Rules:
-* Whoever begins with a sink takes its id first (that fences an earlier driver, and aborts what it
-  left open), and then reads the ledger: until then an earlier commit could still be on its way.
-* After any failure: abort, lease anew, run again; a few times, and not if the user has to do
-  something first.
-* After a stop (`query.stop()`, a cancelled job, the end of Spark) the batch is aborted, and not
-  run again. Spark tells only who waits for a job; so the driver asks before it commits.
-* What is taken over of another query is what the first look has found. A driver that is fenced,
-  and takes its id again, finds what its own query has committed meanwhile, and stops.
-* A driver that sees another one does not take the id back: each would have the other lose its
-  run. It looks whether the batch is committed, and stops if not.
-* A commit without a clear success is decided by the id and the ledger: a new producer takes the
-  id, and then the ledger has the batch, or never will.
+Owns: the driver's side of such a batch: the frame's cut by Kafka partition, the passes over it.
+Must not know: how the transaction is held, lost and decided (`batch_transactions.py`), how a task
+writes.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
-from txnproducer._core.transactions.transaction_loss import sign_of_loss
-from txnproducer.config import ProducerConfig
-from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
-from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.driver.runs_again import MOST_RUNS, runs_again
-from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
-from txnproducer.spark.ledger.digest import total
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry
-from txnproducer.spark.ledger.lost_transactions import is_another_driver_seen, timed_out
-from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
-from txnproducer.spark.ledger.rights import taking
-from txnproducer.spark.ledger.rules import LedgerRules
+from txnproducer.spark.driver.batch_transactions import BatchTransactions
+from txnproducer.spark.driver.checks import ClusterChecks
+from txnproducer.spark.driver.frames import partitions_of
+from txnproducer.spark.driver.replay import report_replay
+from txnproducer.spark.ledger.entries import Batch
+from txnproducer.spark.ledger.slots import Content
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.ledger.take_over import TakeOver
-from txnproducer.spark.session import tells_of_stop
-from txnproducer.spark.tasks.participant import Part
-
-_LOG = logging.getLogger(__name__)
-_CLOSE_S: Final = 30.0
-_CLOSE_AT_STOP_S: Final = 0.5  # who stops a query waits for it
-
-# Told the lease, and whether it is the last time.
-RunTasks: TypeAlias = Callable[[TransactionLease, bool], list[Part]]
+from txnproducer.spark.options import SinkSettings
+from txnproducer.spark.reports import (
+    BatchReport,
+    OnEvent,
+    PartitionReport,
+    phases_since,
+    report_whole,
+    tell,
+)
+from txnproducer.spark.rows.placing import placed
+from txnproducer.spark.rows.schema import written_columns
+from txnproducer.spark.tasks.participant import Part, ParticipantOrder, ParticipantTask
 
 
 class WholeBatches:
-    """The driver's hold on the one id of a sink that writes whole batches.
+    """The batches of a sink of atomicity "batch".
 
     Args:
-        ledger: where the entry is.
-        rules: what to do about an entry that does not fit.
-        tell: told of events: a name, the batch and the number of rows.
+        settings: of the sink.
+        ledger: of the sink.
+        cluster: gives the producer's settings, and the number of the topic's partitions.
+        on_event: called on the driver and in the tasks.
 
     Attributes:
-        runs: how often the tasks of the last batch were run.
-        transaction_s: how long the transaction of the last batch was open, in seconds.
+        transactions: the driver's hold on the one id of whole batches.
     """
 
     def __init__(
-        self, ledger: Ledger, rules: LedgerRules, tell: Callable[[str, int, int], None]
+        self,
+        settings: SinkSettings,
+        ledger: Ledger,
+        cluster: ClusterChecks,
+        on_event: OnEvent | None,
     ) -> None:
-        self._ledger = ledger
-        self._taking = TakeOver(rules)
-        self._tell = tell
-        self.runs = 0
-        self.transaction_s = 0.0
-        self._producer: TransactionalProducer | None = None
-        self._settings: Mapping[str, str] = {}
-        self._lease: TransactionLease | None = None
-        self._began_s = 0.0
+        self._settings = settings
+        self._cluster = cluster
+        self._on_event = on_event
+        self.transactions = BatchTransactions(ledger, settings.rules, partial(tell, on_event))
 
     def check(self, batch_id: int, query_id: str) -> None:
-        """Find out whether the batch has to stop, before anybody is harmed.
+        """Check, before the frame is planned, that the batch may be written."""
+        self.transactions.check(batch_id, query_id)
 
-        What an old driver left open is not decided yet. Who holds the sink asks nothing here.
-
-        Raises:
-            SinkError: what the ledger holds stops the batch.
-            KafkaError: the cluster did.
-        """
-        if self._producer is None:
-            self._look(Batch(batch_id, query_id, 0), waits_for_undecided=False)
-
-    def enter(self, batch: Batch, settings: Mapping[str, str]) -> LedgerEntry | None:
-        """Take hold of the sink, and return the batch's entry if it is committed already.
-
-        Raises:
-            SinkError: what the ledger holds stops the batch; nobody was fenced.
-            KafkaError: the cluster did.
-        """
-        self._settings = settings
-        if self._producer is None:
-            self.check(batch.batch_id, batch.query_id)
-            return self._open(batch)
-        return self._look(batch)
-
-    def _open(self, batch: Batch) -> LedgerEntry | None:
-        """Take the id, and then look; who could not look has not taken it, and begins again."""
-        producer = self._take()
-        try:
-            entry = self._look(batch)
-        except BaseException:
-            producer.close(0)
-            raise
-        self._producer = producer
-        return entry
-
-    def write(
-        self,
-        batch: Batch,
-        run_tasks: RunTasks,
-        raise_if_stopped: Callable[[], None] = lambda: None,
-    ) -> tuple[list[Part], LedgerEntry | None]:
-        """Write a batch, and commit it.
+    def write(self, frame: Any, batch_id: int, query_id: str, began_s: float) -> BatchReport:
+        """Write a batch, and return its report.
 
         Args:
-            batch: which one.
-            run_tasks: has the tasks write under a lease, and returns what they wrote; told whether
-                it is the last time that this is tried.
-            raise_if_stopped: asks whether the work has to stop.
-
-        Returns:
-            The parts; and the ledger's entry where the batch was found committed already.
+            frame: of Spark's, with a schema that was checked.
+            batch_id: of the batch.
+            query_id: of the query that it belongs to.
+            began_s: when the call began, by `time.monotonic`.
 
         Raises:
             SinkError, KafkaError: refused, or failed for good; nothing of it will be visible.
-            BatchTimedOutError: it took longer than the transaction may.
-            Exception: what Spark raises for the frame itself.
+            Exception: raised by Spark for the frame itself.
         """
-        self.runs = 0
-        retrying = runs_again(raise_if_stopped)
-        parts, entry = retrying(self._run, batch, run_tasks, raise_if_stopped)
-        if entry is None:  # behind the retries: nothing that is committed may be run again
-            self._tell("batch_after_commit", batch.batch_id, sum(part.rows for part in parts))
-        return parts, entry
+        settings, transactions = self._cluster.producer_settings(), self.transactions
+        topic, include_headers = self._settings.topic, self._settings.include_headers
+        cut = placed(written_columns(frame, topic, include_headers), self._cluster.partitions)
+        task = ParticipantTask(
+            settings, topic, include_headers, cut.places, batch_id, self._on_event
+        )
+        partitions = partitions_of(cut.frame, task, cut.count)
+        batch = Batch(batch_id, query_id, partitions.count)
 
-    def _run(
-        self, batch: Batch, run_tasks: RunTasks, raise_if_stopped: Callable[[], None]
-    ) -> tuple[list[Part], LedgerEntry | None]:
-        if self._producer is None:
-            entry = self._open(batch)
-            if entry is not None:
-                return [], entry
-        producer = self._producer
-        if producer is None:
-            raise IllegalStateError("a sink without a producer")
-        self.runs += 1
-        self._began_s, self._lease = time.monotonic(), None
+        def read() -> list[Content]:
+            parts = partitions.run(ParticipantOrder(None)) if partitions.count else []
+            return [(part.rows, part.digest) for part in parts]
+
+        def run_tasks(lease: TransactionLease, is_last: bool) -> list[Part]:
+            parts: list[Part] = partitions.run(ParticipantOrder(lease, seeks_cause=is_last))
+            return parts
+
         parts: list[Part] = []
-        try:
-            producer.begin_transaction()
-            self._fill(producer, batch, run_tasks, parts)
-            self._tell("batch_before_commit", batch.batch_id, sum(part.rows for part in parts))
-            raise_if_stopped()
-        except BaseException as error:
-            if tells_of_stop(error):
-                self._give_up(_CLOSE_AT_STOP_S)  # it aborts; a dead broker is not waited for
-                raise
-            is_replaced = self._is_replaced(parts, error)
-            timeout = None if is_replaced else self._timed_out(batch, parts, error)
-            self._abort(producer)
-            if is_replaced:
-                return [], self._left_to_another(batch, error)
-            if timeout is not None:
-                raise timeout from error
-            raise
-        return self._commit(producer, batch, parts)
-
-    def _fill(
-        self,
-        producer: TransactionalProducer,
-        batch: Batch,
-        run_tasks: RunTasks,
-        parts: list[Part],
-    ) -> None:
-        if batch.writers:
-            with taking(self._ledger, f"{self._ledger.whole_id}.claim-0"):
-                self._lease = producer.lease(batch.writers)
-            parts += run_tasks(self._lease, self.runs == MOST_RUNS)
-            _refuse_failed(batch, parts)
-            producer.adopt(part.receipt for part in parts if part.receipt is not None)
-        rows = sum(part.rows for part in parts)
-        digest = total(part.digest for part in parts)
-        entry = LedgerEntry(batch.batch_id, batch.query_id, batch.writers, rows, digest)
-        self._ledger.write_whole(producer, entry)
-
-    def _commit(
-        self, producer: TransactionalProducer, batch: Batch, parts: list[Part]
-    ) -> tuple[list[Part], LedgerEntry | None]:
-        try:
-            producer.commit_transaction()
-        except KafkaError as error:
-            is_replaced = self._is_replaced(parts, error)  # before the id is taken anew
-            timeout = None if is_replaced else self._timed_out(batch, parts, error)
-            self._give_up()
-            if is_replaced:
-                return [], self._left_to_another(batch, error)
-            if self._open(batch) is None:
-                raise timeout or _as_failed(batch, error) from error
-            _LOG.warning(
-                "batch %d is committed, though the commit said: %s", batch.batch_id, error
-            )
-            return parts, None
-        except BaseException:
-            self._give_up(0)  # interrupted: the next batch asks the ledger
-            raise
-        self.transaction_s = time.monotonic() - self._began_s
-        return parts, None
-
-    def _timed_out(
-        self, batch: Batch, parts: list[Part], error: BaseException
-    ) -> BatchTimedOutError | None:
-        """Return what to raise if the transaction was lost by its own slowness."""
-        timeout_ms = int(self._settings["transaction.timeout.ms"])
-        seconds = time.monotonic() - self._began_s
-        if self._lease is None or not _is_lost(parts, error) or seconds * 1000 < timeout_ms:
-            return None
-        return timed_out(batch.batch_id, timeout_ms, seconds, _slowest(parts))
-
-    def _is_replaced(self, parts: list[Part], error: BaseException) -> bool:
-        """Tell whether the transaction is lost because another driver has taken the id."""
-        if self._lease is None or not _is_lost(parts, error):
-            return False
-        return is_another_driver_seen(self._ledger, self._lease)
-
-    def _left_to_another(self, batch: Batch, error: BaseException) -> LedgerEntry:
-        """Return the batch's entry if it is there; the id is not taken back, and nobody fenced.
-
-        Raises:
-            StaleRunError: it is not.
-        """
-        self._give_up()
-        entry = self._look(batch, waits_for_undecided=False)
+        entry = transactions.enter(batch, settings)
+        checked_s = time.monotonic()
         if entry is None:
-            raise StaleRunError(
-                f"another driver writes with this sink id: it has taken {self._ledger.whole_id!r} "
-                f"while this one wrote batch {batch.batch_id}. Nothing of that was committed by "
-                "this driver, which stops and leaves the batch to the other one. If two queries "
-                "run, end one of them, or give it a sink id of its own"
-            ) from error
-        return entry
-
-    def _abort(self, producer: TransactionalProducer) -> None:
-        try:
-            producer.abort_transaction()
-        except KafkaError as error:
-            _LOG.info("a new producer is needed: %s", error)
-            self._give_up()
-        except BaseException:
-            self._give_up(0)
-            raise
-
-    def _give_up(self, timeout_s: float = _CLOSE_S) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close(timeout_s)
+            parts, entry = transactions.write(batch, run_tasks, partitions.raise_if_stopped)
+        if entry is not None:
+            return report_replay(entry, read, self._settings.on_replay_mismatch, began_s)
+        phases = {
+            **phases_since(began_s, checked_s),
+            "driver.transaction": transactions.transaction_s,
+        }
+        timeout_ms = self._cluster.timeout_ms()
+        return report_whole(batch_id, _reports(parts), phases, timeout_ms, transactions.runs)
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
-        """Commit the entry again as it is, so that it does not expire; not while a batch runs.
-
-        Returns:
-            1; or 0 if there is no entry, or it is another query's.
-
-        Raises:
-            KafkaError: the cluster refused; or another driver writes with this sink.
-        """
-        entry = self._ledger.read_whole(waits_for_undecided=self._producer is not None)
-        if entry is None or entry.query_id != query_id:
-            return 0
-        self._settings = settings
-        if self._producer is None:
-            self._producer = self._take()
-        producer = self._producer
-        try:
-            entry = self._ledger.read_whole()  # behind the id: it can't change any more
-            if entry is None:
-                return 0
-            with producer.transaction():
-                self._ledger.write_whole(producer, entry)
-        except BaseException:
-            self._give_up(0)
-            raise
-        return 1
+        """Commit the entry again as it is; see `BatchTransactions.refresh`."""
+        return self.transactions.refresh(query_id, settings)
 
     def close(self) -> None:
-        """Let go of the sink."""
-        self._give_up()
-
-    def _take(self) -> TransactionalProducer:
-        name = self._ledger.whole_id
-        config = ProducerConfig.from_properties({**self._settings, "transactional.id": name})
-        producer = TransactionalProducer.from_config(config)
-        try:
-            with taking(self._ledger, name):
-                producer.init_transactions()
-        except BaseException:
-            producer.close(0)
-            raise
-        return producer
-
-    def _look(self, batch: Batch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
-        # Of the other atomicity: the plan, and the entry of partition 0, which every batch has.
-        view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
-        check_one_atomicity(self._ledger, view, is_whole=True)
-        entries = {} if view.whole is None else {0: view.whole}
-        self._taking.look_at(None, entries, batch.query_id)
-        is_taken_over = bool(self._taking.of(entries, batch.batch_id, batch.query_id))
-        return self._taking.rules.check_whole(
-            view.whole, batch.batch_id, batch.query_id, is_taken_over=is_taken_over
-        )
+        """Close the producer that is kept between batches."""
+        self.transactions.close()
 
 
-def _is_lost(parts: list[Part], error: BaseException) -> bool:
-    return sign_of_loss(error) is not None or any(part.is_lost for part in parts)
-
-
-def _refuse_failed(batch: Batch, parts: list[Part]) -> None:
-    failed = [part for part in parts if part.receipt is None]
-    if not failed:
-        return
-    text = "; ".join(part.failure for part in failed)
-    is_users = any(part.recovery == "fix" for part in failed)
-    raise BatchFailedError(
-        f"batch {batch.batch_id} could not be written, and nothing of it is visible: {text}",
-        recovery="fix" if is_users else "abort",
+def _reports(parts: list[Part]) -> tuple[PartitionReport, ...]:
+    return tuple(
+        PartitionReport(number, part.rows, part.size_bytes, part.digest, False, part.seconds)
+        for number, part in enumerate(parts)
     )
-
-
-def _as_failed(batch: Batch, error: KafkaError) -> BatchFailedError:
-    return BatchFailedError(
-        f"batch {batch.batch_id} was not committed, and nothing of it is visible: {error}",
-        recovery="fix" if error.recovery == "fix" else "abort",
-    )
-
-
-def _slowest(parts: list[Part]) -> str:
-    if not parts:
-        return ""
-    seconds = [sum(part.seconds.values()) for part in parts]
-    number = seconds.index(max(seconds))
-    return f" (the slowest part was partition {number}, {seconds[number]:.1f} s)"

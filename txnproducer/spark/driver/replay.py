@@ -1,0 +1,45 @@
+"""A batch that is committed already: it is compared, reported, and not written again.
+
+Owns: the comparison of a whole batch with its rows of now, and the report. Must not know: how the
+rows are read, which atomicity the batch has.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from txnproducer.spark.ledger.digest import total
+from txnproducer.spark.ledger.entries import LedgerEntry
+from txnproducer.spark.ledger.rules import check_whole_replay
+from txnproducer.spark.ledger.slots import Content
+from txnproducer.spark.reports import BatchReport, report_found
+
+_LOG = logging.getLogger(__name__)
+
+
+def report_replay(
+    entry: LedgerEntry,
+    read: Callable[[], Iterable[Content]],
+    on_replay_mismatch: str,
+    began_s: float,
+) -> BatchReport:
+    """Return the report of a committed batch whose rows are the same again.
+
+    Args:
+        entry: the committed batch.
+        read: reads all partitions of the frame; returns rows and digest of each.
+        on_replay_mismatch: "keep" leaves the rows unread.
+        began_s: when the call began, by `time.monotonic`.
+
+    Raises:
+        ReplayMismatchError: the rows differ.
+    """
+    _LOG.info("batch %d is committed already; it is not written again", entry.batch_id)
+    if on_replay_mismatch != "keep":
+        # Without this, a checkpoint that was set back, or a batch id given twice, loses new rows.
+        found = list(read())
+        rows, digest = sum(rows for rows, _ in found), total(digest for _, digest in found)
+        check_whole_replay(entry, rows, digest)
+    return report_found(entry.batch_id, entry.rows, entry.writers, time.monotonic() - began_s)
