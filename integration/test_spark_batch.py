@@ -185,8 +185,6 @@ def test_a_partition_that_the_topic_has_not_is_refused_once(spark, kafka, topic,
         writer.write(rows, 0)
     # None where the shuffle is run as the partitions are counted.
     assert writer._batches.transactions.runs <= 1
-        writer._batches.transactions.runs <= 1
-    )  # none where the shuffle is run as the partitions are counted
     assert seen(kafka, topic) == []
 
 
