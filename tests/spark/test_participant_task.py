@@ -10,6 +10,7 @@ from txnproducer.lease import PartitionReceipt, TransactionLease, TransactionRec
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 from txnproducer.spark.errors import InputBrokenError
 from txnproducer.spark.tasks import participant as module
+from txnproducer.spark.tasks import task_rows
 from txnproducer.spark.tasks.participant import ParticipantOrder, ParticipantTask
 
 pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
@@ -62,7 +63,7 @@ def play(monkeypatch):
             log.append("join")
             return FakeParticipant(log, swallowed)
 
-        monkeypatch.setattr(module, "check_input_is_whole", look)
+        monkeypatch.setattr(task_rows, "check_input_is_whole", look)
         monkeypatch.setattr(module, "attempt_number", lambda: attempt)
         monkeypatch.setattr(module._Writing, "_join", join)
         task = ParticipantTask({}, "topic", True, (), 3)

@@ -31,7 +31,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from txnproducer._core.transactions.transaction_loss import sign_of_loss
-from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
@@ -41,6 +40,7 @@ from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import Batch, LedgerEntry
 from txnproducer.spark.ledger.lost_transactions import is_another_driver_seen, timed_out
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
+from txnproducer.spark.ledger.producers import CLOSE_S, config_for
 from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
@@ -49,7 +49,6 @@ from txnproducer.spark.session import tells_of_stop
 from txnproducer.spark.tasks.participant import Part
 
 _LOG = logging.getLogger(__name__)
-_CLOSE_S: Final = 30.0
 _CLOSE_AT_STOP_S: Final = 0.5  # who stops a query waits for it
 
 # Told the lease, and whether it is the last time.
@@ -263,7 +262,7 @@ class BatchTransactions:
             self._give_up(0)
             raise
 
-    def _give_up(self, timeout_s: float = _CLOSE_S) -> None:
+    def _give_up(self, timeout_s: float = CLOSE_S) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close(timeout_s)
@@ -301,7 +300,7 @@ class BatchTransactions:
 
     def _take(self) -> TransactionalProducer:
         name = self._ledger.whole_id
-        config = ProducerConfig.from_properties({**self._settings, "transactional.id": name})
+        config = config_for(self._settings, name)
         producer = TransactionalProducer.from_config(config)
         try:
             with taking(self._ledger, name):

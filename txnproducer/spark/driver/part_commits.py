@@ -29,9 +29,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
@@ -39,6 +38,7 @@ from txnproducer.spark.driver.runs import MOST_AT_ONCE, Runs
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import Batch, LedgerEntry
+from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.ledger.rules import (
     LedgerRules,
     added_up,
@@ -51,7 +51,6 @@ from txnproducer.spark.reports import OnEvent, tell
 from txnproducer.spark.tasks.open_part import OpenPart
 
 _LOG = logging.getLogger(__name__)
-_CLOSE_S: Final = 30.0
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -214,13 +213,9 @@ class PartCommits:
 
     @contextmanager
     def _resumed(self, lease: TransactionLease) -> Iterator[TransactionalProducer]:
-        name = lease.transactional_id
-        config = ProducerConfig.from_properties({**self.settings, "transactional.id": name})
-        producer = TransactionalProducer.resume_from_config(lease, config)
-        try:
+        config = config_for(self.settings, lease.transactional_id)
+        with closing(TransactionalProducer.resume_from_config(lease, config)) as producer:
             yield producer
-        finally:
-            producer.close(_CLOSE_S)
 
     def _tell(self, name: str, parts: Sequence[OpenPart]) -> None:
         tell(self.on_event, name, parts[0].batch_id, sum(part.rows for part in parts))

@@ -24,25 +24,23 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.ledger.entries import Batch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.first_look import DECIDED_WITHIN_S, FirstLook
-from txnproducer.spark.ledger.rights import taking
+from txnproducer.spark.ledger.producers import holding
 from txnproducer.spark.ledger.rules import LedgerRules, check_run
 from txnproducer.spark.ledger.store import Ledger
 
 _LOG = logging.getLogger(__name__)
-_CLOSE_S: Final = 30.0
 MOST_AT_ONCE: Final = 8
 _PLAN_LASTS_S: Final = 6 * 3600.0  # much less than brokers keep offsets: seven days
 
@@ -282,19 +280,13 @@ class Runs:
 
     def _planning(
         self, settings: Mapping[str, str]
-    ) -> contextlib.AbstractContextManager[TransactionalProducer]:
+    ) -> AbstractContextManager[TransactionalProducer]:
         return self._holding(self._ledger.plan_id, settings)
 
-    @contextlib.contextmanager
-    def _holding(self, name: str, settings: Mapping[str, str]) -> Iterator[TransactionalProducer]:
-        """Take an id for a block: whoever had it is fenced, and what it left open is aborted."""
-        producer = _producer(name, settings)
-        try:
-            with taking(self._ledger, name):
-                producer.init_transactions()
-            yield producer
-        finally:
-            producer.close(_CLOSE_S)
+    def _holding(
+        self, name: str, settings: Mapping[str, str]
+    ) -> AbstractContextManager[TransactionalProducer]:
+        return holding(self._ledger, name, settings)
 
     def _commit(self, producer: TransactionalProducer, plan: PlanEntry) -> None:
         with producer.transaction():
@@ -314,9 +306,3 @@ class Runs:
         """
         with self._holding(self._ledger.transactional_id(partition), settings):
             pass
-
-
-def _producer(name: str, settings: Mapping[str, str]) -> TransactionalProducer:
-    return TransactionalProducer.from_config(
-        ProducerConfig.from_properties({**settings, "transactional.id": name})
-    )

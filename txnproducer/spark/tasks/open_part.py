@@ -23,29 +23,25 @@ Rules:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from txnproducer.config import ProducerConfig
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.errors import SinkError
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.first_look import FirstLook
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
+from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.rules import LedgerRules, is_whole
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.reports import OnEvent, tell
+from txnproducer.spark.reports import OnEvent
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rows.schema import RowReader
-from txnproducer.spark.rows.whole_input import check_input_is_whole
-
-_CLOSE_S: Final = 30.0
+from txnproducer.spark.tasks.task_rows import TaskRows
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,9 @@ class PartWriter:
             SinkError: refused; nothing was written by this call.
             KafkaError: failed; nothing of this call will be visible.
         """
-        return _Writing(self, partition, batch_id, query_id, self._source_of(rows)).run()
+        source = self._source_of(rows)
+        own = TaskRows(source, batch_id, partition, self.on_event)
+        return _Writing(self, partition, batch_id, query_id, own).run()
 
     def _source_of(self, rows: Iterable[Any]) -> RecordSource:
         reader = self.reader
@@ -129,38 +127,31 @@ class _Writing:
     partition: int
     batch_id: int
     query_id: str
-    source: RecordSource
-    seconds: dict[str, float] = field(default_factory=dict)
+    rows: TaskRows
 
     def run(self) -> OpenPart:
-        writer = self.writer
-        with self._timed("ledger"):
+        writer, rows = self.writer, self.rows
+        with rows.timed("ledger"):
             self._refuse_before_harm()
         name = writer.ledger.transactional_id(self.partition)
-        config = ProducerConfig.from_properties({**writer.settings, "transactional.id": name})
-        producer = TransactionalProducer.from_config(config)
-        try:
-            with self._timed("init"), taking(writer.ledger, name):
+        config = config_for(writer.settings, name)
+        # The close aborts a transaction that was not leased.
+        with closing(TransactionalProducer.from_config(config)) as producer:
+            with rows.timed("init"), taking(writer.ledger, name):
                 producer.init_transactions()
-            with self._timed("ledger"):
+            with rows.timed("ledger"):
                 is_replay = self._is_batch_committed()
-            with self._timed("write"):
+            with rows.timed("write"):
                 lease = None if is_replay else self._write(producer)
                 if is_replay:
-                    self._read()
-        finally:
-            producer.close(_CLOSE_S)  # aborts what was not handed over
-        self._tell("task_replayed" if is_replay else "task_after_lease")
-        digest = self.source.digest
+                    rows.read()
+        rows.tell("task_replayed" if is_replay else "task_after_lease")
         return OpenPart(
-            self.partition,
-            self.batch_id,
-            self.query_id,
-            lease,
-            digest.count,
-            digest.size_bytes,
-            digest.hex(),
-            self.seconds,
+            partition=self.partition,
+            batch_id=self.batch_id,
+            query_id=self.query_id,
+            lease=lease,
+            **rows.measured,
         )
 
     def _refuse_before_harm(self) -> None:
@@ -197,25 +188,9 @@ class _Writing:
         view = ledger.look(slots, asks_for_plan=False, waits_for_undecided=False)
         return self.writer.rules.fitting(view.entries, self.batch_id, self.query_id)
 
-    def _read(self) -> None:
-        self.source.read()
-        check_input_is_whole()
-
     def _write(self, producer: TransactionalProducer) -> TransactionLease:
         producer.begin_transaction()
-        self.source.send_to(producer)
-        check_input_is_whole()
+        self.rows.send_to(producer)
         producer.flush()
-        self._tell("task_before_lease")
+        self.rows.tell("task_before_lease")
         return producer.lease(claims=0)
-
-    def _tell(self, name: str) -> None:
-        tell(self.writer.on_event, name, self.batch_id, self.source.digest.count, self.partition)
-
-    @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began

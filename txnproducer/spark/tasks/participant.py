@@ -14,13 +14,11 @@ Rules:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from txnproducer._core.transactions.transaction_loss import sign_of_loss
-from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     IllegalStateError,
     InvalidConfigurationError,
@@ -32,14 +30,13 @@ from txnproducer.errors import (
 )
 from txnproducer.lease import TransactionLease, TransactionParticipant, TransactionReceipt
 from txnproducer.spark.errors import SinkError
-from txnproducer.spark.reports import OnEvent, tell
+from txnproducer.spark.ledger.producers import closing, config_for
+from txnproducer.spark.reports import OnEvent
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.placing import own_batches
-from txnproducer.spark.rows.record_sources import RecordSource
-from txnproducer.spark.rows.whole_input import check_input_is_whole
 from txnproducer.spark.session import attempt_number
+from txnproducer.spark.tasks.task_rows import TaskRows
 
-_CLOSE_S = 30.0
 _OF_THE_USER = (
     InvalidConfigurationError,
     InvalidRecordError,
@@ -113,16 +110,11 @@ class ParticipantTask:
         if self.places:
             batches = own_batches(partition, self.places, batches)
         rows = ArrowRows(batches, self.topic, include_headers=self.include_headers)
+        own = TaskRows(rows, self.batch_id, partition, self.on_event)
         if order.lease is None:
-            rows.read()
-            check_input_is_whole()
-            digest = rows.digest
-            return Part(None, digest.count, digest.size_bytes, digest.hex(), "", "resume", {})
-        return _Writing(self, order, order.lease, partition, rows).run()
-
-    def tell(self, name: str, partition: int, rows: int) -> None:
-        """Tell the hook of an event."""
-        tell(self.on_event, name, self.batch_id, rows, partition)
+            own.read()
+            return Part(None, failure="", recovery="resume", **own.measured)
+        return _Writing(self, order, order.lease, partition, own).run()
 
 
 class _Writing:
@@ -134,79 +126,60 @@ class _Writing:
         order: ParticipantOrder,
         lease: TransactionLease,
         partition: int,
-        rows: RecordSource,
+        rows: TaskRows,
     ) -> None:
         self._task = task
         self._order = order
         self._lease = lease
         self._partition = partition
         self._rows = rows
-        self._digest = rows.digest
-        self._seconds: dict[str, float] = {}
 
     def run(self) -> Part:
-        task = self._task
+        rows = self._rows
         try:
             self._refuse_later_attempts()
-            task.tell("task_before_claim", self._partition, 0)
-            participant = self._timed("claim", self._join)
+            rows.tell("task_before_claim", 0)
+            with rows.timed("claim"):
+                participant = self._join()
         except KafkaError as error:
             return self._failed(error)
-        try:
-            self._timed("write", lambda: self._send(participant))
-            task.tell("task_before_receipt", self._partition, self._digest.count)
-            receipt = self._timed("receipt", participant.receipt)
-            if receipt.record_count != self._digest.count:
-                raise IllegalStateError(
-                    f"{self._digest.count} rows were sent, and {receipt.record_count} records"
-                    " acknowledged"
-                )
-        except KafkaError as error:
-            return self._failed(error)
-        finally:
-            participant.close(_CLOSE_S)
-        task.tell("task_after_receipt", self._partition, self._digest.count)
-        return self._part(receipt, "", "resume")
+        with closing(participant):
+            try:
+                receipt = self._write(participant)
+            except KafkaError as error:
+                return self._failed(error)
+        rows.tell("task_after_receipt")
+        return Part(receipt, failure="", recovery="resume", **rows.measured)
+
+    def _write(self, participant: TransactionParticipant) -> TransactionReceipt:
+        rows = self._rows
+        with rows.timed("write"):
+            rows.send_to(participant, self._partition)
+        rows.tell("task_before_receipt")
+        with rows.timed("receipt"):
+            receipt = participant.receipt()
+        if receipt.record_count != rows.count:
+            raise IllegalStateError(
+                f"{rows.count} rows were sent, and {receipt.record_count} records acknowledged"
+            )
+        return receipt
 
     def _join(self) -> TransactionParticipant:
-        settings = {**self._task.settings, "transactional.id": self._lease.transactional_id}
-        config = ProducerConfig.from_properties(settings)
+        config = config_for(self._task.settings, self._lease.transactional_id)
         return TransactionParticipant.from_config(self._lease, self._partition, config)
-
-    def _send(self, participant: TransactionParticipant) -> None:
-        self._rows.send_to(participant, self._partition)
-        check_input_is_whole()
-
-    def _timed(self, phase: str, action: Callable[[], Any]) -> Any:
-        began = time.monotonic()
-        try:
-            return action()
-        finally:
-            self._seconds[phase] = time.monotonic() - began
 
     def _failed(self, error: KafkaError) -> Part:
         text = f"partition {self._partition}: {type(error).__name__}: {error}"
         recovery: Recovery = "fix" if _is_users(error) else error.recovery
-        return self._part(None, text, recovery, is_lost=sign_of_loss(error) is not None)
-
-    def _part(
-        self,
-        receipt: TransactionReceipt | None,
-        failure: str,
-        recovery: Recovery,
-        *,
-        is_lost: bool = False,
-    ) -> Part:
-        digest, seconds = self._digest, self._seconds
-        rows, size_bytes, total = digest.count, digest.size_bytes, digest.hex()
-        return Part(receipt, rows, size_bytes, total, failure, recovery, seconds, is_lost)
+        is_lost = sign_of_loss(error) is not None
+        return Part(None, failure=text, recovery=recovery, is_lost=is_lost, **self._rows.measured)
 
     def _refuse_later_attempts(self) -> None:
         attempt = attempt_number()
         if attempt == 0:
             return
         if self._order.seeks_cause:
-            self._rows.read()
+            self._rows.source.read()
         raise KafkaError(
             f"this is attempt {attempt} of the task: an earlier one may have written under its"
             " claim (why that failed is in Spark's log)",

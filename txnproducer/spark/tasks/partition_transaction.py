@@ -21,30 +21,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from txnproducer._core.transactions.transaction_loss import sign_of_loss
-from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.errors import BatchFailedError, SinkError
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.ledger.rules import LedgerRules, check_run
 from txnproducer.spark.ledger.slots import Content, Slot, check_replay
 from txnproducer.spark.ledger.store import Ledger
-from txnproducer.spark.reports import OnEvent, PartitionReport, tell
+from txnproducer.spark.reports import OnEvent, PartitionReport
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.rows.topic_partitions import TopicPartitions
-from txnproducer.spark.rows.whole_input import check_input_is_whole
 from txnproducer.spark.session import attempt_number
+from txnproducer.spark.tasks.task_rows import TaskRows
 from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
-_CLOSE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,6 @@ class BatchPlan:
             partitions=self.partitions,
         )
 
-    def tell(self, name: str, partition: int, rows: int) -> None:
-        """Tell the hook of an event."""
-        tell(self.on_event, name, self.batch_id, rows, partition)
-
 
 class _PartitionWriter:
     """One task's work."""
@@ -117,19 +112,19 @@ class _PartitionWriter:
         self._plan = plan
         self._partition = partition
         self._slot = plan.slots.get(partition) or Slot(partition)
-        self._source = source
-        self._seconds: dict[str, float] = {}
+        self._rows = TaskRows(source, plan.batch_id, partition, plan.on_event)
         self._began_s: float | None = None
         self._ended_s = 0.0
 
     def write(self) -> PartitionReport:
         plan = self._plan
         name = plan.ledger.transactional_id(self._slot.number)
-        config = ProducerConfig.from_properties({**plan.producer, "transactional.id": name})
-        producer = TransactionalProducer.from_config(config)
-        try:
-            self._timed("init", producer.init_transactions)
-            entry = self._timed("ledger", self._committed_in_this_run)
+        config = config_for(plan.producer, name)
+        with closing(TransactionalProducer.from_config(config)) as producer:
+            with self._rows.timed("init"):
+                producer.init_transactions()
+            with self._rows.timed("ledger"):
+                entry = self._committed_in_this_run()
             if entry is not None:
                 return self._compare(entry)
             if self._slot.is_committed:
@@ -139,15 +134,6 @@ class _PartitionWriter:
                     "meanwhile. This task has written nothing"
                 )
             return self._write(producer)
-        finally:
-            producer.close(_CLOSE_S)
-
-    def _timed(self, phase: str, action: Callable[[], Any]) -> Any:
-        began = time.monotonic()
-        try:
-            return action()
-        finally:
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.monotonic() - began
 
     def _committed_in_this_run(self) -> LedgerEntry | None:
         """Return what `_committed` does, if this task's run is still the one that counts."""
@@ -170,35 +156,32 @@ class _PartitionWriter:
         return run, entry if entry is not None and entry.batch_id == plan.batch_id else None
 
     def _write(self, producer: TransactionalProducer) -> PartitionReport:
-        plan, digest = self._plan, self._source.digest
+        plan, rows = self._plan, self._rows
         try:
             self._began_s = time.monotonic()
             producer.begin_transaction()
-            self._timed("write", lambda: self._send(producer))
-            self._slot.check(
-                plan.batch_id, self._partition, self._content, plan.on_replay_mismatch
-            )
-            entry = LedgerEntry(
-                plan.batch_id, plan.query_id, plan.writers, digest.count, digest.hex()
-            )
-            self._timed("ledger", lambda: plan.ledger.write(producer, self._slot.number, entry))
-            plan.tell("task_before_commit", self._partition, digest.count)
-            self._timed("commit", producer.commit_transaction)
+            with rows.timed("write"):
+                rows.send_to(producer)
+            content = rows.content
+            self._slot.check(plan.batch_id, self._partition, content, plan.on_replay_mismatch)
+            entry = LedgerEntry(plan.batch_id, plan.query_id, plan.writers, *content)
+            with rows.timed("ledger"):
+                plan.ledger.write(producer, self._slot.number, entry)
+            rows.tell("task_before_commit")
+            with rows.timed("commit"):
+                producer.commit_transaction()
             self._ended_s = time.monotonic()
         except KafkaError as error:
             if sign_of_loss(error) is None:
                 raise
             return self._after_loss(error)
-        plan.tell("task_after_commit", self._partition, digest.count)
+        rows.tell("task_after_commit")
         return self._report(is_replay=False)
-
-    def _send(self, producer: TransactionalProducer) -> None:
-        self._source.send_to(producer)
-        check_input_is_whole()
 
     def _after_loss(self, error: KafkaError) -> PartitionReport:
         """The transaction was taken from us: by a twin that has committed, or by the broker."""
-        entry = self._timed("ledger", self._committed)
+        with self._rows.timed("ledger"):
+            entry = self._committed()
         if entry is None:
             self._note_timeout(error)
             raise error
@@ -224,28 +207,20 @@ class _PartitionWriter:
     def _compare(self, entry: LedgerEntry) -> PartitionReport:
         """Compare what was committed with all rows; those that broke off half-way are read on."""
         plan = self._plan
-        self._source.read()
-        check_input_is_whole()
-        check_replay(plan.batch_id, self._partition, entry, self._content, plan.on_replay_mismatch)
-        plan.tell("task_replayed", self._partition, entry.rows)
+        self._rows.read()
+        content = self._rows.content
+        check_replay(plan.batch_id, self._partition, entry, content, plan.on_replay_mismatch)
+        self._rows.tell("task_replayed", entry.rows)
         return self._report(is_replay=True)
 
-    @property
-    def _content(self) -> Content:
-        return self._source.digest.count, self._source.digest.hex()
-
     def _report(self, *, is_replay: bool) -> PartitionReport:
-        digest = self._source.digest
         open_s = 0.0 if is_replay or self._began_s is None else self._ended_s - self._began_s
         return PartitionReport(
-            self._partition,
-            digest.count,
-            digest.size_bytes,
-            digest.hex(),
-            is_replay,
-            self._seconds,
-            open_s,
-            attempt_number(),
+            partition=self._partition,
+            is_replay=is_replay,
+            transaction_seconds=open_s,
+            attempt=attempt_number(),
+            **self._rows.measured,
         )
 
 
@@ -292,9 +267,9 @@ class PartitionTask:
         source = plan.arrow_rows(batches)
         if not order.is_read_only:
             return plan.write(partition, source)
-        source.read()
-        check_input_is_whole()
-        return source.digest.count, source.digest.hex()
+        rows = TaskRows(source, plan.batch_id, partition, plan.on_event)
+        rows.read()
+        return rows.content
 
 
 @dataclass(frozen=True)
