@@ -24,25 +24,32 @@ os.environ["TXNPRODUCER_IMPL"] = "python"
 from txnproducer import __version__  # noqa: E402 - from this checkout, whatever is installed
 
 # The parts of the site and their pages, in the order of the side bar.
-PARTS = {
+parts = {
     "Use": [
         "quickstart",
+        "transactional-id",
+        "services",
         "transactions",
         "errors",
-        "guarantees",
         "spark",
         "cli",
+        "coming-from",
+        "guarantees",
         "speed",
         "testing",
     ],
-    "Reference": ["configuration"],
+    "Reference": ["api", "configuration", "metrics-and-logs"],
     "How it is built and proven": [
+        "proven",
+        "evidence",
         "design",
         "state-machine",
         "simulator",
         "conformance",
         "oracle-differences",
         "benchmarks",
+        "benchmarks-tables",
+        "benchmarks-analysis",
         "benchmarks-spark",
         "contributing",
         "changelog",
@@ -77,18 +84,21 @@ html_show_sphinx = False
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 
 
-def add_navigation(_app: Sphinx, docname: str, source: list[str]) -> None:
+def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
     """Append the table of contents to the first page, hidden: the side bar shows it."""
     if docname == root_doc:
-        for caption, pages in PARTS.items():
+        for caption, pages in app.config.parts.items():
             listed = "\n".join(pages)
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
 
 
 def setup(app: Sphinx) -> None:
     """Connect what this file adds to Sphinx."""
+    app.add_config_value("parts", {}, rebuild="env", types=[dict])
     app.connect("source-read", add_navigation)
     app.add_lexer("mermaid", TextLexer)

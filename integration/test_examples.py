@@ -51,6 +51,11 @@ SHOWS = {
     ],
     "spark_data_source.py": ["read back: 250 rows, 250 of them different"],
     "spark_streaming.py": ["read back: 300 rows, 300 of them different"],
+    "web_service.py": [
+        "200 requests answered with 201",
+        "more than one in a transaction: True",
+        "read_committed sees 200 records",
+    ],
     "consume_transform_produce.py": [
         "attempt 2: 4 results sent, then a crash: aborted, read again",
         "squares: 1 4 9 16 25 36 49 64 81 100",

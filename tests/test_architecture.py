@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,6 +151,15 @@ def test_every_python_block_of_a_document_is_python(document: Path) -> None:
     for language, block in FENCED_BLOCK.findall(document.read_text(encoding="utf-8")):
         if language == "python":
             compile(block, named(document), "exec")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_a_block_that_names_its_source_stands_there(document: Path) -> None:
+    for _, block in FENCED_BLOCK.findall(document.read_text(encoding="utf-8")):
+        first, _, code = block.partition("\n")
+        if match := re.fullmatch(r"# From (\S+)", first):
+            source = (ROOT / match[1]).read_text(encoding="utf-8")
+            assert any(textwrap.indent(code, indent) in source for indent in ("", "    ")), first
 
 
 def test_a_test_is_skipped_only_with_a_reason() -> None:

@@ -48,6 +48,7 @@ class TransactionalProducer(RecordWriter):
 
     Usable from several threads, though a transaction is one for all of them. Without a
     `transactional_id` it is an idempotent producer: no record is lost or doubled by retries.
+    A program in short::
 
         with TransactionalProducer("localhost:9092", "my-app-1") as producer:
             producer.init_transactions()

@@ -1,4 +1,4 @@
-"""`python -m integration.spark_chaos.page`: write the campaign's table into docs/guarantees.md.
+"""`python -m integration.spark_chaos.page`: write the campaign's table into docs/evidence.md.
 
 Between two marks in the page stands what the results file says of one commit, by default the last
 one in it. Nothing else of the page is touched.
@@ -18,7 +18,7 @@ from integration.spark_chaos.faults import FAULTS
 from integration.spark_chaos.kafka_input import SPARK_VERSION
 from integration.spark_chaos.results import RESULTS, Result, load
 
-PAGE = ROOT / "docs" / "guarantees.md"
+PAGE = ROOT / "docs" / "evidence.md"
 BEGIN = "<!-- made by: python -m integration.spark_chaos.page -->"
 END = "<!-- end of what is made -->"
 _HEADS = ("fault", '"partition"', '"batch"', "data source", "no sink")
