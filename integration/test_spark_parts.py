@@ -95,9 +95,8 @@ class Query:
             "max.block.ms": "20000",
         }
         self.writer = PartWriter(self.ledger, self.rules, settings, RowReader(topic), on_event)
-        self.commits = PartCommits(
-            self.ledger, self.rules, settings, "keep" if keep else "stop", on_event
-        )
+        kept = replace(self.rules, on_replay_mismatch="keep" if keep else "stop")
+        self.commits = PartCommits(self.ledger, kept, settings, on_event)
 
     def task(self, partition, data, batch_id=0):
         """Run a task; what it tells goes through pickle, as with Spark."""

@@ -13,6 +13,7 @@ from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.ledger.entries import Batch, LedgerEntry
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.tasks.participant import ParticipantOrder, ParticipantTask
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -34,7 +35,7 @@ class Scene:
         return self.drivers[-1]
 
     def write(self, driver, batch_id):
-        task = ParticipantTask(self.settings, self.topic, True, (), batch_id)
+        task = ParticipantTask(self.settings, RowReader(self.topic), (), batch_id)
 
         def rows(partition):
             column = pa.array([f"{batch_id}-{partition}-{n}" for n in range(5)])

@@ -10,6 +10,7 @@ from txnproducer._shell.columns.blocks import arrow_blocks
 from txnproducer.spark.errors import SchemaError
 from txnproducer.spark.ledger.digest import Digest
 from txnproducer.spark.rows.arrow_rows import ArrowRows
+from txnproducer.spark.rows.schema import RowReader
 
 pa = pytest.importorskip("pyarrow", reason="Arrow is of the extra spark")
 
@@ -47,7 +48,7 @@ def digest_of(records):
 
 def sent(batches, topic: str | None = "t", partition=None, **arguments):
     """Return what was sent, and what the rows add up to."""
-    rows, writer = ArrowRows(batches, topic, **arguments), Writer()
+    rows, writer = ArrowRows(batches, RowReader(topic, **arguments)), Writer()
     rows.send_to(writer, partition)
     digest = rows.digest
     return writer.sent, (digest.count, digest.size_bytes, digest.hex())
@@ -149,7 +150,7 @@ def test_a_topic_for_all_wins_over_the_column():
     ],
 )
 def test_a_row_that_is_no_record_is_refused_before_its_batch_is_sent(columns, message):
-    rows, writer = ArrowRows([batch(**columns)]), Writer()
+    rows, writer = ArrowRows([batch(**columns)], RowReader(None)), Writer()
     with pytest.raises(SchemaError, match=message):
         rows.send_to(writer)
     assert writer.sent == []
@@ -159,7 +160,7 @@ def test_who_loses_the_transaction_half_way_reads_on_to_the_same_digest():
     batches = [batch(value=["x", "y", "z"], topic=["b", "a", "b"])] * 3
     _, whole = sent(batches, topic=None)
     for call in range(6):
-        rows = ArrowRows(batches)
+        rows = ArrowRows(batches, RowReader(None))
         with pytest.raises(ConnectionError):
             rows.send_to(Writer(fails_at=call))
         rows.read()

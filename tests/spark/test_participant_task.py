@@ -9,6 +9,7 @@ import pytest
 from txnproducer.lease import PartitionReceipt, TransactionLease, TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 from txnproducer.spark.errors import InputBrokenError
+from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.tasks import participant as module
 from txnproducer.spark.tasks import task_rows
 from txnproducer.spark.tasks.participant import ParticipantOrder, ParticipantTask
@@ -66,7 +67,7 @@ def play(monkeypatch):
         monkeypatch.setattr(task_rows, "check_input_is_whole", look)
         monkeypatch.setattr(module, "attempt_number", lambda: attempt)
         monkeypatch.setattr(module._Writing, "_join", join)
-        task = ParticipantTask({}, "topic", True, (), 3)
+        task = ParticipantTask({}, RowReader("topic"), (), 3)
         return task(ParticipantOrder(lease, seeks_cause), 0, batches())
 
     return play, log

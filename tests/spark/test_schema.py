@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txnproducer.spark.errors import SchemaError
-from txnproducer.spark.rows.schema import written_columns
+from txnproducer.spark.rows.schema import RowReader, written_columns
 
 
 class Frame:
@@ -38,11 +38,11 @@ class Selected(list[str]):
 )
 def test_only_what_is_written_is_selected_by_kafkas_names(columns, topic, has_headers, wanted):
     frame = Frame(*columns)
-    found = written_columns(frame, topic, has_headers)
+    found = written_columns(frame, RowReader(topic, has_headers))
     assert found is frame if wanted is None else found == wanted
 
 
 def test_columns_that_kafka_cannot_tell_apart_are_refused():
     for columns in (("value", "value"), ("value", "Value")):
         with pytest.raises(SchemaError, match="are one to Kafka"):
-            written_columns(Frame(*columns), "t", True)
+            written_columns(Frame(*columns), RowReader("t"))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
+from contextlib import suppress
+from inspect import signature
+from typing import get_args, get_type_hints
 
 import pytest
 from kafka.net.sasl.oauth import AbstractTokenProvider
@@ -11,7 +14,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark import ExactlyOnceKafkaSink, SchemaError
-from txnproducer.spark.options import SinkSettings, read_settings
+from txnproducer.spark.options import OPTIONS, read_settings
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.schema import Record, RowReader, check_schema, to_record
 
@@ -53,6 +56,20 @@ def settings(**options):
     return read_settings({name.replace("__", "."): value for name, value in given.items()})
 
 
+VALUES = ("partition", "batch", "stop", "write", "keep", "take_over", "false", "true", "7", "8")
+
+
+def two_values(argument):
+    """Return two texts that an option takes; the first one goes with all other options."""
+    read = OPTIONS[argument].read
+    taken = []
+    for text in VALUES:
+        with suppress(InvalidConfigurationError):
+            read("", text)
+            taken.append(text)
+    return taken[:2]
+
+
 def test_an_unknown_option_gets_a_hint():
     with pytest.raises(UnknownConfigError, match=r"topics .* did you mean topic"):
         settings(topics="x")
@@ -64,70 +81,48 @@ def test_an_unknown_option_gets_a_hint():
         settings(subscribe="t")
 
 
-def test_everything_can_be_given_as_an_option():
-    given = settings(
-        atomicity="partition",
-        writers="3",
-        queryId="q",
-        ledgerTopic="l",
-        transactionTimeout="60000",
-        includeHeaders="false",
-        onMissingLedger="write",
-        onReplayMismatch="keep",
-        onForeignLedger="take_over",
-        firstBatchId="20260401",
-        kafka__linger__ms=7,
-    )
-    assert given == SinkSettings(
-        SERVERS,
-        "sink",
-        "t",
-        "partition",
-        3,
-        "q",
-        "l",
-        60_000,
-        False,
-        "write",
-        "keep",
-        "take_over",
-        20260401,
-        {"bootstrap.servers": SERVERS, "linger.ms": "7"},
-        given.security,
-    )
+@pytest.mark.parametrize("argument", OPTIONS)
+def test_everything_can_be_given_as_an_option_or_left_out(argument):
+    option, (text, _) = OPTIONS[argument], two_values(argument)
+    assert getattr(settings(**{option.name: text}), argument) == option.read("", text)
+    needed = {"bootstrap_servers": SERVERS, "sink_id": "sink", "topic": "t", "ledger_topic": "t"}
+    assert getattr(settings(), argument) == needed.get(argument, option.default)
 
 
-def test_what_is_not_given_has_its_default():
-    given = settings()
-    assert (given.atomicity, given.writers, given.query_id) == ("partition", None, None)
-    assert (given.on_missing_ledger, given.on_replay_mismatch) == ("stop", "stop")
-    assert (given.on_foreign_ledger, given.include_headers) == ("stop", True)
-    assert (given.ledger_topic, given.transaction_timeout_ms) == ("t", None)
-    assert given.first_batch_id == 0
+def test_settings_of_the_producer_are_texts():
+    given = settings(kafka__linger__ms=7)
+    assert given.producer == {"bootstrap.servers": SERVERS, "linger.ms": "7"}
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "argument", "told"),
-    [
-        ("kafka.bootstrap.servers", "other:9092", "bootstrap_servers", SERVERS),
-        ("sinkId", "other", "sink_id", "sink"),
-        ("topic", "other", "topic", "t"),
-        ("atomicity", "batch", "atomicity", "partition"),
-        ("writers", "3", "writers", 2),
-        ("queryId", "other", "query_id", "q"),
-        ("ledgerTopic", "other", "ledger_topic", "t"),
-        ("onMissingLedger", "write", "on_missing_ledger", "stop"),
-        ("onReplayMismatch", "keep", "on_replay_mismatch", "stop"),
-        ("onForeignLedger", "take_over", "on_foreign_ledger", "stop"),
-        ("firstBatchId", "7", "first_batch_id", 20260401),
-    ],
-)
-def test_an_option_and_its_argument_have_to_say_the_same(option, value, argument, told):
+def test_an_argument_of_the_sink_is_in_the_table_of_options_with_the_values_that_it_takes():
+    arguments = signature(ExactlyOnceKafkaSink).parameters.keys() - {"on_event", "options"}
+    assert arguments <= OPTIONS.keys()
+    hints = get_type_hints(ExactlyOnceKafkaSink.__init__)
+    for argument in arguments:
+        for literal in get_args(hints[argument]):
+            for value in get_args(literal):
+                assert OPTIONS[argument].read("", value) == value
+
+
+@pytest.mark.parametrize("argument", OPTIONS)
+def test_an_option_and_its_argument_have_to_say_the_same(argument):
+    option, (told, other) = OPTIONS[argument], two_values(argument)
     given = {"bootstrap_servers": SERVERS, "sink_id": "sink", "topic": "t", argument: told}
-    with pytest.raises(InvalidConfigurationError, match=rf"{argument} is given twice.*{option}"):
-        ExactlyOnceKafkaSink(**given, options={option: value})
-    agreed = read_settings({option: str(told)}, **given)
-    assert getattr(agreed, argument) == told
+    with pytest.raises(
+        InvalidConfigurationError, match=rf"{argument} is given twice.*{option.name}"
+    ):
+        read_settings({option.name: other}, **given)
+    agreed = read_settings({option.name: told}, **given)
+    assert getattr(agreed, argument) == option.read("", told)
+
+
+def test_the_sink_hands_its_arguments_on():
+    given = {
+        argument: OPTIONS[argument].read("", two_values(argument)[0])
+        for argument in signature(ExactlyOnceKafkaSink).parameters.keys() & OPTIONS.keys()
+    }
+    sink = ExactlyOnceKafkaSink(**given)
+    assert {argument: getattr(sink._settings, argument) for argument in given} == given
 
 
 @pytest.mark.parametrize("name", ["SINKID", "sinkid"])
@@ -356,7 +351,7 @@ def test_rows_and_arrow_batches_with_columns_in_any_case_become_the_same_records
         list(RowReader("t").records([pyspark_sql.Row(Value="v", value="v")]))
     digests = []
     for names in (["value", "key", "other"], ["Value", "KEY", "OTHER"]):
-        rows = ArrowRows([pa.RecordBatch.from_arrays([["v"], ["k"], [1]], names)], "t")
+        rows = ArrowRows([pa.RecordBatch.from_arrays([["v"], ["k"], [1]], names)], RowReader("t"))
         rows.read()
         digests.append((rows.digest.count, rows.digest.hex()))
     assert digests[0] == digests[1]

@@ -56,7 +56,8 @@ class Row(dict):
 
 def arrow(numbers, partitions):
     columns = {"value": ["x"] * len(numbers), "partition": pa.array(numbers, pa.int32())}
-    return ArrowRows([pa.RecordBatch.from_pydict(columns)], "topic", partitions=partitions)
+    reader = RowReader("topic", partitions=partitions)
+    return ArrowRows([pa.RecordBatch.from_pydict(columns)], reader)
 
 
 def rows(numbers, partitions):

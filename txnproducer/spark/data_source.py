@@ -44,8 +44,7 @@ from txnproducer.spark.data_source_options import (
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.part_commits import PartCommits
 from txnproducer.spark.reports import OnEvent
-from txnproducer.spark.rows.schema import RowReader, check_schema
-from txnproducer.spark.rows.topic_partitions import partitions_of_topic
+from txnproducer.spark.rows.schema import check_schema
 from txnproducer.spark.tasks.open_part import OpenPart, PartWriter
 from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
@@ -129,15 +128,10 @@ class _Writer:
         on_event: OnEvent | None,
     ) -> None:
         self._settings = settings
-        sink = settings.sink
-        partitions = partitions_of_topic(settings.ledger, sink.topic, count)
-        reader = RowReader(sink.topic, sink.include_headers, partitions)
-        self._parts = PartWriter(
-            settings.ledger, settings.rules, producer, reader, on_event, self.takes_arrow
-        )
-        self._commits = PartCommits(
-            settings.ledger, settings.rules, producer, settings.sink.on_replay_mismatch, on_event
-        )
+        ledger, rules = settings.ledger, settings.rules
+        reader = settings.sink.reader(count)
+        self._parts = PartWriter(ledger, rules, producer, reader, on_event, self.takes_arrow)
+        self._commits = PartCommits(ledger, rules, producer, on_event)
 
     def write(self, iterator: Iterator[Any]) -> PartMessage:
         """Write the partition of the task that this is called in."""

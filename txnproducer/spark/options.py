@@ -17,13 +17,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.rows.schema import RowReader
+from txnproducer.spark.rows.topic_partitions import partitions_of_topic
 from txnproducer.spark.token_providers import NamedTokenProvider, provider_of
 
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -50,60 +52,6 @@ _REFUSED: Final = {
     "key.deserializer": "it is a consumer's",
     "value.deserializer": "it is a consumer's",
 }
-
-
-@dataclass(frozen=True)
-class SinkSettings:
-    """All that a sink is told, checked.
-
-    Attributes:
-        bootstrap_servers: "host:port", several separated by commas.
-        sink_id: the sink's name for ever.
-        topic: for all rows, or None to take each row's.
-        atomicity: "partition" or "batch".
-        writers: how many partitions write, or None for those of the frame.
-        query_id: whose batch ids these are, or None to ask Spark.
-        ledger_topic: on whose partition 0 the ledger's offsets are.
-        transaction_timeout_ms: None for the default.
-        include_headers: whether the column `headers` is written.
-        on_missing_ledger: "stop" or "write".
-        on_replay_mismatch: "stop" or "keep".
-        on_foreign_ledger: "stop" or "take_over".
-        first_batch_id: the one batch that needs no ledger.
-        producer: settings of the producers, by Java's names.
-        security: kafka-python's settings, for the driver's own questions.
-    """
-
-    bootstrap_servers: str
-    sink_id: str
-    topic: str | None
-    atomicity: str
-    writers: int | None
-    query_id: str | None
-    ledger_topic: str
-    transaction_timeout_ms: int | None
-    include_headers: bool
-    on_missing_ledger: str
-    on_replay_mismatch: str
-    on_foreign_ledger: str
-    first_batch_id: int
-    producer: Mapping[str, Any] = field(repr=False)
-    security: Mapping[str, Any] = field(repr=False)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether a batch is one transaction."""
-        return self.atomicity == "batch"
-
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger of the sink."""
-        return Ledger(self.bootstrap_servers, self.sink_id, self.ledger_topic, self.security)
-
-    @property
-    def rules(self) -> LedgerRules:
-        """The rules for a ledger's entry that does not fit."""
-        return LedgerRules(self.on_missing_ledger, self.on_foreign_ledger, self.first_batch_id)
 
 
 # --- how a value is read; the label is its name as the user wrote it -----------------------------
@@ -159,35 +107,163 @@ def _batch_id(label: str, value: Any) -> int:
     return int(text)
 
 
+# --- the table -----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class _Option:
-    """A setting: its name as an option and as an argument, and how its value is read."""
+class Option:
+    """A row of the table of settings.
+
+    Attributes:
+        name: as an option.
+        meaning: one line of Markdown for docs/spark.md.
+        read: returns the checked value; takes the name as the user wrote it, and the value.
+        default: the value of a setting that is not given.
+    """
 
     name: str
-    argument: str
+    meaning: str
     read: Callable[[str, Any], Any]
     default: Any = None
 
 
-_BOOTSTRAP: Final = _Option(_KAFKA + _SERVERS, "bootstrap_servers", _text)
-_OPTIONS: Final = (
-    _Option("sinkId", "sink_id", _sink_id),
-    _Option("topic", "topic", _text),
-    _Option("atomicity", "atomicity", _one_of("partition", "batch"), "partition"),
-    _Option("writers", "writers", _number_of("an integer")),
-    _Option("queryId", "query_id", _text),
-    _Option("ledgerTopic", "ledger_topic", _text),
-    _Option("transactionTimeout", "transaction_timeout_ms", _number_of("a number of ms")),
-    _Option("includeHeaders", "include_headers", _boolean, default=True),
-    _Option("onMissingLedger", "on_missing_ledger", _one_of("stop", "write"), "stop"),
-    _Option("onReplayMismatch", "on_replay_mismatch", _one_of("stop", "keep"), "stop"),
-    _Option("onForeignLedger", "on_foreign_ledger", _one_of("stop", "take_over"), "stop"),
-    _Option("firstBatchId", "first_batch_id", _batch_id, 0),
-)
-_BY_LOWER_NAME: Final = {option.name.lower(): option for option in _OPTIONS}
-_NAMES: Final = tuple(option.name for option in _OPTIONS)
-ARGUMENTS: Final = {option.argument: option.name for option in (_BOOTSTRAP, *_OPTIONS)}
-"""Settings as arguments, and what they are called as options."""
+def _option(
+    name: str, read: Callable[[str, Any], Any], meaning: str, *, default: Any = None
+) -> Any:
+    """Return a field of `SinkSettings` with its row of the table."""
+    return field(default=default, metadata={"option": Option(name, meaning, read, default)})
+
+
+@dataclass(frozen=True)
+class SinkSettings:
+    """The checked settings of a sink; its fields are the table of all options.
+
+    A field's name is the argument that means the same as the option. Each is read, and described
+    in docs/spark.md, by its row here.
+
+    Attributes:
+        producer: settings of the producers, by Java's names.
+        security: kafka-python's settings, for the driver's own questions.
+    """
+
+    bootstrap_servers: str = _option(
+        "kafka.bootstrap.servers", _text, '"host:port", several separated by commas; needed'
+    )
+    sink_id: str = _option(
+        "sinkId",
+        _sink_id,
+        "the sink's name for ever; one query on the cluster uses it; needed",
+    )
+    topic: str | None = _option(
+        "topic",
+        _text,
+        "for all rows; without it each row's column `topic` counts, and `ledgerTopic` is needed",
+    )
+    atomicity: str = _option(
+        "atomicity",
+        _one_of("partition", "batch"),
+        "`partition` (the default) or `batch`",
+        default="partition",
+    )
+    writers: int | None = _option(
+        "writers",
+        _number_of("an integer"),
+        "how many partitions write; default: those of the frame. Not with `batch`",
+    )
+    query_id: str | None = _option(
+        "queryId",
+        _text,
+        "whose batch ids these are; needed outside a streaming query's `foreachBatch`",
+    )
+    ledger_topic: str = _option(
+        "ledgerTopic",
+        _text,
+        "the topic that the ledger's offsets name; default `topic`. Deleting it deletes the"
+        " ledger",
+    )
+    transaction_timeout_ms: int | None = _option(
+        "transactionTimeout",
+        _number_of("a number of ms"),
+        "milliseconds; default 15 minutes, or the broker's maximum if that is less",
+    )
+    include_headers: bool = _option(
+        "includeHeaders",
+        _boolean,
+        "`false` leaves the column `headers` out; by default it is written, as by Spark's sink",
+        default=True,
+    )
+    first_batch_id: int = _option(
+        "firstBatchId",
+        _batch_id,
+        "the one batch that [needs no ledger](#the-first-batch); default 0",
+        default=0,
+    )
+    on_missing_ledger: str = _option(
+        "onMissingLedger",
+        _one_of("stop", "write"),
+        "`stop` (the default) or `write`",
+        default="stop",
+    )
+    on_replay_mismatch: str = _option(
+        "onReplayMismatch",
+        _one_of("stop", "keep"),
+        "`stop` (the default) or `keep`",
+        default="stop",
+    )
+    on_foreign_ledger: str = _option(
+        "onForeignLedger",
+        _one_of("stop", "take_over"),
+        "`stop` (the default) or `take_over`",
+        default="stop",
+    )
+    producer: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a batch is one transaction."""
+        return self.atomicity == "batch"
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the sink."""
+        return Ledger(self.bootstrap_servers, self.sink_id, self.ledger_topic, self.security)
+
+    @property
+    def rules(self) -> LedgerRules:
+        """The rules for a ledger's entry that does not fit."""
+        return LedgerRules(
+            self.on_missing_ledger,
+            self.on_foreign_ledger,
+            self.first_batch_id,
+            self.on_replay_mismatch,
+        )
+
+    def reader(self, partitions: int | None = None) -> RowReader:
+        """Return the reader of a frame's rows.
+
+        Args:
+            partitions: how many the topic has, for the check of rows that name theirs; None to
+                leave that to others.
+        """
+        known = None
+        if partitions is not None:
+            known = partitions_of_topic(self.ledger, self.topic, partitions)
+        return RowReader(self.topic, self.include_headers, known)
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    each.name: each.metadata["option"] for each in fields(SinkSettings) if each.metadata
+}
+"""The table of settings, by argument."""
+ARGUMENTS: Final = {argument: option.name for argument, option in OPTIONS.items()}
+"""The names of settings as options, by argument."""
+_SERVERS_ARGUMENT: Final = "bootstrap_servers"
+_NAMES: Final = tuple(name for name in ARGUMENTS.values() if not name.startswith(_KAFKA))
+_BY_LOWER_NAME: Final = {name.lower(): name for name in _NAMES}
+
+
+# --- reading -------------------------------------------------------------------------------------
 
 
 def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any) -> SinkSettings:
@@ -203,14 +279,13 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
         InvalidConfigurationError: a value does not fit, is missing, or is given twice.
     """
     own, producer, written = _sorted(options or {})
+    own[ARGUMENTS[_SERVERS_ARGUMENT]] = producer.pop(_SERVERS, None)
     values: dict[str, Any] = {
-        option.argument: _value(option, own.get(option.name), arguments.get(option.argument))
-        for option in _OPTIONS
+        argument: _value(argument, option, own.get(option.name), arguments.get(argument))
+        for argument, option in OPTIONS.items()
     }
-    servers = producer.pop(_SERVERS, None)
-    servers = _value(_BOOTSTRAP, servers, arguments.get("bootstrap_servers"))
-    _check_given("sink_id", values["sink_id"], "sinkId")
-    _check_given("bootstrap_servers", servers, _KAFKA + _SERVERS)
+    _check_given("sink_id", values)
+    _check_given(_SERVERS_ARGUMENT, values)
     if values["atomicity"] == "batch":
         check_batch_atomicity(values["topic"], values["writers"])
     values["ledger_topic"] = values["ledger_topic"] or values["topic"]
@@ -219,9 +294,9 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
             "ledger_topic (option ledgerTopic) is needed when rows choose their topic: name a "
             "topic that lives as long as the query"
         )
-    producer[_SERVERS] = servers
+    producer[_SERVERS] = values[_SERVERS_ARGUMENT]
     security = _security(producer, written)
-    return SinkSettings(bootstrap_servers=servers, producer=producer, security=security, **values)
+    return SinkSettings(producer=producer, security=security, **values)
 
 
 def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
@@ -259,7 +334,7 @@ def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
             _put(producer, setting, _setting(written, setting, value), written)
             spelled[setting] = written
         elif name in _BY_LOWER_NAME:
-            _put(own, _BY_LOWER_NAME[name].name, value, written)
+            _put(own, _BY_LOWER_NAME[name], value, written)
         elif name not in _OF_SPARK:
             raise UnknownConfigError(f"{written} is not an option of the sink{_near(written)}")
     return own, producer, spelled
@@ -296,24 +371,26 @@ def _refuse_setting(written: str, setting: str, value: Any) -> None:
         )
 
 
-def _value(option: _Option, as_option: Any, as_argument: Any) -> Any:
-    """Return a setting's value, from wherever it was given."""
+def _value(argument: str, option: Option, as_option: Any, as_argument: Any) -> Any:
+    """Return a setting's value, given as an option, as an argument, as both or not at all."""
     told = [
         option.read(label, value)
-        for label, value in ((option.argument, as_argument), (option.name, as_option))
+        for label, value in ((argument, as_argument), (option.name, as_option))
         if value is not None
     ]
     if len(told) == 2 and told[0] != told[1]:
         raise InvalidConfigurationError(
-            f"{option.argument} is given twice: the argument says {told[0]!r}, the option "
+            f"{argument} is given twice: the argument says {told[0]!r}, the option "
             f"{option.name} {told[1]!r}"
         )
     return told[0] if told else option.default
 
 
-def _check_given(argument: str, value: Any, option: str) -> None:
-    if value is None:
-        raise InvalidConfigurationError(f"{argument} is missing: give it, or the option {option}")
+def _check_given(argument: str, values: Mapping[str, Any]) -> None:
+    if values[argument] is None:
+        raise InvalidConfigurationError(
+            f"{argument} is missing: give it, or the option {ARGUMENTS[argument]}"
+        )
 
 
 def _security(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from txnproducer.spark.driver.partition_batch import PartitionBatches
 from txnproducer.spark.driver.whole_batch import WholeBatches
 from txnproducer.spark.driver.write_or_upkeep import Turn
 from txnproducer.spark.ledger.store import close_connections
-from txnproducer.spark.options import read_settings
+from txnproducer.spark.options import ARGUMENTS, read_settings
 from txnproducer.spark.reports import BatchReport, OnEvent, SinkTotals
 from txnproducer.spark.rows.schema import check_schema
 from txnproducer.spark.status import SinkStatus, read_status
@@ -84,20 +84,9 @@ class ExactlyOnceKafkaSink:
         on_event: OnEvent | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        settings = read_settings(
-            options,
-            bootstrap_servers=bootstrap_servers,
-            sink_id=sink_id,
-            topic=topic,
-            atomicity=atomicity,
-            writers=writers,
-            query_id=query_id,
-            ledger_topic=ledger_topic,
-            on_missing_ledger=on_missing_ledger,
-            on_replay_mismatch=on_replay_mismatch,
-            on_foreign_ledger=on_foreign_ledger,
-            first_batch_id=first_batch_id,
-        )
+        given = locals()
+        arguments = {name: given[name] for name in ARGUMENTS if name in given}
+        settings = read_settings(options, **arguments)
         self.last_report: BatchReport | None = None
         self.totals = SinkTotals()
         self._turn = Turn()

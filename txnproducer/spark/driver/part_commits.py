@@ -74,14 +74,12 @@ class PartCommits:
         ledger: where plan and entries are.
         rules: what to do about entries that do not fit.
         settings: the producer's, by Java's names.
-        on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
         on_event: told what happens.
     """
 
     ledger: Ledger
     rules: LedgerRules
     settings: Mapping[str, Any] = field(repr=False)
-    on_replay_mismatch: str = "stop"
     on_event: OnEvent | None = None
 
     # --- commit ---------------------------------------------------------------------------------
@@ -102,7 +100,7 @@ class PartCommits:
             self._leave(ours, done)
             return
         found = {part.partition: (part.rows, part.digest) for part in ours}
-        slots = assign_slots(batch_id, done, found, self.on_replay_mismatch)
+        slots = assign_slots(batch_id, done, found, self.rules.on_replay_mismatch)
         prepared = _at_once(lambda part: self._prepare(part, batch, slots[part.partition]), ours)
         _at_once(self._abort, [part for part in prepared if part.slot.is_committed])
         self._tell("batch_before_commit", ours)
@@ -120,7 +118,7 @@ class PartCommits:
 
     def _leave(self, parts: Sequence[OpenPart], done: Mapping[int, LedgerEntry]) -> None:
         """Leave a batch as it was committed, however it is cut and numbered now."""
-        if self.on_replay_mismatch != "keep":
+        if self.rules.on_replay_mismatch != "keep":
             rows = sum(part.rows for part in parts)
             check_whole_replay(added_up(done), rows, total(part.digest for part in parts))
         # Tasks that did not see the whole batch yet have written their rows once more.

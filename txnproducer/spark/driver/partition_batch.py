@@ -34,7 +34,6 @@ from txnproducer.spark.reports import (
     report_partitions,
 )
 from txnproducer.spark.rows.schema import written_columns
-from txnproducer.spark.rows.topic_partitions import partitions_of_topic
 from txnproducer.spark.tasks.partition_transaction import (
     BatchPlan,
     PartitionOrder,
@@ -90,7 +89,7 @@ class PartitionBatches:
             Exception: raised by Spark where a task has failed too often.
         """
         wanted = self._settings.writers
-        frame = written_columns(frame, self._settings.topic, self._settings.include_headers)
+        frame = written_columns(frame, self._settings.reader())
         if wanted is not None:
             frame = frame.repartition(wanted)
         task = PartitionTask(self._batch_plan(Batch(batch_id, query_id, 0), run=0))
@@ -144,16 +143,13 @@ class PartitionBatches:
             self._ledger,
             self._settings.rules,
             self._cluster.producer_settings(),
-            self._settings.topic,
+            self._settings.reader(self._cluster.partitions),
             batch.batch_id,
             batch.query_id,
             batch.writers,
             run,
-            self._settings.on_replay_mismatch,
             self._on_event,
-            self._settings.include_headers,
             self.runs.taken_over,
-            partitions_of_topic(self._ledger, self._settings.topic, self._cluster.partitions),
         )
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:

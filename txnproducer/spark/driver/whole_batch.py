@@ -77,11 +77,9 @@ class WholeBatches:
             Exception: raised by Spark for the frame itself.
         """
         settings, transactions = self._cluster.producer_settings(), self.transactions
-        topic, include_headers = self._settings.topic, self._settings.include_headers
-        cut = placed(written_columns(frame, topic, include_headers), self._cluster.partitions)
-        task = ParticipantTask(
-            settings, topic, include_headers, cut.places, batch_id, self._on_event
-        )
+        reader = self._settings.reader()
+        cut = placed(written_columns(frame, reader), self._cluster.partitions)
+        task = ParticipantTask(settings, reader, cut.places, batch_id, self._on_event)
         partitions = partitions_of(cut.frame, task, cut.count)
         batch = Batch(batch_id, query_id, partitions.count)
 

@@ -41,6 +41,7 @@ class LedgerRules:
     on_missing_ledger: str = "stop"
     on_foreign_ledger: str = "stop"
     first_batch_id: int = 0
+    on_replay_mismatch: str = "stop"
 
     def fitting(
         self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str

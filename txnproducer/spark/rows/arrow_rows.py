@@ -21,8 +21,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from txnproducer._shell.columns.blocks import Block, arrow_blocks
 from txnproducer.spark.errors import SchemaError
 from txnproducer.spark.ledger.digest import Digest
-from txnproducer.spark.rows.schema import own_columns
-from txnproducer.spark.rows.topic_partitions import TopicPartitions
+from txnproducer.spark.rows.schema import RowReader, own_columns
 
 _Part: TypeAlias = tuple[str, Any]
 _WRITTEN: Final = ("value", "key", "headers", "partition")
@@ -41,9 +40,7 @@ class ArrowRows:
     Args:
         batches: pyarrow's, with Spark's columns: `value`, and any of `key`, `headers`,
             `partition`, `topic`; others are not written.
-        topic: for all rows; None to take each row's.
-        include_headers: whether the column `headers` is written.
-        partitions: of the topic, for rows that name theirs; None to let the producer find out.
+        reader: says which columns and topics are written.
 
     Attributes:
         digest: of all rows that were taken: their number, bytes, and what they add up to.
@@ -52,16 +49,13 @@ class ArrowRows:
     def __init__(
         self,
         batches: Iterable[Any],
-        topic: str | None = None,
-        *,
-        include_headers: bool = True,
-        partitions: TopicPartitions | None = None,
+        reader: RowReader,
     ) -> None:
         self.digest = Digest()
         self._batches = map(_named, batches)
-        self._topic = topic
-        self._partitions = partitions
-        self._names = _WRITTEN if include_headers else tuple(n for n in _WRITTEN if n != "headers")
+        self._topic = reader.topic
+        self._partitions = reader.partitions
+        self._names = tuple(name for name in _WRITTEN if name in reader.columns)
 
     def send_to(self, writer: ArrowWriter, partition: int | None = None) -> None:
         """Send all rows.

@@ -99,19 +99,10 @@ def own_columns(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def written_columns(frame: Any, topic: str | None, include_headers: bool) -> Any:
-    """Return a frame with the columns that are written, and no others.
-
-    Args:
-        frame: of Spark's.
-        topic: the option `topic`, which wins over the column.
-        include_headers: whether the column `headers` is written.
-    """
-    left_out = {"topic"} if topic is not None else set()
-    if not include_headers:
-        left_out.add("headers")
+def written_columns(frame: Any, reader: RowReader) -> Any:
+    """Return a frame with the columns that a reader reads, and no others."""
     columns = own_columns(frame.columns)
-    wanted = [name for name in columns if name not in left_out]
+    wanted = [name for name in columns if name in reader.columns]
     # A selection that selects nothing costs Spark's driver a twentieth of a second nevertheless.
     if wanted == frame.columns:
         return frame
@@ -134,13 +125,21 @@ class RowReader:
     include_headers: bool = True
     partitions: TopicPartitions | None = None
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that are read, by Kafka's names; the option `topic` wins over the column."""
+        left_out = set() if self.topic is None else {"topic"}
+        if not self.include_headers:
+            left_out.add("headers")
+        return frozenset(_TYPES) - left_out
+
     def records(self, rows: Iterable[Any]) -> Iterator[Record]:
         """Turn rows of one frame into records."""
         columns: dict[str, str] | None = None
         for row in rows:
             if columns is None:
                 columns = own_columns(row.__fields__)
-                names = frozenset(columns) - (set() if self.include_headers else {"headers"})
+                names = self.columns.intersection(columns)
                 is_as_written = all(own == name for own, name in columns.items())
             yield to_record(row if is_as_written else _Renamed(row, columns), names, self.topic)
 

@@ -108,15 +108,7 @@ class PartWriter:
         return _Writing(self, partition, batch_id, query_id, own).run()
 
     def _source_of(self, rows: Iterable[Any]) -> RecordSource:
-        reader = self.reader
-        if self.takes_arrow:
-            return ArrowRows(
-                rows,
-                reader.topic,
-                include_headers=reader.include_headers,
-                partitions=reader.partitions,
-            )
-        return RowRecords(rows, reader)
+        return ArrowRows(rows, self.reader) if self.takes_arrow else RowRecords(rows, self.reader)
 
 
 @dataclass

@@ -34,6 +34,7 @@ from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.reports import OnEvent
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.placing import own_batches
+from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.session import attempt_number
 from txnproducer.spark.tasks.task_rows import TaskRows
 
@@ -91,16 +92,14 @@ class ParticipantTask:
 
     Attributes:
         settings: of the producer, by Java's names.
-        topic: of all rows.
-        include_headers: whether the column `headers` is written.
+        reader: turns rows into records.
         places: what the rows of each task have for a place; empty if they have none.
         batch_id: of the batch, for `on_event`.
         on_event: told what happens, in the task's process.
     """
 
     settings: Mapping[str, Any] = field(repr=False)
-    topic: str | None
-    include_headers: bool
+    reader: RowReader
     places: tuple[int, ...]
     batch_id: int
     on_event: OnEvent | None = None
@@ -109,7 +108,7 @@ class ParticipantTask:
         """Write a part into the leased transaction, or only read it, and tell how that went."""
         if self.places:
             batches = own_batches(partition, self.places, batches)
-        rows = ArrowRows(batches, self.topic, include_headers=self.include_headers)
+        rows = ArrowRows(batches, self.reader)
         own = TaskRows(rows, self.batch_id, partition, self.on_event)
         if order.lease is None:
             own.read()

@@ -38,7 +38,6 @@ from txnproducer.spark.reports import OnEvent, PartitionReport
 from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rows.schema import RowReader
-from txnproducer.spark.rows.topic_partitions import TopicPartitions
 from txnproducer.spark.session import attempt_number
 from txnproducer.spark.tasks.task_rows import TaskRows
 from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
@@ -54,32 +53,26 @@ class BatchPlan:
         ledger: where the entries are.
         rules: what to do about one that does not fit.
         producer: the producer's settings, by Java's names.
-        topic: for all rows, or None.
+        reader: turns rows into records.
         batch_id: the batch.
         query_id: whose.
         writers: how many partitions write it.
         run: of the sink; a task whose run is over writes nothing.
-        on_replay_mismatch: "stop", or "keep" to leave what was committed as it is.
         on_event: told what happens, in the task's process.
-        include_headers: whether the column `headers` is written.
         taken_over: the entries that count for nothing, by slot.
-        partitions: of the topic, for rows that name theirs; None where rows choose their topic.
         slots: of the partitions; one that is not named has the slot of its own number.
     """
 
     ledger: Ledger
     rules: LedgerRules
     producer: Mapping[str, Any] = field(repr=False)
-    topic: str | None
+    reader: RowReader
     batch_id: int
     query_id: str
     writers: int
     run: int
-    on_replay_mismatch: str = "stop"
     on_event: OnEvent | None = None
-    include_headers: bool = True
     taken_over: Mapping[int, LedgerEntry] = field(default_factory=dict)
-    partitions: TopicPartitions | None = None
     slots: Mapping[int, Slot] = field(default_factory=dict)
 
     def write(self, partition: int, source: RecordSource) -> PartitionReport:
@@ -93,16 +86,11 @@ class BatchPlan:
 
     def rows(self, rows: Iterable[Any]) -> RowRecords:
         """Return the records of Spark's rows."""
-        return RowRecords(rows, RowReader(self.topic, self.include_headers, self.partitions))
+        return RowRecords(rows, self.reader)
 
     def arrow_rows(self, batches: Iterable[Any]) -> ArrowRows:
         """Return the records of Arrow's batches."""
-        return ArrowRows(
-            batches,
-            self.topic,
-            include_headers=self.include_headers,
-            partitions=self.partitions,
-        )
+        return ArrowRows(batches, self.reader)
 
 
 class _PartitionWriter:
@@ -163,7 +151,9 @@ class _PartitionWriter:
             with rows.timed("write"):
                 rows.send_to(producer)
             content = rows.content
-            self._slot.check(plan.batch_id, self._partition, content, plan.on_replay_mismatch)
+            self._slot.check(
+                plan.batch_id, self._partition, content, plan.rules.on_replay_mismatch
+            )
             entry = LedgerEntry(plan.batch_id, plan.query_id, plan.writers, *content)
             with rows.timed("ledger"):
                 plan.ledger.write(producer, self._slot.number, entry)
@@ -209,7 +199,7 @@ class _PartitionWriter:
         plan = self._plan
         self._rows.read()
         content = self._rows.content
-        check_replay(plan.batch_id, self._partition, entry, content, plan.on_replay_mismatch)
+        check_replay(plan.batch_id, self._partition, entry, content, plan.rules.on_replay_mismatch)
         self._rows.tell("task_replayed", entry.rows)
         return self._report(is_replay=True)
 
