@@ -184,7 +184,7 @@ def test_a_partition_that_the_topic_has_not_is_refused_once(spark, kafka, topic,
     with pytest.raises(Exception, match=f"partitions 0 to {PARTITIONS - 1}"):
         writer.write(rows, 0)
     # None where the shuffle is run as the partitions are counted.
-    assert writer._batches.transactions.runs <= 1
+    assert writer._batches.transactions.attempts <= 1
     assert seen(kafka, topic) == []
 
 
@@ -215,7 +215,7 @@ def test_a_batch_slower_than_its_transaction_may_be_is_told_so(
     writer = sink(on_event=note, options={"transactionTimeout": "3000"})
     with pytest.raises(BatchTimedOutError, match=r"transactionTimeout=3000 .* partition 1,"):
         writer.write(slow, 0)
-    assert writer._batches.transactions.runs == 1
+    assert writer._batches.transactions.attempts == 1
     assert seen(kafka, topic) == []
     sink().write(keyless(spark, 10), 0)
     wait_for(kafka, topic, expected(10))
@@ -249,7 +249,7 @@ def test_a_batch_whose_job_is_cancelled_is_aborted_and_not_run_again(
     thread.join(15)
     assert not thread.is_alive()
     assert "SPARK_JOB_CANCELLED" in str(errors[0])
-    assert writer._batches.transactions.runs == 1
+    assert writer._batches.transactions.attempts == 1
     assert seen(kafka, topic) == []
     assert writer.write(keyless(spark, 10), 0).transactions == 1
     wait_for(kafka, topic, expected(10))

@@ -189,7 +189,7 @@ def test_a_query_that_is_stopped_between_two_runs_is_not_run_again(
         queries[0].check_that_it_stopped()
     finally:
         log.removeHandler(handler)
-    assert (len(runs), writer._batches.transactions.runs) == (1, 1)
+    assert (len(runs), writer._batches.transactions.attempts) == (1, 1)
     check_that_a_restart_completes(spark, kafka, topic, sink, tmp_path)
 
 

@@ -103,11 +103,11 @@ def test_a_driver_that_was_fenced_stops_and_leaves_the_newer_one_alone(scene):
     newer.enter(batch(0), scene.settings)
     with pytest.raises(StaleRunError, match="another driver"):
         scene.write(older, 0)
-    assert older.runs == 1
+    assert older.attempts == 1
     for batch_id in range(2):
         newer.enter(batch(batch_id), scene.settings)
         scene.write(newer, batch_id)
-        assert newer.runs == 1
+        assert newer.attempts == 1
     wait_until(lambda: len(scene.seen()) >= len(rows_of(2)), "not all rows are there")
     assert scene.seen() == rows_of(2)
 

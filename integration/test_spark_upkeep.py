@@ -96,7 +96,7 @@ def test_a_refresh_waits_for_no_batch_and_a_batch_for_the_refresh(driver):
     sink = driver()
     write_all(enter(sink, 0))
     found: list[int] = []
-    with sink._turn:
+    with sink._lock:
         other = threading.Thread(target=lambda: found.append(sink.refresh_ledger()))
         other.start()
         other.join(10)

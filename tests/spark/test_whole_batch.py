@@ -23,7 +23,7 @@ from txnproducer.errors import (
 from txnproducer.lease import TransactionLease, TransactionReceipt
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.spark import LedgerError
-from txnproducer.spark.driver import runs_again
+from txnproducer.spark.driver import batch_retries
 from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.errors import (
     BatchFailedError,
@@ -156,7 +156,7 @@ class FakeLedger(Ledger):
 def whole(monkeypatch):
     """Return a maker of `BatchTransactions` with fakes, and the log of all that happens."""
     log: list[str] = []
-    monkeypatch.setattr(runs_again, "wait_exponential", lambda **_: lambda _: 0)
+    monkeypatch.setattr(batch_retries, "wait_exponential", lambda **_: lambda _: 0)
     monkeypatch.setattr(lost_transactions, "describe_transaction", lambda *_, **__: None)
 
     def make(found=(None,), commits=(), aborts=(), begins=(), tell=None, foreign="stop"):
@@ -351,7 +351,7 @@ def test_a_batch_that_is_stopped_before_its_commit_is_not_committed(whole, error
 
 def test_a_batch_that_is_stopped_between_two_runs_is_not_run_again(whole, monkeypatch):
     make, log = whole
-    monkeypatch.setattr(runs_again, "wait_exponential", lambda **_: lambda _: 60)
+    monkeypatch.setattr(batch_retries, "wait_exponential", lambda **_: lambda _: 60)
     batches, began_s = make(), time.monotonic()
     batches.enter(BATCH, SETTINGS)
     with pytest.raises(SparkError, match="InterruptedException"):

@@ -196,16 +196,16 @@ def report_whole(
     parts: tuple[PartitionReport, ...],
     phases: Mapping[str, float],
     timeout_ms: int,
-    runs: int,
+    attempts: int,
 ) -> BatchReport:
     """Make the report of a batch that is one transaction, and was committed by this call.
 
     Args:
         batch_id: which one.
-        parts: of the run that was committed.
-        phases: seconds of the driver, by phase; of them `driver.transaction` of that run.
+        parts: of the attempt that was committed.
+        phases: seconds of the driver, by phase; of them `driver.transaction` of that attempt.
         timeout_ms: of the transaction.
-        runs: how often the tasks were run.
+        attempts: how often the batch was tried.
     """
     open_s = phases.get("driver.transaction", 0.0)
     slowest = max(parts, key=lambda one: sum(one.seconds.values()), default=None)
@@ -218,7 +218,7 @@ def report_whole(
         phases.get("driver.check", 0.0) + phases.get("driver.tasks", 0.0),
         parts,
         {**phases, **_added_up(parts)},
-        max(0, runs - 1),
+        max(0, attempts - 1),
         open_s * 1000 / timeout_ms,
         None if slowest is None else slowest.partition,
     )

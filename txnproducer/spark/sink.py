@@ -19,8 +19,8 @@ from txnproducer.spark import session
 from txnproducer.spark.driver import checks
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.partition_batch import PartitionBatches
+from txnproducer.spark.driver.sink_lock import SinkLock
 from txnproducer.spark.driver.whole_batch import WholeBatches
-from txnproducer.spark.driver.write_or_upkeep import Turn
 from txnproducer.spark.ledger.store import close_connections
 from txnproducer.spark.options import ARGUMENTS, read_settings
 from txnproducer.spark.reports import BatchReport, OnEvent, SinkTotals
@@ -89,7 +89,7 @@ class ExactlyOnceKafkaSink:
         settings = read_settings(options, **arguments)
         self.last_report: BatchReport | None = None
         self.totals = SinkTotals()
-        self._turn = Turn()
+        self._lock = SinkLock()
         self._last_query_id: str | None = None
         self._settings = settings
         self._ledger = settings.ledger
@@ -129,7 +129,7 @@ class ExactlyOnceKafkaSink:
         checks.check_speculation(is_on=session.speculates(df), is_whole=is_whole)
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"
-        with self._turn, session.described(df, text), session.brief_stop(df):
+        with self._lock, session.described(df, text), session.brief_stop(df):
             # Before partitions are counted, which runs the frame's shuffles.
             self._cluster.producer_settings()
             self._batches.check(batch_id, query_id)
@@ -156,7 +156,7 @@ class ExactlyOnceKafkaSink:
         query_id = self._settings.query_id or session.query_of(None)
         if not self._cluster.are_made:  # the first time, before any task is fenced
             session.check_interpreter()
-        with self._turn:
+        with self._lock:
             return self._batches.partition_writer(batch_id, query_id, writers)
 
     def close(self) -> None:
@@ -194,12 +194,12 @@ class ExactlyOnceKafkaSink:
             KafkaError: the cluster refused.
         """
         name = query_id or self._settings.query_id or self._last_query_id
-        if name is None or not self._turn.try_to_take():
+        if name is None or not self._lock.acquire_if_free():
             return 0
         try:
             return self._batches.refresh(name, self._cluster.producer_settings())
         finally:
-            self._turn.give_back()
+            self._lock.release()
 
     # --- reports --------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from txnproducer._core.transactions.transaction_loss import sign_of_loss
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.lease import TransactionLease
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.driver.runs_again import MOST_RUNS, runs_again
+from txnproducer.spark.driver.batch_retries import MOST_ATTEMPTS, retrying
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
 from txnproducer.spark.ledger.digest import total
 from txnproducer.spark.ledger.entries import Batch, LedgerEntry
@@ -64,7 +64,7 @@ class BatchTransactions:
         tell: told of events: a name, the batch and the number of rows.
 
     Attributes:
-        runs: how often the tasks of the last batch were run.
+        attempts: how often the last batch was tried.
         transaction_s: how long the transaction of the last batch was open, in seconds.
     """
 
@@ -74,7 +74,7 @@ class BatchTransactions:
         self._ledger = ledger
         self._taking = TakeOver(rules)
         self._tell = tell
-        self.runs = 0
+        self.attempts = 0
         self.transaction_s = 0.0
         self._producer: TransactionalProducer | None = None
         self._settings: Mapping[str, str] = {}
@@ -139,14 +139,14 @@ class BatchTransactions:
             BatchTimedOutError: it took longer than the transaction may.
             Exception: what Spark raises for the frame itself.
         """
-        self.runs = 0
-        retrying = runs_again(raise_if_stopped)
-        parts, entry = retrying(self._run, batch, run_tasks, raise_if_stopped)
+        self.attempts = 0
+        retry = retrying(raise_if_stopped)
+        parts, entry = retry(self._attempt, batch, run_tasks, raise_if_stopped)
         if entry is None:  # behind the retries: nothing that is committed may be run again
             self._tell("batch_after_commit", batch.batch_id, sum(part.rows for part in parts))
         return parts, entry
 
-    def _run(
+    def _attempt(
         self, batch: Batch, run_tasks: RunTasks, raise_if_stopped: Callable[[], None]
     ) -> tuple[list[Part], LedgerEntry | None]:
         if self._producer is None:
@@ -156,7 +156,7 @@ class BatchTransactions:
         producer = self._producer
         if producer is None:
             raise IllegalStateError("a sink without a producer")
-        self.runs += 1
+        self.attempts += 1
         self._began_s, self._lease = time.monotonic(), None
         parts: list[Part] = []
         try:
@@ -188,7 +188,7 @@ class BatchTransactions:
         if batch.writers:
             with taking(self._ledger, f"{self._ledger.whole_id}.claim-0"):
                 self._lease = producer.lease(batch.writers)
-            parts += run_tasks(self._lease, self.runs == MOST_RUNS)
+            parts += run_tasks(self._lease, self.attempts == MOST_ATTEMPTS)
             _refuse_failed(batch, parts)
             producer.adopt(part.receipt for part in parts if part.receipt is not None)
         rows = sum(part.rows for part in parts)

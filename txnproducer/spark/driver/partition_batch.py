@@ -110,7 +110,7 @@ class PartitionBatches:
             slots = assign_slots(batch_id, done, found, on_mismatch)
         checked_s = time.monotonic()
         order = PartitionOrder(plan.run, partitions.count, taken_over=plan.taken_over, slots=slots)
-        reports = _run(partitions, plan, order)
+        reports = _run_tasks(partitions, plan, order)
         self.runs.batch_done()
         phases = phases_since(began_s, checked_s)
         return report_partitions(batch_id, reports, phases, self._cluster.timeout_ms())
@@ -160,7 +160,9 @@ class PartitionBatches:
         """Do nothing: no producer of the driver's lives longer than a call."""
 
 
-def _run(partitions: Partitions, plan: BatchPlan, order: PartitionOrder) -> list[PartitionReport]:
+def _run_tasks(
+    partitions: Partitions, plan: BatchPlan, order: PartitionOrder
+) -> list[PartitionReport]:
     """Have the tasks write, or write the one entry of a frame that has none."""
     if partitions.count:
         return partitions.run(order)

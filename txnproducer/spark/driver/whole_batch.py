@@ -103,7 +103,7 @@ class WholeBatches:
             "driver.transaction": transactions.transaction_s,
         }
         timeout_ms = self._cluster.timeout_ms()
-        return report_whole(batch_id, _reports(parts), phases, timeout_ms, transactions.runs)
+        return report_whole(batch_id, _reports(parts), phases, timeout_ms, transactions.attempts)
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
         """Commit the entry again as it is; see `BatchTransactions.refresh`."""

@@ -1,6 +1,6 @@
-"""When a whole batch that has failed is run again: after which errors, how often, how soon.
+"""Retries of a whole batch: after which errors, how often, how soon.
 
-Owns: the choice, the wait, the warning. Must not know: transactions, what a run does.
+Owns: the choice, the wait, the warning. Must not know: transactions, how a batch is written.
 
 Rules:
 * A refusal, a mistake in the frame's or the driver's code, and a stop are not tried again.
@@ -27,7 +27,7 @@ from txnproducer.spark import errors
 from txnproducer.spark.session import is_of_spark, tells_of_stop
 
 _LOG = logging.getLogger(__name__)
-MOST_RUNS: Final = 3
+MOST_ATTEMPTS: Final = 3
 _POLL_S: Final = 0.1
 _REFUSALS: Final = tuple(
     f"{kind.__module__}.{kind.__qualname__}: "
@@ -36,17 +36,17 @@ _REFUSALS: Final = tuple(
 )
 
 
-def runs_again(raise_if_stopped: Callable[[], None]) -> Retrying:
-    """Return a function that calls a run, and again where another try may end otherwise.
+def retrying(raise_if_stopped: Callable[[], None]) -> Retrying:
+    """Return a function that calls another one, again if a new attempt may end otherwise.
 
     Args:
-        raise_if_stopped: asks whether the work has to stop.
+        raise_if_stopped: raises if the query or Spark was stopped.
     """
     return Retrying(
-        stop=stop_after_attempt(MOST_RUNS),
+        stop=stop_after_attempt(MOST_ATTEMPTS),
         wait=wait_exponential(multiplier=0.5, max=10),
-        retry=retry_if_exception(_is_worth_another_run),
-        before_sleep=_warn_of_another_run,
+        retry=retry_if_exception(_is_worth_a_retry),
+        before_sleep=_warn_of_retry,
         sleep=lambda seconds: _sleep(seconds, raise_if_stopped),
         reraise=True,
     )
@@ -59,22 +59,22 @@ def _sleep(seconds: float, raise_if_stopped: Callable[[], None]) -> None:
         time.sleep(min(left_s, _POLL_S))
 
 
-def _warn_of_another_run(state: RetryCallState) -> None:
+def _warn_of_retry(state: RetryCallState) -> None:
     error = None if state.outcome is None else state.outcome.exception()
     _LOG.warning(
-        "the batch is aborted, and begins again (%d of %d runs are over): %s: %s",
+        "the batch is aborted, and begins again (%d of %d attempts are over): %s: %s",
         state.attempt_number,
-        MOST_RUNS,
+        MOST_ATTEMPTS,
         type(error).__name__,
         error,
     )
 
 
-def _is_worth_another_run(error: BaseException) -> bool:
+def _is_worth_a_retry(error: BaseException) -> bool:
     if tells_of_stop(error):
         return False
     if isinstance(error, KafkaError):
         return error.recovery != "fix"
-    # Spark's: an executor was lost, or the frame itself fails. What a task of the shuffle refuses
-    # comes as a text in it.
+    # Spark's error: an executor was lost, or the frame itself fails. A refusal by a task of the
+    # shuffle is a part of its text.
     return is_of_spark(error) and not any(name in str(error) for name in _REFUSALS)
