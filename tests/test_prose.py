@@ -24,6 +24,18 @@ DONE = (
     "txnproducer/_shell",
     "txnproducer/_sync",
     "txnproducer/_wire",
+    "txnproducer/__init__.py",
+    "txnproducer/__main__.py",
+    "txnproducer/_version.py",
+    "txnproducer/admin",
+    "txnproducer/cli",
+    "txnproducer/config",
+    "txnproducer/errors",
+    "txnproducer/lease.py",
+    "txnproducer/producer.py",
+    "txnproducer/records.py",
+    "txnproducer/testing",
+    "txnproducer/transaction.py",
 )
 
 # Words that made readers stop, each with the plain way to say it.
@@ -39,10 +51,11 @@ UNWANTED = {
     r"of\b[^,;:.()]*\bof\b[^,;:.()]*\bof": "break the chain of 'of'",
     r"tell (?:whether|if|which|how)": "say 'Return whether', or 'Whether' for a property",
 }
-# Code, places in a network, and "a producer whose thread has ended".
+# Code, places in a network, "nothing else", and "a producer whose thread has ended".
 ALLOWED = re.compile(
     r"`[^`]*`"
     r"|\bbehind (?:a|an|the|one) (?:proxy|load balancer|listener|name)\b"
+    r"|\b(?:any|every|no|some)(?:body|one|thing|where)? else\b"
     r"|\b(?:a|an|the|each|every|any|one) (?:[\w-]+ ){1,3}whose\b",
     re.IGNORECASE,
 )

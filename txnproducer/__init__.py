@@ -1,6 +1,6 @@
 """Exactly-once writes into Apache Kafka from Python and Spark.
 
-What has no underscore in its name is supported; the names listed here are what most programs need.
+Names without an underscore are supported; the names listed here are those that most programs need.
 The other errors are in `txnproducer.errors`.
 """
 
@@ -66,5 +66,5 @@ __all__ = [
     "TransactionAbortableError",
 ]
 
-# A library is silent unless the program that uses it sets logging up.
+# A library is silent unless the program that uses it configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

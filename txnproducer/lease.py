@@ -7,13 +7,13 @@
     producer.adopt(receipts)                      return part.receipt()
     producer.commit_transaction()
 
-Owns: `TransactionParticipant`, what a worker holds. Must not know: how a claim is decided (the
-broker does, see the core), how the worker got its lease, where its receipt goes.
+Owns: `TransactionParticipant`, the producer of a worker. Must not know: how a claim is decided
+(the broker does that, see the core), how the worker got its lease, where its receipt goes.
 Rules:
-* A partition has one writer in a transaction: who writes where is the application's to say, and
-  two receipts for one partition are refused by the holder.
-* A participant that fails gives no receipt. The holder then aborts, leases anew, and starts all
-  work again; so no record is lost, and none is there twice.
+* A partition has one writer in a transaction. The application decides which one, and the holder
+  refuses two receipts for one partition.
+* A participant that fails gives no receipt. The holder then aborts, makes a new lease, and starts
+  all work again; so no record is lost, and none is written twice.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ __all__ = [
 
 
 class TransactionParticipant(RecordWriter):
-    """Write records into a transaction that another process holds, and ends.
+    """Writes records into a transaction that another process holds and ends.
 
-    Made with its claim taken: of all processes that ask for a claim of one lease, the broker lets
-    one alone write. It has no calls for the transaction, and closing it ends nothing.
+    The constructor takes the claim: of all processes that ask for a claim of one lease, the broker
+    lets only one write. A participant has no calls for the transaction, and closing it ends
+    nothing.
 
     Args:
-        lease: from the holder's `lease()`.
-        claim: the number of this participant's, from 0.
+        lease: the result of the holder's `lease()`.
+        claim: the number of this participant's claim, from 0.
         bootstrap_servers: "host:port", several separated by commas, or a list of them.
-        settings: as of `TransactionalProducer`; the transactional id is the lease's.
+        settings: as for `TransactionalProducer`; the transactional id is the lease's.
 
     Raises:
         ClaimRefusedError: another process may have the claim, or the lease is an old one, or of
             another cluster. Nothing was written.
         ValueError: the lease has no such claim.
         KafkaTimeoutError: no answer within `max_block_ms`.
-        InvalidConfigurationError: a setting is unknown or does not fit; names it.
+        InvalidConfigurationError: a setting is unknown or does not fit; the error names it.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class TransactionParticipant(RecordWriter):
     def from_config(
         cls, lease: TransactionLease, claim: int, config: ProducerConfig
     ) -> TransactionParticipant:
-        """Take part with a configuration that was made before; its id has to be the lease's."""
+        """Take part with an existing configuration; it must have the lease's transactional id."""
         participant = cls.__new__(cls)
         participant._take_part(lease, claim, config)  # noqa: SLF001 - our own class
         return participant
@@ -88,10 +89,10 @@ class TransactionParticipant(RecordWriter):
             raise
 
     def receipt(self) -> TransactionReceipt:
-        """Wait until every record is acknowledged; return what was written, and take no more.
+        """Wait until every record is acknowledged, take no more, and return the receipt.
 
-        Give it to the holder, which needs one of each claim to commit. Called again it returns the
-        same.
+        Pass it to the holder, which needs one for each claim to commit. A second call returns the
+        same receipt.
 
         Raises:
             KafkaTimeoutError: records are still on their way after `delivery_timeout_ms`.

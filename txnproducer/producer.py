@@ -1,7 +1,7 @@
 """The producer that users hold: transactions, begun in the core and awaited here.
 
-Owns: the calls that begin and end transactions; how the last one ended, for
-`Transaction.outcome`. Must not know: how a transaction works; that is the core's. No call here
+Owns: the calls that begin and end transactions; the outcome of the last one, for
+`Transaction.outcome`. Must not know: how a transaction works. The core does, and no call here
 decides anything about one.
 """
 
@@ -39,15 +39,15 @@ __all__ = ["OnDelivery", "TransactionalProducer"]
 
 _LOG = logging.getLogger(__name__)
 
-# For the brokers' limit of the transaction time-out, before the error of a refused one is raised.
+# The wait for the brokers' limit, before the error of a refused transaction time-out is raised.
 _LIMIT_S = 2.0
 
 
 class TransactionalProducer(RecordWriter):
-    """Write to Kafka in transactions: all records and offsets of one become visible, or none.
+    """Writes to Kafka in transactions: all records and offsets of one become visible, or none.
 
-    Usable from several threads, though a transaction is one for all of them. Without a
-    `transactional_id` it is an idempotent producer: no record is lost or doubled by retries.
+    Several threads may use it, but they share one transaction. Without a `transactional_id` it is
+    an idempotent producer: retries neither lose nor double a record.
     A program in short::
 
         with TransactionalProducer("localhost:9092", "my-app-1") as producer:
@@ -57,13 +57,13 @@ class TransactionalProducer(RecordWriter):
 
     Args:
         bootstrap_servers: "host:port", several separated by commas, or a list of them.
-        transactional_id: names this writer across restarts; a newer producer with the same id
-            fences the older one. None for a plain idempotent producer.
+        transactional_id: identifies this writer across restarts; a newer producer with the same
+            id fences the older one. None for a plain idempotent producer.
         settings: the Java client's, in snake_case or dotted (`**{"linger.ms": 5}`); see
             `ProducerConfig`.
 
     Raises:
-        InvalidConfigurationError: a setting is unknown or does not fit; names it.
+        InvalidConfigurationError: a setting is unknown or does not fit; the error names it.
     """
 
     def __init__(
@@ -78,33 +78,34 @@ class TransactionalProducer(RecordWriter):
 
     @classmethod
     def from_config(cls, config: ProducerConfig) -> TransactionalProducer:
-        """Make a producer from a configuration that was made (and checked) before."""
+        """Make a producer from an existing (and checked) configuration."""
         producer = cls.__new__(cls)
         producer._open(config)  # noqa: SLF001 - our own class
         return producer
 
-    # What a block that is entered belongs to: replaceable, for tasks of an event loop say.
+    # Returns the owner of a block that is entered. It can be replaced, for example for tasks of an
+    # event loop.
     _block_owner = staticmethod(calling_thread)
 
     def _open(self, config: ProducerConfig) -> None:
         self._transaction: Transaction | None = None
-        self._entering: Transaction | None = None  # the one that the core was last told to begin
+        self._entering: Transaction | None = None  # the last one that the core was asked to begin
         self._resolved: ResolvedOutcome = "unknown"
         super()._open(config)
 
     # --- transactions --------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Get a producer id, fence older producers of this id, and end what they left open.
+        """Get a producer id, fence older producers of this id, and end their open transactions.
 
         Call it once, before the first transaction. Blocks up to `max_block_ms`.
 
         Raises:
             KafkaTimeoutError: not done in time; call again to go on waiting.
             IllegalStateError: done before, or no `transactional_id`.
-            InvalidTxnTimeoutError: `transaction_timeout_ms` is above the brokers' limit, which is
-                named if they tell it (DescribeConfigs on the cluster) within two seconds.
-            KafkaError: refused; `recovery` says what to do.
+            InvalidTxnTimeoutError: `transaction_timeout_ms` is above the brokers' limit. The error
+                names the limit if it can be read (DescribeConfigs on the cluster) in two seconds.
+            KafkaError: refused; `recovery` names the next step.
         """
         try:
             self._await("init_transactions", self._core.init_transactions)
@@ -112,7 +113,7 @@ class TransactionalProducer(RecordWriter):
             raise refusals.timeout_too_long(error, self._longest_timeout_ms()) from error.__cause__
 
     def _longest_timeout_ms(self) -> str | None:
-        """Ask the brokers for their limit; None where they do not tell."""
+        """Ask the brokers for their limit; return None if they do not answer."""
         # Imported late: only a refused time-out needs kafka-python's admin client here.
         from txnproducer import admin
 
@@ -126,15 +127,15 @@ class TransactionalProducer(RecordWriter):
             return None
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; local, nothing is sent.
+        """Begin a transaction. This is local: nothing is sent.
 
-        After an abort that timed out call `abort_transaction()` again first; a block of
+        After an abort that timed out, call `abort_transaction()` again first; a block of
         `transaction()` waits for it by itself.
 
         Raises:
             IllegalStateError: not initialized, or a transaction is open already, perhaps in
                 another thread's block.
-            KafkaError: the producer failed before; `recovery` says what to do.
+            KafkaError: the producer failed before; `recovery` names the next step.
         """
         self._begin(None)
 
@@ -144,6 +145,8 @@ class TransactionalProducer(RecordWriter):
             self._await_unseen_abort()
         with self._lock:
             self._check_not_overtaken("begin_transaction")
+            # Under the lock: another thread may close the producer, or begin a transaction,
+            # meanwhile.
             self._check_owner("begin_transaction")
             self._entering = transaction if self.transaction_state == "READY" else None
             self._core.begin_transaction()
@@ -154,7 +157,7 @@ class TransactionalProducer(RecordWriter):
         try:
             self._begin(transaction)
         except BaseException:
-            # An interrupt: nobody leaves a block that was never entered.
+            # An interrupt: a block that was never entered is never left, so end it here.
             with self._lock:
                 is_open = self.transaction_state in ("IN_TRANSACTION", "ABORTABLE_ERROR")
                 if self._entering is transaction and is_open:
@@ -164,7 +167,7 @@ class TransactionalProducer(RecordWriter):
             raise
 
     def _await_unseen_abort(self) -> None:
-        """Go on waiting for an abort that has timed out: nobody calls it again after its block."""
+        """Wait again for an abort that timed out: after a block no other call waits for it."""
         manager = self._core.transaction_manager
         with self._lock:
             self._check_not_overtaken("begin_transaction")
@@ -174,10 +177,10 @@ class TransactionalProducer(RecordWriter):
             self._await("abort_transaction", lambda: abort)
 
     def transaction(self) -> Transaction:
-        """Return a transaction to be used as a `with` block: commits at its end, or aborts.
+        """Return a transaction for a `with` block, which commits at its end, or aborts.
 
-        If an earlier abort has timed out, the block begins by waiting for it, up to
-        `max_block_ms`, and then raises `KafkaTimeoutError` (`recovery` is "resume").
+        If an earlier abort has timed out, the block first waits for it, up to `max_block_ms`, and
+        then raises `KafkaTimeoutError` (`recovery` is "resume").
         """
         return Transaction(self, self._begin_block, self._block_owner)
 
@@ -188,15 +191,15 @@ class TransactionalProducer(RecordWriter):
 
         Args:
             offsets: `TopicPartition` to `OffsetAndMetadata` (or an int): for each partition the
-                last offset that was processed plus one. kafka-python's types fit as well.
+                offset of the last processed record plus one. kafka-python's types fit as well.
             group_metadata: the consumer's group metadata, so that a consumer that has lost its
                 partitions is refused (KIP-447).
 
         Raises:
             ValueError: an argument is malformed; nothing changed.
             KafkaTimeoutError: not done in time; call again, with the same offsets, to go on.
-            CommitFailedError: the group has moved on: abort, and read again from its offsets.
-            KafkaError: refused; `recovery` says what to do.
+            CommitFailedError: the group has changed: abort, and read again from its offsets.
+            KafkaError: refused; `recovery` names the next step.
         """
         self._check_usable("send_offsets_to_transaction")
         group = as_consumer_group_metadata(group_metadata)
@@ -208,13 +211,13 @@ class TransactionalProducer(RecordWriter):
             )
 
     def commit_transaction(self) -> None:
-        """Commit: waits for every record, then makes all of them (and the offsets) visible.
+        """Commit: wait for every record, then make all of them (and the offsets) visible.
 
-        Returns only when every record and offset of the transaction is in.
+        Returns only when every record and offset of the transaction is committed.
 
         Raises:
             KafkaTimeoutError: not done in time; call again to go on waiting, or abort.
-            CommitOutcomeUnknownError: sent, and the answer is lost for good.
+            CommitOutcomeUnknownError: the commit was sent, and its answer is lost for good.
             IllegalStateError: no transaction is open, or it is another thread's block.
             KafkaError: not committed; with `recovery == "abort"` call `abort_transaction()`.
         """
@@ -225,7 +228,7 @@ class TransactionalProducer(RecordWriter):
         return self._core.begin_commit()
 
     def _check_owner(self, call: str) -> None:
-        """Refuse a thread that another one's block is not for. Call with the lock held."""
+        """Refuse a thread that does not own the open block. Call with the lock held."""
         block = self._transaction
         if block is not None and not block.can_be_ended_here():
             raise refusals.owned(call)
@@ -238,16 +241,16 @@ class TransactionalProducer(RecordWriter):
     def abort_transaction(self) -> None:
         """Abort: none of the transaction's records and offsets will be visible.
 
-        Allowed after a commit that timed out, too: where the commit was sent already, the
-        coordinator's answer to the abort tells what became of it. Records not sent yet are
-        dropped, their futures fail with `TransactionAbortedError`.
+        Also allowed after a commit that timed out. If that commit was sent already, the
+        coordinator's answer to the abort shows whether it succeeded. Records that were not sent
+        yet are dropped; their futures fail with `TransactionAbortedError`.
 
         Raises:
             KafkaTimeoutError: not done in time; call again to go on waiting.
-            CommitOutcomeUnknownError: a commit was under way; which of the two happened is open.
+            CommitOutcomeUnknownError: a commit was under way, and its outcome is unknown.
             IllegalStateError: no transaction is open, or it is another thread's block, or the
-                commit was carried out meanwhile.
-            KafkaError: refused; `recovery` says what to do.
+                commit has succeeded meanwhile.
+            KafkaError: refused; `recovery` names the next step.
         """
         self._end("abort_transaction", self._begin_abort)
 
@@ -256,25 +259,25 @@ class TransactionalProducer(RecordWriter):
         return self._core.begin_abort()
 
     def resolve_outcome(self) -> ResolvedOutcome:
-        """Find out what became of a commit that ended with `CommitOutcomeUnknownError`.
+        """Find out the outcome of a commit that ended with `CommitOutcomeUnknownError`.
 
         Asks the transaction's coordinator (DescribeTransactions, Kafka 3.0 and newer), also after
-        this producer has failed or was closed. Call it before anything else initializes the
-        transactional id: the next `init_transactions` of the id, by any producer, overwrites the
-        evidence, and then the answer is "unknown" for ever. Bounded by `max_block_ms`.
+        this producer has failed or was closed. Call it before any producer initializes the
+        transactional id again: the next `init_transactions` of the id overwrites the evidence, and
+        after that the answer stays "unknown". Blocks up to `max_block_ms`.
 
         Returns:
             "committed": all of it is, or is about to be, visible. "aborted": nothing of it is, or
-            ever will be. "unknown": it cannot be told. With transactions v1 that is so after the
-            coordinator has fenced the producer (at the transaction's time-out, or for a newer
-            producer), or where a delayed request may have begun another one; with both versions
-            while the transaction is still open, since the commit may yet arrive. With v2 ask again
-            after `transaction_timeout_ms`; with v1 that end leaves no evidence.
+            ever will be. "unknown": the evidence does not tell. With transactions v1 that is so
+            after the coordinator has fenced the producer (at the transaction's time-out, or for a
+            newer producer), or if a delayed request may have begun another one. With both versions
+            it is so while the transaction is still open, since the commit may yet arrive. With v2
+            ask again after `transaction_timeout_ms`; with v1 that end leaves no evidence.
 
         Raises:
-            IllegalStateError: no commit has ended; one that has timed out is repeated, or aborted.
+            IllegalStateError: no commit has ended. Repeat one that timed out, or abort.
             KafkaTimeoutError: the cluster did not answer in time.
-            KafkaError: the cluster refuses to tell; the user needs Describe on the id.
+            KafkaError: the cluster refused to answer; the user needs Describe on the id.
         """
         if self._refusal is refusals.forked:
             raise self._refusal("resolve_outcome")
@@ -290,7 +293,7 @@ class TransactionalProducer(RecordWriter):
         if known == "unknown":
             known = self._ask_for_outcome(commit)
             with self._lock:
-                if self._commit is begun:  # else another transaction has begun meanwhile
+                if self._commit is begun:  # otherwise another transaction has begun meanwhile
                     self._resolved = known
                     self._settle()
         return known
@@ -300,7 +303,7 @@ class TransactionalProducer(RecordWriter):
         return None if manager is None else manager.last_commit
 
     def _ask_for_outcome(self, commit: SentCommit) -> ResolvedOutcome:
-        # Imported late: only who is in doubt needs kafka-python's admin client.
+        # Imported late: only a commit in doubt needs kafka-python's admin client.
         from txnproducer import admin
 
         transactional_id = self._config.transactional_id or ""
@@ -330,22 +333,23 @@ class TransactionalProducer(RecordWriter):
         """Lease the open transaction: other processes write into it, this one ends it.
 
         Call it right after `begin_transaction()`. Each participant takes a claim of its own (0,
-        1, ...) with `TransactionParticipant(lease, claim)`; give the receipts they return to
-        `adopt`. This producer writes no records of its own in the meantime, and may add offsets.
+        1, ...) with `TransactionParticipant(lease, claim)`; pass the receipts they return to
+        `adopt`. This producer writes no records of its own in the meantime, but may add offsets.
 
         With `claims=0` the transaction itself is handed over, with the records in it: flush
-        first. From then on this producer only closes, and leaves the transaction to whoever
-        resumes it. Who has resumed one may hand it on in the same way.
+        first. After that this producer can only be closed, and the process that resumes the
+        transaction ends it. That process may hand it on in the same way.
 
-        Before an abort let the participants end, where that is possible: with transactions v1
-        what one of them begins just behind the abort has the coordinator fence this producer, and
-        a new one has to be made. Nothing of it is committed in any case.
+        If possible, let the participants end before an abort. With transactions v1, a participant
+        that starts just after the abort fences this producer; make a new one. Its records are not
+        committed in any case.
 
         Args:
-            claims: for how many participants.
+            claims: the number of participants.
 
         Returns:
-            What participants, or whoever resumes the transaction, need to know; picklable.
+            The lease that participants, or the process that resumes the transaction, need. It can
+            be pickled.
 
         Raises:
             IllegalStateError: no transaction is open, it is leased, something is written in it, or
@@ -364,15 +368,15 @@ class TransactionalProducer(RecordWriter):
         return self._core.begin_lease(claims)
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
-        """Take in what participants have written; a commit needs the receipt of every claim.
+        """Add the receipts of participants; a commit needs the receipt of every claim.
 
         Raises:
             IllegalStateError: the open transaction is not leased.
             ValueError: a receipt is of another lease, or two of them claim one partition, or
-                differ for one claim: abort. None of the receipts is taken then.
+                differ for one claim: abort. None of the receipts is added then.
         """
         self._check_usable("adopt")
-        adopted = tuple(receipts)  # the caller's code, if it is a generator: not under the lock
+        adopted = tuple(receipts)  # a generator is the caller's code: not under the lock
         with self._lock:
             self._check_not_overtaken("adopt")
             self._core.adopt(adopted)
@@ -384,18 +388,20 @@ class TransactionalProducer(RecordWriter):
         bootstrap_servers: str | list[str] | None = None,
         **settings: Any,
     ) -> TransactionalProducer:
-        """Make a producer that goes on with a transaction which another process has opened.
+        """Make a producer that goes on with a transaction that another process has opened.
 
-        It can add offsets, adopt receipts, commit or abort, and then make transactions of its
-        own. It writes no records into this one. Only the cluster's id is asked for: where the
-        transaction is over, or a newer producer has the id, the commit says so; and so it does
-        where participants and holder have written nothing at all. Such a commit ends the
-        producer: if all receipts are empty, and the holder added no offsets, abort instead.
+        It can add offsets, adopt receipts, commit or abort, and then make transactions of its own.
+        It writes no records into the resumed one. This call asks only for the cluster's id. If the
+        transaction is over, or a newer producer has the id, the commit fails and ends the
+        producer.
+        So does a commit if participants and holder have written nothing at all: if all receipts
+            are
+        empty, and the holder added no offsets, abort instead.
 
         Args:
-            lease: what `lease()` returned in the other process.
-            bootstrap_servers: as of `TransactionalProducer`.
-            settings: as of `TransactionalProducer`; the transactional id is the lease's.
+            lease: the result of `lease()` in the other process.
+            bootstrap_servers: as for `TransactionalProducer`.
+            settings: as for `TransactionalProducer`; the transactional id is the lease's.
         """
         producer = cls(bootstrap_servers, lease.transactional_id, **settings)
         producer._go_on_with(lease)
@@ -405,7 +411,7 @@ class TransactionalProducer(RecordWriter):
     def resume_from_config(
         cls, lease: TransactionLease, config: ProducerConfig
     ) -> TransactionalProducer:
-        """Resume with a configuration that was made before; its id has to be the lease's.
+        """Resume with an existing configuration, which must have the lease's transactional id.
 
         Raises:
             ValueError: the configuration has another transactional id.
@@ -428,10 +434,10 @@ class TransactionalProducer(RecordWriter):
             self.close(0)
             raise
 
-    # --- how it ended ---------------------------------------------------------------------------
+    # --- the outcome ----------------------------------------------------------------------------
 
     def _end(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
-        self._check_usable(call)  # where it refuses, the lock may not be taken either
+        self._check_usable(call)  # first: if it refuses, the lock may not be available either
         try:
             self._await(call, begin)
         except KafkaError as error:
@@ -440,16 +446,16 @@ class TransactionalProducer(RecordWriter):
                 lost = None if self._commit is None else self._commit.error
                 is_unknown = self._outcome() == "unknown"
             if isinstance(lost, CommitOutcomeUnknownError) and lost is not error and is_unknown:
-                # The abort says that the producer has failed; that the commit before it may have
-                # been carried out must not be lost on the way.
+                # The abort's error says that the producer has failed. The commit before it may
+                # have succeeded, which is the more important error.
                 raise lost from error
             raise
 
     def _settle(self) -> None:
         """Bring the current transaction's `outcome` up to date.
 
-        Call with the lock held: another thread may begin the next transaction, or have found out
-        more about this one.
+        Call with the lock held: another thread may begin the next transaction, or learn more about
+        this one.
         """
         if self._transaction is not None:
             self._transaction.outcome = self._outcome()
@@ -459,10 +465,10 @@ class TransactionalProducer(RecordWriter):
         if manager is None or manager.outcome is None:
             return "open"
         if manager.outcome != "open":
-            return manager.outcome  # also where an abort has found out about a lost commit
+            return manager.outcome  # also if an abort has found out about a lost commit
         if self._commit is not None and isinstance(self._commit.error, CommitOutcomeUnknownError):
             return self._resolved
         if manager.is_abort_certain:
-            return "aborted"  # whenever its answer comes
+            return "aborted"  # even before the coordinator answers
         # After a fatal error no commit is under way that could still succeed, and none can follow.
         return "aborted" if manager.has_fatal_error else "open"

@@ -1,10 +1,10 @@
-"""The small values a producer takes and gives: partitions, offsets, results, group identity.
+"""The small values that a producer takes and returns: partitions, offsets, results, groups.
 
 Why it exists: these names stand in users' signatures, so they are few, fixed and plain.
-Owns: their fields, their order, and the checks of values that come from other libraries.
+Owns: their fields, their order, and the checks of values of other libraries.
 Must not know: connections, transactions, the wire.
-Rules: named tuples with kafka-python's fields in its order, so that what its consumer returns
-compares and hashes equal to ours and can be passed as it is; -1 stands for "not known".
+Rules: named tuples with kafka-python's fields in its order, so that values of its consumer compare
+and hash equal to these and can be passed as they are; -1 stands for "not known".
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _INT64_MAX = 2**63 - 1
 
 
 class TopicPartition(NamedTuple):
-    """Name one partition of a topic."""
+    """One partition of a topic."""
 
     topic: str
     partition: int
 
 
 class OffsetAndMetadata(NamedTuple):
-    """Hold the offset that a consumer group goes on from: the last one read, plus one.
+    """The offset from which a consumer group goes on: the last one read, plus one.
 
     Attributes:
         offset: the next offset to read.
-        metadata: a text of the application's own, stored with the offset.
+        metadata: a text of the application, stored with the offset.
         leader_epoch: the partition's leader epoch when the last record was read; -1 if not known.
     """
 
@@ -53,14 +53,14 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Tell where a record was written.
+    """The place of a written record.
 
     Attributes:
         topic: the topic's name.
         partition: the partition; -1 if the record failed before one was chosen.
-        offset: the record's offset; -1 if it is not known (`acks=0`, or a duplicate whose place
+        offset: the record's offset; -1 if it is not known (`acks=0`, or a duplicate whose offset
             the broker no longer remembers) or if the record failed.
-        timestamp_ms: the record's timestamp as it was stored; -1 if it is not known.
+        timestamp_ms: the record's stored timestamp; -1 if it is not known.
         serialized_key_size: bytes of the key; -1 for a record without one.
         serialized_value_size: bytes of the value; -1 for a record without one.
     """
@@ -74,24 +74,24 @@ class RecordMetadata(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Return topic and partition as one value."""
+        """Topic and partition as one value."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def timestamp(self) -> int:
-        """Return `timestamp_ms` under kafka-python's name."""
+        """The same as `timestamp_ms`, under kafka-python's name."""
         return self.timestamp_ms
 
     @property
     def has_offset(self) -> bool:
-        """Tell whether the offset is known."""
+        """Whether the offset is known."""
         return self.offset >= 0
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """Identify a member of a consumer group, so that a stale member's offsets are refused.
+    """The identity of a consumer group's member, so that a stale member's offsets are refused.
 
-    Source: KIP-447. A consumer gives it; kafka-python's own value is accepted as well.
+    Source: KIP-447. A consumer returns it; kafka-python's own value is accepted as well.
 
     Attributes:
         group_id: the consumer group.
@@ -108,7 +108,7 @@ class ConsumerGroupMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdAndEpoch:
-    """Hold what the broker knows a producer by; the epoch tells newer producers from older."""
+    """The identity of a producer at the brokers; the epoch distinguishes newer from older ones."""
 
     NONE: ClassVar[ProducerIdAndEpoch]
 
@@ -117,7 +117,7 @@ class ProducerIdAndEpoch:
 
     @property
     def is_valid(self) -> bool:
-        """Tell whether an id was assigned."""
+        """Whether an id was assigned."""
         return self.producer_id >= 0
 
     def __str__(self) -> str:
@@ -138,8 +138,8 @@ def as_consumer_group_metadata(value: object) -> ConsumerGroupMetadata:
         The same identity as a `ConsumerGroupMetadata`.
 
     Raises:
-        ValueError: naming the field, for None, a missing group id, or a generation without a
-            member (a consumer that has joined has both).
+        ValueError: the value is None, or has no group id, or a generation without a member (a
+            consumer that has joined has both); the error names the field.
     """
     if value is None:
         raise ValueError(
@@ -170,14 +170,14 @@ def as_offsets(offsets: Mapping[object, object]) -> dict[TopicPartition, OffsetA
     """Check the offsets to commit, of this or another library.
 
     Args:
-        offsets: from anything with `topic` and `partition` (or a pair of them) to an offset, or
-            to anything with `offset` and perhaps `metadata` and `leader_epoch`.
+        offsets: maps anything with `topic` and `partition` (or a pair of them) to an offset, or
+            to anything with `offset` and optional `metadata` and `leader_epoch`.
 
     Returns:
         The same offsets in this package's types.
 
     Raises:
-        ValueError: naming the partition and the field.
+        ValueError: a value does not fit; the error names the partition and the field.
     """
     if not isinstance(offsets, Mapping):
         raise ValueError(
@@ -219,7 +219,7 @@ def _offset_and_metadata(partition: TopicPartition, value: object) -> OffsetAndM
 
 
 def _check_text(field: str, value: object) -> str:
-    """Return a text that a request can carry."""
+    """Return a text if a request can carry it."""
     if not isinstance(value, str):
         raise ValueError(f"{field} must be a text, not {value!r}")
     try:
@@ -251,15 +251,16 @@ def _integer(field: str, value: object) -> int:
 class TransactionLease:
     """The identity of an open transaction, for the processes that write into it or end it.
 
-    Whoever has it can write into the transaction: it is no secret, but it is not for everybody.
+    Every process that has it can write into the transaction: it is no secret, but treat it with
+    care.
 
     Attributes:
-        transactional_id: of the producer that holds the transaction.
+        transactional_id: the id of the producer that holds the transaction.
         producer: its producer id and epoch.
-        is_transaction_v2: which version of transactions it is written with (KIP-890).
-        claims: what the broker has to answer, by its number, to the one that may use the claim.
-        is_started: whether something has been written into it already.
-        cluster_id: of the cluster that it lives in; None if it is not known.
+        is_transaction_v2: the version of the transaction protocol (KIP-890).
+        claims: for each claim, the broker's answer that proves a participant to be its first.
+        is_started: whether the transaction has records or offsets already.
+        cluster_id: the id of its cluster; None if it is not known.
     """
 
     transactional_id: str
@@ -277,7 +278,7 @@ class TransactionLease:
 
 
 class PartitionReceipt(NamedTuple):
-    """How many records a participant has written to a partition."""
+    """The number of records that a participant has written to a partition."""
 
     topic_partition: TopicPartition
     record_count: int
@@ -285,14 +286,14 @@ class PartitionReceipt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransactionReceipt:
-    """What a participant has written: all of it is acknowledged, and nothing can follow.
+    """The writes of a participant: all of them are acknowledged, and none can follow.
 
     Attributes:
-        transactional_id: of the transaction.
+        transactional_id: the id of the transaction's holder.
         producer: its producer id and epoch.
         claim: the number of the participant's claim.
-        claimed: what the broker answered when it was taken.
-        partitions: where the participant wrote, in order; empty if it had no records.
+        claimed: the broker's answer when the claim was taken.
+        partitions: the partitions that the participant wrote to, in order; empty without records.
     """
 
     transactional_id: str
@@ -303,10 +304,10 @@ class TransactionReceipt:
 
     @property
     def record_count(self) -> int:
-        """How many records there are in all."""
+        """The number of records in all partitions."""
         return sum(each.record_count for each in self.partitions)
 
 
 def claim_id(transactional_id: str, claim: int) -> str:
-    """Return the transactional id that stands for a claim: nothing is ever written under it."""
+    """Return the transactional id that stands for a claim; nothing is ever written under it."""
     return f"{transactional_id}.claim-{claim}"

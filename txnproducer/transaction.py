@@ -1,10 +1,10 @@
-"""Write one transaction as a `with` block: committed at its end, aborted on any exception.
+"""One transaction as a `with` block, committed at its end and aborted on any exception.
 
-Owns: what happens at the end of the block, and the `outcome`.
-Must not know: how a transaction is begun or ended. It is given the calls; whoever gave them keeps
+Owns: the end of the block, and the `outcome`.
+Must not know: how a transaction is begun or ended. The producer passes these calls and keeps
 `outcome` up to date.
-Rules: the exception that left the block is the one the caller sees. What goes wrong while
-clearing up after it is added to it as a note and logged, never raised in its place.
+Rules: the caller always sees the exception that left the block. A failure of the abort that
+follows is added to it as a note and logged, never raised in its place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Outcome: TypeAlias = Literal["open", "committed", "aborted", "unknown"]
 
 
 class TransactionCalls(Protocol):
-    """The calls of a producer that a transaction is made of."""
+    """The calls of a producer that a transaction uses."""
 
     def commit_transaction(self) -> None:
         """Commit it."""
@@ -69,7 +69,7 @@ class Transaction:
     If the commit fails so that the transaction must be aborted, it is aborted and the commit's
     error raised. If the commit takes longer than `max_block_ms`, `KafkaTimeoutError` is raised
     with the outcome still "open": call `commit_transaction()` again to wait for it, or
-    `abort_transaction()` to give up. An interrupt (Ctrl-C) during the commit leaves it so as well;
+    `abort_transaction()` to give up. An interrupt (Ctrl-C) during the commit does the same;
     closing the producer then finishes the commit.
 
     The block belongs to the thread that has entered it, but may be left on another one. Until then
@@ -77,9 +77,9 @@ class Transaction:
 
     Attributes:
         outcome: "open" while it can still go either way. "committed": every record and offset is
-            in. "aborted": nothing of it is, or ever will be, visible to a `read_committed` reader;
-            that is certain as soon as an abort is under way and no commit was sent, and where the
-            block could not begin.
+            committed. "aborted": nothing of it is, or ever will be, visible to a `read_committed`
+            reader; that is certain as soon as an abort is under way and no commit was sent, and
+            if the block could not begin.
             "unknown": the commit was sent and its answer lost for good; see
             `CommitOutcomeUnknownError`.
     """
@@ -112,7 +112,7 @@ class Transaction:
         try:
             self._begin(self)
         except BaseException:
-            self.outcome = "aborted"  # a caller may write again: nothing was written
+            self.outcome = "aborted"  # certain, so the caller may write again: nothing was written
             raise
         self._has_begun = True
         return self
@@ -125,7 +125,8 @@ class Transaction:
     ) -> None:
         if self.outcome != "open":
             return
-        # Perhaps on another thread than it was entered on: frameworks have pools of them.
+        # The block may be left on another thread than it was entered on: frameworks have thread
+        # pools.
         self._is_owner = self._own()
         try:
             if error is None:
@@ -138,8 +139,8 @@ class Transaction:
     def can_be_ended_here(self) -> bool:
         """Return whether the caller may begin or end a transaction by the producer's own calls.
 
-        While the block is open its owner may: the thread that has entered it. Anybody may once
-        that has ended, once the block was left, or once the transaction is over.
+        While the block is open, only its owner may: the thread that has entered it. Any thread may
+        once that thread has ended, the block was left, or the transaction is over.
         """
         return self.outcome != "open" or self._is_owner()
 
@@ -153,7 +154,7 @@ class Transaction:
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> FutureRecordMetadata:
-        """Write a record in this transaction; arguments and result as of `producer.send`.
+        """Write a record in this transaction; arguments and result as for `producer.send`.
 
         Raises:
             IllegalStateError: this transaction has ended or was not begun.

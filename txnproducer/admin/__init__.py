@@ -1,11 +1,11 @@
-"""Ask a cluster, and change its topics: what the ledger, the command line and the tests need.
+"""Questions to a cluster and changes of its topics, for the ledger, the commands and the tests.
 
-Why it exists: the producer speaks only the protocol of producing; everything else that this
-package asks of a cluster goes through kafka-python's admin client, and through this package alone.
+Why it exists: the producer speaks only the protocol of producing. All other requests of this
+package go through kafka-python's admin client, and through this package alone.
 Owns: connecting for one call, bounding it, and turning kafka-python's errors into ours.
-Must not know: producers, transactions of ours, where the cluster comes from.
+Must not know: producers, our transactions, the origin of the cluster.
 Rules: every call is bounded by its own `timeout` in seconds; every call opens and closes its own
-connection, so that nothing is left behind (for frequent questions see
+connection, so that nothing is left open (for frequent questions see
 `spark/ledger/kept_clients.py`); `security` takes kafka-python's own settings.
 """
 

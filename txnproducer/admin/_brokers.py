@@ -1,4 +1,4 @@
-"""Questions about brokers: which there are, whether all replicas are in sync, a setting."""
+"""Questions about brokers: their ids, whether all replicas are in sync, a setting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def broker_ids(
 
 
 def ids_of_brokers(client: KafkaAdminClient) -> list[int]:
-    # A fenced broker is registered but not in use; brokers before 4.0 leave them out.
+    # A fenced broker is registered but not in use; brokers before 4.0 leave fenced ones out.
     brokers = client.describe_cluster()["brokers"]
     return sorted(int(each["broker_id"]) for each in brokers if not each.get("is_fenced"))
 
@@ -46,7 +46,7 @@ def wait_for_brokers(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        expected: Told the ids of the brokers, says whether these are what is waited for.
+        expected: Takes the ids of the brokers, and returns whether to stop waiting.
         timeout: Seconds.
         **security: kafka-python's security settings.
 
@@ -54,7 +54,7 @@ def wait_for_brokers(
         The ids.
 
     Raises:
-        KafkaTimeoutError: They were not in time; the message tells which there were.
+        KafkaTimeoutError: They were not in time; the message lists the brokers that exist.
         KafkaError: The cluster refused.
     """
 
@@ -73,11 +73,11 @@ def wait_for_replicas(
     timeout: float = DEFAULT_TIMEOUT,
     **security: Any,
 ) -> None:
-    """Wait until there are so many brokers, and every replica of every topic is in sync.
+    """Wait for a number of brokers, and until every replica of every topic is in sync.
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        brokers: How many there should be.
+        brokers: The number of brokers to wait for.
         timeout: Seconds.
         **security: kafka-python's security settings.
 
@@ -117,12 +117,12 @@ def broker_setting(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        name: Kafka's name of it.
+        name: Kafka's name of the setting.
         timeout: Seconds.
         **security: kafka-python's security settings.
 
     Returns:
-        Its value; None if the broker has no such setting.
+        The setting's value; None if the broker has no such setting.
 
     Raises:
         KafkaTimeoutError: The cluster did not answer in time.

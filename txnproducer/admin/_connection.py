@@ -1,4 +1,4 @@
-"""Connecting for one call, bounding it, and turning kafka-python's errors into ours."""
+"""One connection per call, with a time bound and errors of this package."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ from txnproducer.errors import (
 )
 
 DEFAULT_TIMEOUT = 30.0
+# Between two attempts, and between two looks at an answer that is not final.
 POLL_SECONDS = 0.1
+# How long a new topic may be unknown to one of the brokers.
 SETTLE_SECONDS = 3.0
-# A broker cannot be reached, or the cluster named one that it does not list: it is starting,
-# or has just gone. Another connection asks anew.
+# A broker cannot be reached, or the cluster named one that it does not list: it is starting, or
+# has just gone. A new connection asks again.
 _GONE = (kafka.errors.RetriableError, kafka.errors.UnknownBrokerIdError)
 UNSETTLED = (UnknownTopicOrPartitionError.code, LeaderNotAvailableError.code)
 
@@ -44,7 +46,7 @@ T = TypeVar("T")
 
 
 class Asker(Protocol):
-    """Puts a question to a cluster, as `ask` does."""
+    """A function that puts a question to a cluster, as `ask` does."""
 
     def __call__(
         self,
@@ -57,11 +59,11 @@ class Asker(Protocol):
 
 
 class _OwnedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is untyped
-    """kafka-python's way to connect, with an owner for every socket.
+    """kafka-python's way to connect, with an owner that closes every socket.
 
-    kafka-python 3.0 leaves the socket of a refused connection to the garbage collector, and one
-    that is connected just as its client is closed by another thread; their ResourceWarning then
-    hits any test of a user's that turns warnings into errors.
+    kafka-python 3.0 leaves two kinds of sockets to the garbage collector: the one of a refused
+    connection, and one that connects just as another thread closes its client. Their
+    ResourceWarning would break users' tests that turn warnings into errors.
     """
 
     SCHEMES = ("owned",)
@@ -83,7 +85,7 @@ class _OwnedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is unt
     @classmethod
     @contextlib.contextmanager
     def owner(cls) -> Iterator[str]:
-        """Close in the end whatever is connected by the address that this yields."""
+        """Yield an address, and at the end close every socket that was connected by it."""
         with contextlib.ExitStack() as sockets:
             address = f"{cls.SCHEMES[0]}://{id(sockets)}"
             cls.owners[address] = sockets
@@ -105,11 +107,11 @@ def connect(
         **security: kafka-python's security settings.
 
     Yields:
-        kafka-python's admin client. Its errors leave the block as ours.
+        kafka-python's admin client. Its errors leave the block as errors of this package.
 
     Raises:
         KafkaTimeoutError: No broker answered in time.
-        DisconnectError: The broker that was asked is gone, or went away.
+        DisconnectError: The broker is gone, or the connection was lost.
         KafkaError: Any other failure, by the broker's error code.
     """
     with our_errors(bootstrap_servers), contextlib.ExitStack() as cleanup:
@@ -121,7 +123,7 @@ def connect(
             return connections
 
         # An admin client that finds no broker raises from its constructor, and leaves a thread and
-        # its connections behind which nobody else could reach.
+        # connections that no other code could reach.
         client = KafkaAdminClient(
             bootstrap_servers=bootstrap_servers.split(","),
             bootstrap_timeout_ms=to_ms(timeout),
@@ -137,7 +139,7 @@ def connect(
 
 @contextlib.contextmanager
 def our_errors(bootstrap_servers: str) -> Iterator[None]:
-    """Turn what kafka-python raises in a block into errors of this package."""
+    """Turn the errors that kafka-python raises in a block into errors of this package."""
     try:
         yield
     except kafka.errors.KafkaTimeoutError as error:
@@ -171,13 +173,13 @@ def ask(
     timeout: float = DEFAULT_TIMEOUT,
     **security: Any,
 ) -> T:
-    """Put a question to a cluster, again on a new connection while it can be answered later.
+    """Put a question to a cluster; repeat it on a new connection after a passing failure.
 
     kafka-python asks any broker that the cluster named, and one of them may just have died.
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        question: Asks the connected client; must do no harm when it is asked twice.
+        question: Asks the connected client; it may be called twice.
         timeout: Seconds.
         **security: kafka-python's security settings.
 
@@ -194,8 +196,8 @@ def ask(
 
 
 def again_while_passing(once: Callable[[], T], timeout: float) -> T:
-    """Call something again while it fails for a passing reason, for so many seconds."""
-    # A broker that does not answer has had all of the time; another attempt would double it.
+    """Call a function again while it fails for a passing reason, up to a time-out in seconds."""
+    # A broker that does not answer has used all of the time; another attempt would double it.
     is_passing = retry_if_exception_type(RetriableError) & retry_if_not_exception_type(
         (KafkaTimeoutError, InvalidMetadataError)
     )
@@ -208,7 +210,7 @@ def again_while_passing(once: Callable[[], T], timeout: float) -> T:
 
 
 def poll_while(question: Callable[[], T], is_unfinished: Callable[[T], bool], timeout: float) -> T:
-    """Ask until the answer will do or the time is over, and return the last answer."""
+    """Ask until the answer is final or the time is over, and return the last answer."""
     return Retrying(
         stop=stop_after_delay(timeout),
         wait=wait_fixed(POLL_SECONDS),

@@ -1,4 +1,4 @@
-"""Coordinators, and what they know: of transactions."""
+"""Questions to coordinators about transactions and groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP_TOPIC = "__consumer_offsets"
 
 
 def java_hash(text: str) -> int:
-    """Return Java's `String.hashCode`: by it Kafka finds the coordinator of an id."""
+    """Return Java's `String.hashCode`, by which Kafka finds the coordinator of an id."""
     units = text.encode("utf-16-be")
     value = 0
     for i in range(0, len(units), 2):
@@ -38,7 +38,7 @@ def coordinator_of(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        key: The transactional id; or the group's id.
+        key: The transactional id, or the group's id.
         topic: `TRANSACTION_TOPIC`, or `GROUP_TOPIC` for a group.
         timeout: Seconds.
         **security: kafka-python's security settings.
@@ -47,7 +47,8 @@ def coordinator_of(
         The broker's id; -1 while the partition that holds the key's state has no leader.
 
     Raises:
-        UnknownTopicOrPartitionError: The topic is made on its first use, and has not been yet.
+        UnknownTopicOrPartitionError: The topic is created on its first use, and does not exist
+            yet.
         KafkaTimeoutError: The cluster did not answer in time.
         KafkaError: The cluster refused.
     """
@@ -62,11 +63,11 @@ def describe_transaction(
     timeout: float = DEFAULT_TIMEOUT,
     **security: Any,
 ) -> TransactionDescription | None:
-    """Return what the coordinator knows of a transactional id (KIP-664, Kafka 3.0 and newer).
+    """Return the coordinator's description of a transactional id (KIP-664, Kafka 3.0 and newer).
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        transactional_id: Whose.
+        transactional_id: The id to describe.
         timeout: Seconds.
         **security: kafka-python's security settings.
 
@@ -75,7 +76,7 @@ def describe_transaction(
 
     Raises:
         KafkaTimeoutError: The cluster did not answer in time.
-        UnsupportedVersionError: The cluster is too old to tell.
+        UnsupportedVersionError: The cluster is too old for this request.
         KafkaError: The cluster refused.
     """
     names = [transactional_id]
@@ -88,9 +89,9 @@ def describe_transactions(
     timeout: float = DEFAULT_TIMEOUT,
     **security: Any,
 ) -> dict[str, TransactionDescription | None]:
-    """Return what the coordinators know of several transactional ids, over one connection.
+    """Return the coordinators' descriptions of several transactional ids, over one connection.
 
-    Args, returns and errors, for each id, are those of `describe_transaction`.
+    Arguments and errors, and the result for each id, are those of `describe_transaction`.
     """
     names = list(transactional_ids)
 

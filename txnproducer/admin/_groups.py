@@ -1,4 +1,4 @@
-"""Consumer groups: which there are, what they have committed, what a user may do to them."""
+"""Consumer groups: their ids, their committed offsets, a user's rights on them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def group_ids(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        prefix: What they begin with.
+        prefix: The prefix of their ids.
         timeout: Seconds.
         **security: kafka-python's security settings.
 
     Raises:
         KafkaTimeoutError: The cluster did not answer in time.
-        KafkaError: The cluster refused (a group is listed to who may Describe it).
+        KafkaError: The cluster refused (a group is listed only with the right to Describe it).
     """
 
     def question(client: KafkaAdminClient) -> Any:
@@ -46,7 +46,7 @@ def group_operations(
     timeout: float = DEFAULT_TIMEOUT,
     **security: Any,
 ) -> dict[str, frozenset[str] | None]:
-    """Return what the user may do to consumer groups, also such as there are not yet (KIP-430).
+    """Return a user's rights on consumer groups, even if the groups do not exist yet (KIP-430).
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
@@ -55,8 +55,8 @@ def group_operations(
         **security: kafka-python's security settings.
 
     Returns:
-        For each group the operations, by Kafka's names ("READ", "DESCRIBE"); None where the
-        cluster does not tell (before 2.3).
+        For each group the allowed operations, by Kafka's names ("READ", "DESCRIBE"); None if the
+        cluster does not report them (before 2.3).
 
     Raises:
         GroupAuthorizationError: The user may not even Describe one of them.
@@ -67,7 +67,7 @@ def group_operations(
 
     def question(client: KafkaAdminClient) -> dict[str, Any]:
         def request(group_ids: Iterable[str]) -> Any:
-            # From version 6 on the rights of a group that there is not yet are not told.
+            # From version 6 on, the answer has no rights for a group that does not exist yet.
             return DescribeGroupsRequest(
                 groups=list(group_ids), include_authorized_operations=True, max_version=5
             )
@@ -90,23 +90,24 @@ def committed_offsets(
     asker: Asker | None = None,
     **security: Any,
 ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-    """Return what consumer groups have committed, once nothing of it is undecided.
+    """Return the committed offsets of consumer groups, once none of them is undecided.
 
     Offsets that an open transaction has written, and not yet committed or aborted, make a
-    partition undecided (UNSTABLE_OFFSET_COMMIT, with offset -1): that is waited for (KIP-447,
-    OffsetFetch with RequireStable). Name the partitions where an undecided offset must not be
-    taken for an absent one: a broker that is asked for all of them leaves out those that have
-    never had any but undecided offsets.
+    partition undecided (UNSTABLE_OFFSET_COMMIT, with offset -1). This call waits for them
+    (KIP-447, OffsetFetch with RequireStable). Name the partitions if an undecided offset must not
+    count as
+    absent: a broker that is asked for all partitions leaves out those that have never had any but
+    undecided offsets.
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
         groups: Group ids.
-        partitions: Which partitions to ask for, the same in every group; None for all that a group
-            has offsets of.
-        waits_for_undecided: False returns what was committed before, whatever an open transaction
-            may still commit.
+        partitions: The partitions to ask for, the same in every group; None for all partitions
+            with offsets of the group.
+        waits_for_undecided: False returns the offsets committed before, whatever an open
+            transaction may still commit.
         timeout: Seconds.
-        asker: Puts the question, as `ask` does, which is the default.
+        asker: Puts the question; `ask` by default.
         **security: kafka-python's security settings.
 
     Returns:
@@ -140,7 +141,7 @@ def committed_offsets(
             found: dict[str, dict[Any, Any]] = client.list_group_offsets(
                 dict.fromkeys(names, places)
             )
-        finally:  # the client may be asked again, otherwise
+        finally:  # the client may be used again, for other questions
             client._list_group_offsets_requests = usual  # noqa: SLF001
         if (
             waits_for_undecided and not asked_stable

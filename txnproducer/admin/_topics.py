@@ -1,4 +1,4 @@
-"""Topics: made and deleted; their partitions, their leaders, what a user may do to them."""
+"""Topics: creating and deleting them, their partitions and leaders, a user's rights on them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def create_topic(
     Args:
         bootstrap_servers: "host:port", several separated by commas.
         name: The topic.
-        partitions: How many.
-        replication_factor: The cluster's own default when None.
+        partitions: The number of partitions.
+        replication_factor: The number of replicas; None for the cluster's default.
         config: Settings of the topic, by Kafka's names.
         timeout: Seconds for each of the two steps.
         **security: kafka-python's security settings.
 
     Raises:
-        TopicExistsError: There is one of this name.
+        TopicExistsError: A topic of this name exists.
         KafkaTimeoutError: The cluster did not answer, or no leader was known in time.
         KafkaError: The cluster refused.
     """
@@ -52,7 +52,7 @@ def create_topic(
         "replication_factor": -1 if replication_factor is None else replication_factor,
         "configs": {key: str(value) for key, value in (config or {}).items()},
     }
-    # Once the cluster has agreed, another attempt only waits for the leaders.
+    # Once the cluster has created the topic, another attempt only waits for the leaders.
     agreed: list[bool] = []
 
     def create(client: KafkaAdminClient) -> None:
@@ -68,10 +68,10 @@ def create_topic(
 def _wait_for_leaders(
     client: KafkaAdminClient, name: str, partitions: int, timeout: float
 ) -> None:
-    """Wait until the leaders know themselves what the metadata say of them already.
+    """Wait until the leaders themselves know that they lead, as the metadata say already.
 
-    Until then they refuse records: of a producer's first batches perhaps the first alone, and then
-    its transaction has to be aborted.
+    Until then they refuse records. Of a producer's first batches a leader might refuse only the
+    first, and then the transaction has to be aborted.
     """
     places = {KafkaPartition(name, number): OffsetSpec.EARLIEST for number in range(partitions)}
     Retrying(
@@ -96,7 +96,7 @@ def delete_topic(
         **security: kafka-python's security settings.
 
     Raises:
-        UnknownTopicOrPartitionError: There is none of this name.
+        UnknownTopicOrPartitionError: No topic has this name.
         KafkaTimeoutError: The cluster did not answer in time.
         KafkaError: The cluster refused.
     """
@@ -141,7 +141,7 @@ def leaders_of(
     bootstrap_servers: str, topic: str, timeout: float, security: Mapping[str, Any]
 ) -> dict[int, int]:
     def describe(client: KafkaAdminClient) -> dict[int, int]:
-        # Any broker may be asked, and one may not have heard of a new topic yet.
+        # Any broker may be asked, and one may not know a new topic yet.
         described = poll_while(
             lambda: client.describe_topics([topic])[0],
             lambda answer: answer["error_code"] in UNSETTLED,
@@ -157,7 +157,7 @@ def leaders_of(
 def partition_count(
     bootstrap_servers: str, topic: str, timeout: float = DEFAULT_TIMEOUT, **security: Any
 ) -> int | None:
-    """Return how many partitions a topic has; None if there is no such topic.
+    """Return the number of a topic's partitions, or None if there is no such topic.
 
     Raises:
         KafkaTimeoutError: The cluster did not answer in time.
@@ -178,13 +178,14 @@ def partition_count(
 
 @dataclass(frozen=True)
 class TopicAccess:
-    """What a cluster tells a user of a topic.
+    """A cluster's answer about a topic and a user's rights on it.
 
     Attributes:
-        exists: False if there is none, as far as the user may know.
-        partition_count: how many; 0 if there is none, or the user may not Describe it.
-        operations: what the user may do, by Kafka's names ("READ", "WRITE"); None if the cluster
-            does not tell (before 2.3).
+        exists: False if the topic does not exist, as far as the user may know.
+        partition_count: the number of partitions; 0 if there is no topic, or the user may not
+            Describe it.
+        operations: the operations that the user may do, by Kafka's names ("READ", "WRITE"); None
+            if the cluster does not report them (before 2.3).
     """
 
     exists: bool
@@ -198,7 +199,7 @@ def topic_access(
     timeout: float = DEFAULT_TIMEOUT,
     **security: Any,
 ) -> dict[str, TopicAccess]:
-    """Return of topics whether they exist, and what the user may do to them (KIP-430).
+    """Return for each topic whether it exists, and the user's rights on it (KIP-430).
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
@@ -213,7 +214,7 @@ def topic_access(
     names = list(topics)
 
     def question(client: KafkaAdminClient) -> list[dict[str, Any]]:
-        # Any broker may be asked, and one may not have heard of a new topic yet.
+        # Any broker may be asked, and one may not know a new topic yet.
         return poll_while(
             lambda: client.describe_topics(names),
             lambda answer: any(one["error_code"] in UNSETTLED for one in answer),

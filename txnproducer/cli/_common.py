@@ -1,12 +1,12 @@
-"""How the subcommands that talk to a cluster reach it.
+"""Options of the subcommands by which they reach a cluster.
 
 Owns: the options `-b`, `-X`, `--secret` and `--config`, and their order of precedence. Must not
 know: any subcommand.
 Rules:
-* A value on the command line wins over the file, the file over the environment.
+* A value on the command line overrides the file, the file overrides the environment.
 * A secret in an argument is used, with a warning: other users of the machine can read arguments.
 * A setting that is given twice on the command line is refused.
-* A file may be shared with a consumer. The consumer's keys are left out, with one warning.
+* A file may be shared with a consumer. The consumer's keys are ignored, with one warning.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ SECRETS = frozenset(
     [name.replace("_", ".") for name, setting in SETTINGS.items() if setting.secret]
     + [key for key in JAVA_SECURITY_KEYS if key.endswith((".password", ".config"))]
 )
+# The longest wait for a broker before a command begins its work.
 _LONGEST_REACH_MS = 15_000
-# No topic can have this name, so that every broker has an answer, and none makes a topic.
+# No topic can have this name, so every broker answers, and none creates a topic.
 _NO_TOPIC = "?"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def cluster_options(function: _F) -> _F:
-    """Add the options that say where the cluster is and how to log in."""
+    """Add the options for the cluster's address and the login."""
     for option in (
         click.option(
             "--secret",
@@ -115,10 +116,10 @@ def refuse_twice(names: Iterable[str]) -> None:
 
 
 def reach(config: ProducerConfig) -> None:
-    """Connect to the cluster with our own client, which says why it cannot be reached.
+    """Connect to the cluster with our own client: its errors name the reason of a failure.
 
     Raises:
-        KafkaError: no broker could be reached, or they refuse the login.
+        KafkaError: no broker could be reached, or it refused the login.
     """
     wait_ms = min(config.max_block_ms, _LONGEST_REACH_MS)
     plain = config.replace(transactional_id=None, max_block_ms=wait_ms)
@@ -129,7 +130,7 @@ def reach(config: ProducerConfig) -> None:
         ):
             producer.partitions_for(_NO_TOPIC)
     except KafkaTimeoutError as error:
-        # Its text is about a topic that nobody has asked for.
+        # Its text is about a topic that the user has not asked for.
         cause, tries = error.__cause__, error.causes
         why = also(tries) if cause is None else f": {in_words(tries)}"
         text = f"the cluster did not answer within {wait_ms} ms{why}"
@@ -184,7 +185,7 @@ def _secret(text: str) -> tuple[str, str]:
     elif name and kind == "file" and place:
         value = _read(place, f"--secret {name}: {place}").rstrip("\r\n")
     else:
-        # Not shown: it may be the secret itself.
+        # The text is not shown: it may be the secret itself.
         raise click.UsageError("--secret takes NAME, NAME=env:VARIABLE or NAME=file:PATH")
     return name, value
 
@@ -202,6 +203,6 @@ def _ask(name: str) -> str:
 def _pair(text: str, where: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        # Without the text, in which there may be a secret.
+        # Without the text, which may hold a secret.
         raise click.UsageError(f"{where}: not of the form NAME=VALUE")
     return name.strip().replace("_", "."), value.strip()

@@ -1,4 +1,4 @@
-"""Which of the core's branches seeds reach.
+"""The share of the core's branches that seeds reach.
 
 Why it exists: a simulator proves nothing about code that it does not reach.
 Owns: running seeds under `coverage`, reading its numbers. Must not know: the campaign.
@@ -21,19 +21,19 @@ import click
 
 _CORE = Path(__file__).parent.parent / "_core"
 _MOST_LINES_SHOWN = 12
-# What only a defect of the core, or a wrong argument, comes to: a run that is right never does.
+# Raised only for a defect of the core or a wrong argument, so a correct run never gets there.
 _GUARD = r"^\s*raise (IllegalStateError|ValueError)\b"
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What seeds reached of the core.
+    """The lines and branches of the core that seeds reached.
 
     Attributes:
-        lines: reached, and all.
-        branches: reached, and all.
-        unreached: for each file the lines from which a branch was never taken, a line once for
-            each such branch.
+        lines: the number reached, and the number of all.
+        branches: the number reached, and the number of all.
+        unreached: for each file the lines with branches that were never taken; a line occurs once
+            for each such branch.
     """
 
     lines: tuple[int, int]
@@ -46,7 +46,7 @@ class Reached:
         return _percent(self.branches)
 
     def describe(self) -> str:
-        """Return it for people: the sums, then a line for each file that was not reached whole."""
+        """Return a text for people: the sums, and a line for each file with unreached branches."""
         lines = [f"{_of(self.branches, 'branches')}; {_of(self.lines, 'lines')}"]
         for name, places in sorted(self.unreached.items(), key=lambda item: -len(item[1])):
             lines.append(f"  {name}: {len(places)} not taken, from line {_shortened(places)}")
@@ -54,7 +54,7 @@ class Reached:
 
     @staticmethod
     def from_json(report: dict[str, Any]) -> Reached:
-        """Return what a report of `coverage json` says."""
+        """Return the numbers of a report of `coverage json`."""
         sums = report["totals"]
         unreached = {
             Path(name).name: [start for start, _ in values["missing_branches"]]
@@ -69,7 +69,7 @@ class Reached:
 
 
 def require_coverage() -> None:
-    """Find out in time whether branches can be counted.
+    """Check before the run whether branches can be counted.
 
     Raises:
         click.ClickException: The package is not installed.
@@ -81,15 +81,15 @@ def require_coverage() -> None:
 
 
 def measure(first: int, count: int, jobs: int = 1) -> Reached:
-    """Run seeds again in interpreters of their own, counting what of the core they reach.
+    """Run seeds again in interpreters of their own, and count the branches that they reach.
 
-    Lines that run when a module is imported count as well, so that they have to be new ones.
-    Guards are left out: what does nothing but raise `IllegalStateError` or `ValueError`.
+    Lines that run when a module is imported count as well, so the interpreters are new ones.
+    Guards are left out: branches that only raise `IllegalStateError` or `ValueError`.
 
     Args:
         first: the first seed.
-        count: how many.
-        jobs: interpreters.
+        count: the number of seeds.
+        jobs: the number of interpreters.
 
     Raises:
         click.ClickException: The tool failed.
@@ -107,7 +107,7 @@ def measure(first: int, count: int, jobs: int = 1) -> Reached:
             f"run_seeds(range({first} + int(sys.argv[1]), {first + count}, {jobs}))\n",
             encoding="utf-8",
         )
-        # A configuration of its own: whatever stands in the working directory is another's.
+        # A configuration of its own: the working directory may have one for something else.
         settings.write_text(
             f"[run]\nbranch = true\nparallel = true\nsource = {_CORE}\ndata_file = {folder}/data\n"
             f"[report]\nexclude_also =\n    if TYPE_CHECKING\n    ^\\s*\\.\\.\\.$\n    {_GUARD}\n",
@@ -127,7 +127,7 @@ def measure(first: int, count: int, jobs: int = 1) -> Reached:
 
 def _run_tool(*arguments: str) -> None:
     command = [sys.executable, "-m", "coverage", *arguments]
-    # Of what is compiled nobody counts branches.
+    # Branches of compiled code cannot be counted.
     environment = {**os.environ, "TXNPRODUCER_IMPL": "python"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:

@@ -1,12 +1,12 @@
-"""Read a topic back at both isolation levels, and count: what `verify` and the demo rest on.
+"""The count of a topic's records at both isolation levels, for `verify` and the demo.
 
 Owns: reading with kafka-python up to a fixed end, the counting. Must not know: printing.
 
 Rules:
 * The end is fixed before reading begins, so that a live topic can be verified too.
-* "Committed" is what a reader at read_committed gets. Of the rest, what is before the last stable
-  offset was aborted, what lies behind it belongs to a transaction that is still open.
-* Every read is bounded in time, and says how far it came when the time was not enough.
+* "Committed" are the records that a reader at read_committed gets. Of the others, those before the
+  last stable offset were aborted, and those after it belong to an open transaction.
+* Every read is bounded in time, and its error says how far it got.
 * Memory: 16 bytes of hash and some overhead (about 100 bytes in all) per distinct identity.
 """
 
@@ -35,7 +35,7 @@ _MOST_EXAMPLES = 10
 
 @dataclass
 class PartitionCount:
-    """The records of one partition, by what has become of them."""
+    """The records of one partition, by their state."""
 
     committed: int = 0
     aborted: int = 0
@@ -47,12 +47,12 @@ class PartitionCount:
 
 @dataclass
 class TopicCount:
-    """The records of a topic, by what has become of them.
+    """The records of a topic, by their state.
 
     Attributes:
-        topic: which one.
+        topic: the topic's name.
         partitions: its partitions, by number.
-        compared: committed records that have what they were compared by.
+        compared: committed records that have the value by which they are compared.
         distinct: different values among these.
         duplicates: records whose value had occurred before.
         duplicated: up to ten of the values that occur more than once.
@@ -83,12 +83,12 @@ def count_topic(
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.
-        topic: which one.
-        by: what two committed records have in common if one is a duplicate of the other. A record
-            that lacks it is not compared.
+        topic: the topic's name.
+        by: the part of a record by which duplicates are recognised. A record without this part
+            is not compared.
         timeout: seconds for all of it.
         security: kafka-python's settings.
-        on_progress: told how many records were read, now and then.
+        on_progress: called with the number of read records, from time to time.
 
     Raises:
         KafkaTimeoutError: no broker, or not read to the end, in time.
@@ -155,7 +155,7 @@ def _report(read: int, on_progress: Callable[[int], None] | None) -> int:
 
 
 class _Reader:
-    """One consumer without a group, over all partitions of a topic, from its start to its end."""
+    """A consumer without a group that reads all partitions of a topic up to their current ends."""
 
     def __init__(
         self,
@@ -216,5 +216,5 @@ class _Reader:
             for place, records in self._consumer.poll(timeout_ms=_POLL_MS).items():
                 end = self.ends[place]
                 yield from (record for record in records if record.offset < end)
-            # The position also passes markers and aborted records, which are never handed out.
+            # The position also passes markers and aborted records, which are never returned.
             left = {place for place in left if self._consumer.position(place) < self.ends[place]}

@@ -1,11 +1,11 @@
-"""Seeds on all processors: hand them out, gather what they showed, tell how far it is.
+"""A pool of processes that run seeds, gather the results, and show the progress.
 
-Why it exists: a campaign runs for hours, is interrupted, and has to lose nothing by it.
-Owns: the worker processes, the size of a chunk, progress on stderr. Must not know: what a run
-does, what the report says.
+Why it exists: a campaign runs for hours, may be interrupted, and must lose nothing by that.
+Owns: the worker processes, the size of a chunk, progress on stderr. Must not know: the content of
+a run or of the report.
 
 Rules:
-* What a chunk showed is in the file before it is in the sum.
+* The results of a chunk are in the file before they are in the sum.
 * No worker outlives the command, however that ends.
 """
 
@@ -30,11 +30,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from txnproducer.sim.campaign import ResultsFile, SeedsToRun, Totals, run_seeds
 
-# Some seconds of one processor: no more is lost by an interruption.
+# Some seconds of one processor: an interruption loses no more than that.
 _LONGEST_CHUNK = 20
-# A seed's requests, for as long as none was run.
+# A seed's requests, until the first seed has run.
 _USUAL_REQUESTS = 800
-# A judge that is broken fails every seed: no more can be learned, and no request comes nearer.
+# A broken judge fails every seed. After so many failures, more seeds would show nothing new.
 ENOUGH_FAILURES = 1000
 _TELL_EVERY_S = 30.0
 
@@ -44,11 +44,11 @@ class SeedPool:
 
     Args:
         to_run: the seeds.
-        totals: what earlier sittings showed; what this one shows is added to it.
-        file: takes every chunk.
-        seeds: how many there shall be in `totals`.
-        requests: how many there shall be in `totals`.
-        jobs: processes.
+        totals: the results of earlier sittings; the results of this one are added to it.
+        file: takes the results of every chunk.
+        seeds: the number of seeds to reach in `totals`.
+        requests: the number of requests to reach in `totals`.
+        jobs: the number of processes.
     """
 
     def __init__(
@@ -70,16 +70,17 @@ class SeedPool:
         self._running: dict[Future[Totals], range] = {}
 
     def run(self) -> None:
-        """Run the seeds; whatever interrupts it also ends the workers.
+        """Run the seeds. An interruption also ends the workers.
 
         Raises:
             click.ClickException: The system killed a worker.
         """
-        # Python 3.14 would start each worker by a server of its own, which ends after the command.
+        # Python 3.14 would start each worker from a server process, which ends after the command.
         how = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
         with ProcessPoolExecutor(self._jobs, how, initializer=_end_with_the_parent) as pool:
             try:
-                # Workers are forked here, before the teller has a thread that may hold a lock.
+                # The first workers are forked here, before the display has a thread that may hold
+                # a lock.
                 self._hand_out(pool)
                 with Teller(self._totals, Console(stderr=True)) as teller:
                     while self._running:
@@ -94,14 +95,14 @@ class SeedPool:
 
     def _hand_out(self, pool: ProcessPoolExecutor) -> None:
         while len(self._running) < self._jobs and (missing := self._missing) > 0:
-            # What is left is shared among those who have nothing to do.
+            # The rest is shared among the idle workers.
             fair = -(-missing // (self._jobs - len(self._running)))
             chunk = self._to_run.take(min(fair, _LONGEST_CHUNK))
             self._running[pool.submit(_run_chunk, chunk)] = chunk
 
     @property
     def _missing(self) -> int:
-        """How many more seeds have to be handed out."""
+        """The number of further seeds to hand out."""
         totals = self._totals
         if len(totals.failures) >= ENOUGH_FAILURES:
             return 0
@@ -149,12 +150,12 @@ def _exit_after(sentinel: int) -> None:
 
 
 class Teller:
-    """Tells how far it is: a bar on a terminal, elsewhere a line now and then.
+    """Shows the progress: a bar on a terminal, otherwise a line from time to time.
 
     Args:
         totals: the sum, as it grows.
-        console: where to.
-        clock: the time, in seconds.
+        console: the output.
+        clock: returns the time, in seconds.
     """
 
     def __init__(
@@ -182,10 +183,10 @@ class Teller:
         self._bar.stop()
 
     def tell(self, share: float) -> None:
-        """Tell how much is done.
+        """Show the progress.
 
         Args:
-            share: of all, from 0 to 1.
+            share: the finished part of all, from 0 to 1.
         """
         now = self._clock()
         seconds = now - self._began

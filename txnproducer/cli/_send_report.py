@@ -1,14 +1,14 @@
-"""What `txnproducer send` tells of its transactions: the closing JSON line, and how to go on.
+"""The report of `txnproducer send` on its transactions: the closing JSON line, and how to go on.
 
 Owns: the counts, the texts. Must not know: how records are sent.
 
 Rules:
-* What the JSON line calls committed was committed. A transaction whose commit was begun, and whose
-  end was not seen, is counted as unknown.
+* Transactions that the JSON line calls committed were committed. A transaction whose commit was
+  begun, and whose end was not seen, is counted as unknown.
 * A transaction is counted once, when its outcome is settled. After a failure that is after the
   producer was closed: an abort, and `close` too, may find that a commit has succeeded.
-* A run that was broken off says how to go on: `--skip` leaves out what is in, `--run-id` goes on
-  with the same ids. Where a commit's outcome is unknown, it gives no such advice.
+* A run that failed prints how to go on: `--skip` leaves out the committed records, `--run-id` goes
+  on with the same ids. If a commit's outcome is unknown, it gives no such advice.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class LastTransaction:
     """The transaction that is not counted yet.
 
     Attributes:
-        size: how many records it is to have.
-        is_commit_tried: whether its commit was begun, perhaps.
+        size: its number of records when complete.
+        is_commit_tried: whether its commit may have been begun.
         abort_failure: why it could not be aborted.
     """
 
@@ -46,14 +46,14 @@ class LastTransaction:
 
     @property
     def outcome(self) -> str:
-        """How it has ended, in the words of the JSON line."""
+        """The outcome, in the words of the JSON line."""
         outcome = self.transaction.outcome
         return "unknown" if outcome == "open" and self.is_commit_tried else outcome
 
 
 @dataclass
 class Report:
-    """What has become of the records so far."""
+    """The state of the records so far."""
 
     topic: str
     transactional_id: str
@@ -77,19 +77,19 @@ class Report:
         if outcome == "committed":
             self._note_offsets(last.futures)
         size = last.size if outcome == "committed" or not has_failed else 0
-        # No call from here on: no signal is handled between these lines.
+        # No calls between these lines, so no signal is handled between them.
         self.transactions[outcome] += 1
         self.records += size
         self.last = None
 
     def break_off(self, error: BaseException) -> CommitOutcomeUnknownError | None:
-        """Count the last transaction after a failure, and say how it has ended.
+        """Count the last transaction after a failure, and describe its end.
 
         Args:
             error: the failure; gets a note.
 
         Returns:
-            What to raise in its place, if the outcome of a commit is unknown.
+            The error to raise in its place, if the outcome of a commit is unknown.
         """
         last = self.last
         if last is None:
@@ -126,7 +126,7 @@ class Report:
                 "partitions": dict(sorted(self.partitions.items())),
                 "seconds": round(seconds, 3),
                 "records_per_s": round(self.records / seconds) if seconds > 0 else 0,
-                # Its text goes to standard error, and is not printed twice.
+                # Only its class: its text goes to standard error, and is not printed twice.
                 "error": None if error is None else type(error).__name__,
             }
         )

@@ -1,7 +1,7 @@
 """`txnproducer broker`: a real Apache Kafka for as long as the command runs.
 
-Owns the options and what is printed: the address alone on the standard output, for scripts;
-everything for people on the standard error.
+Owns the options and the output: the address alone on standard output, for scripts; everything for
+people on standard error.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def _listener(*, tls: bool, sasl: bool) -> str:
 def _choose_port(port: int | None, nodes: int) -> int | None:
     if port is not None:
         return port
-    # Kafka's usual port where it is free, since every example in the world names it.
+    # Kafka's usual port if it is free, since most examples use it.
     usual = range(_USUAL_PORT, _USUAL_PORT + nodes)
     return _USUAL_PORT if all(is_port_free(each, HOST) for each in usual) else None
 
 
 def _on_sigterm(signum: int, _frame: FrameType | None) -> None:
-    # As a shell reports it; leaving this way stops the brokers on the way out.
+    # The exit code that a shell reports. An exception also stops the brokers on its way out.
     raise SystemExit(128 + signum)
 
 

@@ -1,7 +1,7 @@
 """`txnproducer demo`: a real Kafka, a real Spark, a real data set, faults, and a count at the end.
 
-Owns: the order of events, what is told on the way, the table, the exit code. Must not know: how
-the sink works.
+Owns: the order of events, the messages, the table, the exit code. Must not know: how the sink
+works.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ_TIMEOUT_S = 120.0
 
 
 class _Teller:
-    """Tells what happens, with the seconds since the start."""
+    """Prints messages with the seconds since the start."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)

@@ -1,14 +1,14 @@
-"""The group of all subcommands, and what their failures turn into.
+"""The group of all subcommands, with their exit codes and error texts.
 
 Owns: the table of subcommands, loading them, the exit codes.
 Must not know: what a subcommand does. Each file exposes a click command named `command`.
 
 Rules:
-* A subcommand is imported when it is run: one whose optional packages are missing says so, and
-  breaks no other. Its line in the help stands in the table, so that help imports nothing.
+* A subcommand is imported when it is run. If its optional packages are missing, it says so, and
+  breaks no other. Its line of help stands in the table, so that help imports nothing.
 * Exit codes: 0 done, 1 any other failure, 2 usage, 3 abort and repeat, 4 fatal or fenced,
   5 outcome unknown, 130 Ctrl-C. They follow the error's `recovery`, unless the error or one of
-  its causes is of a kind that a repetition meets again.
+  its causes is of a kind that a repetition would meet again.
 * An error of Kafka is one line for people; a stack trace is for bugs.
 """
 
@@ -39,8 +39,9 @@ EXIT_FATAL = 4
 EXIT_UNKNOWN = 5
 EXIT_INTERRUPTED = 130
 
-# Whatever the producer could still do: the same command would be fenced again, or fence its
-# successor; and what only a person can change stays as it is. So are all kinds of `fix`.
+# A repetition would not help, whatever the producer itself could still do: the same command would
+# be fenced again, or fence its successor, or meet a problem that only a person can solve. The same
+# holds for all kinds of `fix`.
 _NEEDS_A_PERSON = (
     ProducerFencedError,
     InvalidProducerEpochError,
@@ -59,8 +60,8 @@ _EXIT_CODES = {
 }
 
 _ENDED = "This command has ended, and with it the attempt"
-# A time-out names calls of Python, and says that they go on. Nothing of them goes on once a
-# command has ended.
+# A time-out names Python calls and says that they go on. After the end of a command nothing goes
+# on.
 _PLAIN = (
     (r"It goes on in the background: call \w+\(\) again to wait for it, or close\(\)", _ENDED),
     (r"They go on; call flush\(\) again to wait for them", _ENDED),
@@ -73,7 +74,7 @@ _PLAIN = (
 
 @dataclass(frozen=True)
 class Subcommand:
-    """Where a subcommand lives, its line in the help, and the extra that it needs."""
+    """The module of a subcommand, its line of help, and the extra that it needs."""
 
     module: str
     help: str
@@ -91,9 +92,9 @@ SUBCOMMANDS = {
 
 
 def exit_code_for(error: KafkaError) -> int:
-    """Return the exit code that tells a script what to do about an error."""
-    # Not its subclasses: missing rights, say, are no wrong usage. Nor is a host that does not
-    # exist, which is found out by trying.
+    """Return the exit code for an error, by which a script can choose its next step."""
+    # Not their subclasses: missing rights, for example, are no wrong usage. A host that does not
+    # exist is no wrong usage either, since it is found out by trying.
     if type(error) in (InvalidConfigurationError, UnknownConfigError) and not error.causes:
         return EXIT_USAGE
     code = _EXIT_CODES.get(error.recovery, EXIT_FATAL)
@@ -103,12 +104,12 @@ def exit_code_for(error: KafkaError) -> int:
 
 
 def _needs_a_person(error: KafkaError) -> bool:
-    # The class, since the instance says what the producer can do, not the caller of a command.
+    # The class, since the instance describes the producer's options, not those of the command.
     return isinstance(error, _NEEDS_A_PERSON) or type(error).recovery == "fix"
 
 
 def _with_causes(error: BaseException | None) -> Iterator[KafkaError]:
-    """Yield an error and what led to it."""
+    """Yield an error and its causes."""
     while error is not None:
         if isinstance(error, KafkaError):
             yield error

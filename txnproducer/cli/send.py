@@ -1,14 +1,13 @@
-"""`txnproducer send`: write lines or generated records in transactions; say what became of them.
+"""`txnproducer send`: write lines or generated records in transactions, and report the outcome.
 
-Owns: where the records come from, how they are cut into transactions. Must not know: how a
-transaction works, what is told of it.
+Owns: the source of the records, their division into transactions. Must not know: how a transaction
+works, or its report.
 
 Rules:
-* Standard output carries one JSON line, whatever happens; everything for people goes to standard
-  error.
+* Standard output carries one JSON line in any case; everything for people goes to standard error.
 * Each record carries an id of its own in a header, so that `verify` finds a lost or doubled record
-  whatever its key and value are. An id is the run's, which is random unless given, and the number
-  of the record in the input.
+  whatever its key and value are. An id is the run's id, which is random unless given, and the
+  number of the record in the input.
 * An option or an argument that would have no effect is refused.
 """
 
@@ -42,7 +41,7 @@ from txnproducer.producer import TransactionalProducer
 
 Record = tuple[bytes | None, bytes | None]
 
-# A parameter, and another one with or without which it has an effect.
+# A parameter, another parameter, and whether it has an effect with it (or without it).
 _EFFECTS = (
     ("file", "generate", False),
     ("key_separator", "generate", False),
@@ -87,7 +86,7 @@ def _chunks(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the records are cut into transactions and how those end."""
+    """The division of the records into transactions, and the way those end."""
 
     transaction_size: int
     abort_ratio: float
@@ -105,13 +104,13 @@ def _send_all(
     report: Report,
     progress: Progress | None,
 ) -> None:
-    """Write every record; an exception leaves the report true."""
+    """Write every record. After an exception the report is still correct."""
     rng = random.Random(plan.seed)  # noqa: S311 - which transactions abort is no secret
     task = None if progress is None else progress.add_task("records", total=None)
     chunks = _chunks(records, plan.transaction_size)
     chunk = next(chunks, None)
     while chunk is not None:
-        # Only who leaves the last one open must know which is the last before it is written.
+        # Only with --leave-open must the last transaction be known before it is written.
         following = next(chunks, None) if plan.is_left_open else None
         is_open_end = plan.is_left_open and following is None
         _send_one(
@@ -138,7 +137,7 @@ def _send_one(
 ) -> None:
     txn = producer.transaction()
     txn.__enter__()  # no block: --leave-open must be able to leave it without an end
-    # Counted at its end, or where the run is broken off; so that no interrupt counts it twice.
+    # Counted at its end, or when the run fails, so that no interrupt counts it twice.
     last = report.last = LastTransaction(txn, len(chunk))
     try:
         for number, (key, value) in enumerate(chunk, report.skipped + report.records):
@@ -153,7 +152,7 @@ def _send_one(
                 future.result(0)
             return
         if is_aborted:
-            producer.flush()  # so that readers at read_uncommitted have something to see
+            producer.flush()  # so that readers at read_uncommitted see the records
             producer.abort_transaction()
         else:
             last.is_commit_tried = True
@@ -172,7 +171,7 @@ def _send_one(
 def _closing(producer: TransactionalProducer, report: Report) -> Iterator[None]:
     """Close the producer at the end, unless the last transaction is left open.
 
-    A failure is raised after that: how the last transaction has ended is certain only then.
+    A failure is raised after the close: only then is the outcome of the last transaction certain.
 
     Raises:
         CommitOutcomeUnknownError: in place of the failure, if a commit's outcome is unknown.
@@ -202,7 +201,7 @@ def _leave(line: str) -> NoReturn:
 
 
 def _refuse_what_has_no_effect(ctx: click.Context) -> None:
-    """Refuse an option or argument that was given, and that others make useless."""
+    """Refuse an option or argument that has no effect because of others."""
     given = {
         name: param
         for param in ctx.command.params
@@ -349,7 +348,7 @@ def command(
     records = _generated(generate, size) if generate else _lines(file, key_separator)
     plan = Plan(transaction_size, abort_ratio, seed, leave_open, partition, headers, rate)
     report = Report(topic, name, run_id or new_run_id(), skipped=skip)
-    # Python would end at SIGTERM at once, and leave the open transaction to its time-out.
+    # By default Python ends at SIGTERM at once, and leaves the open transaction to its time-out.
     previous = signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         _run(config, itertools.islice(records, skip, None), plan, report)
@@ -405,10 +404,10 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
 
 
 def _partition_count(config: ProducerConfig, topic: str) -> int | None:
-    """Return how many partitions a topic has, 0 if there is none, None if that cannot be told."""
+    """Return the number of a topic's partitions, 0 if there is none, None if it is not known."""
     servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
     security = {name: value for name, value in config.security.items() if value is not None}
     try:
         return partition_count(servers, topic, _QUESTION_S, **security) or 0
     except KafkaError:
-        return None  # a lack of rights, say; nothing depends on it
+        return None  # for example without rights; nothing depends on it

@@ -1,7 +1,7 @@
 """`txnproducer simulate`: run the core against modelled brokers, under seeded faults.
 
-Owns: the options, the report, the exit code. Must not know: what a run does, how seeds are spread
-over processors, how branches are counted.
+Owns: the options, the report, the exit code. Must not know: the content of a run, the distribution
+of seeds over processors, the counting of branches.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _trace(seed: int, kind: RunKind | None) -> int:
 
 
 def _run_and_report(pool: SeedPool, totals: Totals) -> None:
-    """Run the seeds, and tell what was done even if they are interrupted."""
+    """Run the seeds, and report the finished ones even after an interruption."""
     seeds, requests = totals.seeds, totals.requests
     began = time.monotonic()
     try:
@@ -182,7 +182,7 @@ def _tell_what_was_left_out(noted: Noted) -> None:
 
 
 def _judge(totals: Totals) -> bool:
-    """Tell whether all was well, and what was not even tried."""
+    """Return whether all was well; print the faults that no seed has tried."""
     missing = totals.kinds_without_effect if totals.seeds >= SEEDS_THAT_SHOW_ALL else []
     if missing:
         click.echo(f"never took effect: {', '.join(missing)}", err=True)

@@ -1,6 +1,6 @@
-"""`txnproducer sink-status`: what a Spark sink has committed, from its ledger.
+"""`txnproducer sink-status`: the last commits of a Spark sink, from its ledger.
 
-Owns: the table and the JSON. Must not know: where the ledger is, what an entry means.
+Owns: the table and the JSON. Must not know: where the ledger is, or the meaning of an entry.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def command(
     ledger_topic: str,
     output: str,
 ) -> None:
-    """Show what the Spark sink SINK_ID has committed last, and what is open.
+    """Show the last commits of the Spark sink SINK_ID, and its open transactions.
 
     Exits with 1 if its ledger is empty: nothing was written yet, or it has expired.
     """

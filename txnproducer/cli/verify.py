@@ -1,4 +1,4 @@
-"""`txnproducer verify`: read a topic back, and say what is committed, aborted, open and doubled.
+"""`txnproducer verify`: read a topic back; report committed, aborted, open and doubled records.
 
 Owns: the table, the closing JSON line, the exit code. Must not know: how the topic is read.
 """
@@ -37,7 +37,7 @@ def _table(count: TopicCount) -> Table:
 
 def _line(count: TopicCount, by: By, missing: int | None, surplus: int | None) -> str:
     committed = count.total("committed")
-    # A count of zero would say that all is well, where nothing was compared.
+    # A count of zero would suggest that all is well, although nothing was compared.
     has_compared = count.compared > 0 or not committed
     return json.dumps(
         {
@@ -58,7 +58,7 @@ def _line(count: TopicCount, by: By, missing: int | None, surplus: int | None) -
 
 
 def _told(count: TopicCount, by: By) -> str:
-    """Say what was compared, and what was not."""
+    """Return a text for people that says how many records were compared."""
     committed = count.total("committed")
     left = committed - count.compared
     if by == "none":
@@ -115,7 +115,7 @@ def command(
     timeout: float,
     output: str,
 ) -> None:
-    """Read a topic at both isolation levels and count what became of its records.
+    """Read a topic at both isolation levels and count its records by their state.
 
     Exits with 1 if a committed record occurs twice, or more or fewer are there than expected.
     Records that cannot be compared are counted as `not_compared`; if no record can be,

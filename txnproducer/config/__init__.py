@@ -1,12 +1,12 @@
 """Configuration of a producer: the Java client's settings, checked before anything connects.
 
-Why it exists: a wrong setting should be refused in the first millisecond, by its name, with the
-way out, and not show itself as a time-out later.
-Owns: `ProducerConfig`. What there is to set stands in `_settings` as a table; values are checked
-in `_values`, names found in `_keys`, rules between settings are in `_rules`.
+Why it exists: a wrong setting should be refused at once, by its name and with the way out, and not
+cause a time-out later.
+Owns: `ProducerConfig`. `_settings` has a table of all settings; values are checked in `_values`,
+names found in `_keys`, rules between settings are in `_rules`.
 Must not know: sockets, brokers, files (a certificate's file is opened when a connection is made).
-Rules: Java's names and defaults; the differences and their reasons are in the table, and from
-there in the documentation (`python -m txnproducer.config` writes it). Secrets stay out of reprs.
+Rules: Java's names and defaults. The table has the differences with their reasons, and the
+documentation is written from it (`python -m txnproducer.config`). Secrets stay out of reprs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HIDDEN = "'***'"
 
 
 class SecurityConfig(Mapping[str, Any]):
-    """Hold the security settings under kafka-python's names, all of them, unset ones as defaults.
+    """All security settings under kafka-python's names, with defaults for those not given.
 
     An immutable mapping, so that it can be passed on as `**config.security`.
     """
@@ -55,10 +55,10 @@ class SecurityConfig(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ProducerConfig:
-    """Hold the complete and consistent configuration of one producer.
+    """The complete and consistent configuration of one producer.
 
     Made by `build` or `from_properties`, which check everything; `replace` makes a changed copy.
-    What each setting means is documented in the page "Configuration". It can be pickled if its
+    The page "Configuration" documents the meaning of each setting. It can be pickled if its
     serializers (and `ssl_context`, `sasl_oauth_token_provider`) can.
     """
 
@@ -112,8 +112,8 @@ class ProducerConfig:
                 their Python types. None means "not given".
 
         Raises:
-            UnknownConfigError: no setting has this name, or it is not supported; with the names
-                that look like it.
+            UnknownConfigError: no setting has this name, or it is not supported; the error lists
+                similar names.
             InvalidConfigurationError: a value is not valid or contradicts another.
         """
         return cls._from_given(settings_given(settings, texts=False))
@@ -125,9 +125,9 @@ class ProducerConfig:
         """Make a configuration from a mapping as a Java property file has it.
 
         Args:
-            properties: names with dots (or in snake_case) to texts; texts become numbers and truth
-                values where the setting is one. Other values are taken as they are.
-            overrides: keyword arguments as for `build`, which win over the mapping.
+            properties: maps names with dots (or in snake_case) to texts; texts become numbers and
+                truth values for settings of these types. Other values are taken unchanged.
+            overrides: keyword arguments as for `build`, which override the mapping.
 
         Raises:
             UnknownConfigError: as for `build`.
@@ -138,10 +138,10 @@ class ProducerConfig:
         return cls._from_given(given)
 
     def replace(self, /, **changes: object) -> ProducerConfig:
-        """Make a copy with some settings changed; all rules are applied again.
+        """Make a copy with some settings changed, with all rules applied again.
 
         Args:
-            changes: as for `build`. None takes a setting back to its default.
+            changes: as for `build`. None resets a setting to its default.
 
         Raises:
             UnknownConfigError: as for `build`.
@@ -164,21 +164,21 @@ class ProducerConfig:
 
     @property
     def bootstrap_addresses(self) -> tuple[tuple[str, int], ...]:
-        """Return the bootstrap servers as pairs of host and port."""
+        """The bootstrap servers as pairs of host and port."""
         return tuple(parse_address(text) for text in self.bootstrap_servers)
 
     @property
     def required_acks(self) -> int:
-        """Return `acks` as the protocol has it: -1 for all, 1 or 0."""
+        """The protocol's value of `acks`: -1 for all, 1 or 0."""
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
     def is_transactional(self) -> bool:
-        """Tell whether a transactional id is set."""
+        """Whether a transactional id is set."""
         return self.transactional_id is not None
 
     def __repr__(self) -> str:
-        """Show what differs from the defaults, without secrets."""
+        """Show the settings that differ from the defaults, without secrets."""
         values = {name: self._value(name) for name in SETTINGS}
         changed = {name: v for name, v in values.items() if v != SETTINGS[name].default}
         return f"ProducerConfig({_shown(changed)})"

@@ -1,6 +1,6 @@
-"""Write the documentation page of the settings from their table.
+"""The documentation page of the settings, written from their table.
 
-Why it exists: a page written by hand goes stale; this one is compared with the table by a test.
+Why it exists: a page written by hand becomes outdated; a test compares this one with the table.
 Owns: the page's text around the tables. Must not know: the rules' code.
 """
 

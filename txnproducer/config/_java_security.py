@@ -1,11 +1,11 @@
-"""Translate the Java client's security keys into the settings used here (kafka-python's names).
+"""The translation of the Java client's security keys into kafka-python's names, as used here.
 
-Why it exists: property files of Java programs, and Spark's `kafka.*` options, should work as they
-are where that is possible, and say what to do where it is not.
+Why it exists: property files of Java programs, and Spark's `kafka.*` options, should work
+unchanged if possible, and otherwise cause an error that names the way out.
 Owns: JAAS lines for PLAIN and SCRAM, PEM stores, the host-name check.
 Must not know: whether the credentials are right.
-Rules: Java's key stores cannot be read by Python: they are refused with the commands that make
-PEM files of them. A JAAS line holds a password and never appears in a message.
+Rules: Python cannot read Java's key stores: they are refused with the commands that convert them
+to PEM files. A JAAS line holds a password and never appears in a message.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ _OTHER_MODULES: Final = {
 
 
 def translate(java: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings that mean the same as some of Java's security keys.
+    """Return the settings with the same meaning as some of Java's security keys.
 
     Args:
-        java: keys out of `JAVA_SECURITY_KEYS` to their values.
+        java: maps keys out of `JAVA_SECURITY_KEYS` to their values.
 
     Raises:
-        InvalidConfigurationError: for a key store, or a JAAS line that cannot be used.
+        InvalidConfigurationError: a key store, or a JAAS line that cannot be used.
     """
     texts = {key: _text(key, value) for key, value in java.items()}
     settings: dict[str, object] = {}
@@ -107,7 +107,7 @@ def _keystore(java: Mapping[str, str]) -> dict[str, object]:
 
 
 def _require_pem(store: str, java: Mapping[str, str], way_out: str) -> None:
-    """Refuse Java's own store formats; JKS is what Java takes when no type is given."""
+    """Refuse Java's own store formats. Without a type, Java reads JKS."""
     store_type = java.get(f"ssl.{store}.type", "JKS").strip().upper()
     if store_type != "PEM":
         location = java[f"ssl.{store}.location"]

@@ -1,8 +1,8 @@
-"""Find the setting that a key means, in either spelling, or say why there is none.
+"""The setting that a key means, in either spelling, or the reason why there is none.
 
 Why it exists: names come from keyword arguments, from Java's property files and from other
-clients; a misspelt one that is dropped in silence is the worst kind of configuration.
-Owns: the way from keys to settings, did-you-mean, keys given twice.
+clients. To ignore a misspelt one silently would be the worst kind of configuration.
+Owns: the way from keys to settings, suggestions of similar names, keys given twice.
 Must not know: types and limits of values.
 """
 
@@ -19,7 +19,7 @@ from ._settings import COMPRESSION_LEVELS, LEVEL_KEYS, SETTINGS
 from ._unsupported import FOREIGN_NAMES, is_harmless, reason_unsupported
 from ._values import check, from_text
 
-_LEAST_PART = 4  # letters of a name that are enough to look for the whole of it
+_LEAST_PART = 4  # a shorter part of a name would match too many names
 _DOTTED_OF_JAVA_SECURITY = {key.replace(".", "_"): key for key in JAVA_SECURITY_KEYS}
 
 
@@ -27,8 +27,8 @@ def settings_given(keys: Mapping[str, object], *, texts: bool) -> dict[str, obje
     """Return the checked values of the settings that some keys mean.
 
     Args:
-        keys: names in snake_case or with dots, to values; None stands for "not given".
-        texts: read texts as numbers and truth values, as property files need it.
+        keys: maps names in snake_case or with dots to values; None stands for "not given".
+        texts: whether to read texts as numbers and truth values, as property files need it.
 
     Raises:
         UnknownConfigError: a key means no setting, or one that is not supported.
@@ -116,7 +116,7 @@ def _translate_java_security(plain: dict[str, object], spelled: dict[str, str]) 
 
 
 def _choose_compression_level(plain: dict[str, object], *, texts: bool) -> None:
-    """Let Java's level of the codec in use become `compression_level`; check the others' too."""
+    """Use Java's level of the codec in use as `compression_level`; check the other levels too."""
     codec_in_use = str(plain.get("compression_type", "none")).strip().lower()
     for key, codec in LEVEL_KEYS.items():
         if key not in plain:

@@ -1,11 +1,11 @@
-"""Rules between settings: what follows from what, and what contradicts what.
+"""Rules between settings: consequences and contradictions.
 
-Why it exists: idempotence, acks, retries and the transactional id depend on each other, and the
-Java client has settled how; a program that moves here must find the same.
+Why it exists: idempotence, acks, retries and the transactional id depend on each other. The Java
+client has rules for that, and a program that moves here must find the same rules.
 Owns: each rule as a function on the values, in the order they are applied.
-Must not know: where the values came from, but which of them were given at all.
-Rules: a contradiction between given values is an error that names them; a default that does not
-fit a given value gives way to it, and the log says so.
+Must not know: the origin of the values, except which of them were given at all.
+Rules: a contradiction between given values is an error that names them. A default that does not
+fit a given value is changed to fit, and the log says so.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ class Draft(NamedTuple):
 
     Attributes:
         values: all settings by name, each checked by itself; the rules change them in place.
-        given: names of those that the user set.
+        given: the names of the settings that the user set.
     """
 
     values: dict[str, Any]
     given: AbstractSet[str]
 
 
+# The protocol writes the length of such a text as an int16.
 _LONGEST_TEXT_BYTES = 2**15 - 1
 
 
@@ -241,6 +242,7 @@ def _check_login(draft: Draft) -> None:
             )
 
 
+# In this order: a later rule relies on the values that an earlier one has settled.
 _RULES: Final[tuple[Callable[[Draft], None], ...]] = (
     _require_bootstrap_servers,
     _refuse_empty_transactional_id,

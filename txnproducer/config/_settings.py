@@ -1,10 +1,10 @@
-"""The table of all settings: names, types, defaults, limits and what they are for.
+"""The table of all settings: names, types, defaults, limits and meaning.
 
-Why it exists: checking, reading property files, did-you-mean and the documentation page all need
+Why it exists: checking, reading property files, similar names and the documentation page all need
 the same facts, so these are written down once, as data.
 Owns: one `Setting` per name. Must not know: how values are checked, rules between settings.
-Rules: the Java client's name in snake_case and its default; where the default differs, `why` says
-so in the documentation. Times end in `_ms` and are milliseconds, sizes are bytes.
+Rules: the Java client's name in snake_case and its default. If the default differs, `why` gives
+the reason for the documentation. Times end in `_ms` and are milliseconds, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Setting:
     """One row: a setting, its type and limits, and a sentence for the documentation.
 
     Attributes:
-        default: what holds when it is not given; None where it is worked out or stays unset.
+        default: the value of a setting that is not given; None if it is computed or stays unset.
         low: the least value of a number.
         high: the greatest value of a number.
-        choices: the values of a "choice", as they are kept; matched without regard to case.
-        java_default: Java's default, where it is another.
-        why: the reason for another default than Java's.
-        secret: never shown in a repr or a message.
+        choices: the values of a "choice", as they are stored; matched without regard to case.
+        java_default: Java's default, if it differs.
+        why: the reason for the other default.
+        secret: whether it is hidden in reprs and messages.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Setting:
 
     @property
     def dotted_name(self) -> str:
-        """Return the spelling of the Java client's property files."""
+        """The spelling of the Java client's property files."""
         return self.name.replace("_", ".")
 
 
@@ -97,7 +97,7 @@ _CONNECTION = (
         "socket_connection_setup_timeout_max_ms",
         "int",
         30_000,
-        "What that time grows to at most.",
+        "The longest such time.",
         low=1,
     ),
     Setting(
@@ -110,7 +110,7 @@ _CONNECTION = (
         "reconnect_backoff_max_ms",
         "int",
         1_000,
-        "What that pause grows to at most. If only `reconnect_backoff_ms` is given, it is the "
+        "The longest such pause. If only `reconnect_backoff_ms` is given, it is the "
         "same, as in Java.",
     ),
     Setting(
@@ -181,8 +181,8 @@ _TRANSACTIONS = (
         "acks",
         "choice",
         "all",
-        "Who must have a record before it counts as written: `all` in-sync replicas, the leader "
-        "(`1`) or nobody (`0`). `-1` means `all`.",
+        "Which replicas must have a record before it counts as written: `all` in-sync replicas, "
+        "the leader (`1`) or none (`0`). `-1` means `all`.",
         choices=("all", "1", "0"),
     ),
     Setting(
@@ -265,7 +265,7 @@ _RECORDS = (
         100,
         "Pause before a request is sent again; doubles with each failure.",
     ),
-    Setting("retry_backoff_max_ms", "int", 1_000, "What that pause grows to at most."),
+    Setting("retry_backoff_max_ms", "int", 1_000, "The longest such pause."),
     Setting(
         "compression_type",
         "choice",
@@ -289,8 +289,8 @@ _RECORDS = (
         "int",
         65_536,
         "Bytes of a block of lz4: 65536, 262144, 1048576 or 4194304. With large batches 262144 is "
-        "faster, by a fifth with text and several times with what hardly can be compressed, and "
-        "compresses a little less. Java has 65536 and no setting; every client reads all of them.",
+        "faster, by a fifth with text and several times with data that can hardly be compressed, "
+        "and compresses a little less. Java has 65536 and no setting; every client reads all.",
         low=65_536,
         high=4_194_304,
     ),
@@ -319,7 +319,7 @@ _SECURITY = (
         "security_protocol",
         "choice",
         "PLAINTEXT",
-        "How to talk to the brokers.",
+        "Protocol of the connections.",
         choices=SECURITY_PROTOCOLS,
     ),
     Setting(
@@ -347,7 +347,7 @@ _SECURITY = (
         "sasl_mechanism",
         "choice",
         None,
-        "How to log in; required with SASL_PLAINTEXT and SASL_SSL.",
+        "Mechanism of the login; required with SASL_PLAINTEXT and SASL_SSL.",
         choices=SASL_MECHANISMS,
         java_default="GSSAPI",
         why="a forgotten mechanism should say so, and not look for a Kerberos ticket",
@@ -373,7 +373,7 @@ _SECURITY = (
         "kafka",
         "For GSSAPI: the brokers' service name.",
         java_default="none",
-        why="kafka-python's default, and what nearly every cluster uses",
+        why="kafka-python's default, and the name in nearly every cluster",
     ),
     Setting(
         "sasl_kerberos_domain_name",

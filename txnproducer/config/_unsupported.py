@@ -1,9 +1,9 @@
 """Keys that other Kafka clients know and this one does not, each with the way out.
 
-Why it exists: somebody who brings a configuration along should read what to do, not "unknown".
-Owns: Java's keys without a counterpart here, its consumer's keys, and the names of other clients
-for what we have.
-Must not know: anything of values, but the few that ask for nothing (such as a feature off).
+Why it exists: a user who brings a configuration along should read what to do, not "unknown".
+Owns: Java's keys without a counterpart here, its consumer's keys, and other clients' names of
+settings that exist here.
+Must not know: values, except the few that change nothing (such as a feature that is off).
 Rules: a reason is a sentence that starts with the key as its subject.
 """
 
@@ -82,7 +82,7 @@ HARMLESS: Final[dict[str, tuple[str, ...]]] = {
     "metric.reporters": ("",),
     "transaction.two.phase.commit.enable": ("false",),
 }
-"""Values that ask for what happens anyway: accepted and left out, so that files can be shared."""
+"""Values that change nothing: accepted and ignored, so that files can be shared."""
 
 FOREIGN_NAMES: Final[dict[str, tuple[str, str]]] = {
     "bootstrap.server": ("bootstrap_servers", ""),
@@ -135,7 +135,7 @@ CONSUMER_KEYS: Final = frozenset(
         "value.deserializer",
     }
 )
-"""Keys of Java's consumer alone: a file that a consumer shares may have them."""
+"""Keys of Java's consumer alone, which a file may have if a consumer shares it."""
 
 
 def reason_unsupported(dotted_or_plain: str) -> str | None:
@@ -150,6 +150,6 @@ def reason_unsupported(dotted_or_plain: str) -> str | None:
 
 
 def is_harmless(key: str, value: object) -> bool:
-    """Tell whether an unsupported key asks for nothing but what happens anyway."""
+    """Return whether an unsupported key has a value that changes nothing."""
     text = "" if value is None or value in ([], ()) else str(value)
     return text.strip().lower() in HARMLESS.get(key.replace("_", "."), ())

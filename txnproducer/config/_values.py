@@ -1,9 +1,9 @@
-"""Check one value at a time: its type, its limits, its spelling.
+"""The check of one value at a time: its type, its limits, its spelling.
 
 Why it exists: a wrong value must be refused where it is written, with its name and the way out.
 Owns: one check per kind of setting, and reading the texts of property files.
 Must not know: rules between settings.
-Rules: nothing is guessed: a number must be a number, a bool a bool; only `from_text` reads texts.
+Rules: nothing is guessed. A number must be a number, a bool a bool; only `from_text` reads texts.
 A secret value is never part of a message.
 """
 
@@ -29,7 +29,7 @@ _TRUE_FALSE: Final = {"true": True, "false": False}
 def invalid(
     name: str, value: object, problem: str, *, secret: bool = False
 ) -> InvalidConfigurationError:
-    """Make the error for a value that is refused; `problem` ends with what to do."""
+    """Return the error of a refused value; `problem` ends with the way out."""
     text = repr(value)
     if len(text) > _LONGEST_SHOWN:
         text = f"{text[:_LONGEST_SHOWN]}..."
@@ -38,7 +38,7 @@ def invalid(
 
 
 def check(setting: Setting, value: object) -> object:
-    """Return the value as it is kept.
+    """Return the value in its stored form.
 
     Raises:
         InvalidConfigurationError: the value has another type or is out of range.
@@ -88,7 +88,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def format_address(host: str, port: int) -> str:
-    """Write an address so that `parse_address` reads it."""
+    """Return an address in the form that `parse_address` reads."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

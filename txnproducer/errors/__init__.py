@@ -1,8 +1,8 @@
-"""The errors of this package: a tree that tells the caller what to do.
+"""The errors of this package, in a tree that shows the caller the next step.
 
 Why it exists: a transactional producer fails in few ways that matter. Call again, abort, make a
-new producer, change something first, or find out what happened: the parent class says it in
-general (KIP-1050), and `error.recovery` for this very failure.
+new producer, change something first, or find out the outcome: the parent class answers in general
+(KIP-1050), and `error.recovery` for this very failure.
 
     KafkaError                                code, recovery; direct children: see the message
     |-- RetriableError                        "resume": retried inside; outside mostly a cause
@@ -28,14 +28,14 @@ general (KIP-1050), and `error.recovery` for this very failure.
     |   `-- UnknownProducerIdError
     |-- RecordTooLargeError  InvalidRecordError  SerializationError  TransactionAbortedError
     |-- InvalidTxnStateError  CommitFailedError  UnknownServerError ...
-    |-- CommitOutcomeUnknownError             (ours) "unknown": committed or not, nobody knows
+    |-- CommitOutcomeUnknownError             (ours) "unknown": committed or not, it is not known
     |-- ForkedProducerError                   (ours) "restart": make the producer in the child
     `-- IllegalStateError(RuntimeError)       (ours) the caller's mistake; nothing changed
 
 Owns: the classes, their messages, the default of `recovery`; look-up by a broker's code.
-Must not know: a producer's state. The kind of a class is a default; since one code can mean two
-things (INVALID_PRODUCER_EPOCH asks for an abort after Produce, and means fenced in an answer of
-a coordinator), the producer sets `recovery` on the errors it raises.
+Must not know: a producer's state. The kind of a class is a default. One code can mean two things
+(INVALID_PRODUCER_EPOCH asks for an abort after Produce, and means fenced in an answer of a
+coordinator), so the producer sets `recovery` on the errors it raises.
 Rules: parents as in the Java client 4.3; its `XException` is `XError` here. Classes of codes that
 a producer hardly meets are in `rare`, and can be imported from here like the others.
 """
@@ -101,7 +101,7 @@ class BufferExhaustedError(KafkaTimeoutError):
 class DisconnectError(RetriableError):
     """The connection was lost before the answer came.
 
-    The producer connects and asks again; the request may have been carried out or not.
+    The producer connects and asks again; the broker may or may not have acted on the request.
     """
 
 
@@ -160,7 +160,7 @@ class NotCoordinatorError(RefreshRetriableError, code=ErrorCode.NOT_COORDINATOR)
 
 
 class NetworkError(InvalidMetadataError, code=ErrorCode.NETWORK_EXCEPTION):
-    """The connection was lost before the broker answered; it may have carried the request out."""
+    """The connection was lost before the broker answered; it may have acted on the request."""
 
 
 class UnknownTopicOrPartitionError(
@@ -245,14 +245,14 @@ class IllegalGenerationError(ApplicationRecoverableError, code=ErrorCode.ILLEGAL
     """
 
 
-# --- somebody has to change something first ----------------------------------------------------
+# --- a person or the program has to change something first -------------------------------------
 
 
 class UnknownConfigError(InvalidConfigurationError):
     """A setting of this name does not exist or is not supported; see the message.
 
     Attributes:
-        key: the name as it was given.
+        key: the name as it was passed.
         suggestions: known names that look like it, best first.
     """
 
@@ -270,7 +270,7 @@ class UnknownConfigError(InvalidConfigurationError):
 
 
 class AuthenticationError(InvalidConfigurationError):
-    """The broker does not accept who we say we are; check the credentials."""
+    """The broker does not accept the client's identity; check the credentials."""
 
 
 class SaslAuthenticationError(AuthenticationError, code=ErrorCode.SASL_AUTHENTICATION_FAILED):
@@ -297,7 +297,7 @@ class UnsupportedSaslMechanismError(
 class IllegalSaslStateError(AuthenticationError, code=ErrorCode.ILLEGAL_SASL_STATE):
     """The broker did not expect this request in the state of the login.
 
-    A listener without SASL addressed with it, or the other way: check `security_protocol`.
+    The listener has no SASL and the client uses it, or the reverse: check `security_protocol`.
     """
 
 
@@ -407,7 +407,7 @@ class InvalidRecordError(KafkaError, code=ErrorCode.INVALID_RECORD, recovery="fi
 
 
 class InvalidTimestampError(KafkaError, code=ErrorCode.INVALID_TIMESTAMP, recovery="fix"):
-    """The record's timestamp is outside what the topic accepts; see `timestamp_ms`."""
+    """The record's timestamp is outside the limits of the topic; see `timestamp_ms`."""
 
 
 class SerializationError(KafkaError, recovery="fix"):
@@ -447,8 +447,8 @@ class InvalidTxnStateError(KafkaError, code=ErrorCode.INVALID_TXN_STATE):
 class OutOfOrderSequenceError(KafkaError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
     """A batch came with a sequence number the broker did not expect: records may be lost.
 
-    In a transaction abort and do the work again. Without one, decide whether to send again what
-    was not acknowledged.
+    In a transaction abort and do the work again. Without one, decide whether to send the
+    unacknowledged records again.
     """
 
 

@@ -1,4 +1,4 @@
-"""Name every error code a Kafka broker can answer with.
+"""The names of all error codes that a Kafka broker can answer with.
 
 Why it exists: the wire carries numbers; people, tables and logs want the protocol's names.
 Owns: the names and numbers of the protocol's errors, as of Apache Kafka 4.3.
@@ -14,7 +14,7 @@ __all__ = ["ErrorCode"]
 
 
 class ErrorCode(IntEnum):
-    """Name a broker's error code; compares equal to the number on the wire."""
+    """A broker's error code; compares equal to the number on the wire."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

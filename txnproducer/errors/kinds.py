@@ -1,12 +1,12 @@
-"""Define the base of all errors and the kinds that tell a caller what to do.
+"""The base of all errors, and the kinds that show a caller the next step.
 
 Why it exists: a caller needs one question answered when a call fails, "what now?". The kind of
 the class answers it in general, the instance's `recovery` for this very failure.
-Owns: `KafkaError`, the parent kinds of KIP-1050, the registry from code to class, the lookup.
-Must not know: any state of a producer. Whoever raises an error sets `recovery` where the state
+Owns: `KafkaError`, the parent kinds of KIP-1050, the registry from code to class, the look-up.
+Must not know: any state of a producer. The raising code sets `recovery` if the producer's state
 decides otherwise than the class does.
 Rules: one class per code; a class without a code of its own carries its parent's, as the Java
-client's lookup by exception does. Users import all of it from `txnproducer.errors`.
+client's look-up by exception does. Users import all of it from `txnproducer.errors`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 Recovery = Literal["resume", "abort", "restart", "fix", "unknown"]
-"""What the caller can do:
+"""The next step of the caller:
 
-* `resume`: call the same method again; what it waits for goes on.
+* `resume`: call the same method again; its operation goes on.
 * `abort`: call `abort_transaction()`, then go on with the same producer.
 * `restart`: close this producer and make a new one (with the same transactional id).
 * `fix`: a person or the program must change something first: configuration, rights, the record.
@@ -49,11 +49,11 @@ class KafkaError(Exception):
     """Base of every error that this package raises on purpose.
 
     Attributes:
-        code: the broker's error code for this class; -1 where there is none.
-        recovery: what the caller can do (see `Recovery`). The class gives the default; the
-            producer sets it on the instance, since its state decides: the same code can ask for
-            an abort in one place and for a new producer in another.
-        causes: of a time-out, the last failure of each address that could not be reached; the
+        code: the broker's error code for this class; -1 if there is none.
+        recovery: the next step (see `Recovery`). The class has the default. The producer sets it
+            on the instance, since its state decides: the same code can require an abort in one
+            place and a new producer in another.
+        causes: for a time-out, the last failure of each address that could not be reached; the
             last of them is `__cause__` as well.
     """
 
@@ -85,14 +85,14 @@ class KafkaError(Exception):
 
     @classmethod
     def default_message(cls) -> str:
-        """Return what this class of error says when nobody gave it a better message."""
+        """Return the message of an error of this class that was raised without one."""
         return (cls.__doc__ or cls.__name__).partition("\n")[0].rstrip(".")
 
     def __reduce__(self) -> tuple[type[KafkaError], tuple[Any, ...], dict[str, Any]]:
-        """Cross processes with recovery, fields and a Kafka cause.
+        """Pickle the error with its recovery, its fields and a Kafka cause.
 
         Exceptions lose their cause when pickled. Another library's exception may not pickle at
-        all, so only causes of our own travel along.
+        all, so only causes of this package are kept.
         """
         state = dict(self.__dict__)
         if isinstance(self.__cause__, KafkaError):
@@ -113,7 +113,7 @@ class RefreshRetriableError(RetriableError):
 
 
 class InvalidMetadataError(RefreshRetriableError):
-    """What the client knows of the cluster is out of date; it asks again and retries."""
+    """The client's metadata is out of date; it asks again and retries."""
 
 
 class TransactionAbortableError(
@@ -144,7 +144,7 @@ def class_for_code(code: int) -> type[KafkaError]:
     """Return the class of an error code; `UnknownServerError` for a code not known here.
 
     Raises:
-        ValueError: for 0, which means that there is no error.
+        ValueError: the code is 0, which means that there is no error.
     """
     if code == ErrorCode.NONE:
         raise ValueError("code 0 (NONE) means success and has no error class")
@@ -152,7 +152,7 @@ def class_for_code(code: int) -> type[KafkaError]:
 
 
 def error_for_code(code: int, message: str | None = None) -> KafkaError:
-    """Make a fresh error for a broker's error code.
+    """Return a new error for a broker's error code.
 
     Args:
         code: the number on the wire. One that this version does not know gives
@@ -163,7 +163,7 @@ def error_for_code(code: int, message: str | None = None) -> KafkaError:
         A new instance, so that a traceback or `recovery` set on it belongs to this failure alone.
 
     Raises:
-        ValueError: for 0, which means that there is no error.
+        ValueError: the code is 0, which means that there is no error.
     """
     cls = class_for_code(code)
     if message is None:

@@ -1,9 +1,9 @@
-"""List the errors a producer seldom or never meets, so that every code has its class.
+"""The errors that a producer seldom or never meets, so that every code has its class.
 
 Why it exists: a broker may answer any code to any request; each keeps its name up to the user.
-Owns: one short class per code that `errors` does not spell out.
+Owns: one short class per code that `errors` does not define.
 Must not know: anything but the kinds. Users import all of it from `txnproducer.errors`.
-Rules: ordered by kind, then by code; the parent is the one the Java client 4.3 gives it.
+Rules: ordered by kind, then by code; the parent is the one in the Java client 4.3.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UnknownLeaderEpochError(RetriableError, code=ErrorCode.UNKNOWN_LEADER_EPOC
 
 
 class OffsetNotAvailableError(RetriableError, code=ErrorCode.OFFSET_NOT_AVAILABLE):
-    """The new leader cannot tell its offsets yet."""
+    """The new leader does not know its offsets yet."""
 
 
 class UnstableOffsetCommitError(RetriableError, code=ErrorCode.UNSTABLE_OFFSET_COMMIT):
@@ -58,7 +58,7 @@ class InvalidShareSessionEpochError(RetriableError, code=ErrorCode.INVALID_SHARE
 
 
 class ShareSessionLimitReachedError(RetriableError, code=ErrorCode.SHARE_SESSION_LIMIT_REACHED):
-    """The broker holds as many share sessions as it may."""
+    """The broker has reached its limit of share sessions."""
 
 
 class ReplicaNotAvailableError(InvalidMetadataError, code=ErrorCode.REPLICA_NOT_AVAILABLE):
@@ -66,7 +66,7 @@ class ReplicaNotAvailableError(InvalidMetadataError, code=ErrorCode.REPLICA_NOT_
 
 
 class ListenerNotFoundError(InvalidMetadataError, code=ErrorCode.LISTENER_NOT_FOUND):
-    """The leader has no listener of the name that was asked."""
+    """The leader has no listener of the requested name."""
 
 
 class FencedLeaderEpochError(InvalidMetadataError, code=ErrorCode.FENCED_LEADER_EPOCH):
@@ -76,7 +76,7 @@ class FencedLeaderEpochError(InvalidMetadataError, code=ErrorCode.FENCED_LEADER_
 class PreferredLeaderNotAvailableError(
     InvalidMetadataError, code=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 ):
-    """The preferred leader is not there."""
+    """The preferred leader is not available."""
 
 
 class EligibleLeadersNotAvailableError(
@@ -142,7 +142,7 @@ class InvalidGroupIdError(KafkaError, code=ErrorCode.INVALID_GROUP_ID, recovery=
 class InvalidSessionTimeoutError(
     KafkaError, code=ErrorCode.INVALID_SESSION_TIMEOUT, recovery="fix"
 ):
-    """The session time-out is outside what the broker allows."""
+    """The session time-out is outside the limits of the broker."""
 
 
 class RebalanceInProgressError(KafkaError, code=ErrorCode.REBALANCE_IN_PROGRESS, recovery="abort"):
@@ -206,7 +206,7 @@ class DelegationTokenNotFoundError(
 class DelegationTokenOwnerMismatchError(
     KafkaError, code=ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, recovery="fix"
 ):
-    """The delegation token belongs to somebody else."""
+    """The delegation token belongs to another owner."""
 
 
 class UnsupportedByAuthenticationError(
@@ -248,7 +248,7 @@ class MemberIdRequiredError(KafkaError, code=ErrorCode.MEMBER_ID_REQUIRED):
 
 
 class GroupMaxSizeReachedError(KafkaError, code=ErrorCode.GROUP_MAX_SIZE_REACHED, recovery="fix"):
-    """The group has as many members as it may."""
+    """The group has reached its limit of members."""
 
 
 class NoReassignmentInProgressError(KafkaError, code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):
@@ -340,7 +340,7 @@ class UnsupportedAssignorError(KafkaError, code=ErrorCode.UNSUPPORTED_ASSIGNOR, 
 
 
 class StaleMemberEpochError(KafkaError, code=ErrorCode.STALE_MEMBER_EPOCH, recovery="abort"):
-    """The member's epoch is behind the group's."""
+    """The member's epoch is older than the group's."""
 
 
 class MismatchedEndpointTypeError(
@@ -364,7 +364,7 @@ class UnknownSubscriptionIdError(KafkaError, code=ErrorCode.UNKNOWN_SUBSCRIPTION
 
 
 class TelemetryTooLargeError(KafkaError, code=ErrorCode.TELEMETRY_TOO_LARGE):
-    """The telemetry is larger than the broker takes."""
+    """The telemetry is larger than the broker accepts."""
 
 
 class InvalidRegistrationError(KafkaError, code=ErrorCode.INVALID_REGISTRATION):

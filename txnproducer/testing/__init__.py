@@ -1,7 +1,7 @@
 """A real Kafka for tests: `EmbeddedKafka`, providers and pytest fixtures.
 
-Importing this package is cheap, since pytest loads the fixtures in every run on a machine that has
-it installed: the names below are imported when they are first used.
+Pytest loads the fixtures in every run on a machine that has this package, so importing it must be
+cheap: the names below are imported when they are first used.
 """
 
 from __future__ import annotations

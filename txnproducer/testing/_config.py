@@ -1,12 +1,12 @@
 """The configuration of one node of a KRaft cluster, as text.
 
-Owns what stands in `server.properties`; starts nothing and touches no file, so that it can be
-read and tested as data.
+Owns the content of `server.properties`. Starts nothing and touches no file, so that the content
+can be read and tested as data.
 
 Rules:
 * Every node is controller and broker in one (combined roles).
-* A PLAINTEXT listener is always there, for the brokers among themselves and for our own admin
-  calls; other listeners come beside it.
+* A PLAINTEXT listener always exists, for the brokers among themselves and for our own admin calls;
+  other listeners are added to it.
 * Replication follows the number of nodes: 1 for one node; 3 with min ISR 2 for three.
 * Internal topics get few partitions: a cluster for tests boots faster, and behaves the same.
 """
@@ -35,7 +35,7 @@ class NodePorts:
 
 @dataclass(frozen=True)
 class ClusterLayout:
-    """All that the nodes of a cluster have in common."""
+    """The settings that all nodes of a cluster share."""
 
     ports: Sequence[NodePorts]
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -46,7 +46,7 @@ class ClusterLayout:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes."""
         return len(self.ports)
 
 
@@ -60,11 +60,11 @@ def server_properties(layout: ClusterLayout, index: int, log_dir: Path) -> dict[
 
     Args:
         layout: The cluster.
-        index: Which of its nodes, from 0.
-        log_dir: Where it keeps its data.
+        index: The node's index, from 0.
+        log_dir: The folder of its data.
 
     Returns:
-        Kafka's settings in order, the caller's own last so that they win.
+        Kafka's settings in order, the caller's own last so that they override ours.
     """
     ports = layout.ports[index]
     voters = ",".join(
@@ -91,7 +91,7 @@ def server_properties(layout: ClusterLayout, index: int, log_dir: Path) -> dict[
 
 
 def replication(nodes: int) -> dict[str, str]:
-    """Return the settings by which topics are replicated: what so many nodes can carry."""
+    """Return the replication settings that fit a number of nodes."""
     factor = min(nodes, 3)
     in_sync = 2 if factor == 3 else 1
     return {
@@ -114,9 +114,9 @@ def small_footprint() -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": str(_INTERNAL_PARTITIONS),
         "num.network.threads": "2",
         "num.io.threads": "4",
-        # The cleaner sets its buffer aside at once: 128 MB by default, half of a small heap.
+        # The cleaner allocates its buffer at start: 128 MB by default, half of a small heap.
         "log.cleaner.dedupe.buffer.size": "4194304",
-        # Consumers of tests join alone; nobody is to be waited for.
+        # Consumers of tests join alone, so there are no others to wait for.
         "group.initial.rebalance.delay.ms": "0",
         # A transaction that timed out is aborted within a second, not within ten.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
@@ -166,8 +166,8 @@ def to_properties(settings: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Java reads the file as Latin-1, with backslash escapes; what a name or a value begins with
-    # must not be taken for white space.
+    # Java reads the file as Latin-1, with backslash escapes. A space at the start of a name or
+    # value must be escaped, or Java would skip it.
     plain = text.replace("\\", "\\\\").replace("\n", "\\n")
     if plain.startswith(" "):
         plain = "\\" + plain
@@ -183,10 +183,10 @@ def _escaped_character(units: bytes) -> str:
 def check_arguments(
     nodes: int, listeners: Sequence[str], mechanisms: Sequence[str], port: int | None
 ) -> None:
-    """Refuse what no cluster can be made of.
+    """Refuse arguments of which no cluster can be made.
 
     Raises:
-        EmbeddedKafkaError: Names the argument, and what it may be.
+        EmbeddedKafkaError: An argument is wrong; the text names it and the allowed values.
     """
     if nodes < 1:
         raise EmbeddedKafkaError(f"nodes is {nodes}; a cluster has at least one.")

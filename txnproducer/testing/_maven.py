@@ -1,8 +1,8 @@
-"""The only place that talks to a Maven repository; `jgo` does it, in pure Python.
+"""The only module that talks to a Maven repository, through `jgo`, in pure Python.
 
 Owns the import of `jgo` and the choice of the repository; knows nothing of the cache's list.
-Of `jgo` only the resolver and the downloader are used: its environment builder would fetch a JDK
-of its own to sort the jars into modules, and we need a class path only.
+Only the resolver and the downloader of `jgo` are used: its environment builder would fetch a JDK
+to sort the jars into modules, and we need only a class path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HTTP_TIMEOUT = 20
 
 
 class MavenRepository:
-    """A remote Maven repository and the folder that mirrors what we took from it."""
+    """A remote Maven repository, with the folder that mirrors the fetched files."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -35,9 +35,10 @@ class MavenRepository:
         if mirror:
             repositories = {"mirror": mirror.rstrip("/")}
         else:
-            # A company's repositories stand in jgo's own settings, if anywhere.
+            # A company's repositories are in jgo's own settings, if it has any.
             repositories = {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}
-        # It reports each checksum that a repository does not have; ours are compared anyway.
+        # It logs each checksum that a repository does not have; our own checksums are compared
+        # anyway.
         logging.getLogger("jgo").setLevel(logging.ERROR)
         self._context: Any = MavenContext(
             resolver=PythonResolver(),
@@ -48,13 +49,13 @@ class MavenRepository:
         )
 
     def resolve(self, endpoint: str) -> list[str]:
-        """Return the coordinates of everything that is needed at run time.
+        """Return the coordinates of all jars that are needed at run time.
 
         Args:
             endpoint: Coordinates joined by "+".
 
         Returns:
-            "group:artifact:version" of each jar, those asked for first.
+            "group:artifact:version" of each jar, the requested ones first.
         """
         from jgo.parse import Endpoint
 

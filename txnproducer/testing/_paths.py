@@ -1,7 +1,7 @@
-"""Where files of the test kit live: the user's home and the per-user cache.
+"""The places of the test kit's files: the user's home and the per-user cache.
 
-Rules: HOME wins, as for every Unix program; without one the password database is asked, so that
-a container with an empty environment works too. Nothing here creates a folder.
+Rules: HOME is used first, as in every Unix program. Without it the password database is asked, so
+that a container with an empty environment works too. Nothing here creates a folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CACHE_VARIABLE = "TXNPRODUCER_CACHE"
 
 
 def home_dir() -> Path:
-    """Return the user's home folder, from HOME or else from the password database."""
+    """Return the user's home folder, from HOME, or from the password database without it."""
     home = os.environ.get("HOME")
     if home:
         return Path(home)
@@ -22,7 +22,7 @@ def home_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the folder for what is fetched once per user.
+    """Return the folder for files that are fetched once per user.
 
     `TXNPRODUCER_CACHE` names it; otherwise it is `txnproducer` under `XDG_CACHE_HOME`, or under
     `.cache` in the home folder.

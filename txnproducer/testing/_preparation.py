@@ -1,4 +1,4 @@
-"""What a cluster needs on disk before its first node runs: ports, configuration, formatted data.
+"""The files of a cluster before its first node runs: ports, configuration, formatted data.
 
 Owns the folders of one cluster and the names in them. Starts no broker; runs Kafka's formatting
 tool through `KafkaTools`.
@@ -27,41 +27,41 @@ class ClusterFiles:
     base: Path
 
     def make(self) -> None:
-        """Make the folders that are not there."""
+        """Make the folders that do not exist."""
         for name in ("conf", "logs", "data"):
             (self.base / name).mkdir(parents=True, exist_ok=True)
 
     @property
     def conf(self) -> Path:
-        """Configuration and keys."""
+        """The folder of configuration and keys."""
         return self.base / "conf"
 
     @property
     def logs(self) -> Path:
-        """What the brokers and the tools say."""
+        """The folder of the logs of brokers and tools."""
         return self.base / "logs"
 
     @property
     def data(self) -> Path:
-        """The nodes' data."""
+        """The folder of the nodes' data."""
         return self.base / "data"
 
     def properties(self, index: int) -> Path:
-        """A node's configuration."""
+        """Return the path of a node's configuration."""
         return self.conf / f"node-{index}.properties"
 
     def log(self, index: int) -> Path:
-        """A node's log."""
+        """Return the path of a node's log."""
         return self.logs / f"node-{index}.log"
 
     def node_data(self, index: int) -> Path:
-        """A node's data."""
+        """Return the folder of a node's data."""
         return self.data / f"node-{index}"
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """What a cluster is to be, as its caller said."""
+    """A cluster as its caller has described it."""
 
     nodes: int
     listeners: Sequence[str]
@@ -73,15 +73,15 @@ class ClusterPlan:
 
 
 def prepare(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> ClusterLayout:
-    """Write all that the nodes need to start.
+    """Write all files that the nodes need to start.
 
     Args:
-        plan: What the cluster is to be.
-        files: Its folders; data that is there already is kept.
+        plan: The description of the cluster.
+        files: Its folders; existing data is kept.
         tools: Kafka's programs.
 
     Returns:
-        The cluster as it will be, with its ports.
+        The layout of the cluster, with its ports.
 
     Raises:
         EmbeddedKafkaError: A port is taken, or the formatting failed.

@@ -1,7 +1,7 @@
-"""Processes of ours: start, signal and end them, and make sure that none outlives us.
+"""Processes of the test kit: start, signal and end them, and let none outlive this process.
 
 Owns process ids and the watcher; knows nothing of Kafka. A process is ended by its id and only
-while it is our own unreaped child, so that no foreign process can be hit.
+while it is our own unreaped child, so that no other process can be hit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 from . import _watcher
 from ._errors import BrokerStartError, PortInUseError
 
-# Below the range from which the kernel takes the ports of outgoing connections: a stopped
-# broker's port cannot be taken by a client, and a client that tries again and again to reach it
-# cannot be given the same port and so connect to itself.
+# Below the range from which the kernel takes the ports of outgoing connections. So no client can
+# take a stopped broker's port, and a client that keeps trying to reach that port cannot get the
+# same one for itself and connect to itself.
 _PORT_RANGE = range(20_000, 32_000)
 _DEATH_SECONDS = 10.0
 _LOOK_SECONDS = 0.001
@@ -31,7 +31,7 @@ _LAST_LINES = 5
 
 
 class Watcher:
-    """A small process that kills ours when we are killed; see `_watcher`."""
+    """A small process that kills our brokers when we are killed; see `_watcher`."""
 
     def __init__(self) -> None:
         script = str(Path(_watcher.__file__))
@@ -44,19 +44,19 @@ class Watcher:
         )
 
     def add(self, pid: int) -> None:
-        """Kill this process when we are gone."""
+        """Kill a process when this process has ended."""
         self._tell(f"add {pid} {_watcher.start_time(pid)}")
 
     def forget(self, pid: int) -> None:
-        """Leave this process alone: it has ended."""
+        """Do not kill this process any more: it has ended."""
         self._tell(f"del {pid}")
 
     def remove_folder(self, folder: Path) -> None:
-        """Remove this folder when we are gone."""
+        """Remove a folder when this process has ended."""
         self._tell(f"rmtree {folder}")
 
     def close(self) -> None:
-        """End the watcher; nothing is left to watch."""
+        """End the watcher, when there is nothing left to watch."""
         self._tell("bye")
         if self._process.stdin:
             with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ class Watcher:
 
     def _tell(self, line: str) -> None:
         if self._process.stdin and not self._process.stdin.closed:
-            # A watcher that somebody killed cannot watch; that must not break the brokers.
+            # If the watcher was killed it cannot watch, but that must not break the brokers.
             with contextlib.suppress(OSError):
                 self._process.stdin.write(os.fsencode(line + "\n"))
                 self._process.stdin.flush()
@@ -82,7 +82,8 @@ class ManagedProcess:
         self.log_path = log_path
         self._watcher = watcher
         with log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal is for us, and we end it in order.
+            # A session of its own: Ctrl-C in the terminal reaches only us, and we end the process
+            # in order.
             self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,
@@ -98,7 +99,7 @@ class ManagedProcess:
         return self._process.pid
 
     def is_running(self) -> bool:
-        """Tell whether it has not ended yet."""
+        """Return whether it has not ended yet."""
         return self._process.poll() is None
 
     def exit_code(self) -> int | None:
@@ -110,8 +111,8 @@ class ManagedProcess:
         self._signal(signal.SIGSTOP)
         if sys.platform != "linux":
             return  # where `waitid` may be missing: it stops, but perhaps a moment later
-        # Its other threads run on until one of them takes the signal, which on a busy machine is
-        # time enough for a broker to write a marker.
+        # Its other threads run on until one of them takes the signal. On a busy machine that is
+        # long enough for a broker to write a marker.
         deadline = time.monotonic() + _DEATH_SECONDS
         look = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
         with contextlib.suppress(ChildProcessError):
@@ -128,7 +129,7 @@ class ManagedProcess:
         self._signal(signal.SIGTERM)
 
     def wait_or_kill(self, timeout: float) -> bool:
-        """Wait for its end, and kill it when it has not ended within the time.
+        """Wait for its end, and kill it if it has not ended in time.
 
         Args:
             timeout: Seconds.
@@ -147,13 +148,13 @@ class ManagedProcess:
     def kill(self) -> None:
         """End it at once (SIGKILL), and wait until it is gone."""
         self._signal(signal.SIGKILL)
-        # Only a process stuck in the kernel needs longer; there is nothing more to do about it.
+        # Only a process stuck in the kernel needs longer, and nothing more can be done about it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_DEATH_SECONDS)
         self._watcher.forget(self.pid)
 
     def _signal(self, number: signal.Signals) -> None:
-        # Popen refuses to signal a process that it has reaped: no foreign one is hit.
+        # Popen refuses to signal a process that it has reaped, so no other process is hit.
         self._process.send_signal(number)
 
     def log_tail(self, lines: int = 15) -> str:
@@ -162,7 +163,7 @@ class ManagedProcess:
 
 
 def tail(path: Path, lines: int = 15) -> str:
-    """Return the last lines of a text file; nothing when there is none."""
+    """Return the last lines of a text file; nothing if there is no file."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
@@ -180,7 +181,7 @@ def run_tool(what: str, command: Sequence[str], log_path: Path, timeout: float) 
         timeout: Seconds.
 
     Returns:
-        What it wrote.
+        Its output.
 
     Raises:
         BrokerStartError: It failed or took too long; the message holds its last lines.
@@ -201,7 +202,8 @@ def run_tool(what: str, command: Sequence[str], log_path: Path, timeout: float) 
     with log_path.open("a") as log:
         log.write(output)
     if done.returncode != 0:
-        # What is set in is a stack trace or a list of settings: for the log, not for people.
+        # Indented lines are stack traces or lists of settings: they are for the log, not for
+        # people.
         said = [line for line in output.splitlines() if line.strip() and not line[0].isspace()]
         last = "\n".join(said[-_LAST_LINES:])
         raise BrokerStartError(f"{what} failed (its log: {log_path}):\n{last}")
@@ -209,15 +211,15 @@ def run_tool(what: str, command: Sequence[str], log_path: Path, timeout: float) 
 
 
 def free_ports(count: int, host: str, besides: Collection[int] = ()) -> list[int]:
-    """Return ports that nobody listens on now, below the kernel's range for clients.
+    """Return ports on which no process listens now, below the kernel's range for clients.
 
     Args:
-        count: How many.
+        count: The number of ports.
         host: The address to listen on.
-        besides: Ports that are spoken for.
+        besides: Ports that are reserved already.
 
     Raises:
-        PortInUseError: There are not so many.
+        PortInUseError: There are not enough free ports.
     """
     tries = random.sample(_PORT_RANGE, len(_PORT_RANGE))
     free = (port for port in tries if port not in besides and is_port_free(port, host))
@@ -230,7 +232,7 @@ def free_ports(count: int, host: str, besides: Collection[int] = ()) -> list[int
 
 
 def is_port_free(port: int, host: str) -> bool:
-    """Tell whether a server could listen on the port now."""
+    """Return whether a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As Java does: a port in TIME_WAIT is free for a server.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -245,7 +247,7 @@ def wait_until_free(port: int, host: str, timeout: float) -> bool:
     """Wait until a port is free again after its broker was killed.
 
     Returns:
-        False when it still is not after `timeout` seconds.
+        False if it is still taken after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     while not is_port_free(port, host):

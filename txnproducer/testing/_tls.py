@@ -1,7 +1,7 @@
 """A certificate authority of our own, and a broker's certificate signed by it.
 
-Owns the PEM files of one cluster. The keys live as long as its temporary folder; they prove
-nothing to anybody else. `trustme` makes them; it is imported only when TLS is asked for.
+Owns the PEM files of one cluster. The keys live as long as its temporary folder, and no one else
+trusts them. `trustme` makes them; it is imported only for TLS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ._errors import EmbeddedKafkaError
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """Where the PEM files are."""
+    """The paths of the PEM files."""
 
     ca_pem: Path
     keystore_pem: Path
@@ -24,8 +24,8 @@ def make_certificates(folder: Path, names: tuple[str, ...]) -> CertificateFiles:
     """Make a CA and a certificate for these host names and addresses.
 
     Args:
-        folder: Where the files go.
-        names: What clients may call the broker.
+        folder: The folder for the files.
+        names: The names by which clients may reach the broker.
 
     Returns:
         The CA's certificate, and the broker's key with its certificate chain in one file.

@@ -1,6 +1,6 @@
-"""Kafka's own programs, as commands: the broker and the two tools that we use.
+"""Kafka's own programs, as commands: the broker and two tools.
 
-Owns the Java command line; knows which class a version keeps a tool in. Starts the tools, which
+Owns the Java command line; knows in which class a version keeps a tool. Starts the tools, which
 end by themselves, but not the broker, which belongs to a cluster.
 """
 
@@ -51,11 +51,11 @@ class KafkaTools:
         """Prepare a node's empty data folder.
 
         Args:
-            cluster_id: Of the cluster, in Kafka's base64 form.
+            cluster_id: The cluster's id, in Kafka's base64 form.
             properties: The node's configuration.
-            features: Levels to start the cluster with.
-            scram: Users to store, in the tool's form.
-            log_path: What the tool writes is appended to it.
+            features: The feature levels to start the cluster with.
+            scram: The users to store, in the tool's form.
+            log_path: The tool's output is appended to this file.
 
         Raises:
             BrokerStartError: The tool refused, for example an unknown feature.
@@ -72,7 +72,7 @@ class KafkaTools:
         run_tool(what, self._command(_TOOL_JVM, main, *arguments), log_path, _TOOL_SECONDS)
 
     def dump_log(self, segments: Sequence[Path], log_path: Path) -> str:
-        """Return what DumpLogSegments says of a partition's segments.
+        """Return the output of DumpLogSegments for a partition's segments.
 
         Raises:
             BrokerStartError: The tool failed.
@@ -90,7 +90,7 @@ class KafkaTools:
         return [
             str(self._java.command),
             *options,
-            # Java asks the password database for the home folder, and would ignore HOME.
+            # Java takes the home folder from the password database, and would ignore HOME.
             f"-Duser.home={home_dir()}",
             "-Djava.awt.headless=true",
             *logging,

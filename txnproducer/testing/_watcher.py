@@ -1,12 +1,13 @@
-"""End the brokers of a process that died without a chance to do so itself.
+"""A program that ends the brokers of a process that died without ending them itself.
 
-A program of its own, started as `python -I -S _watcher.py`: it imports nothing of the package, so
-that it starts in milliseconds and lives in its own session, out of reach of Ctrl-C.
+It is started as `python -I -S _watcher.py` and imports nothing of the package, so that it starts
+in milliseconds. It lives in its own session, which Ctrl-C does not reach.
 
-It reads lines from its standard input, a pipe whose other end the parent holds:
-`add <pid> <start time>`, `del <pid>`, `rmtree <folder>`, `bye`. When the pipe closes without a
-`bye`, or its parent is another process than at the start, it kills what was added and not deleted
-and removes the folders. The start time guards against a process id that was given out anew.
+It reads lines from its standard input, a pipe that the parent holds at the other end:
+`add <pid> <start time>`, `del <pid>`, `rmtree <folder>`, `bye`. If the pipe closes without a
+`bye`, or its parent is another process than at the start, it kills the processes that were added
+and not deleted, and removes the folders. The start time guards against a process id that was
+reused.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _DEATH_SECONDS = 10.0
 
 
 def start_time(pid: int) -> str:
-    """Return when a process started, in the kernel's ticks; "-" where nobody tells."""
+    """Return the start time of a process in the kernel's ticks, or "-" if it is not known."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return "-"
-    # The command's name stands in parentheses and may hold anything; the fields follow it.
+    # The command's name stands in parentheses and may hold any character; the fields follow it.
     return stat.rpartition(")")[2].split()[19]
 
 
@@ -53,14 +54,14 @@ def _alive(pid: int) -> bool:
 
 
 class Charge:
-    """What is to be killed and removed when the parent is gone."""
+    """The processes to kill and the folders to remove when the parent has ended."""
 
     def __init__(self) -> None:
         self.processes: dict[int, str] = {}
         self.folders: list[str] = []
 
     def apply(self, line: str) -> None:
-        """Take a line of the parent's to heart."""
+        """Apply one line from the parent."""
         word, _, rest = line.partition(" ")
         if word == "add":
             pid, _, started = rest.partition(" ")
@@ -71,24 +72,24 @@ class Charge:
             self.folders.append(rest)
 
     def end(self) -> None:
-        """Kill and remove."""
+        """Kill the processes and remove the folders."""
         _kill(self.processes)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def watch(parent: int, charge: Charge) -> bool:
-    """Read what the parent says until it says `bye` or is gone.
+    """Read the parent's lines until it sends `bye` or has ended.
 
     Returns:
-        True when it is gone without a `bye`.
+        True if the parent ended without a `bye`.
     """
     pending = b""
     while True:
         readable, _, _ = select.select([0], [], [], _POLL_SECONDS)
         if not readable:
-            # A child that the parent forked may hold the pipe open after the parent's death, so
-            # the parent itself is looked at as well; only now, when all it said has been read.
+            # A child that the parent forked may hold the pipe open after the parent's death. So
+            # the parent itself is checked as well, but only when all its lines have been read.
             if os.getppid() != parent:
                 return True
             continue
@@ -103,7 +104,7 @@ def watch(parent: int, charge: Charge) -> bool:
 
 
 def main() -> None:
-    """Watch until the parent says `bye` or is gone."""
+    """Watch until the parent sends `bye` or has ended."""
     charge = Charge()
     if watch(int(sys.argv[1]), charge):
         charge.end()

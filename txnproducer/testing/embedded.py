@@ -1,16 +1,16 @@
-"""`EmbeddedKafka`: a real Apache Kafka of one's own, for tests, demos and trying things out.
+"""`EmbeddedKafka`: a real Apache Kafka for tests, demos and experiments.
 
-Why it exists: only a real broker tells whether a transaction is right, and nobody should need
-Docker, a download page or an administrator to have one.
+Why it exists: only a real broker shows whether a transaction is right, and that should need no
+Docker, no download page and no administrator.
 Owns: a cluster of KRaft nodes on this machine, from the jars to its end.
-Must not know: producers or consumers; what runs against it is the caller's.
+Must not know: producers or consumers; the caller runs those.
 
 Rules:
 * Nothing outlives its owner: leaving the `with` block, an exception, Ctrl-C, the end of the
   interpreter and the owner's sudden death all end the brokers (the last by a watcher process).
-* Everything is bounded; what fails says why, and where the log is.
-* Data in a temporary folder is thrown away, so its brokers are simply killed; with a `data_dir`
-  of the caller's they are asked to end, and a later cluster with the same folder goes on from it.
+* Everything is bounded; each error gives the reason and the path of the log.
+* Data in a temporary folder is deleted, so its brokers are simply killed. With a `data_dir` of the
+  caller's they end in order, and a later cluster with the same folder goes on from it.
 """
 
 from __future__ import annotations
@@ -69,23 +69,22 @@ class EmbeddedKafka:
             producer = TransactionalProducer(bootstrap_servers=kafka.bootstrap_servers, ...)
 
     Args:
-        nodes: How many brokers, each with a controller in the same process; 1 or 3 are usual.
-        version: Of Apache Kafka.
-        settings: Broker settings by Kafka's names; they win over ours.
+        nodes: The number of brokers, each with a controller in the same process; usually 1 or 3.
+        version: The version of Apache Kafka.
+        settings: Broker settings by Kafka's names; they override ours.
         features: Feature levels to format the cluster with, such as `{"transaction.version": 1}`.
         listeners: Security protocols of the listeners: "PLAINTEXT", "SSL", "SASL_PLAINTEXT",
-            "SASL_SSL". The first is what `bootstrap_servers` gives. A PLAINTEXT listener is
-            always there beside them.
+            "SASL_SSL". `bootstrap_servers` returns the addresses of the first one. A PLAINTEXT
+            listener always exists in addition.
         sasl_mechanisms: For the SASL listeners: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512".
         users: Names and passwords for the SASL listeners.
-        port: Of the first node's first listener; the next nodes take the next ports. Free ports
-            are chosen when it is None.
-        data_dir: Keep data, configuration and logs here, and go on from what is there.
-            A temporary folder, removed at the end, when None.
+        port: The port of the first node's first listener; the next nodes take the next ports. None
+            chooses free ports.
+        data_dir: The folder of data, configuration and logs; the cluster goes on from existing
+            data. None for a temporary folder, which is removed at the end.
         jvm_options: For each broker's Java: `FAST_START_JVM` or `THROUGHPUT_JVM`, or others.
         startup_timeout: Seconds until all nodes must be ready, once the jars are there.
-        report: Called with the lines of the first download; they go to the standard error when
-            None.
+        report: Called with the lines of the first download; None prints them to standard error.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class EmbeddedKafka:
 
         Raises:
             EmbeddedKafkaError: Java, the jars or a port is missing, or a broker did not start;
-                the message tells the way out, and names the log where there is one.
+                the message names the way out, and the log if there is one.
         """
         if self._watcher is not None:
             raise EmbeddedKafkaError("This cluster is running already.")
@@ -195,11 +194,12 @@ class EmbeddedKafka:
         self._end_processes()
         files, self._made_files = self._made_files, None
         if files is not None and self._data_dir is None:
-            # Logs tell why something failed; nobody needs them after Ctrl-C.
+            # Logs show why something failed; after Ctrl-C they are not needed.
             keep_logs = isinstance(error, Exception) and files.logs.exists()
             shutil.rmtree(files.data if keep_logs else files.base, ignore_errors=True)
             if keep_logs and error is not None:
                 error.add_note(f"Kafka's logs were kept in {files.logs}.")
+        # Last: until here the watcher would end the brokers if this process died.
         self._watcher.close()
         self._watcher = None
         atexit.unregister(self._stop_quietly)
@@ -209,7 +209,8 @@ class EmbeddedKafka:
             for process in self._processes.values():
                 process.kill()
         else:
-            # All are asked at once: the last of three would find no quorum to say goodbye to.
+            # All are asked at once: the last of three would find no quorum for its controlled
+            # shutdown.
             for process in self._processes.values():
                 process.ask_to_end()
             for process in self._processes.values():
@@ -235,7 +236,7 @@ class EmbeddedKafka:
             self._wait_until_informed(index, running, deadline)
 
     def _wait_until_informed(self, index: int, running: set[int], deadline: float) -> None:
-        """Wait until a node knows all of them: each hears of the others at a time of its own."""
+        """Wait until a node knows all the others, which it learns at a time of its own."""
         left = max(1.0, deadline - time.monotonic())
         try:
             admin.wait_for_brokers(self._node_address(index), running.issubset, left)
@@ -265,7 +266,7 @@ class EmbeddedKafka:
 
         Args:
             index: Which node, from 0.
-            timeout: Seconds; a node that has not ended by then is killed.
+            timeout: Seconds; after that the node is killed.
         """
         process = self._process(index)
         process.ask_to_end()
@@ -303,7 +304,7 @@ class EmbeddedKafka:
         self._process(index).resume()
 
     def is_node_running(self, index: int) -> bool:
-        """Tell whether a node's process is there."""
+        """Return whether a node's process is running."""
         return self._process(index).is_running()
 
     def node_pid(self, index: int) -> int:
@@ -323,7 +324,7 @@ class EmbeddedKafka:
         self._process(index)
         return self._files.log(index)
 
-    # --- what clients need ----------------------------------------------------------------------
+    # --- for clients ----------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
@@ -395,8 +396,9 @@ class EmbeddedKafka:
 
         Args:
             name: The topic.
-            partitions: How many.
-            replication_factor: One for one node and three for three when None.
+            partitions: The number of partitions.
+            replication_factor: The number of replicas; None for one with one node and three with
+                three.
             config: Settings of the topic, by Kafka's names.
             timeout: Seconds.
 
@@ -425,7 +427,8 @@ class EmbeddedKafka:
     def wait_in_sync(self, timeout: float = 60.0) -> None:
         """Wait until all nodes are there and every replica of every topic is in sync.
 
-        Between two kills, this is what keeps the second from taking what the first left over.
+        Between two kills, this keeps the second from removing the last replica that the first
+        left.
 
         Raises:
             KafkaTimeoutError: Not in time; the message names what is missing.
@@ -433,12 +436,12 @@ class EmbeddedKafka:
         admin.wait_for_replicas(self.addresses("PLAINTEXT"), self.nodes, timeout)
 
     def dump_log(self, topic: str, partition: int = 0, index: int = 0) -> str:
-        """Return what Kafka's DumpLogSegments says of a partition's log.
+        """Return the output of Kafka's DumpLogSegments for a partition's log.
 
         Args:
             topic: The topic.
             partition: Its partition.
-            index: The node whose copy is read.
+            index: The node whose copy to read.
 
         Raises:
             EmbeddedKafkaError: The node has no such log, or the tool failed.
@@ -449,7 +452,7 @@ class EmbeddedKafka:
             raise EmbeddedKafkaError(f"Node {index} has no log of {topic}-{partition}.")
         return self._require_tools().dump_log(segments, self._files.logs / "tools.log")
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------
 
     def _process(self, index: int) -> ManagedProcess:
         self._require_running()

@@ -1,7 +1,7 @@
 """Pytest fixtures: a real Kafka for a user's tests.
 
-Loaded by pytest in every run on a machine that has this package, so it imports nothing but pytest
-until a fixture is used, and adds nothing but fixtures.
+Pytest loads them in every run on a machine that has this package. So the module imports only
+pytest until a fixture is used, and adds only fixtures.
 
     def test_my_writer(kafka_cluster, kafka_topic):
         write(kafka_cluster.bootstrap_servers, kafka_topic)
@@ -37,8 +37,8 @@ def kafka_cluster(
 ) -> Iterator[KafkaCluster]:
     """A real Kafka for the whole test session.
 
-    The one named in `TXNPRODUCER_BOOTSTRAP`, or one started here, without Docker where there is a
-    Java. Its tests fail with the way out in one line when there is none to be had.
+    It is the one named in `TXNPRODUCER_BOOTSTRAP`, or one started here, without Docker if there is
+    a Java. If there is none, its tests fail, and one line names the way out.
     """
     from .providers import provide_kafka
 
@@ -46,7 +46,7 @@ def kafka_cluster(
     terminal = request.config.pluginmanager.getplugin("terminalreporter")
 
     def report(line: str) -> None:
-        # The first download takes a while; hidden by pytest's capture it would look like a hang.
+        # The first download takes a while. Without these lines it would look like a hang.
         if terminal is not None and capture is not None:
             with capture.global_and_fixture_disabled():
                 terminal.write_line(line)
@@ -55,7 +55,7 @@ def kafka_cluster(
     provider = provide_kafka(**options)
     try:
         cluster = provider.__enter__()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told in its own words
+    except Exception as error:  # noqa: BLE001 - any error is shown by its own text
         notes = "\n".join(getattr(error, "__notes__", []))
         pytest.fail(f"No Kafka for the tests: {error}\n{notes}".rstrip(), pytrace=False)
     yield cluster

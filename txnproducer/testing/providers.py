@@ -1,10 +1,10 @@
-"""Where a test's Kafka comes from: one that is named, one of our own, or a container.
+"""The source of a test's Kafka: one that is named, one of our own, or a container.
 
-Owns the order: the address in `TXNPRODUCER_BOOTSTRAP`; `EmbeddedKafka`; where there is no Java, a
-container, if a Docker engine answers. Must not know what the tests do with it.
+Owns the order: the address in `TXNPRODUCER_BOOTSTRAP`; `EmbeddedKafka`; without Java, a container,
+if a Docker engine answers. Must not know the use of the cluster in tests.
 
-Rules: what all three can do is `KafkaCluster`, and tests that want more (kill a node, read a log)
-ask for `EmbeddedKafka` by name. Docker is asked only when Java is missing, and for two seconds.
+Rules: `KafkaCluster` has what all three can do. Tests that need more (kill a node, read a log)
+require `EmbeddedKafka` by name. Docker is asked only if Java is missing, and for two seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONTROLLER_PORT = 9093
 
 
 class KafkaCluster(Protocol):
-    """What tests may count on, wherever their Kafka comes from."""
+    """The calls that tests may use with every source of a Kafka."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -55,7 +55,7 @@ class KafkaCluster(Protocol):
 
 
 class ExistingKafka:
-    """A Kafka that somebody else runs.
+    """A Kafka that is running already, outside of this process.
 
     Args:
         bootstrap_servers: Addresses, "host:port", separated by commas.
@@ -104,8 +104,8 @@ class ContainerKafka(ExistingKafka):
     """One broker in a container of the image `apache/kafka`, for a machine without Java.
 
     Args:
-        version: Of Apache Kafka, which is the image's tag.
-        settings: Broker settings by Kafka's names; they win over ours.
+        version: The version of Apache Kafka, which is the image's tag.
+        settings: Broker settings by Kafka's names; they override ours.
         startup_timeout: Seconds until it must be ready, once the image is there.
     """
 
@@ -162,8 +162,8 @@ def container_environment(port: int, settings: Mapping[str, str]) -> dict[str, s
     """Return the environment that configures the image `apache/kafka`.
 
     Args:
-        port: Of this machine, at which clients reach the broker.
-        settings: Broker settings by Kafka's names; they win over ours.
+        port: The port of this machine at which clients reach the broker.
+        settings: Broker settings by Kafka's names; they override ours.
     """
     properties = {
         "process.roles": "broker,controller",
@@ -186,10 +186,10 @@ def container_environment(port: int, settings: Mapping[str, str]) -> dict[str, s
 
 
 def docker_answers() -> bool:
-    """Tell whether a Docker engine answers, within two seconds.
+    """Return whether a Docker engine answers, within two seconds.
 
-    Asked by hand, where docker-py would look as well: without an engine, docker-py leaves a
-    socket to the garbage collector, whose warning then hits a user's test.
+    This asks without docker-py, at the same address: without an engine, docker-py leaves a socket
+    to the garbage collector, and its warning would break a user's test.
     """
     host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     scheme, _, address = host.partition("://")
@@ -224,20 +224,20 @@ def provide_kafka(
     report: Callable[[str], None] | None = None,
     **embedded: Any,
 ) -> Iterator[KafkaCluster]:
-    """Give a Kafka for the length of a `with` block, from the first source that has one.
+    """Provide a Kafka for the length of a `with` block, from the first source that has one.
 
     Args:
-        nodes: How many brokers; a cluster that is named in the environment has what it has.
-        version: Of Apache Kafka, likewise.
+        nodes: The number of brokers; a cluster named in the environment keeps its own.
+        version: The version of Apache Kafka, likewise.
         settings: Broker settings by Kafka's names, likewise.
         report: Called with lines for people, such as the progress of the first download.
-        **embedded: Further arguments of `EmbeddedKafka`; only it can honour them.
+        **embedded: Further arguments of `EmbeddedKafka`, which no other source accepts.
 
     Yields:
         The cluster.
 
     Raises:
-        EmbeddedKafkaError: No source has one; the message tells the ways out.
+        EmbeddedKafkaError: No source has one; the message names the ways out.
     """
     named = os.environ.get(BOOTSTRAP_VARIABLE)
     if named:
@@ -252,6 +252,7 @@ def provide_kafka(
                 raise
             yield stack.enter_context(ContainerKafka(version, settings))
         else:
-            # Leaving it with the block's exception, if any, is what keeps the logs.
+            # The stack passes the block's exception, if any, to the cluster, which then keeps the
+            # logs.
             stack.push(kafka)
             yield kafka
