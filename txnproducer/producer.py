@@ -393,10 +393,8 @@ class TransactionalProducer(RecordWriter):
         It can add offsets, adopt receipts, commit or abort, and then make transactions of its own.
         It writes no records into the resumed one. This call asks only for the cluster's id. If the
         transaction is over, or a newer producer has the id, the commit fails and ends the
-        producer.
-        So does a commit if participants and holder have written nothing at all: if all receipts
-            are
-        empty, and the holder added no offsets, abort instead.
+        producer. So does a commit if participants and holder have written nothing at all: if all
+        receipts are empty, and the holder added no offsets, abort instead.
 
         Args:
             lease: the result of `lease()` in the other process.
