@@ -47,14 +47,14 @@ def test_a_replay_has_used_nothing_of_the_time_out():
 
 def test_a_whole_batch_is_one_transaction_and_its_slowest_part_is_named():
     phases = {**PHASES, "driver.transaction": 1.8}
-    report = report_whole(7, (part(0), part(1, write=1.5)), phases, 2000, runs=3)
+    report = report_whole(7, (part(0), part(1, write=1.5)), phases, 2000, attempts=3)
     assert (report.rows, report.transactions, report.retries, report.slowest) == (20, 1, 2, 1)
     assert report.timeout_share == pytest.approx(0.9)
     assert report.seconds == pytest.approx(2.5)  # the transaction is a part of the tasks' time
 
 
 def test_a_whole_batch_without_tasks():
-    report = report_whole(7, (), {**PHASES, "driver.transaction": 0.1}, 2000, runs=1)
+    report = report_whole(7, (), {**PHASES, "driver.transaction": 0.1}, 2000, attempts=1)
     assert (report.rows, report.slowest, report.retries) == (0, None, 0)
 
 
