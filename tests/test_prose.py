@@ -36,6 +36,7 @@ DONE = (
     "txnproducer/records.py",
     "txnproducer/testing",
     "txnproducer/transaction.py",
+    "txnproducer/spark",
 )
 
 # Words that made readers stop, each with the plain way to say it.

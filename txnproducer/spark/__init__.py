@@ -1,8 +1,8 @@
 """The Spark sink: frames to Kafka, each row exactly once.
 
 Users need `ExactlyOnceKafkaSink`, for `foreachBatch`, or `KafkaExactlyOnceDataSource`, for
-`format(...)`; see docs/spark.md. Nothing here imports pyspark before a frame is written, or the
-data source is asked for.
+`format(...)`; see docs/spark.md. Importing this package does not import pyspark; the first write
+does, and the name of the data source.
 """
 
 from __future__ import annotations

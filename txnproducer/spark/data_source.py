@@ -10,14 +10,14 @@
         .start()
     )
 
-Owns: Spark's classes, and what they ask Spark. Must not know: how a part is written
-(`open_part.py`), what a commit does (`part_commits.py`).
+Owns: Spark's classes, and their questions to Spark. Must not know: how a part is written
+(`open_part.py`), how it is committed (`part_commits.py`).
 
 Rules:
 * Names and arguments are Spark's: its commit passes them by name.
-* The source, its writer and the commit each live in a process of their own, and come there by
-  pickle: nothing is remembered between them.
-* This module imports pyspark; so it is imported by name only, and by nothing else in the package.
+* The source, its writer and the commit each live in a process of their own, and are pickled on the
+  way: nothing is remembered between them.
+* This module imports pyspark, so no other module imports it, except by name in `__getattr__`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
 _BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 _QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
-# Whose tasks get Arrow batches; since Spark 4.0, and 4.1 for streams. Older ones hand out rows.
+# Writers with Arrow batches, since Spark 4.0, and 4.1 for streams. Older versions hand out rows.
 _ArrowStreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
 _ArrowWriter: Any = getattr(datasource, "DataSourceArrowWriter", None)
 
 
 @dataclass(frozen=True)
 class PartMessage(WriterCommitMessage):  # type: ignore[misc]
-    """What a task tells Spark, and Spark the commit."""
+    """The message of a task, which Spark hands to the commit."""
 
     part: OpenPart
 
@@ -66,7 +66,7 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
     """Write frames to Kafka, each row exactly once; see docs/spark.md for the options.
 
     Attributes:
-        on_event: told what happens, in the process where it does; for tests, in a subclass.
+        on_event: called with events, in the process of each; tests set it in a subclass.
     """
 
     on_event: ClassVar[OnEvent | None] = None
@@ -77,17 +77,17 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
         return "kafka-exactly-once"
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Return what writes a streaming query; made anew for every batch.
+        """Return the writer of a streaming query; Spark asks for one with every batch.
 
         Raises:
             KafkaError: an option, the schema or the cluster does not fit.
         """
-        del overwrite  # the output mode "complete": each batch is appended all the same
+        del overwrite  # the output mode "complete": each batch is appended nevertheless
         with naming_options():
             return StreamWriter(*self._checked(schema, is_streaming=True))
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
-        """Return what writes a batch job.
+        """Return the writer of a batch job.
 
         Raises:
             KafkaError: an option, the schema or the cluster does not fit.
@@ -112,10 +112,10 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
 
 
 class _Writer:
-    """What writers of streams and of batch jobs share.
+    """The common part of the two writers.
 
     Attributes:
-        takes_arrow: whether Spark hands out Arrow batches, and not rows.
+        takes_arrow: whether Spark hands out Arrow batches instead of rows.
     """
 
     takes_arrow: ClassVar[bool]
@@ -134,7 +134,7 @@ class _Writer:
         self._commits = PartCommits(ledger, rules, producer, on_event)
 
     def write(self, iterator: Iterator[Any]) -> PartMessage:
-        """Write the partition of the task that this is called in."""
+        """Write the partition of the calling task."""
         context = TaskContext.get()
         if context is None:
             raise IllegalStateError("a data source writes inside a Spark task only")
@@ -156,7 +156,7 @@ class _Writer:
 
 
 class StreamWriter(_Writer, _ArrowStreamWriter or DataSourceStreamWriter):  # type: ignore[misc]
-    """Writes the batches of a streaming query, as Spark calls it."""
+    """The writer of a streaming query, with the methods that Spark calls."""
 
     takes_arrow = _ArrowStreamWriter is not None
 
@@ -180,7 +180,7 @@ class StreamWriter(_Writer, _ArrowStreamWriter or DataSourceStreamWriter):  # ty
 
 
 class BatchWriter(_Writer, _ArrowWriter or DataSourceWriter):  # type: ignore[misc]
-    """Writes a batch job, as Spark calls it."""
+    """The writer of a batch job, with the methods that Spark calls."""
 
     takes_arrow = _ArrowWriter is not None
 

@@ -1,7 +1,8 @@
-"""The options of the data source: those of the sink, and what a batch job needs besides.
+"""The options of the data source: the sink's, and two that a batch job needs.
 
-Owns: what goes with a stream and what with a batch job, what a data source can't do. Must not
-know: Spark's classes, transactions; what the sink's own options mean (`options.py`).
+Owns: which options go with a stream and which with a batch job, those that a data source can't
+follow. Must not know: Spark's classes, transactions; the meaning of the sink's own options
+(`options.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class DataSourceSettings:
     """The checked options.
 
     Attributes:
-        sink: what the sink is told.
-        batch_id: of a batch job.
+        sink: the settings of the sink.
+        batch_id: of a batch job; None in a stream.
     """
 
     sink: SinkSettings
@@ -34,12 +35,12 @@ class DataSourceSettings:
 
     @property
     def ledger(self) -> Ledger:
-        """Where the entries are."""
+        """The ledger of the sink."""
         return self.sink.ledger
 
     @property
     def rules(self) -> LedgerRules:
-        """What to do about an entry that does not fit."""
+        """The rules for entries that do not fit."""
         return self.sink.rules
 
 
@@ -50,7 +51,7 @@ def read_data_source_options(
 
     Raises:
         UnknownConfigError: there is no such option.
-        InvalidConfigurationError: one is missing, or a value does not fit.
+        InvalidConfigurationError: an option is missing, or a value does not fit.
     """
     theirs = {name: value for name, value in options.items() if not _is(name, _BATCH_ID)}
     batch_ids = [value for name, value in options.items() if _is(name, _BATCH_ID)]
@@ -71,7 +72,7 @@ def read_data_source_options(
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Have errors of the sink name its arguments as options are written."""
+    """Name settings as options in the errors of a block: `sinkId` instead of `sink_id`."""
     try:
         yield
     except KafkaError as error:

@@ -1,10 +1,10 @@
-"""The two streams that the demo sets side by side: our sink, and a producer without transactions.
+"""The two streams that the demo compares: our sink, and a producer without transactions.
 
 Owns: cutting the data set into files, the Spark session, the streams, the faults. Must not know:
 Kafka's start and end, reading back, printing; the command line does that.
 
-The faults are the same for both streams, and are handed to them from outside (`on_event`): nothing
-in the sink knows of this demo.
+The faults are the same for both streams, and come from outside (`on_event`): the sink does not
+know this demo.
 
 * One Python worker is killed with SIGKILL right after it wrote its part of a batch. Spark runs the
   task again.
@@ -71,9 +71,9 @@ def flights_lines() -> Iterator[str]:
 
 
 def split_input(lines: Iterable[str], folder: Path) -> int:
-    """Write the rows of a CSV into `FILES` files, each row led by its number; return how many.
+    """Write the rows of a CSV into `FILES` files, each row after its number; return how many.
 
-    The number is the record's key: it is how a lost or doubled row is found at the end.
+    The number is the record's key, by which a lost or doubled row is found at the end.
     """
     rows = list(csv.reader(lines))[1:]
     folder.mkdir(parents=True)
@@ -84,9 +84,9 @@ def split_input(lines: Iterable[str], folder: Path) -> int:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             for index, row in enumerate(rows[first : first + per_file], first):
-                # A line is a row for Spark, also where a quoted field has more than one.
+                # Spark takes each line for a row, even if a quoted field has several lines.
                 writer.writerow([index, *(" ".join(field.splitlines()) for field in row)])
-        # Spark takes files by their time: the same batches in every run.
+        # Spark takes files in the order of their times, so that every run has the same batches.
         os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
     return len(rows)
 
@@ -116,16 +116,16 @@ def start_spark(folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class KillOnce:
-    """Kills the process it is called in, the first time that a task of one batch has written.
+    """A hook that kills its process, the first time that a task of one batch has written.
 
     Attributes:
-        marker: a file that remembers that it has happened; the killed process can't.
+        marker: a file that is made before the kill; the killed process can't remember it.
     """
 
     marker: str
 
     def __call__(self, name: str, info: dict[str, Any]) -> None:
-        """Hear of an event of the sink."""
+        """Take an event of the sink."""
         if name == "task_after_commit" and info.get("batch_id") == BATCH_OF_KILL:
             self.strike()
 
@@ -140,7 +140,7 @@ class KillOnce:
 
 @dataclass(frozen=True)
 class PlainWriter:
-    """Writes a partition with an idempotent producer: no transaction, no memory of its work."""
+    """A function that writes a partition with an idempotent producer, without transactions."""
 
     bootstrap_servers: str
     topic: str
@@ -158,7 +158,7 @@ class PlainWriter:
 
 
 def exactly_once(bootstrap_servers: str, topic: str, folder: Path) -> Callable[[Any, int], None]:
-    """Return what writes a batch with our sink."""
+    """Return our sink, which writes a batch exactly once."""
     kill = KillOnce(str(folder / "killed-ours"))
     return ExactlyOnceKafkaSink(bootstrap_servers, "flights", topic=topic, on_event=kill)
 
@@ -166,7 +166,7 @@ def exactly_once(bootstrap_servers: str, topic: str, folder: Path) -> Callable[[
 def without_transactions(
     bootstrap_servers: str, topic: str, folder: Path
 ) -> Callable[[Any, int], None]:
-    """Return what writes a batch with a producer without transactions."""
+    """Return a function that writes a batch with a producer without transactions."""
     kill = KillOnce(str(folder / "killed-plain"))
 
     def write(frame: Any, batch_id: int) -> None:
@@ -185,7 +185,7 @@ def run_stream(
     """Stream all files through a writer, with a crash of the query in between.
 
     Raises:
-        QueryCrashError: never leaves here; any other failure of the query does.
+        Exception: raised by Spark if the query fails otherwise than by the planned crash.
     """
     crashed = False
 

@@ -1,6 +1,6 @@
-"""What the sink refuses, by kind: each says what is committed already, and what can be done.
+"""Errors of the sink: each names the rows that are committed already, and the way out.
 
-All are `SinkError`s, so a caller can tell a refusal of the sink from an error of Kafka.
+A refusal is a `SinkError`, so a caller can tell it from an error of Kafka.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ class SinkError(KafkaError):
 
 
 class SchemaError(SinkError):
-    """The frame's columns are not what Kafka records are made of."""
+    """The frame's columns do not make Kafka records."""
 
 
 class MissingRightError(SinkError, AuthorizationError):
-    """The user of the sink has not been granted what it needs; names the right and the way out."""
+    """A right that the sink needs is missing; names the right and the way out."""
 
 
 class LedgerError(SinkError):
-    """The ledger does not fit the batch: missing, another query's, or ahead of it."""
+    """The ledger does not fit the batch: it is missing, another query's, or ahead of it."""
 
 
 class TornBatchError(LedgerError):
@@ -31,11 +31,11 @@ class TornBatchError(LedgerError):
 
 
 class PartialReplayError(SinkError):
-    """Some partitions hold this batch already, and the others can't be written safely."""
+    """Some partitions hold this batch already, and the rest can't be written safely."""
 
 
 class BatchFailedError(KafkaError):
-    """A whole batch could not be written; nothing of it is visible, so it can be run again."""
+    """A whole batch could not be written; nothing of it is visible, so it can be tried again."""
 
     recovery: Recovery = "abort"
 
@@ -43,7 +43,7 @@ class BatchFailedError(KafkaError):
 class BatchTimedOutError(BatchFailedError):
     """A whole batch took longer than its transaction may, and the broker has aborted it.
 
-    Another run would end the same way: raise `transactionTimeout`, or make batches smaller.
+    Another attempt would end the same way: raise `transactionTimeout`, or make batches smaller.
     """
 
     recovery = "fix"
@@ -62,14 +62,14 @@ class CommitIncompleteError(KafkaError):
 
 
 class StaleRunError(SinkError):
-    """Another run of the sink has begun; this task or driver is of an earlier one."""
+    """Another run of the sink has begun; this task or driver belongs to an earlier one."""
 
 
 class ReplayMismatchError(SinkError):
-    """The batch comes again with other rows than were committed."""
+    """The batch was committed with other rows than it has now."""
 
 
 class InputBrokenError(KafkaError):
-    """A task has not got all of its rows from Spark; nothing of it is committed."""
+    """A task has not received all of its rows from Spark; none of them is committed."""
 
     recovery = "abort"

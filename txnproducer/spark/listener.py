@@ -3,8 +3,10 @@
     spark.streams.addListener(SinkListener(sink))
 
 Owns: when the ledger is refreshed, and the line per batch of Spark's own progress. Must not know:
-how an entry is written. Spark calls a listener in a thread of its own, and not under Connect in
-the driver of the query: make listener and sink in one process.
+how an entry is written.
+
+Spark calls a listener in a thread of its own. Under Spark Connect that is not in the process of
+the query's driver: make listener and sink in one process.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
     """Refresh a sink's ledger from time to time while its query has nothing to write.
 
     Args:
-        sink: that the query writes with.
+        sink: of the query.
         refresh_every_s: seconds; well below the brokers' `offsets.retention.minutes`.
 
     Attributes:
-        refreshed: how many entries were committed again, all in all.
+        refreshed: how many entries were committed again in all.
     """
 
     def __init__(self, sink: ExactlyOnceKafkaSink, refresh_every_s: float = _EVERY_S) -> None:
@@ -40,16 +42,16 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
         self._refreshed_s = time.monotonic() - refresh_every_s
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
-        """Do nothing: Spark waits for this."""
+        """Do nothing: Spark waits for the return."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Set what the sink reported of a batch beside what Spark says of it."""
+        """Log the sink's report of the batch that Spark reports on."""
         report = self._sink.last_report
         if report is not None and report.batch_id == event.progress.batchId:
             _LOG.info("query %s, batch %d: %s", event.progress.id, report.batch_id, report)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Refresh the ledger, if it is time for it."""
+        """Refresh the ledger, if that was not done for long."""
         if time.monotonic() - self._refreshed_s < self._every_s:
             return
         try:
@@ -62,4 +64,4 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
             self.refreshed += count
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: a query may be started again with the same sink."""
+        """Do nothing: the query may be started again with the same sink."""

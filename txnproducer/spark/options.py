@@ -1,15 +1,18 @@
 """The sink's settings: options as of Spark's own Kafka sink, and arguments of the same meaning.
 
-Owns: the option names, what is passed on to the producer, what is refused. Must not know: frames,
-transactions, the cluster.
+Owns: the table of options, the settings that the producer gets, those that are refused. Must not
+know: frames, transactions, the cluster.
 
-* `kafka.NAME` is passed to the producer as Java's setting NAME; `kafka.bootstrap.servers` says
-  where.
-* `topic` as in Spark's sink; `includeHeaders`: "false" leaves the column `headers` out.
-* The sink's own are camelCase as options, and snake_case as arguments: `sinkId` is `sink_id`.
-  What is given as both has to be the same.
-* Names of options are read in any case, as Spark reads them: a Python data source is handed all of
-  its options in lower case.
+* `kafka.NAME` is passed to the producer as Java's setting NAME; `kafka.bootstrap.servers` is the
+  address of the cluster.
+* `topic` is as in Spark's sink; `includeHeaders`: "false" leaves the column `headers` out.
+* The sink's own options are camelCase, and their arguments snake_case: `sinkId` is `sink_id`. If
+  both are given, they have to be equal.
+* Names of options are read in any case, as Spark reads them: a Python data source gets all of its
+  options in lower case.
+
+To add an option, add a field to `SinkSettings`; if it is an argument as well, add it to
+`ExactlyOnceKafkaSink`. `python -m tests.spark_options_page` writes the table in docs/spark.md.
 """
 
 from __future__ import annotations
@@ -32,11 +35,11 @@ _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
 _PROVIDER_SETTING: Final = "sasl_oauth_token_provider"
-# Of a transactional producer, as all of the sink's are; checked without knowing its partitions.
+# All producers of the sink are transactional. Settings are checked before any id is known.
 _PLACEHOLDER: Final = {"transactional.id": "of-each-partition"}
-# What such a producer can't do without.
+# Values that a transactional producer does not allow.
 _NOT_IDEMPOTENT: Final = {"acks": ("0", "1"), "retries": ("0",), "enable.idempotence": ("false",)}
-# Options that Spark hands to a sink along with the sink's own.
+# Options of Spark itself, which it hands to a sink with the sink's own.
 _OF_SPARK: Final = ("checkpointlocation", "path", "queryname", "outputmode", "trigger")
 _REFUSED: Final = {
     "transactional.id": "the sink makes one for each partition, from sinkId",
@@ -45,7 +48,7 @@ _REFUSED: Final = {
     "value.serializer": "values are string or binary columns, and are written as they are",
     "interceptor.classes": "they are Java classes; change the frame instead",
     "partitioner.class": "it is a Java class; name each row's partition in the column `partition`",
-    # Of consumers: Spark's sink refuses them as well.
+    # Settings of consumers: Spark's sink refuses them as well.
     "group.id": "it is a consumer's; the sink names its groups after sinkId",
     "auto.offset.reset": "it is a consumer's",
     "enable.auto.commit": "it is a consumer's",
@@ -267,12 +270,12 @@ _BY_LOWER_NAME: Final = {name.lower(): name for name in _NAMES}
 
 
 def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any) -> SinkSettings:
-    """Read and check what a sink is told, as options, as arguments, or as both.
+    """Read and check the settings of a sink, given as options, as arguments, or as both.
 
     Args:
-        options: `kafka.*` and the sink's own, by names in any case; values are texts, or what
-            Python has for them.
-        arguments: `bootstrap_servers`, `sink_id` and so on; None is as good as not given.
+        options: `kafka.*` and the sink's own, by names in any case; values are texts, or Python's
+            values of the same meaning.
+        arguments: `bootstrap_servers`, `sink_id` and so on; None counts as not given.
 
     Raises:
         UnknownConfigError: there is no such option, or no such setting of the producer.
@@ -300,7 +303,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
 
 
 def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
-    """Check what does not go with atomicity "batch".
+    """Check the settings that exclude atomicity "batch".
 
     Raises:
         InvalidConfigurationError: rows choose their topic, or a number of writers is asked for.
@@ -318,10 +321,10 @@ def check_batch_atomicity(topic: str | None, writers: int | None) -> None:
 
 
 def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """Tell the sink's own options from the producer's settings; both without their case.
+    """Separate the sink's own options from the producer's settings, by names in lower case.
 
     Returns:
-        The sink's, the producer's, and how the names of the latter were written.
+        The sink's options, the producer's settings, and the names of the latter as written.
     """
     own: dict[str, Any] = {}
     producer: dict[str, Any] = {}
@@ -341,7 +344,7 @@ def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
 
 
 def _setting(written: str, setting: str, value: Any) -> Any:
-    """Return a setting of the producer as the tasks get it."""
+    """Return the value of a producer's setting, as the tasks get it."""
     if setting.replace(".", "_") != _PROVIDER_SETTING:
         return str(value)
     if not isinstance(value, str):
@@ -349,7 +352,7 @@ def _setting(written: str, setting: str, value: Any) -> Any:
             f"{written} is a {type(value).__name__}: an object does not reach the tasks. Give its "
             "dotted name, such as 'mypackage.tokens.provider', which driver and tasks import"
         )
-    provider_of(value)  # found out here, and not in a task
+    provider_of(value)  # fails here, and not in a task
     return NamedTokenProvider(value)
 
 
@@ -398,7 +401,7 @@ def _security(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict[s
 
     Args:
         producer: the settings.
-        written: their names as options, where the user wrote them.
+        written: their names as options, if the user wrote them so.
     """
     try:
         config = ProducerConfig.from_properties({**producer, **_PLACEHOLDER})
@@ -410,10 +413,10 @@ def _security(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict[s
 
 
 def _as_written(text: str, written: Mapping[str, str]) -> str:
-    """Return a text of the producer's that names its settings as the options they were given by.
+    """Return a text of the producer's with settings named as the user wrote them.
 
     Args:
-        text: has Java's names, or those with underscores.
+        text: with Java's names, or those with underscores.
         written: the options, by Java's names.
     """
     snake_case = {name.replace(".", "_"): option for name, option in written.items()}

@@ -1,8 +1,8 @@
-"""Reports of what a sink has written, and the events on the way: for the caller, the log, a hook.
+"""Reports of a sink's batches, and the events on the way: for the caller, the log and the hook.
 
 Owns: the reports of partitions and batches, their sums, the line in the log, the warning of a
-time-out that comes near; the type of the hook `on_event`, and how it is called. Must not know:
-how a batch is written, what an event means to the hook.
+time-out that is near; the type of the hook `on_event`, and how it is called. Must not know: how a
+batch is written, what the hook does.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def tell(
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """What a task did.
+    """The report of one task.
 
     Attributes:
-        partition: Spark's number of it.
-        rows: how many it wrote, or found written.
+        partition: Spark's number of the partition.
+        rows: how many the task wrote, or found committed.
         size_bytes: of keys and values.
         digest: of the rows.
         is_replay: whether they were committed before.
@@ -58,11 +58,11 @@ class PartitionReport:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What became of a batch.
+    """The report of a batch.
 
     Attributes:
-        batch_id: which one.
-        rows: written, or found written.
+        batch_id: of the batch.
+        rows: how many were written, or found committed.
         size_bytes: of keys and values.
         transactions: committed by this call.
         replayed: partitions that had committed before.
@@ -70,10 +70,10 @@ class BatchReport:
         partitions: the tasks' reports.
         phases: seconds by phase: of the tasks, added up; of the driver as `driver.check` (before
             the tasks), `driver.tasks` and, with atomicity "batch", `driver.transaction`.
-        retries: tasks and batches that were run again.
+        retries: attempts of tasks and of the batch after the first one.
         timeout_share: the part of the transaction time-out that was used, by the slowest
             transaction; above 1 it would have been aborted.
-        slowest: the partition that took longest, or None without one.
+        slowest: the partition that took longest, or None.
     """
 
     batch_id: int
@@ -124,7 +124,7 @@ class SinkTotals:
 
     Attributes:
         batches: how many, replays included.
-        rows: as of `BatchReport`, and so on.
+        rows: see `BatchReport`, also for the other sums.
     """
 
     batches: int = 0
@@ -136,7 +136,7 @@ class SinkTotals:
     seconds: float = 0.0
 
     def plus(self, report: BatchReport) -> SinkTotals:
-        """Return the totals with one report more."""
+        """Return the totals with one more report."""
         return SinkTotals(
             self.batches + 1,
             self.rows + report.rows,
@@ -149,7 +149,7 @@ class SinkTotals:
 
 
 def phases_since(began: float, checked: float) -> dict[str, float]:
-    """Return the driver's phases, in seconds, of a batch whose tasks have just ended.
+    """Return the driver's phases, in seconds, when the tasks of a batch have ended.
 
     Args:
         began: when the batch began, by `time.monotonic`.
@@ -164,10 +164,10 @@ def report_partitions(
     phases: Mapping[str, float],
     timeout_ms: int,
 ) -> BatchReport:
-    """Make the report of a batch of which each partition is a transaction.
+    """Return the report of a batch with a transaction for each partition.
 
     Args:
-        batch_id: which one.
+        batch_id: of the batch.
         reports: of all partitions, in any order.
         phases: seconds of the driver, by phase.
         timeout_ms: of each transaction.
@@ -198,10 +198,10 @@ def report_whole(
     timeout_ms: int,
     attempts: int,
 ) -> BatchReport:
-    """Make the report of a batch that is one transaction, and was committed by this call.
+    """Return the report of a batch that this call has committed in one transaction.
 
     Args:
-        batch_id: which one.
+        batch_id: of the batch.
         parts: of the attempt that was committed.
         phases: seconds of the driver, by phase; of them `driver.transaction` of that attempt.
         timeout_ms: of the transaction.
@@ -225,7 +225,7 @@ def report_whole(
 
 
 def report_found(batch_id: int, rows: int, writers: int, seconds: float) -> BatchReport:
-    """Make the report of a whole batch that was committed before."""
+    """Return the report of a batch that was committed before this call."""
     return BatchReport(batch_id, rows, 0, 0, writers, seconds, (), {"driver.check": seconds})
 
 

@@ -1,8 +1,7 @@
-"""What Spark tells: whose batch this is, how it runs, which attempt, the rows behind a frame.
+"""Spark's session and task context: the query's id, settings, attempts, stops.
 
-Owns: the questions to Spark's session and to a task's context, and what is made of those that are
-not answered; how Spark says that the work has to stop. Must not know: Kafka, transactions, the
-ledger.
+Owns: the questions to Spark, and the defaults for those that are not answered; how Spark says that
+the work has to stop. Must not know: Kafka, transactions, the ledger.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from txnproducer.spark.errors import SinkError, StoppedError
 _LOG = logging.getLogger(__name__)
 _DESCRIPTION: Final = "spark.job.description"
 _QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
-# What the driver is told of a job that somebody has ended: `query.stop()` cancels the jobs of the
-# query and interrupts its thread; whichever comes first is raised. Connect has a code of its own.
+# Errors on the driver when a job was ended from outside: `query.stop()` cancels the jobs of the
+# query and interrupts its thread; the first of the two is raised. Connect has a code of its own.
 _INTERRUPTIONS: Final = (
     "java.lang.InterruptedException",
     "java.io.InterruptedIOException",
@@ -39,7 +38,7 @@ _INTERRUPTED: Final = (
     "java.lang.InterruptedException)"
 )
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named 'txnproducer\b")
-# The failure of a task has the text of the task's error in it. That error is no stop: a task is
+# The failure of a task contains the text of the task's error. That error is no stop: a task is
 # interrupted whenever its executor is lost or its stage is over.
 _OF_A_TASK: Final = "Job aborted due to stage failure"
 
@@ -50,13 +49,13 @@ def is_connect(frame: Any) -> bool:
 
 
 def query_of(df: Any) -> str:
-    """Return the id of the streaming query whose batch a frame is.
+    """Return the id of the streaming query that a frame is a batch of.
 
     Args:
-        df: the frame; None to ask the session that is active.
+        df: the frame; None to ask the active session.
 
     Raises:
-        InvalidConfigurationError: Spark does not tell, as in a batch job or under Spark Connect.
+        InvalidConfigurationError: Spark has none, as in a batch job or under Spark Connect.
     """
     found: Any = None
     try:
@@ -74,7 +73,7 @@ def query_of(df: Any) -> str:
 
 
 def speculates(df: Any) -> bool:
-    """Tell whether Spark runs second attempts of slow tasks beside the first."""
+    """Return whether Spark runs second attempts of slow tasks beside the first."""
     try:
         value = df.sparkSession.conf.get("spark.speculation", "false")
     except Exception:  # noqa: BLE001 - the setting is not visible everywhere
@@ -85,10 +84,10 @@ def speculates(df: Any) -> bool:
 
 @contextlib.contextmanager
 def described(df: Any, text: str) -> Iterator[None]:
-    """Have Spark's user interface say of the jobs of a block what they do.
+    """Describe the jobs of a block in Spark's user interface.
 
-    What it says already (a streaming query's name and batch) stays in front. Under Spark Connect
-    there is nothing to say it to.
+    An earlier description (a streaming query's name and batch) stays in front. Spark Connect takes
+    no description.
     """
     try:
         context = _context_of(df)
@@ -105,7 +104,7 @@ def described(df: Any, text: str) -> Iterator[None]:
 
 
 def attempt_number() -> int:
-    """Return, in a task, how often it has been tried before; 0 outside of Spark's tasks."""
+    """Return the number of earlier attempts of this task; 0 outside of Spark's tasks."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -113,12 +112,12 @@ def attempt_number() -> int:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Tell whether an error is what Spark raises on the driver, such as for an executor lost."""
+    """Return whether Spark raised an error on the driver, such as for a lost executor."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def tells_of_stop(error: BaseException) -> bool:
-    """Return whether an error says that somebody has stopped the query, the job or Spark."""
+    """Return whether an error says that the query, the job or Spark was stopped."""
     text = str(error)
     is_told = _OF_A_TASK not in text and any(name in text for name in _STOPS)
     return is_told or isinstance(error, StoppedError)
@@ -126,11 +125,12 @@ def tells_of_stop(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def brief_stop(df: Any) -> Iterator[None]:
-    """Raise one short error in a block whose thread `query.stop()` interrupts, or has before.
+    """Raise one short error if `query.stop()` interrupts the thread of a block, before or in it.
 
-    Spark looks for the words of `_INTERRUPTED` in the text of what `foreachBatch` raises. It
-    takes that for a stop, and all else for a failure of the query. Its search recurses for each
-    character after "calling", so a Java stack trace there ends it by a StackOverflowError.
+    Spark searches the text of an error from `foreachBatch` for the words of `_INTERRUPTED`. If
+    they are there, it takes the error for a stop, and otherwise for a failure of the query. The
+    search recurses for each character after "calling": a Java stack trace there would end it by a
+    StackOverflowError.
 
     Args:
         df: the frame.
@@ -156,7 +156,7 @@ def _is_interrupted(df: Any, error: BaseException) -> bool:
         return False
     try:
         raise_if_stopped(_context_of(df))
-    except Exception as found:  # noqa: BLE001 - it is looked at, and told of by the first error
+    except Exception as found:  # noqa: BLE001 - only its text counts; the first error is raised
         return any(name in str(found) for name in _INTERRUPTIONS)
     return False
 
@@ -165,7 +165,7 @@ def raise_if_stopped(context: Any) -> None:
     """Raise if the work of the calling thread has to stop.
 
     `query.stop()` interrupts the query's thread. Spark notices that only when the thread waits for
-    a job, so what is done between jobs has to ask.
+    a job, so code between jobs has to ask.
 
     Args:
         context: the SparkContext; not Connect's.
@@ -183,13 +183,13 @@ def raise_if_stopped(context: Any) -> None:
 
 @contextlib.contextmanager
 def naming_interpreter(df: Any) -> Iterator[None]:
-    """Say in one sentence that the tasks of a block were run by a Python without this package.
+    """Raise one sentence if the tasks of a block ran in a Python without this package.
 
     Args:
-        df: the frame whose tasks they are.
+        df: the frame of the tasks.
 
     Raises:
-        SinkError: they were.
+        SinkError: they did.
     """
     try:
         yield
@@ -205,17 +205,17 @@ def naming_interpreter(df: Any) -> Iterator[None]:
 
 
 def check_interpreter() -> None:
-    """Have a task import this package, for tasks that the sink does not start itself.
+    """Check that a task can import this package, for tasks that the sink does not start itself.
 
-    Under Spark Connect, and without Spark, nothing is asked.
+    Under Spark Connect, and without Spark, nothing is checked.
 
     Raises:
-        SinkError: the Python that runs tasks does not have it.
+        SinkError: the Python of the tasks does not have the package.
     """
     context = _context_of(None)
     if context is not None:
         with naming_interpreter(None):
-            # As a function of this module it is sent by its name.
+            # A function of this module is pickled by its name, so the task imports the module.
             context.parallelize([0], 1).foreach(_import_nothing_more)
 
 
@@ -224,10 +224,10 @@ def _import_nothing_more(_: int) -> None:
 
 
 def rdd_of(frame: Any) -> Any:
-    """Return a frame's own rows, so that the partitions that are counted are those that are run.
+    """Return the RDD of a frame: the partitions that are counted are those that run.
 
     Raises:
-        SinkError: it has none, under Spark Connect.
+        SinkError: there is none, under Spark Connect.
     """
     try:
         return frame.rdd

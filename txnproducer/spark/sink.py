@@ -1,10 +1,11 @@
-"""The sink for users: options, one call a batch, reports.
+"""The sink for users: its options, one call for each batch, its reports.
 
 Owns: the public class, the choice between the two atomicities, the reports. Must not know: how a
 batch is written (`driver/partition_batch.py`, `driver/whole_batch.py`).
 
-Rule: everything that can be refused is refused on the driver, before a task starts: also before
-the tasks of the frame's own shuffles, but for what depends on the number of partitions.
+Rule: everything that can be refused is refused on the driver, before a task starts. Most of it is
+refused even before the tasks of the frame's own shuffles; only a check that needs the number of
+partitions comes later.
 """
 
 from __future__ import annotations
@@ -34,26 +35,27 @@ class ExactlyOnceKafkaSink:
         sink = ExactlyOnceKafkaSink("localhost:9092", "orders-sink", topic="orders")
         frame.writeStream.foreachBatch(sink).option("checkpointLocation", ...).start()
 
-    Atomicity "partition": each Spark partition is one transaction, under one transactional id that
-    is the same for ever (`<sink_id>.p<partition>`). A reader may see some partitions of a batch
-    before others. Atomicity "batch": the whole batch is one transaction (`<sink_id>.batch`), which
-    all tasks write; a reader sees in each partition all of it or nothing.
+    Atomicity "partition": each Spark partition is one transaction, under a transactional id that
+    never changes (`<sink_id>.p<partition>`). A reader may see some partitions of a batch before
+    others. Atomicity "batch": the whole batch is one transaction (`<sink_id>.batch`), which all
+    tasks write. In each partition of the topic a reader sees all of it or nothing.
 
-    Each argument but `on_event` can be given as an option instead, in camelCase (`sinkId`);
-    what is given as both has to be the same.
+    Each argument but `on_event` can be given as an option instead, in camelCase (`sinkId`). If
+    both are given, they have to be equal.
 
     Args:
         bootstrap_servers: "host:port", several separated by commas; as an option
             `kafka.bootstrap.servers`.
-        sink_id: the sink's stable name; unique to one query on the cluster.
-        topic: for all rows; None to take each row's column `topic`.
+        sink_id: the sink's stable name; one query on the cluster uses it.
+        topic: for all rows; None to take the column `topic` of each row.
         atomicity: "partition" (the default), or "batch" (which needs `topic`).
         writers: how many partitions write; None for as many as the frame has. With atomicity
             "batch" the topic's partitions decide.
-        query_id: whose batch ids these are; None to ask Spark (streaming queries only).
-        ledger_topic: the topic whose partition 0 the ledger's offsets name; default `topic`.
-        on_missing_ledger: "stop" (the default), or "write" where no ledger is expected.
-        on_replay_mismatch: "stop" (the default), or "keep" to leave what was committed as it is.
+        query_id: of the query that the batch ids belong to; None to ask Spark (streaming queries
+            only).
+        ledger_topic: the topic that the ledger's offsets name; default `topic`.
+        on_missing_ledger: "stop" (the default), or "write" if no ledger is expected.
+        on_replay_mismatch: "stop" (the default), or "keep" to leave committed rows as they are.
         on_foreign_ledger: "stop" (the default), or "take_over" another query's ledger.
         first_batch_id: the one batch that needs no ledger; 0 by default.
         on_event: called in the tasks with the name of an event and a dict; must be picklable.
@@ -61,11 +63,11 @@ class ExactlyOnceKafkaSink:
             the arguments' counterparts.
 
     Attributes:
-        last_report: of the batch written last, or None.
+        last_report: of the last batch, or None.
         totals: of all batches that this object has written.
 
     Raises:
-        InvalidConfigurationError: an argument does not fit; names it and the way out.
+        InvalidConfigurationError: an argument is wrong; names it and the way out.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class ExactlyOnceKafkaSink:
     # --- writing --------------------------------------------------------------------------------
 
     def __call__(self, df: Any, batch_id: int) -> None:
-        """Write a micro-batch; this is what `foreachBatch` calls."""
+        """Write a micro-batch; `foreachBatch` calls this."""
         self.write(df, batch_id)
 
     def write(self, df: Any, batch_id: int) -> BatchReport:
@@ -114,12 +116,12 @@ class ExactlyOnceKafkaSink:
             batch_id: grows from batch to batch; the same id again is a replay of that batch.
 
         Returns:
-            What became of it.
+            The report of the batch.
 
         Raises:
             SinkError: refused on the driver; nothing was written.
             StoppedError: the query or Spark was stopped.
-            Exception: what Spark raises when a task has failed too often.
+            Exception: raised by Spark when a task has failed too often.
         """
         began = time.monotonic()
         checks.check_batch_id(batch_id)
@@ -130,17 +132,19 @@ class ExactlyOnceKafkaSink:
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"
         with self._lock, session.described(df, text), session.brief_stop(df):
-            # Before partitions are counted, which runs the frame's shuffles.
+            # First, since counting the partitions runs the frame's shuffles.
             self._cluster.producer_settings()
             self._batches.check(batch_id, query_id)
             report = self._batches.write(df, batch_id, query_id, began)
             return self._tell_of(report)
 
     def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:
-        """Return what writes a partition, for `frame.foreachPartition`; made on the driver.
+        """Return a function for `frame.foreachPartition`, which writes a partition.
+
+        It is made on the driver, for one batch.
 
         Args:
-            batch_id: as in `write`.
+            batch_id: see `write`.
             writers: how many partitions the frame has; `frame.repartition(n)` makes sure.
 
         Raises:
@@ -172,7 +176,7 @@ class ExactlyOnceKafkaSink:
         return self._settings.query_id
 
     def status(self) -> SinkStatus:
-        """Return what the ledger holds, and which transactions are open; nobody is disturbed."""
+        """Return the content of the ledger, and which transactions are open; fences no task."""
         return read_status(self._ledger)
 
     def refresh_ledger(self, query_id: str | None = None) -> int:
@@ -182,12 +186,12 @@ class ExactlyOnceKafkaSink:
         a query that finds no ledger stops. `SinkListener` calls this while a query is idle.
 
         Args:
-            query_id: whose sink this is; None for the sink's own `query_id`, or that of the last
-                batch.
+            query_id: of the query that the sink belongs to; None for the sink's own `query_id`,
+                or that of the last batch.
 
         Returns:
-            How many entries were committed again. None is while a batch is written or was broken
-            off (it would fence the batch's tasks), or if the sink is another query's.
+            How many entries were committed again. It is 0 while a batch is being written or was
+            broken off (a refresh would fence its tasks), and if the sink is another query's.
 
         Raises:
             StaleRunError: another driver writes with this sink id.

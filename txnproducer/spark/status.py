@@ -1,6 +1,6 @@
-"""What stands in a sink's ledger, for people and for scripts.
+"""The status of a sink: the content of its ledger, for people and for scripts.
 
-Owns: the status of a sink, and how it is read: nothing is taken, nobody is waited for. Must not
+Owns: the status, and how it is read: no id is taken, and no transaction is waited for. Must not
 know: Spark, batches that are being written.
 """
 
@@ -20,16 +20,16 @@ _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 @dataclass(frozen=True)
 class EntryStatus:
-    """What has been committed last under one transactional id.
+    """The last batch that was committed under one transactional id.
 
     Attributes:
-        transactional_id: which one.
+        transactional_id: the id.
         batch_id: of the last batch.
-        rows: of that batch, that were written under this id.
+        rows: how many rows of that batch were written under this id.
         digest: of these rows.
         writers: how many partitions wrote the batch.
-        age_s: seconds since then, by two clocks; None if the entry does not tell.
-        is_open: whether a transaction is open, or being ended; None if the cluster does not tell.
+        age_s: seconds since then, by two clocks; None if the entry has no time.
+        is_open: whether a transaction is open, or being ended; None if the cluster does not say.
     """
 
     transactional_id: str
@@ -43,16 +43,17 @@ class EntryStatus:
 
 @dataclass(frozen=True)
 class SinkStatus:
-    """What stands in a sink's ledger.
+    """The content of a sink's ledger.
 
     Attributes:
-        sink_id: whose.
-        atomicity: "partition" or "batch"; both where one id was used for both, which is refused
-            now; None if nothing was ever written, or it has expired.
-        query_id: whose batch ids these are; None as before.
-        run: how many drivers, and new beginnings behind a failure, there were; 0 without a plan.
-        most_writers: how many partitions have ever written, or were about to; 0 without a plan.
-        partitions: by Spark's number; those that have an entry.
+        sink_id: of the sink.
+        atomicity: "partition" or "batch"; both if one id was used for both, which is refused now;
+            None if nothing was ever written, or it has expired.
+        query_id: of the query that the batch ids belong to; None like the atomicity.
+        run: the number of the run: drivers, and new beginnings after a failure; 0 without a plan.
+        most_writers: the largest number of partitions that ever wrote, or were about to; 0
+            without a plan.
+        partitions: the partitions with an entry, by Spark's number.
         batch: of whole batches, or None.
     """
 
@@ -65,7 +66,7 @@ class SinkStatus:
     batch: EntryStatus | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return the status as plain values, for JSON."""
         return asdict(self)
 
 

@@ -1,8 +1,9 @@
-"""A token provider by its dotted name: an object that driver and tasks each import for themselves.
+"""Token providers by dotted name: the driver and each task import the object for themselves.
 
-Why it exists: settings reach the tasks in their closure, and a provider holds what cannot be
-pickled, such as a session with an identity provider, or a secret.
-Owns: the import, what may stand under the name. Must not know: tokens, Spark.
+Why it exists: settings reach the tasks in their closure, and a provider often can't be pickled: it
+holds a session with an identity provider, or a secret.
+
+Owns: the import, the kinds of objects that a name may stand for. Must not know: tokens, Spark.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from txnproducer.errors import InvalidConfigurationError
 
 @dataclass(frozen=True)
 class NamedTokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """Stands for the provider of a name, which is imported when a token is needed.
+    """A provider that is imported by its name when a token is needed.
 
     Attributes:
-        name: dotted, of a provider, or of a class or function without arguments that makes one.
+        name: the dotted name of a provider, or of a class or function without arguments that
+            makes one.
     """
 
     name: str
@@ -37,10 +39,10 @@ class NamedTokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-
 
 @functools.cache
 def provider_of(name: str) -> Any:
-    """Return the provider of a name; one for each process.
+    """Return the provider of a name; each process has one.
 
     Raises:
-        InvalidConfigurationError: it cannot be imported, or is no provider.
+        InvalidConfigurationError: the name cannot be imported, or is no provider.
     """
     module, _, attribute = name.rpartition(".")
     try:

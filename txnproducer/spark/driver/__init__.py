@@ -1,1 +1,1 @@
-"""The sink's part on the driver: runs, whole batches, the commits of parts, the checks."""
+"""The sink's part on the driver: the two atomicities, runs, the commits of parts, the checks."""

@@ -37,7 +37,7 @@ _REFUSALS: Final = tuple(
 
 
 def retrying(raise_if_stopped: Callable[[], None]) -> Retrying:
-    """Return a function that calls another one, again if a new attempt may end otherwise.
+    """Return a function that calls another function, and retries it if that may help.
 
     Args:
         raise_if_stopped: raises if the query or Spark was stopped.

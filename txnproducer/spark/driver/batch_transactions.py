@@ -1,24 +1,24 @@
 """The one transaction of a whole batch: held by the driver, leased to the tasks, committed once.
 
-Why it exists: in each partition readers see all of a batch or nothing, whatever dies. The driver
+Why it exists: in each partition readers see all of a batch or nothing, whatever fails. The driver
 holds the transaction and leases it; tasks write into it; one EndTxn commits rows and ledger. A
-batch that was not finished is aborted and run again, so that nothing has to be the same the
-second time.
+batch that was not finished is aborted and tried again, so its rows may differ the second time.
 
 Owns: the transaction and its id, what follows from a loss or a commit in doubt. Must not know: how
-a task writes, what a frame is.
+a task writes, frames.
 
 Rules:
-* Whoever begins with a sink takes its id first (that fences an earlier driver, and aborts what it
-  left open), and then reads the ledger: until then an earlier commit could still be on its way.
-* After any failure: abort, lease anew, run again; a few times, and not if the user has to do
-  something first.
+* A driver takes the sink's id first. That fences an earlier driver, and aborts its open
+  transaction. Then it reads the ledger: until then an earlier commit could still be on its way.
+* After a failure: abort, lease again, try again. This ends after a few attempts, and at once if
+  the user has to do something first.
 * After a stop (`query.stop()`, a cancelled job, the end of Spark) the batch is aborted, and not
-  run again. Spark tells only who waits for a job; so the driver asks before it commits.
-* What is taken over of another query is what the first look has found. A driver that is fenced,
-  and takes its id again, finds what its own query has committed meanwhile, and stops.
-* A driver that sees another one does not take the id back: each would have the other lose its
-  run. It looks whether the batch is committed, and stops if not.
+  tried again. Spark reports a stop only to a thread that waits for a job, so the driver asks
+  before it commits.
+* The driver takes over only the entries that its first look finds. If it is fenced, and takes
+  its id again, it finds the later commits of its own query, and stops.
+* A driver that sees another driver does not take the id back: the two would fence each other. It
+  reads whether the batch is committed, and stops if not.
 * A commit without a clear success is decided by the id and the ledger: a new producer takes the
   id, and then the ledger has the batch, or never will.
 """
@@ -49,9 +49,9 @@ from txnproducer.spark.session import tells_of_stop
 from txnproducer.spark.tasks.participant import Part
 
 _LOG = logging.getLogger(__name__)
-_CLOSE_AT_STOP_S: Final = 0.5  # who stops a query waits for it
+_CLOSE_AT_STOP_S: Final = 0.5  # `query.stop()` waits for it
 
-# Told the lease, and whether it is the last time.
+# Takes the lease, and whether this is the last attempt.
 RunTasks: TypeAlias = Callable[[TransactionLease, bool], list[Part]]
 
 
@@ -59,9 +59,9 @@ class BatchTransactions:
     """The driver's hold on the one id of a sink that writes whole batches.
 
     Args:
-        ledger: where the entry is.
-        rules: what to do about an entry that does not fit.
-        tell: told of events: a name, the batch and the number of rows.
+        ledger: of the sink.
+        rules: for an entry that does not fit.
+        tell: called with events: a name, the batch and the number of rows.
 
     Attributes:
         attempts: how often the last batch was tried.
@@ -82,23 +82,24 @@ class BatchTransactions:
         self._began_s = 0.0
 
     def check(self, batch_id: int, query_id: str) -> None:
-        """Find out whether the batch has to stop, before anybody is harmed.
+        """Check that a batch may be written, before any id is taken.
 
-        What an old driver left open is not decided yet. Who holds the sink asks nothing here.
+        A transaction of an earlier driver may still be undecided. A driver that holds the sink
+        asks nothing here.
 
         Raises:
-            SinkError: what the ledger holds stops the batch.
-            KafkaError: the cluster did.
+            SinkError: the ledger stops the batch.
+            KafkaError: the cluster refused, or did not answer.
         """
         if self._producer is None:
             self._look(Batch(batch_id, query_id, 0), waits_for_undecided=False)
 
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> LedgerEntry | None:
-        """Take hold of the sink, and return the batch's entry if it is committed already.
+        """Take the sink's id, and return the batch's entry if it is committed already.
 
         Raises:
-            SinkError: what the ledger holds stops the batch; nobody was fenced.
-            KafkaError: the cluster did.
+            SinkError: the ledger stops the batch; no driver was fenced.
+            KafkaError: the cluster refused, or did not answer.
         """
         self._settings = settings
         if self._producer is None:
@@ -107,7 +108,7 @@ class BatchTransactions:
         return self._look(batch)
 
     def _open(self, batch: Batch) -> LedgerEntry | None:
-        """Take the id, and then look; who could not look has not taken it, and begins again."""
+        """Take the id, and then read the ledger; if that fails, the id is let go again."""
         producer = self._take()
         try:
             entry = self._look(batch)
@@ -126,23 +127,23 @@ class BatchTransactions:
         """Write a batch, and commit it.
 
         Args:
-            batch: which one.
-            run_tasks: has the tasks write under a lease, and returns what they wrote; told whether
-                it is the last time that this is tried.
-            raise_if_stopped: asks whether the work has to stop.
+            batch: the batch.
+            run_tasks: has the tasks write under a lease, and returns their parts; its second
+                argument says whether this is the last attempt.
+            raise_if_stopped: raises if the query or Spark was stopped.
 
         Returns:
-            The parts; and the ledger's entry where the batch was found committed already.
+            The parts; and the ledger's entry if the batch was found committed already.
 
         Raises:
             SinkError, KafkaError: refused, or failed for good; nothing of it will be visible.
-            BatchTimedOutError: it took longer than the transaction may.
-            Exception: what Spark raises for the frame itself.
+            BatchTimedOutError: it took longer than the transaction time-out.
+            Exception: raised by Spark for the frame itself.
         """
         self.attempts = 0
         retry = retrying(raise_if_stopped)
         parts, entry = retry(self._attempt, batch, run_tasks, raise_if_stopped)
-        if entry is None:  # behind the retries: nothing that is committed may be run again
+        if entry is None:  # after the retries: an error of the hook must not cause another attempt
             self._tell("batch_after_commit", batch.batch_id, sum(part.rows for part in parts))
         return parts, entry
 
@@ -166,7 +167,7 @@ class BatchTransactions:
             raise_if_stopped()
         except BaseException as error:
             if tells_of_stop(error):
-                self._give_up(_CLOSE_AT_STOP_S)  # it aborts; a dead broker is not waited for
+                self._give_up(_CLOSE_AT_STOP_S)  # aborts, but does not wait for a dead broker
                 raise
             is_replaced = self._is_replaced(parts, error)
             timeout = None if is_replaced else self._timed_out(batch, parts, error)
@@ -202,7 +203,7 @@ class BatchTransactions:
         try:
             producer.commit_transaction()
         except KafkaError as error:
-            is_replaced = self._is_replaced(parts, error)  # before the id is taken anew
+            is_replaced = self._is_replaced(parts, error)  # before the id is taken again
             timeout = None if is_replaced else self._timed_out(batch, parts, error)
             self._give_up()
             if is_replaced:
@@ -214,7 +215,7 @@ class BatchTransactions:
             )
             return parts, None
         except BaseException:
-            self._give_up(0)  # interrupted: the next batch asks the ledger
+            self._give_up(0)  # interrupted: the next batch reads the ledger
             raise
         self.transaction_s = time.monotonic() - self._began_s
         return parts, None
@@ -222,7 +223,7 @@ class BatchTransactions:
     def _timed_out(
         self, batch: Batch, parts: list[Part], error: BaseException
     ) -> BatchTimedOutError | None:
-        """Return what to raise if the transaction was lost by its own slowness."""
+        """Return the error for a transaction that was too slow; None if it was lost otherwise."""
         timeout_ms = int(self._settings["transaction.timeout.ms"])
         seconds = time.monotonic() - self._began_s
         if self._lease is None or not _is_lost(parts, error) or seconds * 1000 < timeout_ms:
@@ -230,16 +231,16 @@ class BatchTransactions:
         return timed_out(batch.batch_id, timeout_ms, seconds, _slowest(parts))
 
     def _is_replaced(self, parts: list[Part], error: BaseException) -> bool:
-        """Tell whether the transaction is lost because another driver has taken the id."""
+        """Return whether the transaction is lost because another driver has taken the id."""
         if self._lease is None or not _is_lost(parts, error):
             return False
         return is_another_driver_seen(self._ledger, self._lease)
 
     def _left_to_another(self, batch: Batch, error: BaseException) -> LedgerEntry:
-        """Return the batch's entry if it is there; the id is not taken back, and nobody fenced.
+        """Return the batch's entry if another driver has committed it; the id is not taken back.
 
         Raises:
-            StaleRunError: it is not.
+            StaleRunError: it has not.
         """
         self._give_up()
         entry = self._look(batch, waits_for_undecided=False)
@@ -271,7 +272,7 @@ class BatchTransactions:
         """Commit the entry again as it is, so that it does not expire; not while a batch runs.
 
         Returns:
-            1; or 0 if there is no entry, or it is another query's.
+            1; or 0 if there is no entry, or if it belongs to another query.
 
         Raises:
             KafkaError: the cluster refused; or another driver writes with this sink.
@@ -284,7 +285,7 @@ class BatchTransactions:
             self._producer = self._take()
         producer = self._producer
         try:
-            entry = self._ledger.read_whole()  # behind the id: it can't change any more
+            entry = self._ledger.read_whole()  # after the id is taken: it can't change any more
             if entry is None:
                 return 0
             with producer.transaction():
@@ -295,7 +296,7 @@ class BatchTransactions:
         return 1
 
     def close(self) -> None:
-        """Let go of the sink."""
+        """Close the producer, and so let go of the sink's id."""
         self._give_up()
 
     def _take(self) -> TransactionalProducer:
@@ -311,7 +312,7 @@ class BatchTransactions:
         return producer
 
     def _look(self, batch: Batch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
-        # Of the other atomicity: the plan, and the entry of partition 0, which every batch has.
+        # The other atomicity has a plan, and an entry of partition 0, as every batch has one.
         view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
         check_one_atomicity(self._ledger, view, is_whole=True)
         entries = {} if view.whole is None else {0: view.whole}

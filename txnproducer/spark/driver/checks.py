@@ -1,10 +1,10 @@
-"""What the driver finds out before any task starts: arguments, speculation, time-outs.
+"""The driver's checks before any task starts: arguments, speculation, the cluster, time-outs.
 
 Owns: the checks against the cluster, and their texts. Must not know: frames, the ledger's content,
-how rows are written; topics and rights have a file of their own.
+how rows are written; topics and rights have a module of their own.
 
-Rule: everything that can be refused is refused here; a task that fails costs attempts, and says
-why in a stack trace of Spark's.
+Rule: everything that can be refused is refused here. A task that fails costs attempts, and its
+reason stands in a stack trace of Spark's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_TIMEOUT_SETTING: Final = "transaction.max.timeout.ms"
 
 
 def check_batch_id(batch_id: Any) -> None:
-    """Check what Spark, or the user, gives as a batch's number.
+    """Check the number of a batch, as Spark or the user gives it.
 
     Raises:
         InvalidConfigurationError: it is no integer, or below 0.
@@ -46,7 +46,7 @@ def check_writers(writers: Any) -> None:
 
 
 def check_speculation(*, is_on: bool, is_whole: bool) -> None:
-    """Warn of second attempts beside the first; refuse them where a batch is one transaction.
+    """Warn of second attempts beside the first, or refuse them if a batch is one transaction.
 
     Raises:
         SinkError: they are on, with atomicity "batch".
@@ -114,7 +114,7 @@ class ClusterChecks:
 
 
 def choose_timeout_ms(ledger: Ledger, wanted: int | None) -> int:
-    """Return the transaction time-out: what is wanted, or the default if the broker lets us.
+    """Return the transaction time-out: the wanted one, or the default, or the broker's maximum.
 
     Raises:
         InvalidConfigurationError: it is above the broker's maximum.

@@ -1,22 +1,21 @@
-"""A frame's partitions as tasks: counted, and run once or again, with an order for each pass.
+"""A frame's partitions as tasks: counted once, and run in one or more passes, each with an order.
 
-Why it exists: what tasks are told (how many of them there are, which run it is, a lease) is known
-only when the partitions are counted; and counting plans the frame, which runs its shuffles. A plan
-that is made once more may be cut otherwise (adaptive execution), and runs them once more. So the
-frame is planned once, together with the tasks, and what they are told follows later: in a local
-property of the Spark job. A pass that is repeated runs the very same partitions.
+Why it exists: the orders to the tasks (how many tasks there are, which run it is, a lease) are
+known only when the partitions are counted. Counting plans the frame, which runs its shuffles. A
+second plan may be cut otherwise (adaptive execution), and runs the shuffles again. So the frame is
+planned once, together with the tasks, and the order follows later, in a local property of the
+Spark job. A pass that is repeated runs the very same partitions.
 
-Owns: the way there and back, and the check that every partition was run. Must not know: what tasks
-do, Kafka.
+Owns: the way of orders and reports, and the check that every partition was run. Must not know: the
+work of the tasks, Kafka.
 
 Rules:
 * A task whose number is not below the number of partitions that were counted does nothing.
 * All partitions report, each of them once, or the pass has failed.
-* An order holds no secret: a job's properties are in Spark's logs. What tasks must know of
-  passwords goes in the closure.
+* An order holds no secret: a job's properties are in Spark's logs. Passwords go in the closure.
 * Spark Connect has neither local properties nor a way to count. There the number is fixed by a
   shuffle, and each pass is a plan of its own. A frame that is empty by its plan runs no task in
-  spite of the shuffle; its partitions are worked on here then, without rows.
+  spite of the shuffle; then the work is done here, without rows.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _PROPERTY: Final = "txnproducer.order"
 _REPORTS: Final = "partition int, report binary"
 
 Work: TypeAlias = Callable[[Any, int, Iterable[Any]], Any]
-"""What a task does: with an order, the partition's number and its record batches; its report."""
+"""The work of a task: takes an order, the partition's number and its batches; gives a report."""
 
 
 class Partitions(Protocol):
-    """The partitions of a frame, and what is done with each.
+    """The partitions of a frame.
 
     Attributes:
-        count: how many; 0 for a frame that is empty by its plan, which runs no task.
+        count: how many; 0 for a frame that is empty by its plan, and so runs no task.
     """
 
     count: int
@@ -56,7 +55,7 @@ class Partitions(Protocol):
         """Run all tasks with an order; return their reports, by partition."""
 
     def raise_if_stopped(self) -> None:
-        """Raise if the query or Spark was stopped, as far as that can be asked."""
+        """Raise if the query or Spark was stopped, as far as Spark shows it."""
 
 
 def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
@@ -65,11 +64,10 @@ def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
     Args:
         frame: of Spark's, classic or Connect.
         work: picklable.
-        count: how many partitions the frame has by a shuffle into that number; None: whatever it
-            has.
+        count: the number of partitions that the frame was shuffled into; None to count them.
 
     Raises:
-        InvalidConfigurationError: nobody can count them here.
+        InvalidConfigurationError: they can't be counted under Spark Connect.
     """
     if not is_connect(frame):
         with naming_interpreter(frame):
@@ -87,12 +85,12 @@ class CountedPartitions:
     """Partitions of a classic frame: planned once, by counting them.
 
     Args:
-        frame: whose.
+        frame: of Spark's.
         work: picklable.
     """
 
     def __init__(self, frame: Any, work: Work) -> None:
-        # So that no job of somebody else's, in a JVM that mixes up properties, is taken for ours.
+        # A JVM can mix up the properties of threads: the token shows a job of another one.
         self._token = secrets.token_hex(8)
         self._frame = frame
         self._context = frame.sparkSession.sparkContext
@@ -101,7 +99,7 @@ class CountedPartitions:
 
     def run(self, order: Any) -> list[Any]:
         """Run all tasks with an order; return their reports, by partition."""
-        self.raise_if_stopped()  # else the job begins, and ends only when Spark cancels it later
+        self.raise_if_stopped()  # a job that begins now ends only when Spark cancels it later
         context, text = self._context, _written(_Order(self._token, self.count, order))
         context.setLocalProperty(_PROPERTY, text)
         try:
@@ -117,10 +115,10 @@ class CountedPartitions:
 
 
 class FixedPartitions:
-    """Partitions of a frame that was shuffled into a number of them; each pass plans it anew.
+    """Partitions of a frame that was shuffled into a known number; each pass is a new plan.
 
     Args:
-        frame: whose.
+        frame: of Spark's.
         work: picklable.
         count: how many.
     """
@@ -140,16 +138,16 @@ class FixedPartitions:
         return _complete(rows, self.count)
 
     def raise_if_stopped(self) -> None:
-        """Do nothing: Connect does not tell a client what was stopped, but by its next answer."""
+        """Do nothing: a client of Connect learns of a stop only by its next answer."""
 
 
 @dataclass(frozen=True)
 class _Order:
-    """What a pass tells its tasks.
+    """The order of a pass, as it is sent to the tasks.
 
     Attributes:
-        token: of the partitions that it is for.
-        count: how many there are.
+        token: of the partitions that the order is for.
+        count: how many partitions there are.
         order: for the work.
     """
 
@@ -163,9 +161,9 @@ class _Task:
     """One task: takes its order, does the work, gives the report as an Arrow row.
 
     Attributes:
-        work: to be done.
-        token: that the order has to have.
-        order: of the pass; None: in the job's property.
+        work: the work.
+        token: of the task's partitions; the order must have the same one.
+        order: of the pass; None if it is in the job's property.
     """
 
     work: Work
@@ -198,7 +196,7 @@ class _Task:
 
 
 def _as_function(task: _Task) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a task as what Spark looks for: a function of one argument."""
+    """Return a task as a function of one argument, which Spark looks for."""
 
     def run_task(batches: Iterable[Any]) -> Iterator[Any]:
         return task(batches)
@@ -213,7 +211,7 @@ def _written(order: _Order) -> str:
 def _read(text: str | None) -> _Order:
     if text is None:
         raise SinkError("a task of the sink was run without an order: the frame was run by others")
-    # Written by this job's own driver, as the closure is.
+    # The driver of this job wrote it, as it wrote the closure.
     order: _Order = pickle.loads(zlib.decompress(base64.b64decode(text)))  # noqa: S301
     return order
 

@@ -1,25 +1,25 @@
-"""The commit of a data source: ends the transactions that tasks have left open, or none of them.
+"""The commit of a data source: it ends the transactions that tasks left open, all or none.
 
-Owns: the order of things in a commit and in an abort. Must not know: Spark's classes, how a part
-was written, what a row is.
+Owns: the order of steps in a commit and in an abort. Must not know: Spark's classes, how a part
+was written, rows.
 
-Each call may be in a process of its own, which knows nothing of those before; so all that is to be
-remembered is in the ledger.
+Each call may be in a process of its own, without memory of earlier calls. So everything that has
+to be remembered is in the ledger.
 
 Rules:
-* Before the first transaction is ended, the plan says how many partitions there are, and the ids
-  above them are taken: a commit of an earlier attempt, which had more, may still be under way.
-* A batch that is committed in part must be the same again: as many partitions, and among them the
-  committed ones, by rows and digest, whatever their numbers are now. Otherwise nothing is ended.
+* Before the first transaction is ended, the plan names the number of partitions, and the ids above
+  them are taken: a commit of an earlier attempt with more partitions may still be under way.
+* A batch that is committed in part must be the same again: with as many partitions, and the
+  committed ones among them, by rows and digest, in any order. Otherwise nothing is ended.
 * Parts whose rows are committed are aborted. Each other part puts its entry into a free slot, so
   slot and transactional id may differ (`slots.py`).
 * A batch that is wholly committed must have the same rows in all.
-* Every part gets a ledger entry before the first one is ended, also a part that is to be aborted.
-  It proves that this attempt has had all of the ids at the time of its look at the ledger. So what
-  an earlier attempt had ended by then was seen, and that attempt can end nothing more.
-* A part that can't be ended is looked up in the ledger: what holds the batch is committed. What
-  does not is left to the next attempt, which finds the others committed and completes the batch.
-* An abort is best effort. It touches only what is ours.
+* Every part gets a ledger entry before the first one is ended, even a part that is to be aborted.
+  It proves that this attempt had all of the ids when it looked at the ledger. So it has seen all
+  that an earlier attempt had ended, and that attempt can end nothing more.
+* A part that can't be ended is looked up in the ledger. If its entry is there, it is committed. If
+  not, the next attempt finds the others committed, and completes the batch.
+* An abort is best effort. It touches only transactions of this query.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _Out = TypeVar("_Out")
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A part with its ledger entry in it: all that is left is its end."""
+    """A part with its ledger entry in its transaction; only its end is left to do."""
 
     partition: int
     slot: Slot
@@ -71,10 +71,10 @@ class PartCommits:
     """Ends the parts of batches.
 
     Attributes:
-        ledger: where plan and entries are.
-        rules: what to do about entries that do not fit.
+        ledger: of the sink.
+        rules: for entries that do not fit.
         settings: the producer's, by Java's names.
-        on_event: told what happens.
+        on_event: called with the events of the commit.
     """
 
     ledger: Ledger
@@ -88,7 +88,7 @@ class PartCommits:
         """Commit a batch: all parts that the ledger does not hold already.
 
         Raises:
-            SinkError: what the ledger holds stops the batch; nothing was committed by this call.
+            SinkError: the ledger stops the batch; nothing was committed by this call.
             BatchFailedError: a part was lost before; nothing was committed by this call.
             CommitIncompleteError: a part was lost on the way, and others are committed.
             KafkaError: the cluster refused, or did not answer.
@@ -117,7 +117,7 @@ class PartCommits:
         )
 
     def _leave(self, parts: Sequence[OpenPart], done: Mapping[int, LedgerEntry]) -> None:
-        """Leave a batch as it was committed, however it is cut and numbered now."""
+        """Leave a committed batch as it is, for any cut and numbers of its partitions now."""
         if self.rules.on_replay_mismatch != "keep":
             rows = sum(part.rows for part in parts)
             check_whole_replay(added_up(done), rows, total(part.digest for part in parts))
@@ -126,7 +126,7 @@ class PartCommits:
         _LOG.info("batch %d is committed already, by %d tasks", parts[0].batch_id, len(done))
 
     def _prepare(self, part: OpenPart, batch: Batch, slot: Slot) -> _Prepared:
-        """Put the ledger's entry into a part, which also shows that the part is still alive."""
+        """Add the ledger's entry to a part, which also shows that the part is still alive."""
         if part.lease is None:
             raise BatchFailedError(
                 f"partition {part.partition} found all of batch {part.batch_id} in the ledger, and"
@@ -176,17 +176,17 @@ class PartCommits:
     # --- abort ----------------------------------------------------------------------------------
 
     def abort(self, parts: Sequence[OpenPart | None], query_id: str | None = None) -> None:
-        """Abort what is still open of a batch, as far as it can be seen; never raises.
+        """Abort the open transactions of a batch, as far as they are known; never raises.
 
         Args:
-            parts: what tasks have left open; None for each that has not told.
-            query_id: whose batch it is, if that is known.
+            parts: of the tasks; None for each task without a message.
+            query_id: of the query that the batch belongs to, if it is known.
         """
         _at_once(self._abort, [part for part in parts if part is not None])
         queries = {part.query_id for part in parts if part is not None} | ({query_id} - {None})
         silent = [number for number, part in enumerate(parts) if part is None]
         if not silent or not self._is_ours(queries):
-            return  # what they have left open ends by the time-out, or at the next start
+            return  # their transactions end by the time-out, or at the next start
         _at_once(self._fence, silent)
 
     def _abort(self, part: OpenPart | _Prepared) -> None:
@@ -197,7 +197,7 @@ class PartCommits:
                 producer.abort_transaction()
 
     def _is_ours(self, queries: Iterable[str | None]) -> bool:
-        """Tell whether the sink is this query's: nobody else's parts may be fenced."""
+        """Return whether the sink is this query's; the tasks of another one must not be fenced."""
         plan = None
         with _best_effort("the plan can't be read"):
             plan, _ = self.ledger.read(waits_for_undecided=False)
@@ -220,7 +220,7 @@ class PartCommits:
 
 
 def _checked(parts: Sequence[OpenPart | None], batch_id: int) -> list[OpenPart]:
-    """Return the parts in their order, if they are all that there are of one batch."""
+    """Return the parts of a batch in their order, if none is missing."""
     ours = sorted((p for p in parts if p is not None), key=lambda part: part.partition)
     numbers = [part.partition for part in ours]
     if not ours or len(ours) != len(parts) or numbers != list(range(len(ours))):
@@ -237,7 +237,7 @@ def _checked(parts: Sequence[OpenPart | None], batch_id: int) -> list[OpenPart]:
 
 
 def _at_once(call: Callable[[_In], _Out], inputs: Iterable[_In]) -> list[_Out]:
-    """Call for all inputs, some at once; none is under way when this returns or raises."""
+    """Call for all inputs, some at once; no call is under way when this returns or raises."""
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         return list(pool.map(call, inputs))
 

@@ -4,10 +4,10 @@ Why it exists: partitions commit one by one, so a batch can be broken off half-w
 completes such a batch only if the rows are cut as they were; it reads all of them once before it
 has any task write.
 
-Owns: the driver's side of such a batch: the order of its passes over the frame. Must not know: how
-ids are taken (`runs.py`), how a task writes.
+Owns: the driver's side of such a batch: its passes over the frame. Must not know: how ids are
+taken (`runs.py`), how a task writes.
 
-Rule: the number of writers is fixed by the driver and sent along: a task can't learn it.
+Rule: the driver fixes the number of writers and sends it along: a task can't find it out.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class PartitionBatches:
             return report
         slots = {}
         if done:
-            # The others may be written only if the rows are cut as they were then. A task would
-            # find out too late, when its neighbour has written already.
+            # The rest may be written only if the rows are cut as they were then. A task would find
+            # out too late: its neighbour may have written already.
             found = dict(enumerate(partitions.run(reading)))
             slots = assign_slots(batch_id, done, found, on_mismatch)
         checked_s = time.monotonic()

@@ -25,7 +25,7 @@ def report_replay(
     on_replay_mismatch: str,
     began_s: float,
 ) -> BatchReport:
-    """Return the report of a committed batch whose rows are the same again.
+    """Return the report of a committed batch, if its rows are the same again.
 
     Args:
         entry: the committed batch.

@@ -1,25 +1,28 @@
-"""The runs of a sink: how its driver shuts out whatever an earlier driver left behind.
+"""The runs of a sink: how its driver shuts out all tasks of earlier drivers.
 
 Why it exists: a task takes the id of its own partition, and so fences earlier attempts at it. It
-does not fence a task of a run with more partitions, whose id nobody takes any more: that one could
-still commit rows that this run writes as well. So the plan remembers how many partitions the sink
-has ever had, and a run begins by taking all of their ids.
+does not fence a task of a run with more partitions: no task takes that id any more. The old task
+could still commit rows that this run writes as well. So the plan remembers the largest number of
+partitions that the sink ever had, and a run begins by taking all of their ids.
 
-Owns: the beginning of a run. Must not know: Spark's frames, how rows are written.
+Owns: the beginning of a run, the refresh of the ledger. Must not know: Spark's frames, how rows
+are written.
 
 Rules:
-* The plan is committed before ids are taken: an old task that takes one of them back reads, after
-  that, a run that is not its own, and refuses.
+* The plan is committed before ids are taken. An old task that takes its id back reads a plan of
+  another run after that, and refuses.
 * A batch with more writers than ever is not begun before the plan says so.
-* What is taken over of another query is what the first look has found; see `take_over.py`.
-* What belongs to another query stops a run before anybody is fenced.
-* The plan is committed again before it could expire, also by a driver that runs for months.
+* A driver takes over only the entries that its first look finds; see `take_over.py`.
+* A sink of another query stops a run before any task is fenced.
+* The plan is committed again before it could expire, even by a driver that runs for months.
 * A task or a refresh takes the id of a slot, and then reads the plan: it commits nothing in a run
-  that is over. A data source's commit begins a run, and then makes sure of all ids. Its entries
-  may lie under the ids of other slots; even so only one of the two can commit an entry of a slot.
-* Until a partition has an entry, a plan shuts out a driver that writes whole batches: its first
-  one leaves no trace before it is committed, and nothing that comes later would keep it from it.
-  (Not with the first plan alone: a driver may die behind that, or have no right to the id.)
+  that is over. A data source's commit begins a run, and then takes or checks all ids. Its entries
+  may be written under the ids of other slots; even so only one of the two can commit an entry of a
+  slot.
+* Until a partition has an entry, each plan shuts out a driver that writes whole batches. The first
+  batch of such a driver leaves no trace before it is committed, and nothing later would keep it
+  from committing. (The first plan alone is not enough: its driver may die right after it, or have
+  no right to the id.)
 """
 
 from __future__ import annotations
@@ -48,14 +51,14 @@ _Entries: TypeAlias = dict[int, LedgerEntry]
 
 
 class Runs:
-    """The driver's hold on a sink.
+    """The driver's hold on the ids of a sink's partitions.
 
     Args:
-        ledger: where plan and entries are.
-        rules: what to do about entries that do not fit.
+        ledger: of the sink.
+        rules: for entries that do not fit.
 
     Attributes:
-        taken_over: the entries that the batch entered last takes over, by partition.
+        taken_over: the entries that the last batch takes over, by partition.
     """
 
     def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
@@ -70,37 +73,37 @@ class Runs:
         self.taken_over: _Entries = {}
 
     def check(self, batch_id: int, query_id: str) -> None:
-        """Find out, before a run begins, whether the batch has to stop, however it will be cut.
+        """Check, before a run begins, that a batch may be written, for any number of partitions.
 
-        Nobody is harmed. A run that goes on asks nothing here.
+        No task is fenced. A run that goes on asks nothing here.
 
         Args:
             batch_id: of the batch.
-            query_id: whose.
+            query_id: of the query that it belongs to.
 
         Raises:
-            SinkError: what the ledger holds stops the batch.
-            KafkaError: the cluster did.
+            SinkError: the ledger stops the batch.
+            KafkaError: the cluster refused, or did not answer.
         """
         if self._plan is None or not self._is_last_reported or self._plan.query_id != query_id:
             self._first_look.check(batch_id, query_id)
 
     def enter(self, batch: Batch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
-        """Make sure, before a batch, that nobody but this run's tasks can commit.
+        """Take the ids that a batch needs, so that only the tasks of this run can commit.
 
         Args:
-            batch: which one.
+            batch: the batch.
             settings: the producer's, by Java's names.
 
         Returns:
             The run, and the entries of partitions that hold the batch already.
 
         Raises:
-            SinkError: what the ledger holds stops the batch.
-            KafkaError: the cluster did.
+            SinkError: the ledger stops the batch.
+            KafkaError: the cluster refused, or did not answer.
         """
         self._first_look.check_groups(batch.writers)
-        # Tasks of a batch that failed may still run; nobody tells.
+        # Tasks of a batch that failed may still run, and Spark does not say so.
         plan = self._plan if self._is_last_done() else None
         self._last, self._is_last_reported = batch, False
         if plan is None or plan.query_id != batch.query_id:
@@ -108,8 +111,7 @@ class Runs:
         elif batch.writers > plan.most_writers or self._is_plan_old():
             most = max(plan.most_writers, batch.writers)
             plan = self._plan_again(replace(plan, most_writers=most), settings)
-            # Nobody has the new ids yet; but whether they may be used is found out here, and not
-            # in a task.
+            # The new ids are free, but the right to use them is checked here, and not in a task.
             self._fence(range(self._most_writers(), most), settings)
         view = self._first_look.view(range(plan.most_writers))
         check_run(view.plan, plan.run, plan.query_id)
@@ -118,21 +120,21 @@ class Runs:
         return plan.run, self._check(batch, entries)
 
     def enter_commit(self, batch: Batch, settings: Mapping[str, str]) -> _Entries:
-        """Make sure, before open parts of a batch are committed, that nobody commits others.
+        """Shut out other commits and tasks before the open parts of a batch are committed.
 
-        Each commit is a run of its own. The ids of its partitions are not taken: its tasks have
-        done that, and the parts that they have left open must live.
+        Each commit is a run of its own. It does not take the ids of its partitions: its tasks have
+        done so, and their open transactions must live.
 
         Args:
-            batch: which one.
+            batch: the batch.
             settings: the producer's, by Java's names.
 
         Returns:
             The entries of partitions that hold the batch already.
 
         Raises:
-            SinkError: what the ledger holds stops the batch.
-            KafkaError: the cluster did.
+            SinkError: the ledger stops the batch.
+            KafkaError: the cluster refused, or did not answer.
         """
         self._first_look.check_groups(batch.writers)
         view = self._first_look.view(range(batch.writers), waits_for_undecided=False)
@@ -151,15 +153,15 @@ class Runs:
         return self._rules.check(entries, batch.batch_id, batch.query_id, batch.writers)
 
     def batch_done(self) -> None:
-        """Note that every partition has committed the batch: the run can go on."""
+        """Note that every partition has committed the batch, so that the run can go on."""
         self._is_last_reported = True
 
     def _is_last_done(self, *, waits_for_undecided: bool = True) -> bool:
-        """Tell whether every partition has committed the last batch."""
+        """Return whether every partition has committed the last batch."""
         last = self._last
         if last is None or self._is_last_reported:
             return self._is_last_reported
-        # Who calls `foreachPartition` does not tell us how it ended.
+        # With `foreachPartition` the user starts the job: only the ledger shows how it ended.
         try:
             _, entries = self._ledger.read(
                 range(last.writers),
@@ -167,8 +169,8 @@ class Runs:
                 timeout_s=DECIDED_WITHIN_S,
             )
         except (UnstableOffsetCommitError, KafkaTimeoutError) as error:
-            # A task that died leaves its entry undecided until its transaction times out; taking
-            # its id, as a new run does, ends that at once.
+            # A task that died leaves its entry undecided until its transaction times out. A new
+            # run takes its id, which aborts the transaction at once.
             _LOG.info("batch %d may not be whole: %s", last.batch_id, error)
             return False
         holders = [
@@ -185,9 +187,9 @@ class Runs:
         return self._taking.rules.check(entries, batch_id, query_id, batch.writers, taken_over)
 
     def _check_before_harm(self, batch: Batch, partitions: int) -> _Entries:
-        """Raise if this query has to stop, else return what partitions have.
+        """Return the entries of partitions; raise if they stop the query.
 
-        What an old task left open is not decided yet.
+        Transactions of earlier tasks may still be undecided.
         """
         most = max(partitions, batch.writers)
         entries = self._first_look.check_any_cut(most, batch.batch_id, batch.query_id)
@@ -198,7 +200,7 @@ class Runs:
         known = self._first_look.known_partitions()
         entries = self._check_before_harm(batch, known)
         with self._planning(settings) as producer:
-            # Nobody else can commit a plan from here on; one may just have done so.
+            # No other driver can commit a plan from here on; one may just have done so.
             before = self._first_look.view().plan
             self._taking.check_plan(before, batch.query_id)
             plan = self._next_plan(before, batch, known)
@@ -210,12 +212,12 @@ class Runs:
         return plan
 
     def _shut_out_whole_batches(self, settings: Mapping[str, str]) -> None:
-        """Make sure, behind a plan, that no whole batch of this sink id is committed.
+        """Take the id of whole batches after a plan, and check that none was committed.
 
-        Who takes that id from here on sees the plan, and stops.
+        A driver that takes that id later sees the plan, and stops.
 
         Raises:
-            LedgerError: one was.
+            LedgerError: a whole batch was committed.
         """
         with self._holding(self._ledger.whole_id, settings):
             pass
@@ -235,22 +237,23 @@ class Runs:
         return 0 if self._plan is None else self._plan.most_writers
 
     def _is_plan_old(self) -> bool:
-        """Tell whether the plan has to be committed again, since offsets expire."""
+        """Return whether the plan has to be committed again, since offsets expire."""
         return time.monotonic() - self._planned_s > _PLAN_LASTS_S
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
         """Commit plan and entries again as they are, so that they do not expire.
 
-        Each entry under its own id: whoever could still commit another one is shut out before it
-        is read. That would fence the tasks of a batch; so nothing is done while one may run.
+        Each entry is committed under its own id, which is taken before the entry is read: no task
+        can commit another one then. That would fence the tasks of a batch, so nothing is done
+        while a batch may be under way.
 
         Args:
-            query_id: whose sink this is.
+            query_id: of the query that the sink belongs to.
             settings: the producer's, by Java's names.
 
         Returns:
-            How many entries were committed again; 0 if there are none, while the last batch is
-            not whole, or if the sink is another query's.
+            How many entries were committed again; 0 if there are none, if the last batch is not
+            whole, or if the sink belongs to another query.
 
         Raises:
             StaleRunError: another driver writes with this sink.
@@ -299,7 +302,7 @@ class Runs:
                 pass
 
     def take(self, partition: int, settings: Mapping[str, str]) -> None:
-        """Fence whoever has a partition's id, and abort what it left open.
+        """Take a partition's id: fence its task, and abort the transaction that it left open.
 
         Raises:
             KafkaError: the cluster refused, or did not answer.

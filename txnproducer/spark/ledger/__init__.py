@@ -1,1 +1,1 @@
-"""The ledger: which batch each transactional id has committed, and what follows from that."""
+"""The ledger of a sink: the last batch that each transactional id has committed."""

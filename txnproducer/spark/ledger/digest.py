@@ -1,14 +1,14 @@
-"""The digest of a partition's records: how a replay is recognised.
+"""Digest of a partition's records, by which a replay is recognised.
 
 Owns: digest version 1, a durable format: it is stored in ledgers that outlive this program.
 Must not know: Spark, Kafka, Arrow.
 
 Version 1: each record is hashed by xxh3-128 (seed 0) over topic, partition, key, value and
-headers, laid out by version 1 of `record_hash`. The 128-bit hashes are added modulo 2^128, so that
-the order of rows does not matter, but their number does (an XOR would not see a pair of equal
-rows). Written as 32 lower-case hex digits.
+headers, laid out by version 1 of `record_hash`. The 128-bit hashes are added modulo 2^128. So the
+order of rows does not matter, but their number does. (An XOR would not notice two equal rows.) The
+sum is written as 32 lower-case hex digits.
 
-It recognises a replay. It does not prove delivery, and does not withstand an attacker.
+The digest recognises a replay. It does not prove delivery, and does not withstand an attacker.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _SAMPLE: Final = bytes(range(256)) * 5
 
 
 class _XXH128(ctypes.Structure):
-    """What libxxhash returns for 128 bits; part of its stable ABI."""
+    """A hash of 128 bits, as libxxhash returns it; part of its stable ABI."""
 
     _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
 
 
 def xxh3_128() -> RecordHash:
-    """Return the hash; with its address in C if the package xxhash lets it be seen.
+    """Return the hash function, with its address in C if the package xxhash exports it.
 
-    The function is libxxhash's, which the package is made of, or linked to. So nothing has to be
-    compiled against it. It is taken only if it hashes as the package does.
+    The package contains libxxhash, or is linked to it, so nothing has to be compiled against that
+    library. Its function is used only if it gives the same hashes as the package.
     """
     of = xxhash.xxh3_128_intdigest
     try:
@@ -67,7 +67,7 @@ _HASH: Final = xxh3_128()
 
 
 class Digest:
-    """Adds up the records of one partition.
+    """The sum of the records of one partition.
 
     Attributes:
         count: how many records.
@@ -100,9 +100,9 @@ class Digest:
         """Add rows of one topic, as if one by one.
 
         Args:
-            topic: of all.
-            rows: which.
-            partitions: that each row names, `NO_PARTITION` for none; None: no row does.
+            topic: of all rows.
+            rows: the rows.
+            partitions: the partition that each row names, or `NO_PARTITION`; None if none does.
         """
         added, size_bytes = rows.hash_sum(topic.encode(), partitions, _HASH)
         self._sum = (self._sum + added) % _MODULUS
@@ -115,5 +115,5 @@ class Digest:
 
 
 def total(digests: Iterable[str]) -> str:
-    """Return the digest of all the records that some digests are of."""
+    """Return the sum of digests: the digest of all their records."""
     return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:032x}"

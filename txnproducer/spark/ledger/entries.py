@@ -1,9 +1,11 @@
-"""What a sink's ledger holds: durable formats, that outlive this program.
+"""Entries of a sink's ledger: durable formats that outlive this program.
 
-Owns: the entries of partitions and the plan, their texts. Must not know: where they are stored.
+Owns: the entries of partitions and the plan, and their texts. Must not know: where entries are
+stored.
 
-An entry is a consumer group's offset: the number is the batch id (of a partition) or the run (of
-the plan), the rest is compact JSON in the offset's metadata. `v` is its format.
+An entry is an offset of a consumer group. The offset's number is the batch id (in an entry of a
+partition) or the run (in the plan). The rest is compact JSON in the offset's metadata; `v` is its
+format.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ MOST_METADATA_BYTES: Final = 4096  # the broker's offset.metadata.max.bytes
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch, as far as the ledger is about it.
+    """A batch, as the ledger names it.
 
     Attributes:
         batch_id: Spark's micro-batch.
-        query_id: whose.
+        query_id: of the query that the batch belongs to.
         writers: how many partitions write it.
     """
 
@@ -36,15 +38,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """What one partition has committed last.
+    """The last batch that one partition has committed.
 
     Attributes:
         batch_id: Spark's micro-batch.
-        query_id: whose batches.
+        query_id: of the query that the batch belongs to.
         writers: how many partitions wrote the batch.
-        rows: how many of its rows this one wrote.
+        rows: how many of its rows this partition wrote.
         digest: of those rows.
-        at_ms: when it was written, by the clock of who wrote it, for people; None if unknown.
+        at_ms: when the entry was written, by the writer's clock; shown to people, and None if
+            unknown.
     """
 
     batch_id: int
@@ -55,10 +58,10 @@ class LedgerEntry:
     at_ms: int | None = field(default=None, compare=False)
 
     def stored(self) -> OffsetAndMetadata:
-        """Return it as it is stored.
+        """Return the offset that stores this entry.
 
         Raises:
-            LedgerError: the query id is too long for it.
+            LedgerError: the query id is too long.
         """
         return _stored(
             self.batch_id,
@@ -74,7 +77,8 @@ class LedgerEntry:
         """Read a stored entry.
 
         Raises:
-            LedgerError: it is not one, or of a newer version of this package.
+            LedgerError: the group holds something else, or a newer version of this package wrote
+                it.
         """
         found = _fields(group, stored, {"query": str, "writers": int, "rows": int, "digest": str})
         return cls(
@@ -89,12 +93,13 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class PlanEntry:
-    """What is planned of a sink.
+    """The plan of a sink: which run is the current one, and how many ids it may use.
 
     Attributes:
-        run: counts the runs: drivers, and new beginnings of a driver after a failed batch.
-        query_id: whose.
-        most_writers: how many partitions have ever written, or were about to.
+        run: the number of the run. Each driver begins one, and a driver begins another one after
+            a batch that failed.
+        query_id: of the query that the sink belongs to.
+        most_writers: the largest number of partitions that ever wrote, or were about to.
     """
 
     run: int
@@ -102,10 +107,10 @@ class PlanEntry:
     most_writers: int
 
     def stored(self) -> OffsetAndMetadata:
-        """Return it as it is stored.
+        """Return the offset that stores this entry.
 
         Raises:
-            LedgerError: the query id is too long for it.
+            LedgerError: the query id is too long.
         """
         return _stored(self.run, query=self.query_id, most_writers=self.most_writers)
 
@@ -114,7 +119,8 @@ class PlanEntry:
         """Read a stored plan.
 
         Raises:
-            LedgerError: it is not one, or of a newer version of this package.
+            LedgerError: the group holds something else, or a newer version of this package wrote
+                it.
         """
         found = _fields(group, stored, {"query": str, "most_writers": int})
         return cls(stored.offset, found["query"], found["most_writers"])
@@ -134,7 +140,7 @@ def _fields(group: str, stored: OffsetAndMetadata, kinds: dict[str, type]) -> di
         fields = json.loads(stored.metadata)
         version = fields["v"]
         if version == FORMAT:
-            # What a later version of this format adds is no reason to refuse it; `at` was added.
+            # Fields that a later version adds to this format are ignored; `at` was one of them.
             needed = {name: kind(fields[name]) for name, kind in kinds.items()}
             return {**needed, "at": fields["at"]} if "at" in fields else needed
     except (ValueError, KeyError, TypeError) as error:

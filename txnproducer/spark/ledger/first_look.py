@@ -1,4 +1,4 @@
-"""The look at a ledger before any id is taken: it stops a batch while nobody is fenced yet.
+"""The look at a ledger before any id is taken: it stops a batch while no task is fenced yet.
 
 Why it exists: taking an id fences the task that has it, and aborts that task's transaction. A
 driver that has to stop must find that out first: the sink may be another query's, an earlier batch
@@ -8,9 +8,10 @@ Owns: these looks at the sink's ledger, and the check of the rights on its group
 who asks (a driver, or a task of the data source), how ids are taken.
 
 Rules:
-* Entries that an open transaction may still change are not waited for. Only where a batch seems
-  torn, the look waits for seconds: the last commits of that batch may be on their way.
-* The first look of a driver fixes what it takes over of another query; see `take_over.py`.
+* Entries that an open transaction may still change are not waited for. If a batch seems torn, the
+  look waits for seconds: the last commits of that batch may not be decided yet.
+* The first look of a driver fixes the entries that it takes over from another query; see
+  `take_over.py`.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ _Entries: TypeAlias = dict[int, LedgerEntry]
 
 
 class FirstLook:
-    """Checks of a sink of atomicity "partition" that fence nobody.
+    """Checks of a sink of atomicity "partition" that fence no task.
 
     Args:
         ledger: of the sink.
-        rules: what to do about entries that do not fit.
+        rules: for entries that do not fit.
 
     Attributes:
-        take_over: what this driver takes over of another query.
+        take_over: the entries that this driver takes over from another query.
     """
 
     def __init__(self, ledger: Ledger, rules: LedgerRules) -> None:
@@ -51,7 +52,7 @@ class FirstLook:
         self.take_over = TakeOver(rules)
 
     def check(self, batch_id: int, query_id: str) -> None:
-        """Check that a batch may be written, whatever the number of its partitions.
+        """Check that a batch may be written, for any number of partitions.
 
         Raises:
             SinkError: the ledger stops the batch.
@@ -99,7 +100,7 @@ class FirstLook:
         return entries
 
     def view(self, partitions: Iterable[int] = (), **how: bool) -> LedgerView:
-        """Return what `Ledger.look` does.
+        """Look at the ledger; see `Ledger.look`.
 
         Raises:
             LedgerError: the sink id is one of atomicity "batch".

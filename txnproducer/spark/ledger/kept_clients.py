@@ -1,15 +1,16 @@
-"""Admin clients that are kept between questions, for who asks the same cluster again and again.
+"""Admin clients that are kept between questions to the same cluster.
 
-Why it exists: a question takes 2 ms, and the connection for it 20; Spark's tasks ask the ledger
-one each, batch after batch.
-Owns: the clients that nobody uses at the moment. Must not know: what is asked.
+Why it exists: a question takes 2 ms, and the connection for it 20. Each task of Spark's asks the
+ledger one question, batch after batch.
+
+Owns: the clients that are not in use. Must not know: the questions.
 
 Rules:
-* A client answers one question at a time; whoever finds none makes one.
-* A kept client that fails is closed, and the question put anew, on a new connection: its brokers
-  may be gone, and a new client finds others.
-* No client is used that has rested for longer than brokers keep a connection.
-* A process that was forked has none: their sockets are its parent's.
+* A client answers one question at a time. If no client is free, another one is made.
+* A kept client that fails is closed, and the question is sent again on a new connection. Its
+  brokers may be gone; a new client finds others.
+* A client that has rested longer than brokers keep a connection is not used.
+* A forked process uses none of them: their sockets are its parent's.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ from txnproducer.errors import KafkaError
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-_MOST_REST_S: Final = 120.0  # brokers close connections after ten minutes, and what is between may
+_MOST_REST_S: Final = (
+    120.0  # brokers close idle connections after ten minutes; proxies may be quicker
+)
 _MOST_KEPT: Final = 8
 
 
 @dataclass(eq=False)
 class _Kept:
-    """A client, with what it was made for; closed by its stack."""
+    """A client, and the settings that it was made with; its stack closes it."""
 
     servers: str
     security: Mapping[str, Any] = field(repr=False)
@@ -49,11 +52,11 @@ class _Kept:
 
 
 class KeptClients:
-    """Puts questions as `admin.ask` does, and keeps the connections.
+    """Asks clusters as `admin.ask` does, and keeps the connections.
 
     Args:
         connect: makes a client.
-        now_s: tells the time.
+        now_s: a clock, in seconds.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class KeptClients:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._resting: list[_Kept] = []
-        # Never let go: the garbage collector would close what another process still uses.
+        # Never freed: the garbage collector would close sockets that another process still uses.
         self._of_others: list[_Kept] = []
 
     def ask(
@@ -75,9 +78,9 @@ class KeptClients:
         timeout: float = DEFAULT_TIMEOUT,
         **security: Any,
     ) -> T:
-        """Put a question to a cluster; see `admin.ask`.
+        """Ask a cluster; see `admin.ask`.
 
-        A kept connection that does not answer takes its own time-out before another is made.
+        A kept connection that does not answer uses up its own time-out before another is made.
         """
         kept = self._take(bootstrap_servers, security)
         if kept is not None:
@@ -96,7 +99,7 @@ class KeptClients:
         return again_while_passing(once, timeout)
 
     def close(self) -> None:
-        """Close the clients that rest; the next question makes another."""
+        """Close the clients that are not in use; the next question makes another one."""
         with self._lock:
             resting, self._resting = self._resting, []
         self._close(resting)

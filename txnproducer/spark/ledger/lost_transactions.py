@@ -1,9 +1,10 @@
-"""Why a whole batch lost its transaction: it timed out, or another driver took it.
+"""The cause of a whole batch's lost transaction: it timed out, or another driver took it.
 
-Owns: the question to the coordinator, and the time-out's text. Must not know: what an answer
-proves (`txnproducer._core.transactions.transaction_loss`), Spark, how rows are written.
+Owns: the question to the coordinator, and the text of the time-out. Must not know: the proof in an
+answer (`txnproducer._core.transactions.transaction_loss`), Spark, how rows are written.
 
-Without an answer that is certain nobody was seen: the batch is run again, or has timed out.
+Rule: if the answer is not certain, no other driver was seen. The batch is then tried again, or has
+timed out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TIMEOUT_S: Final = 10.0
 
 
 def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
-    """Tell whether somebody has certainly taken the id of whole batches since.
+    """Return whether another driver has certainly taken the id of whole batches since.
 
     Args:
         ledger: of the sink.
@@ -38,7 +39,7 @@ def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
         return False
     if found is None:
         return False
-    # Without an age an abort under the next epoch proves nothing: a time-out is told by the clock.
+    # Without an age, an abort under the next epoch proves nothing; the clock shows a time-out.
     version = 2 if lease.is_transaction_v2 else 1
     loss = TransactionLoss(lease.producer, version, age_ms=None, timeout_ms=0, noticed_ms=0)
     loss.take(found)
@@ -52,7 +53,7 @@ def timed_out(batch_id: int, timeout_ms: int, seconds: float, slowest: str) -> B
         batch_id: which one.
         timeout_ms: of the transaction.
         seconds: since it was begun.
-        slowest: which part took longest, for people; may be empty.
+        slowest: the part that took longest, as a text for people; may be empty.
     """
     return BatchTimedOutError(
         f"batch {batch_id} was not written within its transaction's time-out: "

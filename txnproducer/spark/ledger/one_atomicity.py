@@ -1,13 +1,13 @@
-"""A sink id belongs to one atomicity for good: what stops a driver that comes with the other one.
+"""The rule that a sink id belongs to one atomicity for good.
 
-Why it exists: each atomicity keeps a ledger of its own. One that looked into its own only would
-take every batch of the other for a new one, and write it once more.
+Why it exists: each atomicity keeps a ledger of its own. A sink that looked only into its own
+ledger would take every batch of the other atomicity for a new one, and write it once more.
 
 Owns: the rule and its text. Must not know: where the ledger is, how rows are written.
 
 Rule: neither `on_missing_ledger` nor `on_foreign_ledger` overrides it. Both are about a ledger of
-the sink's own atomicity; here two would grow side by side, and the next look at the wrong one
-would double rows again.
+the sink's own atomicity. Here two ledgers would grow side by side, and the next look at the wrong
+one would double rows again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def check_one_atomicity(ledger: Ledger, view: LedgerView, *, is_whole: bool) -> 
 
     Args:
         ledger: of the sink.
-        view: what it holds.
+        view: the entries of both atomicities.
         is_whole: whether this sink writes whole batches.
 
     Raises:

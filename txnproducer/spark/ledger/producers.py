@@ -1,6 +1,6 @@
 """Producers under the transactional ids of a sink: how they are configured, held and closed.
 
-Owns: the one time limit of a close. Must not know: what is written in the transactions.
+Owns: the one time limit of a close. Must not know: the content of the transactions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rights that a sink needs, looked up before any task starts, and named where one is missing.
+"""The rights that a sink needs: looked up before any task starts, and named if one is missing.
 
 Owns: which operation is needed on what, the questions, the texts. Must not know: frames, batches,
-whose rights they are (a message names no user).
+the name of the user (no message has it).
 
     transactional ids  Write            <sink id>.p0, .p1 ..., .plan, and .batch with the first
                                         plan; or .batch, .batch.claim-0 ...
@@ -12,10 +12,10 @@ whose rights they are (a message names no user).
 Write and Read include Describe (Kafka's AclAuthorizer and StandardAuthorizer agree).
 
 Rules:
-* Nothing is tried out: topics and groups tell what may be done to them (KIP-430), also groups that
-  do not exist yet. Nobody can ask that of a transactional id; but the driver takes each of the ids
-  before a task does, and `taking` names what is refused then.
-* A cluster that does not tell (before 2.3) is not asked again: the refusal comes later there.
+* Nothing is tried out. Brokers list the operations that are allowed on a topic or a group
+  (KIP-430), even on a group that does not exist yet. They do not for a transactional id; but the
+  driver takes each id before a task does, and `taking` names a right that is missing then.
+* Brokers before 2.3 do not list operations. A right that is missing is found later there.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from txnproducer.spark.ledger.store import Ledger
 
 
 def check_topics(ledger: Ledger, topic: str | None) -> int:
-    """Check that the topics are there, and may be used as they will be.
+    """Check that the topics exist, and that the sink may use them.
 
     Args:
-        ledger: names its own.
-        topic: that all rows go to, or None: those that rows choose can't be checked before.
+        ledger: of the sink; it names a topic of its own.
+        topic: of all rows; None if rows choose their topics, which can't be checked before.
 
     Returns:
         The number of partitions of `topic`; 0 without one.
@@ -97,7 +97,7 @@ def _missing_group(ledger: Ledger, name: str, use: str) -> MissingRightError:
 
 @contextlib.contextmanager
 def taking(ledger: Ledger, name: str) -> Iterator[None]:
-    """Name the right, or the setting, where a transactional id that is being taken is refused.
+    """Name the missing right, or the wrong setting, if a transactional id is refused.
 
     Args:
         ledger: of the sink.

@@ -1,10 +1,9 @@
-"""What fits the ledger of a sink, and what stops a batch before a row is written.
+"""Rules of the ledger: which entries fit a batch, and which stop it before a row is written.
 
 Owns: the rules and their texts. Must not know: where the ledger is, how rows are written.
 
-Rules:
-* A ledger that does not fit stops the batch before a row is written: a deleted checkpoint, whose
-  batch ids begin again at 0, would otherwise drop data in silence.
+Rule: a ledger that does not fit stops the batch before a row is written. After a checkpoint was
+deleted, batch ids begin again at 0: without this rule, the sink would drop those rows in silence.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _REWOUND = (
 
 @dataclass(frozen=True)
 class LedgerRules:
-    """What to do about a ledger that does not fit: the sink's options of these names."""
+    """The sink's options about a ledger that does not fit."""
 
     on_missing_ledger: str = "stop"
     on_foreign_ledger: str = "stop"
@@ -46,7 +45,7 @@ class LedgerRules:
     def fitting(
         self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str
     ) -> dict[int, LedgerEntry]:
-        """Return the entries that count for a batch.
+        """Return the entries that count for a batch, if all fit it.
 
         Raises:
             LedgerError: one is another query's, or ahead of the batch.
@@ -77,7 +76,7 @@ class LedgerRules:
         return self.on_foreign_ledger == "take_over"
 
     def check_plan(self, plan: PlanEntry | None, query_id: str) -> None:
-        """Check, on the driver, the plan before anybody is fenced.
+        """Check, on the driver, the plan before any task is fenced.
 
         Raises:
             LedgerError: it is another query's.
@@ -122,9 +121,9 @@ class LedgerRules:
         Args:
             entries: of all partitions that have one.
             batch_id: of the batch.
-            query_id: whose.
+            query_id: of the query that the batch belongs to.
             writers: how many partitions write it.
-            taken_over: those of the entries that count for nothing.
+            taken_over: the entries among these that are ignored.
 
         Returns:
             The entries that hold the batch already: none for a new batch, all of them for a
@@ -133,7 +132,7 @@ class LedgerRules:
         Raises:
             LedgerError: the ledger is missing, another query's, or ahead.
             TornBatchError: the batch before is not whole.
-            PartialReplayError: it was broken off, and was cut into another number of partitions.
+            PartialReplayError: the batch was broken off, and had another number of partitions.
         """
         fitting = self.check_any_cut(entries, batch_id, query_id, taken_over)
         done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
@@ -156,10 +155,10 @@ class LedgerRules:
         """Check the ledger of a sink that writes whole batches; return this batch's entry, if any.
 
         Args:
-            entry: the last one.
+            entry: of the last batch, or None.
             batch_id: of the batch.
-            query_id: whose.
-            is_taken_over: whether the entry counts for nothing.
+            query_id: of the query that the batch belongs to.
+            is_taken_over: whether the entry is ignored.
 
         Raises:
             LedgerError: the ledger is missing, another query's, or ahead.
@@ -199,10 +198,10 @@ class LedgerRules:
         return self.on_missing_ledger == "write" or batch_id == self.first_batch_id
 
     def _check_lost(self, entries: Mapping[int, LedgerEntry], batch_id: int, writers: int) -> None:
-        """Raise if one of a batch's own entries may have expired, for it would be written again.
+        """Raise if an entry of this batch may have expired: its rows would be written again.
 
-        A partition that was added with this batch has none either. The entry of an earlier batch
-        tells these apart: it is older, and has not expired.
+        A partition that this batch added has no entry either. If there is an entry of an earlier
+        batch, nothing has expired: that one is older.
         """
         if self._needs_no_ledger(batch_id):
             return
@@ -219,10 +218,10 @@ class LedgerRules:
 
 
 def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
-    """Check that a run is still the one that counts.
+    """Check that a run is still the current one.
 
     Raises:
-        StaleRunError: another one has begun, or the plan is gone.
+        StaleRunError: another run has begun, or the plan is gone.
     """
     if plan is None:
         raise StaleRunError(
@@ -238,16 +237,17 @@ def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
 
 
 def is_whole(done: Mapping[int, LedgerEntry]) -> bool:
-    """Return whether the entries of partitions say that they hold the whole batch.
+    """Return whether the entries of partitions hold the whole batch.
 
-    However many partitions it has now, all of its rows can be compared then.
+    If they do, the rows of the batch can be compared, for any number of partitions that it has
+    now.
     """
     writers = {entry.writers for entry in done.values()}
     return writers == {len(done)} and set(done) == set(range(len(done)))
 
 
 def added_up(done: Mapping[int, LedgerEntry]) -> LedgerEntry:
-    """Return what partitions have committed of a batch as one entry."""
+    """Return the entries of a batch's partitions as one entry."""
     one = next(iter(done.values()))
     rows = sum(entry.rows for entry in done.values())
     digest = total(entry.digest for entry in done.values())
@@ -255,11 +255,11 @@ def added_up(done: Mapping[int, LedgerEntry]) -> LedgerEntry:
 
 
 def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers: int) -> None:
-    """Stop a batch that was committed before and can't be compared, since there is no frame here.
+    """Refuse a committed batch that can't be compared with its rows, since there is no frame here.
 
     Raises:
-        ReplayMismatchError: it is wholly committed, and was cut into another number of partitions.
-        PartialReplayError: it was broken off.
+        ReplayMismatchError: the batch is wholly committed, by another number of partitions.
+        PartialReplayError: the batch was broken off.
     """
     if is_whole(done) and len(done) != writers:
         raise ReplayMismatchError(
@@ -278,12 +278,12 @@ def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers:
 
 
 def check_whole_replay(entry: LedgerEntry, rows: int, digest: str) -> None:
-    """Compare a whole batch that is committed with the rows that it has now.
+    """Compare a committed batch with its rows of now.
 
     Args:
         entry: of this batch.
-        rows: of the frame.
-        digest: of all of them, whatever partitions they are in.
+        rows: how many the frame has.
+        digest: of all rows, in any partitions.
 
     Raises:
         ReplayMismatchError: they differ.
@@ -302,7 +302,7 @@ def check_whole_replay(entry: LedgerEntry, rows: int, digest: str) -> None:
 
 
 def in_part(batch_id: int, done: Mapping[int, LedgerEntry]) -> str:
-    """Say which partitions hold a batch."""
+    """Return a sentence that names the partitions that hold a batch."""
     rows = sum(entry.rows for entry in done.values())
     return (
         f"batch {batch_id} is committed in part: {len(done)} partition(s) "

@@ -9,8 +9,8 @@ written.
 
 Rules:
 * A batch of n partitions has the slots 0 to n - 1. Each partition gets one slot of its own.
-* A slot that holds the batch already goes to a partition with the same rows and digest. Where
-  several partitions are equal, each of them will do: their rows are the same.
+* A slot that holds the batch already goes to a partition with the same rows and digest. If several
+  partitions are equal, any of them will do: their rows are the same.
 * If a committed slot finds no such partition, the batch is refused before anything is committed.
 * The other partitions get the free slots. A partition gets the slot of its own number if it can.
 """
@@ -45,7 +45,7 @@ class Slot:
     Attributes:
         number: of the entry.
         is_committed: whether it holds the batch already.
-        found: what the driver's reading pass has found in the partition; None without such a pass.
+        found: the content that the driver has read in the partition; None if it has not read it.
     """
 
     number: int
@@ -60,8 +60,8 @@ class Slot:
         Args:
             batch_id: of the batch.
             partition: Spark's number of it.
-            written: what the task is about to commit.
-            on_replay_mismatch: "keep" to commit it all the same, with a warning.
+            written: the content that the task is about to commit.
+            on_replay_mismatch: "keep" to commit it nevertheless, with a warning.
 
         Raises:
             ReplayMismatchError: the frame has changed between the two passes.
@@ -89,9 +89,9 @@ def assign_slots(
     Args:
         batch_id: of the batch.
         done: the entries that hold it, by slot.
-        found: what each of its partitions has now, by number.
-        on_replay_mismatch: "keep" to leave what was committed as it is. An entry that fits no
-            partition then takes the place of the one of its number.
+        found: the content that each of its partitions has now, by number.
+        on_replay_mismatch: "keep" to leave committed rows as they are. An entry that fits no
+            partition then takes the place of the partition of its number.
 
     Raises:
         ReplayMismatchError: a committed entry has no partition with its rows.
@@ -143,14 +143,14 @@ def _other_rows(
 def check_replay(
     batch_id: int, partition: int, entry: LedgerEntry, now: Content, on_replay_mismatch: str
 ) -> None:
-    """Compare what a partition has committed with the rows that it has now.
+    """Compare the committed rows of a partition with its rows of now.
 
     Args:
         batch_id: of the batch.
         partition: Spark's number of it.
-        entry: what it has committed.
-        now: what it has.
-        on_replay_mismatch: "keep" to leave what was committed as it is.
+        entry: of the committed rows.
+        now: the content of the partition.
+        on_replay_mismatch: "keep" to leave committed rows as they are.
 
     Raises:
         ReplayMismatchError: they differ, and that is not allowed.

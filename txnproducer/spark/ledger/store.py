@@ -1,16 +1,16 @@
-"""The ledger: which batch each partition has committed last, kept inside the same transactions.
+"""The ledger: the last batch of each partition, kept inside the same transactions as the rows.
 
 Why it exists: a stable transactional id fences a zombie, but does not recognise a replay. So each
-transaction also commits, as a consumer group's offset, the batch id it carries; an aborted one
-leaves no trace, a committed one can't be without it.
+transaction also commits, as a consumer group's offset, the id of its batch. An aborted transaction
+leaves no entry, and a committed one always has its entry.
 
 Owns: names of ids and groups, reading, writing. Must not know: Spark's frames, how rows are
-written, what is made of an entry.
+written, what follows from an entry.
 
 Rules:
-* An entry is read at "require stable", so that an undecided commit is waited for; but not before
-  ids are taken: what an earlier run left open stays undecided until then.
-* Absent is absent only if the cluster says so without an error.
+* A read waits for a commit that is undecided ("require stable"). A read before ids are taken does
+  not: a transaction that an earlier run left open stays undecided until its id is taken.
+* An entry is absent only if the cluster says so without an error.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.kept_clients import KeptClients
 
 _TIMEOUT_S: Final = 60.0
-# Of this process, the driver's or a worker's: each batch asks again.
+# One for each process, a driver or a worker: every batch asks again.
 _CLIENTS: Final = KeptClients()
 atexit.register(_CLIENTS.close)
 
 
 @dataclass(frozen=True)
 class LedgerView:
-    """What a look at the ledgers of a sink has found, those of both atomicities.
+    """The entries of a sink, of both atomicities, as one look finds them.
 
     Attributes:
-        plan: of the runs, or None.
-        entries: of the partitions that were asked for; one that has none is left out.
+        plan: the plan, or None.
+        entries: of the partitions that were asked for; partitions without an entry are left out.
         whole: of the last whole batch, or None.
     """
 
@@ -53,9 +53,9 @@ class Ledger:
     """The ledgers of one sink.
 
     Attributes:
-        bootstrap_servers: where.
-        sink_id: whose.
-        topic: the topic on whose partition 0 the entries are stored.
+        bootstrap_servers: of the cluster.
+        sink_id: of the sink.
+        topic: the topic that the entries name; they are offsets of its partition 0.
         security: kafka-python's settings.
     """
 
@@ -65,7 +65,7 @@ class Ledger:
     security: Mapping[str, Any] = field(repr=False)
 
     def transactional_id(self, partition: int) -> str:
-        """Return the id that writes a Spark partition, the same for ever."""
+        """Return the transactional id of a Spark partition; it never changes."""
         return f"{self.sink_id}.p{partition}"
 
     def group(self, partition: int) -> str:
@@ -74,12 +74,12 @@ class Ledger:
 
     @property
     def id_prefix(self) -> str:
-        """What all transactional ids of the sink begin with."""
+        """The common beginning of all transactional ids of the sink."""
         return f"{self.sink_id}."
 
     @property
     def group_prefix(self) -> str:
-        """What all groups of the sink begin with."""
+        """The common beginning of all groups of the sink."""
         return _group_of(self.id_prefix)
 
     @property
@@ -104,11 +104,11 @@ class Ledger:
 
     @property
     def place(self) -> TopicPartition:
-        """Where in the group the entry is."""
+        """The place of the entry in its group."""
         return TopicPartition(self.topic, 0)
 
     def known_partitions(self) -> list[int]:
-        """Return the partitions that have ever written, in order; some may have expired since."""
+        """Return the partitions that have an entry, in order; older ones may have expired."""
         prefix = self.group(0)[:-1]
         names = group_ids(self.bootstrap_servers, prefix, _TIMEOUT_S, **dict(self.security))
         ends = (name.removeprefix(prefix) for name in names)
@@ -121,16 +121,16 @@ class Ledger:
         waits_for_undecided: bool = True,
         timeout_s: float = _TIMEOUT_S,
     ) -> tuple[PlanEntry | None, dict[int, LedgerEntry]]:
-        """Return the plan, and the entries of partitions; one that has none is left out.
+        """Return the plan, and the entries of partitions; those without an entry are left out.
 
         Args:
-            partitions: which.
-            waits_for_undecided: False returns what was committed before, whatever an open
-                transaction may still commit.
+            partitions: by number.
+            waits_for_undecided: False returns the last committed entry, even if an open
+                transaction may still commit another one.
             timeout_s: for how long the cluster is asked.
 
         Raises:
-            UnstableOffsetCommitError: an entry stayed undecided all that time.
+            UnstableOffsetCommitError: an entry stayed undecided for all of that time.
             KafkaError: the cluster refused, or did not answer.
         """
         groups = {self.group(partition): partition for partition in partitions}
@@ -150,16 +150,16 @@ class Ledger:
         asks_for_plan: bool = True,
         waits_for_undecided: bool = True,
     ) -> LedgerView:
-        """Return what a driver has to know before it writes, all of it by one question.
+        """Return the entries of both atomicities, by one question to the cluster.
 
         Args:
-            partitions: whose entries; that of whole batches is always asked for.
-            asks_for_plan: False where another driver's plan, that may be undecided, is not to be
-                waited for.
-            waits_for_undecided: as of `read`.
+            partitions: by number; the entry of whole batches is always asked for.
+            asks_for_plan: False to not wait for the plan of another driver, which may be
+                undecided.
+            waits_for_undecided: see `read`.
 
         Raises:
-            UnstableOffsetCommitError, KafkaError: as of `read`.
+            UnstableOffsetCommitError, KafkaError: see `read`.
         """
         groups = {self.group(partition): partition for partition in partitions}
         plans = [self.plan_group] if asks_for_plan else []
@@ -193,7 +193,7 @@ class Ledger:
         waits_for_undecided: bool,
         timeout_s: float = _TIMEOUT_S,
     ) -> dict[str, OffsetAndMetadata]:
-        """Return what groups hold; one that holds nothing is left out."""
+        """Return the entries of groups, as stored; groups without one are left out."""
         found = committed_offsets(
             self.bootstrap_servers,
             groups,
@@ -208,15 +208,15 @@ class Ledger:
         }
 
     def write_whole(self, producer: TransactionalProducer, entry: LedgerEntry) -> None:
-        """Make the entry of a whole batch a part of the producer's open transaction."""
+        """Add the entry of a whole batch to the producer's open transaction."""
         self._write(producer, self.whole_group, _dated(entry).stored())
 
     def write(self, producer: TransactionalProducer, partition: int, entry: LedgerEntry) -> None:
-        """Make an entry a part of the producer's open transaction."""
+        """Add the entry of a partition to the producer's open transaction."""
         self._write(producer, self.group(partition), _dated(entry).stored())
 
     def write_plan(self, producer: TransactionalProducer, plan: PlanEntry) -> None:
-        """Make the plan a part of the producer's open transaction."""
+        """Add the plan to the producer's open transaction."""
         self._write(producer, self.plan_group, plan.stored())
 
     def _write(
@@ -226,12 +226,12 @@ class Ledger:
 
 
 def close_connections() -> None:
-    """Close the connections that this process keeps to ledgers; who asks next opens another."""
+    """Close the connections that this process keeps to ledgers; the next question opens one."""
     _CLIENTS.close()
 
 
 def _dated(entry: LedgerEntry) -> LedgerEntry:
-    """Give an entry its time; one that is written again as it is has one."""
+    """Return an entry with its time; an entry that is written again keeps the time it has."""
     return entry if entry.at_ms is not None else replace(entry, at_ms=int(time.time() * 1000))
 
 

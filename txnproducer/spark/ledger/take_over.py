@@ -1,17 +1,17 @@
-"""What a driver takes over of another query's ledger: fixed once, at its first look.
+"""The entries that a driver takes over from another query: fixed once, at its first look.
 
-Why it exists: `on_foreign_ledger="take_over"` has foreign and later entries count for nothing.
-Were that so at every look, a driver that was paused while another one of its query went on would
-take those batches over as well, write them once more, and set the ledger back.
+Why it exists: `on_foreign_ledger="take_over"` ignores foreign entries, and entries that are ahead.
+If every look did so, a driver that was paused while another driver of its query went on would
+ignore those batches too, write them once more, and set the ledger back.
 
 Owns: which entries were taken over. Must not know: where the ledger is, how rows are written.
 
 Rules:
-* What is taken over is what the first look of a driver has found, before anybody was fenced:
-  these very entries, and this plan. All that comes later is judged as without the option, also
-  entries of the driver's own query that are ahead.
-* One that is taken over counts again as soon as it fits: behind a rewound checkpoint the driver
-  comes to the batches that it has seen ahead.
+* A driver takes over the very entries and the plan that its first look finds, before any id is
+  taken. All later entries are judged as without the option, even those of its own query that are
+  ahead.
+* An entry that was taken over counts again as soon as it fits: after a checkpoint was rewound, the
+  driver reaches the batches that it has seen ahead.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class _FirstLook:
 
 
 class TakeOver:
-    """What one driver takes over, and its rules for all the rest.
+    """The entries that one driver takes over, and its rules for all others.
 
     Args:
         rules: as the user has set them.
 
     Attributes:
-        rules: for what is not taken over.
+        rules: for the entries that are not taken over.
     """
 
     def __init__(self, rules: LedgerRules) -> None:
@@ -47,14 +47,14 @@ class TakeOver:
     def look_at(
         self, plan: PlanEntry | None, entries: Mapping[int, LedgerEntry], query_id: str
     ) -> None:
-        """Take what is there over, if that is wanted and this is the query's first look."""
+        """Take over plan and entries, if the user wants that and this is the first look."""
         if self._is_wanted and query_id not in self._first_looks:
             self._first_looks[query_id] = _FirstLook(plan, dict(entries))
 
     def of(
         self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str
     ) -> dict[int, LedgerEntry]:
-        """Return the entries that count for nothing in a batch, since they were taken over."""
+        """Return the entries that a batch ignores, since they were taken over."""
         first = self._first_looks.get(query_id)
         if first is None:
             return {}
@@ -77,5 +77,5 @@ class TakeOver:
 
 
 def _is_same(one: LedgerEntry | None, other: LedgerEntry) -> bool:
-    """Tell whether an entry was not written again meanwhile, be it with the same rows."""
+    """Return whether an entry was not written again meanwhile, not even with the same rows."""
     return one == other and one is not None and one.at_ms == other.at_ms

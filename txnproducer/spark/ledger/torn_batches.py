@@ -1,17 +1,18 @@
-"""A torn batch is not overtaken: what stops a new batch while the one before it is not whole.
+"""The rule that a new batch does not overtake a torn one, which is committed only in part.
 
 Why it exists: with atomicity "partition" a job can die when some of its partitions have committed.
-The same batch again completes it. A newer batch would move the ledger on, and the torn one would
-then be behind the ledger, where nothing can complete it.
+The same batch again completes it. A newer batch would move the ledger on, and the torn batch would
+then be older than the ledger, where nothing can complete it.
 
 Owns: the rule and its text. Must not know: where the ledger is, how rows are written.
 
 Rules:
 * The newest earlier batch of the query counts. It is whole if each of its partitions holds it, or
   a later batch.
-* A batch that some partition holds already has overtaken what was before it. It is completed.
-* An entry that is missing may have expired: `on_missing_ledger="write"` passes that, and nothing
-  passes an entry that is older than the torn batch.
+* If a partition holds the new batch already, that batch has overtaken the earlier ones. It is
+  completed.
+* A missing entry may have expired: `on_missing_ledger="write"` lets the batch pass then. No option
+  lets it pass an entry that is older than the torn batch.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ def check_not_torn(
         entries: of all partitions that have one.
         batch_id: of the batch to be written.
         query_id: of the query that it belongs to.
-        passes_missing: whether partitions without an entry count as done.
+        passes_missing: whether partitions without an entry count as committed.
 
     Raises:
-        TornBatchError: it is committed in part.
+        TornBatchError: that batch is committed only in part.
     """
     ours = {p: entry for p, entry in entries.items() if entry.query_id == query_id}
     earlier = [entry for entry in ours.values() if entry.batch_id < batch_id]

@@ -1,1 +1,1 @@
-"""Rows: schema, Arrow, their partitions in Kafka and in Spark."""
+"""Rows: the schema, Arrow batches, their place in Kafka and in Spark, the records made of them."""

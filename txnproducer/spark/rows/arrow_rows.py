@@ -1,16 +1,16 @@
 """Arrow batches of Spark's columns: sent to Kafka and added to a digest, block by block.
 
 Why it exists: Spark hands out a million rows a second as Arrow batches, and a third of that as
-Python rows; so no object is made for a row here.
+Python rows. So no Python object is made for a row here.
 
-Owns: what becomes of the columns, the cut of a batch by topic. Must not know: transactions, tasks,
+Owns: the way of the columns, the cut of a batch by topic. Must not know: transactions, tasks,
 Spark's sessions.
 
 Rules:
-* A batch is in the digest, all of it, before any of it is sent: whoever loses the transaction
-  half-way can read on, and knows what all rows add up to.
+* The digest includes a whole batch before any of its rows is sent. A task that loses its
+  transaction half-way can read on, and has the sum of all rows.
 * Rows of a topic keep their order.
-* One batch at a time: nothing is kept of those that were sent.
+* Batches are handled one at a time, and nothing is kept of those that were sent.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _WRITTEN: Final = ("value", "key", "headers", "partition")
 
 
 class ArrowWriter(Protocol):
-    """What a producer and a participant have in common here."""
+    """The method that a producer and a participant share."""
 
     def send_arrow(self, topic: str, data: Any, partition: int | None = None) -> object:
         """Send a RecordBatch; see `TransactionalProducer.send_arrow`."""
 
 
 class ArrowRows:
-    """The rows of some record batches, which are taken from an iterator once.
+    """The rows of record batches; the batches are taken from an iterator once.
 
     Args:
         batches: pyarrow's, with Spark's columns: `value`, and any of `key`, `headers`,
-            `partition`, `topic`; others are not written.
-        reader: says which columns and topics are written.
+            `partition`, `topic`; other columns are not written.
+        reader: names the columns that are written, and the topic.
 
     Attributes:
-        digest: of all rows that were taken: their number, bytes, and what they add up to.
+        digest: the number, the bytes and the sum of all rows that were taken.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class ArrowRows:
 
         Args:
             writer: a producer with an open transaction, or a participant in one.
-            partition: that all rows go to; None: the column, key or load decide.
+            partition: of Kafka's, for all rows; None: the column, key or load decide.
 
         Raises:
-            SchemaError: a row that Kafka has no place for; none of its batch was sent.
-            KafkaError: what the writer raises.
+            SchemaError: a row is no Kafka record; no row of its batch was sent.
+            KafkaError: raised by the writer.
         """
         for batch in self._batches:
             parts = self._digested(batch)
@@ -78,10 +78,10 @@ class ArrowRows:
                 writer.send_arrow(topic, part, partition)
 
     def read(self) -> None:
-        """Read what is left, and send nothing.
+        """Read the rows that are left, and send nothing.
 
         Raises:
-            SchemaError: a row that Kafka has no place for.
+            SchemaError: a row is no Kafka record.
         """
         for batch in self._batches:
             self._digested(batch)
@@ -94,7 +94,7 @@ class ArrowRows:
             self._partitions.check(bounds["min"], bounds["max"])
 
     def _digested(self, batch: Any) -> list[_Part]:
-        """Add a batch to the digest; return it by topic."""
+        """Add a batch to the digest, and return its rows by topic."""
         parts = list(self._by_topic(batch)) if batch.num_rows else []
         for topic, part in parts:
             for block in _blocks(part):
@@ -110,7 +110,7 @@ class ArrowRows:
 
 
 def _named(batch: Any) -> Any:
-    """Return a batch with Kafka's names of the columns, which may be written in any case."""
+    """Return a batch with its columns named as Kafka names them; Spark takes any case."""
     kafkas = {name: own for own, name in own_columns(batch.schema.names).items()}
     if all(own == name for name, own in kafkas.items()):
         return batch
@@ -118,7 +118,7 @@ def _named(batch: Any) -> Any:
 
 
 def _cut(rows: Any, topics: Any) -> Iterator[_Part]:
-    """Return rows by topic, in their order."""
+    """Yield the rows of each topic, in their order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

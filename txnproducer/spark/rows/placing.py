@@ -1,17 +1,17 @@
-"""Where rows go when each Kafka partition has one writer: the shuffle before a whole batch.
+"""The shuffle before a whole batch: each row goes to the one task that writes its Kafka partition.
 
-Owns: which Kafka partition a row belongs to, as the producer would choose it; how Spark is brought
-to send it to the task of that number; whether a frame has to be shuffled at all. Must not know:
+Owns: which Kafka partition a row belongs to, as the producer would choose it; how Spark sends the
+row to the task of that number; whether a frame has to be shuffled at all. Must not know:
 transactions, tasks that write.
 
 Rules:
-* A row with a key, or with a partition, has its place; so such frames are shuffled: task i gets
-  the rows of partition i. Those of one key keep the order that they have in one partition of the
-  frame; a shuffle promises no more.
-* Frames without both are not shuffled: task i writes partition i, and there are at most as many
-  tasks as partitions. (Spark Connect can't count tasks: there these are shuffled as well.)
-* Spark before 4.1 shuffles by a hash only. So a row carries, instead of its partition, a number
-  whose hash is that partition; a task knows the number that is its own.
+* A row with a key, or with a partition, has its place. Frames with one of these columns are
+  shuffled: task i gets the rows of partition i. Rows of one key keep the order that they have in
+  one partition of the frame; a shuffle promises no more.
+* Frames with neither column are not shuffled. Task i writes partition i, and there are at most as
+  many tasks as partitions. (Spark Connect can't count tasks, so there these are shuffled too.)
+* Spark before 4.1 shuffles only by a hash. So a row carries a number whose hash is its partition,
+  and a task knows its own number.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Placed:
 
     Attributes:
         frame: has the column `PLACE` if its rows have places.
-        count: how many partitions it has; None if that has to be counted.
-        places: what the rows of each task have for a place; empty if they have none.
+        count: how many partitions it has; None if they have to be counted.
+        places: the value of `PLACE` in the rows of each task; empty if there is no such column.
     """
 
     frame: Any
@@ -49,8 +49,8 @@ def placed(frame: Any, partitions: int) -> Placed:
     """Return a frame cut so that task i writes partition i.
 
     Args:
-        frame: its columns say whether rows have places.
-        partitions: of the topic.
+        frame: of Spark's.
+        partitions: how many the topic has.
     """
     if set(_PLACING) & set(frame.columns):
         return _shuffled(frame, partitions)
@@ -70,7 +70,7 @@ def _shuffled(frame: Any, partitions: int) -> Placed:
 
 
 def _takes_ids(frame: Any) -> bool:
-    """Tell whether Spark can be told the task of each row, as since 4.1."""
+    """Return whether Spark can shuffle rows by the number of a task, as it can since 4.1."""
     return hasattr(frame, "repartitionById")
 
 
@@ -96,7 +96,7 @@ def _with_place(frame: Any, finder: PlaceFinder) -> Any:
     def find(key: Any, partition: Any) -> Any:
         return finder.find(key, partition)
 
-    # Spark reads from these what kind of function it is.
+    # Spark reads the kind of the function from its annotations.
     find.__annotations__ = dict.fromkeys((*_PLACING, "return"), pa.Array)
     nulls = zip(_PLACING, ("binary", "int"), strict=True)
     given = [
@@ -111,19 +111,19 @@ class PlaceFinder:
     """Finds the places of rows.
 
     Attributes:
-        partitions: of the topic.
-        places: what stands for each partition; empty: its number.
+        partitions: how many the topic has.
+        places: the place of each partition; empty if that is its number.
     """
 
     partitions: int
     places: tuple[int, ...] = ()
 
     def find(self, key: Any, partition: Any) -> Any:
-        """Return the place of each row: by partition, else by key, else they stay together.
+        """Return the place of each row: by its partition, or its key, or the task it is in.
 
         Args:
-            key: pyarrow's array of strings or bytes; or None, as for nulls alone.
-            partition: pyarrow's array of integers; likewise.
+            key: pyarrow's array of strings or bytes; None stands for nulls.
+            partition: pyarrow's array of integers; None stands for nulls.
 
         Raises:
             SinkError: a row is for a partition that the topic does not have.
@@ -160,15 +160,15 @@ class PlaceFinder:
 
 
 def own_batches(own: int, places: tuple[int, ...], batches: Iterable[Any]) -> Iterator[Any]:
-    """Return a task's batches, if all rows are its own.
+    """Yield the batches of a task, if all rows belong to it.
 
     Args:
         own: the task's number.
-        places: as of `Placed`.
+        places: see `Placed`.
         batches: pyarrow's, with the column `PLACE`.
 
     Raises:
-        SinkError: a row is another task's.
+        SinkError: a row belongs to another task.
     """
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
-"""Where a task's records come from: one pass over them, to send them or only to add them up.
+"""Sources of a task's records: one pass over them, to send them or only to add them up.
 
-Owns: what a writer may do with a source, and the source made of Spark's rows (that of Arrow
-batches is in `arrow_rows.py`). Must not know: transactions, tasks.
+Owns: the methods of a source, and the source made of Spark's rows (the one of Arrow batches is in
+`arrow_rows.py`). Must not know: transactions, tasks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class RecordSource(Protocol):
 
     @property
     def digest(self) -> Digest:
-        """What was taken adds up to this."""
+        """The sum of the records that were taken."""
 
     def send_to(self, writer: RecordWriter, partition: int | None = None) -> None:
-        """Send what is left; to one partition, if it is named."""
+        """Send the records that are left; to one partition, if it is named."""
 
     def read(self) -> None:
-        """Read what is left, and send nothing."""
+        """Read the records that are left, and send nothing."""
 
 
 class RowRecords:
@@ -33,7 +33,7 @@ class RowRecords:
 
     Args:
         rows: of one frame.
-        reader: turns them into records.
+        reader: turns the rows into records.
     """
 
     def __init__(self, rows: Iterable[Any], reader: RowReader) -> None:
@@ -42,7 +42,7 @@ class RowRecords:
         self._partitions = reader.partitions
 
     def send_to(self, writer: RecordWriter, partition: int | None = None) -> None:
-        """Send what is left; to one partition, if it is named."""
+        """Send the records that are left; to one partition, if it is named."""
         for record in self._records:
             topic, place, key, value, headers = record
             self.digest.add(*record)
@@ -51,6 +51,6 @@ class RowRecords:
             writer.send(topic, value, key, headers, place if partition is None else partition)
 
     def read(self) -> None:
-        """Read what is left, and send nothing."""
+        """Read the records that are left, and send nothing."""
         for record in self._records:
             self.digest.add(*record)

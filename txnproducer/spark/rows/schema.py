@@ -1,7 +1,7 @@
-"""Spark's columns for Kafka, checked on the driver, and rows turned into records.
+"""Spark's columns for Kafka: checked on the driver, and turned into records in the tasks.
 
-Owns: which columns and types there may be (those of Spark's own Kafka sink), what a row becomes.
-Must not know: sessions, transactions.
+Owns: the columns and types that are allowed (those of Spark's own Kafka sink), the record made of
+a row. Must not know: sessions, transactions.
 
     value      string or binary, required; null is a tombstone
     key        string or binary
@@ -33,7 +33,7 @@ _TYPES: Final = {
 
 
 class Record(NamedTuple):
-    """A row, as Kafka takes it."""
+    """A row as a Kafka record."""
 
     topic: str
     partition: int | None
@@ -46,11 +46,11 @@ def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
     """Check a frame's columns.
 
     Args:
-        columns: name and type (Spark's simple string) of each.
+        columns: the name and type (Spark's simple string) of each column.
         topic: the option `topic`.
 
     Raises:
-        SchemaError: naming the column, its type, and what it should be.
+        SchemaError: a column is missing, or has the wrong type; names both types.
     """
     kinds = list(columns)
     written = own_columns(name for name, _ in kinds)
@@ -75,15 +75,15 @@ def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
 
 
 def own_columns(names: Iterable[str]) -> dict[str, str]:
-    """Return the columns that are written: Kafka's name of each, to the name that it has.
+    """Return the columns for Kafka: a dict from Kafka's name to the name in the frame.
 
-    As Spark's own sink does, others are left out.
+    Other columns are left out, as by Spark's own sink.
 
     Args:
         names: of a frame's columns.
 
     Raises:
-        SchemaError: two of them differ in their case alone.
+        SchemaError: two names differ only in case.
     """
     found: dict[str, str] = {}
     for name in names:
@@ -103,7 +103,7 @@ def written_columns(frame: Any, reader: RowReader) -> Any:
     """Return a frame with the columns that a reader reads, and no others."""
     columns = own_columns(frame.columns)
     wanted = [name for name in columns if name in reader.columns]
-    # A selection that selects nothing costs Spark's driver a twentieth of a second nevertheless.
+    # Even a selection of all columns costs Spark's driver a twentieth of a second.
     if wanted == frame.columns:
         return frame
     written = [columns[name] for name in wanted]
@@ -116,9 +116,9 @@ class RowReader:
     """Turns rows into records; goes to the tasks in the closure.
 
     Attributes:
-        topic: for all rows, or None to take each row's.
+        topic: for all rows; None to take the topic of each row.
         include_headers: whether the column `headers` is written.
-        partitions: of the topic, for rows that name theirs; None to let the producer find out.
+        partitions: of the topic, to check rows that name one; None leaves that to the producer.
     """
 
     topic: str | None
@@ -134,7 +134,7 @@ class RowReader:
         return frozenset(_TYPES) - left_out
 
     def records(self, rows: Iterable[Any]) -> Iterator[Record]:
-        """Turn rows of one frame into records."""
+        """Yield the records of the rows of one frame."""
         columns: dict[str, str] | None = None
         for row in rows:
             if columns is None:
@@ -145,7 +145,7 @@ class RowReader:
 
 
 class _Renamed:
-    """A row whose columns are written in another case."""
+    """A row of a frame that names its columns in another case."""
 
     __slots__ = ("_columns", "_row")
 
@@ -157,7 +157,7 @@ class _Renamed:
 
 
 def to_record(row: Any, names: frozenset[str], topic: str | None) -> Record:
-    """Turn a row into a record.
+    """Return the record of a row.
 
     Raises:
         SchemaError: the row's topic is null, or a header has no name.

@@ -1,7 +1,7 @@
 """Spark's hash of an int, by which `repartition(n, column)` chooses a row's partition.
 
 Owns: that hash (MurmurHash3 of 32 bits, seed 42, as Spark's `hash` function gives it), and the
-numbers that lead to each partition. Must not know: frames, Kafka (whose murmur2 is another hash).
+numbers that lead to each partition. Must not know: frames, Kafka (its murmur2 is another hash).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def spark_hash(number: int) -> int:
 
 
 def numbers_by_hash(partitions: int) -> tuple[int, ...]:
-    """Return, for each of so many partitions, the least number that Spark sends to it."""
+    """Return, for each partition, the least number that Spark's hash sends to it."""
     numbers: dict[int, int] = {}
     number = 0
     while len(numbers) < partitions:

@@ -1,13 +1,13 @@
-"""The partitions of the one topic that all rows go to: a row that names another one is refused.
+"""The partitions of the one topic of a sink: a row that names another partition is refused.
 
 Why it exists: a producer waits for a partition that its topic does not have, as long as
-`max.block.ms`; it may be about to be added. A row that names it is most often a mistake, and a
-task would wait in each of its attempts.
+`max.block.ms`, since it may be about to be added. A row that names such a partition is most often
+a mistake, and a task would wait in each of its attempts.
 
-Owns: the check, its text. Must not know: frames, rows' other columns, transactions.
+Owns: the check and its text. Must not know: frames, other columns of rows, transactions.
 
-Rule: what the driver has seen may be older than a row, and a topic may have got more since. So
-the cluster is asked before a row is refused.
+Rule: the driver may have counted the partitions before some were added. So the cluster is asked
+again before a row is refused.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from txnproducer.spark.ledger.store import Ledger
 
 
 def partitions_of_topic(ledger: Ledger, topic: str | None, count: int) -> TopicPartitions | None:
-    """Return what checks rows for a topic; nothing does where rows choose theirs.
+    """Return the check of a topic's partitions; None if rows choose their topics.
 
     Args:
-        ledger: knows how to ask the cluster.
-        topic: that all rows go to, or None.
-        count: of its partitions, as the driver has seen it.
+        ledger: of the sink; it has the address and the login of the cluster.
+        topic: of all rows, or None.
+        count: of its partitions, as the driver has counted them.
     """
     return None if topic is None else TopicPartitions(ledger, topic, count)
 
 
 class TopicPartitions:
-    """How many partitions a topic has; goes to the tasks in the closure.
+    """The number of a topic's partitions; sent to the tasks in their closure.
 
     Args:
-        ledger: knows how to ask the cluster.
-        topic: which.
-        count: as the driver has seen it.
+        ledger: of the sink; it has the address and the login of the cluster.
+        topic: its name.
+        count: as the driver has counted them.
     """
 
     def __init__(self, ledger: Ledger, topic: str, count: int) -> None:
@@ -43,7 +43,7 @@ class TopicPartitions:
         self._count = count
 
     def check(self, *numbers: int | None) -> None:
-        """Check what rows name as their partition; None names none.
+        """Check the partitions that rows name; None is a row that names none.
 
         Raises:
             SchemaError: the topic does not have it.

@@ -1,13 +1,12 @@
-"""Whether a task has read its input to the end, or only to where it broke off.
+"""The check that a task has read all of its rows, and not only those before its input broke off.
 
-Why it exists: where Spark's side of a task fails, because a shuffle can't be fetched or the task
-is killed, it closes the connection to the Python worker. PySpark takes that for the end of the
-rows (`FramedSerializer.load_stream` and Arrow's reader alike), so that a function can't tell half
-of a partition from all of it. Whoever commits what he has read must be able to.
+Why it exists: if Spark's side of a task fails (a shuffle can't be fetched, or the task is killed),
+it closes the connection to the Python worker. PySpark takes that for the end of the rows
+(`FramedSerializer.load_stream` and Arrow's reader alike). So a function can't tell half of a
+partition from all of it, and a task must not commit before it can.
 
-What tells them apart is what follows the rows: Spark's side ends a whole input with the number
-`END_OF_STREAM`, which the worker reads when the function has returned. Here it is looked at, and
-left where it is.
+After the last row, Spark's side sends the number `END_OF_STREAM`, but only if the input is whole.
+The worker reads it when the function has returned. This check looks at it, and leaves it there.
 
 Owns: finding the worker's input, the look at it. Must not know: rows, Kafka.
 """
@@ -28,12 +27,12 @@ _INPUT: Final = "infile"
 
 
 def check_input_is_whole() -> None:
-    """Check, when all rows are read, that these are all rows of the task.
+    """Check, when the rows end, that these are all rows of the task.
 
-    Does nothing outside a Spark task.
+    Outside a Spark task it does nothing.
 
     Raises:
-        InputBrokenError: they are not, or nobody can tell.
+        InputBrokenError: rows are missing, or this version of PySpark does not show it.
     """
     from pyspark import TaskContext
 
@@ -46,7 +45,7 @@ def check_input_is_whole() -> None:
             "that the sink is tested with (docs/spark.md)"
         )
     try:
-        # One read at most; the number is sent at once, behind the rows.
+        # At most one read: Spark sends the number right after the rows.
         found = source.peek(len(_END_OF_STREAM))[: len(_END_OF_STREAM)]
     except OSError as error:
         raise InputBrokenError(_BROKEN) from error
@@ -61,12 +60,12 @@ _BROKEN: Final = (
 
 
 def _input_of_worker(frame: FrameType | None) -> io.BufferedReader | io.BufferedRWPair | None:
-    """Return what the worker's main function reads from: it is one of our callers."""
+    """Return the input of the worker's main function, which is one of our callers."""
     while frame is not None:
         is_worker = str(frame.f_globals.get("__name__")).startswith(("pyspark", "__main__"))
         if is_worker and frame.f_code.co_name == _WORKER:
             found = frame.f_locals.get(_INPUT)
-            # The second where workers are not forked by a daemon (`spark.python.use.daemon`).
+            # A pair if workers are not forked by a daemon (`spark.python.use.daemon`).
             if isinstance(found, io.BufferedReader | io.BufferedRWPair):
                 return found
         frame = frame.f_back

@@ -1,1 +1,1 @@
-"""The sink's part in a task: one partition of a batch, written and committed or left open."""
+"""The sink's part in a task: one partition is written, then committed or left open."""

@@ -1,23 +1,26 @@
-"""What a task of the data source does: it writes, and leaves its transaction open for the commit.
+"""A task of the data source: it writes a transaction, and leaves it open for the commit.
 
-Why it exists: a data source may commit only when Spark says so, and says it in another process. So
-a task hands its transaction over (see `txnproducer.lease`), with what it knows of its rows.
+Why it exists: a data source may commit only when Spark says so, and Spark says it in another
+process. So a task hands its transaction over (see `txnproducer.lease`), with the number and digest
+of its rows.
 
 Owns: the task's side of the data source. Must not know: Spark's classes, how a part is ended.
 
 Rules:
-* What belongs to another query is found out before the id is taken, which would fence that query.
-* The task of partition 0 looks whether the batch has to stop however it is cut: an earlier one may
-  not be whole, or the ledger be lost. Spark offers no earlier place that knows the batch. Other
-  tasks may write meanwhile, and are not committed, since this one has failed.
-* `InitProducerId` comes next: it fences every earlier attempt of this partition and aborts what it
-  left open. Then the ledger is read: until then an older part could still be committed.
-* A batch that is wholly committed is not written again: its rows are read, for the commit to
-  compare. One that is committed in part is written by every task, since the commit alone can tell
-  which of the parts are committed: Spark may have numbered them otherwise.
-* No entry is waited for here. One may be undecided until the task of another partition has taken
-  its id, and that task may come after this one. The commit waits, when all ids are taken.
-* A task that fails leaves nothing open; one that is killed does, until its id is taken again or
+* A task checks whether the sink is another query's before it takes the id, which would fence that
+  query.
+* The task of partition 0 checks whether the batch has to stop however it is cut: an earlier batch
+  may be torn, or the ledger be lost. Spark has no earlier place that knows the batch. Other tasks
+  may write meanwhile; they are not committed, since this task has failed.
+* `InitProducerId` comes next: it fences every earlier attempt of this partition, and aborts the
+  transaction that it left open. Then the ledger is read: until then an older part could still be
+  committed.
+* A batch that is wholly committed is not written again: the task reads its rows, for the commit to
+  compare. A batch that is committed in part is written by every task, since only the commit can
+  find out which parts are committed: Spark may number them otherwise now.
+* A task waits for no entry. An entry may be undecided until the task of another partition has
+  taken its id, and that task may run after this one. The commit waits, when all ids are taken.
+* A task that fails leaves nothing open. A task that is killed does, until its id is taken again or
   the transaction times out.
 """
 
@@ -46,15 +49,14 @@ from txnproducer.spark.tasks.task_rows import TaskRows
 
 @dataclass(frozen=True)
 class OpenPart:
-    """What a task tells the commit.
+    """A task's message to the commit: its open transaction and its rows.
 
     Attributes:
-        partition: Spark's number of it.
-        batch_id: the batch.
-        query_id: whose.
-        lease: of the open transaction that has the rows; None if the whole batch was committed
-            before.
-        rows: how many there are.
+        partition: Spark's number of the partition.
+        batch_id: of the batch.
+        query_id: of the query that the batch belongs to.
+        lease: of the open transaction with the rows; None if the whole batch was committed before.
+        rows: how many the partition has.
         size_bytes: of keys and values.
         digest: of the rows.
         seconds: by phase: init, ledger, write.
@@ -72,14 +74,14 @@ class OpenPart:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """All that a task must know; goes to the tasks in the writer.
+    """The writer of a part; sent to the tasks with everything that they need.
 
     Attributes:
-        ledger: where the entries are.
-        rules: what to do about one that does not fit.
+        ledger: of the sink.
+        rules: for entries that do not fit.
         settings: the producer's, by Java's names.
         reader: turns rows into records.
-        on_event: told what happens, in the task's process.
+        on_event: called with the task's events, in the task's process.
         takes_arrow: whether Spark hands out Arrow batches, and not rows.
     """
 
@@ -91,13 +93,13 @@ class PartWriter:
     takes_arrow: bool = False
 
     def write(self, partition: int, batch_id: int, query_id: str, rows: Iterable[Any]) -> OpenPart:
-        """Write a partition into a transaction of its own, and leave that open.
+        """Write a partition into a transaction of its own, and leave the transaction open.
 
         Args:
-            partition: Spark's number of it.
-            batch_id: the batch.
-            query_id: whose.
-            rows: as Spark hands them out, see `takes_arrow`.
+            partition: Spark's number of the partition.
+            batch_id: of the batch.
+            query_id: of the query that the batch belongs to.
+            rows: as Spark hands them out; see `takes_arrow`.
 
         Raises:
             SinkError: refused; nothing was written by this call.
@@ -152,7 +154,7 @@ class _Writing:
         check_one_atomicity(writer.ledger, view, is_whole=False)
         writer.rules.check_plan(view.plan, self.query_id)
         writer.rules.fitting(view.entries, self.batch_id, self.query_id)
-        if self.partition == 0:  # every batch has it, and one task is enough
+        if self.partition == 0:  # every batch has this one, and one task is enough
             self._refuse_any_cut(0 if view.plan is None else view.plan.most_writers)
 
     def _refuse_any_cut(self, partitions: int) -> None:
@@ -163,11 +165,11 @@ class _Writing:
         try:
             writer.rules.check_any_cut(view.entries, batch_id, query_id)
         except SinkError:
-            # The end of the batch before may not be decided yet: this look waits for it.
+            # The commits of the batch before may not be decided yet: this look waits for them.
             FirstLook(writer.ledger, writer.rules).check(batch_id, query_id)
 
     def _is_batch_committed(self) -> bool:
-        """Tell whether the ledger holds the whole batch; one that is under way may not be seen."""
+        """Return whether the ledger holds the whole batch; a commit under way may not be seen."""
         fitting = self._fitting([self.partition])
         entry = fitting.get(self.partition)
         if entry is None or entry.batch_id != self.batch_id:

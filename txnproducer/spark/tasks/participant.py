@@ -1,15 +1,16 @@
-"""What a task does where a whole batch is one transaction: it takes its claim and writes.
+"""A task of a whole batch: it takes its claim, and writes into the driver's transaction.
 
 Owns: the task's side of atomicity "batch". Must not know: the transaction's end, other tasks.
 
 Rules:
-* The claim comes first, also for a task without rows: whoever is not the one that the lease
-  expects writes nothing. Spark runs work again without telling, also while its first run sleeps.
-* A task returns why it could not write, and does not raise it: Spark would run it again, in vain,
-  since an attempt that is not the first has no claim. What the frame itself raises passes through.
-* The part is complete before its receipt is: nothing can fail behind the last acknowledgement but
-  the way back to the driver.
-* A Kafka partition has one writer: task i writes partition i, and refuses a row that is not its.
+* The claim comes first, even for a task without rows. A process that the lease does not expect
+  writes nothing. Spark runs work again without saying so, even while its first run sleeps.
+* A task returns the reason why it could not write, and does not raise it. Spark would run a task
+  that raises again, without success: only the first attempt has a claim. Errors of the frame
+  itself are raised.
+* A part is complete before its receipt is made: after the last acknowledgement, only the way back
+  to the driver can fail.
+* A Kafka partition has one writer: task i writes partition i, and refuses a row of another one.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ _OF_THE_USER = (
 
 @dataclass(frozen=True)
 class Part:
-    """What a task wrote of the batch.
+    """A task's part of the batch.
 
     Attributes:
-        receipt: of all of it; None if it could not be written.
+        receipt: of all its records; None if it could not be written.
         rows: how many.
         size_bytes: of keys and values.
         digest: of the rows.
-        failure: why it could not be written, for people; empty if it was.
-        recovery: what can be done about that, as of `KafkaError`.
+        failure: the reason why it could not be written, for people; empty if it was.
+        recovery: from that failure; see `KafkaError`.
         seconds: by phase: claim, write, receipt.
-        is_lost: whether it failed because the transaction is somebody else's now, or timed out.
+        is_lost: whether it failed because another driver has the transaction, or it timed out.
     """
 
     receipt: TransactionReceipt | None
@@ -74,12 +75,13 @@ class Part:
 
 @dataclass(frozen=True)
 class ParticipantOrder:
-    """What a run of the batch tells its tasks.
+    """The driver's order to the tasks of an attempt at the batch.
 
     Attributes:
-        lease: of the transaction; None: only read the rows, for a batch that is committed.
-        seeks_cause: whether a later attempt, which may not write, reads its rows all the same:
-            what failed the first attempt in the frame itself fails this one too, and so is told.
+        lease: of the transaction; None to only read the rows of a batch that is committed.
+        seeks_cause: whether a later attempt of a task, which may not write, reads its rows
+            nevertheless. An error of the frame itself fails it then like the first attempt, and
+            reaches the user.
     """
 
     lease: TransactionLease | None
@@ -88,14 +90,14 @@ class ParticipantOrder:
 
 @dataclass(frozen=True)
 class ParticipantTask:
-    """Writes a part of a batch, of Arrow's batches; see `frames.Work`.
+    """The work of a task of a whole batch; see `frames.Work`.
 
     Attributes:
         settings: of the producer, by Java's names.
         reader: turns rows into records.
-        places: what the rows of each task have for a place; empty if they have none.
+        places: see `placing.Placed`.
         batch_id: of the batch, for `on_event`.
-        on_event: told what happens, in the task's process.
+        on_event: called with the task's events, in the task's process.
     """
 
     settings: Mapping[str, Any] = field(repr=False)
@@ -105,7 +107,7 @@ class ParticipantTask:
     on_event: OnEvent | None = None
 
     def __call__(self, order: ParticipantOrder, partition: int, batches: Iterable[Any]) -> Part:
-        """Write a part into the leased transaction, or only read it, and tell how that went."""
+        """Write a part into the leased transaction, or only read it, and return the result."""
         if self.places:
             batches = own_batches(partition, self.places, batches)
         rows = ArrowRows(batches, self.reader)
@@ -178,6 +180,7 @@ class _Writing:
         if attempt == 0:
             return
         if self._order.seeks_cause:
+            # Whether the input is whole does not matter: nothing is committed of it.
             self._rows.source.read()
         raise KafkaError(
             f"this is attempt {attempt} of the task: an earlier one may have written under its"
@@ -187,7 +190,7 @@ class _Writing:
 
 
 def _is_users(error: BaseException | None) -> bool:
-    """Tell whether another run would fail alike: for a record's own error, whatever followed."""
+    """Return whether another attempt would fail alike: a record itself is wrong."""
     while error is not None:
         if isinstance(error, _OF_THE_USER):
             return True

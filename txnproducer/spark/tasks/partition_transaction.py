@@ -1,20 +1,21 @@
-"""What a task does with its partition: one transaction, with the ledger's entry in it.
+"""A task of atomicity "partition": one transaction with its rows and the ledger's entry.
 
 Owns: the task's side of the protocol. Must not know: the driver, other partitions.
 
 Rules:
-* `InitProducerId` comes first: it fences every earlier attempt of this partition and aborts what
-  it left open. Only then is the ledger read, since until then an older attempt could still commit.
-* With the ledger the plan is read: a task of an earlier run of the sink writes nothing.
-* A batch that the ledger holds is not written again: its rows are read and compared, by count and
-  digest, with what was committed. Other rows are an error, never silence.
+* `InitProducerId` comes first: it fences every earlier attempt of this partition, and aborts the
+  transaction that it left open. Only then is the ledger read: until then an older attempt could
+  still commit.
+* The plan is read with the ledger: a task of an earlier run of the sink writes nothing.
+* If the batch is already in the ledger, the task writes nothing. It reads its rows, and compares
+  their number and digest with the committed ones. Other rows are an error, never silence.
 * To complete a batch, the driver has read all partitions, and each has its slot (`slots.py`). A
   task takes the id of its slot, and commits only the rows that the driver has read.
-* What is taken over of another query is the driver's choice, and told entry by entry: a task that
-  is left over from an earlier batch finds a later one of its own query, and stops.
-* What is committed, or compared, is a whole partition: rows that broke off look like their end.
-* An attempt that loses its transaction (fenced, timed out) looks at the ledger before it fails: a
-  twin may have committed the very same rows, and then all is well.
+* The driver chooses the entries that are taken over, and names each of them to the tasks. A task
+  that is left over from an earlier batch finds a later one of its own query, and stops.
+* A task commits, or compares, a whole partition: rows that broke off look like their end.
+* An attempt that loses its transaction (fenced, timed out) looks at the ledger before it fails.
+  Another attempt may have committed the very same rows, and then all is well.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """All that a task must know; goes to the tasks in the closure.
+    """The plan of a batch; sent to the tasks in their closure with everything that they need.
 
     Attributes:
-        ledger: where the entries are.
-        rules: what to do about one that does not fit.
+        ledger: of the sink.
+        rules: for entries that do not fit.
         producer: the producer's settings, by Java's names.
         reader: turns rows into records.
-        batch_id: the batch.
-        query_id: whose.
-        writers: how many partitions write it.
-        run: of the sink; a task whose run is over writes nothing.
-        on_event: told what happens, in the task's process.
-        taken_over: the entries that count for nothing, by slot.
-        slots: of the partitions; one that is not named has the slot of its own number.
+        batch_id: of the batch.
+        query_id: of the query that the batch belongs to.
+        writers: how many partitions write the batch.
+        run: of the sink; a task of an earlier run writes nothing.
+        on_event: called with the task's events, in the task's process.
+        taken_over: the entries that are ignored, by slot.
+        slots: of the partitions; a partition that is not named has the slot of its own number.
     """
 
     ledger: Ledger
@@ -89,7 +90,7 @@ class BatchPlan:
         return RowRecords(rows, self.reader)
 
     def arrow_rows(self, batches: Iterable[Any]) -> ArrowRows:
-        """Return the records of Arrow's batches."""
+        """Return the records of Arrow batches."""
         return ArrowRows(batches, self.reader)
 
 
@@ -124,13 +125,13 @@ class _PartitionWriter:
             return self._write(producer)
 
     def _committed_in_this_run(self) -> LedgerEntry | None:
-        """Return what `_committed` does, if this task's run is still the one that counts."""
+        """Return the entry as `_committed` does, if this task's run is still the current one."""
         run, entry = self._look()
         check_run(run, self._plan.run, self._plan.query_id)
         return entry
 
     def _committed(self) -> LedgerEntry | None:
-        """Return the entry of this partition's slot if it is this batch's."""
+        """Return the entry of this partition's slot, if it is of this batch."""
         return self._look()[1]
 
     def _look(self) -> tuple[PlanEntry | None, LedgerEntry | None]:
@@ -169,7 +170,7 @@ class _PartitionWriter:
         return self._report(is_replay=False)
 
     def _after_loss(self, error: KafkaError) -> PartitionReport:
-        """The transaction was taken from us: by a twin that has committed, or by the broker."""
+        """Return the report of another attempt that has committed the rows, or raise the error."""
         with self._rows.timed("ledger"):
             entry = self._committed()
         if entry is None:
@@ -184,7 +185,7 @@ class _PartitionWriter:
         return self._compare(entry)
 
     def _note_timeout(self, error: KafkaError) -> None:
-        """Say so if the transaction was open for longer than it may be: the broker does not."""
+        """Add a note if the transaction was open for too long; the broker's error has none."""
         timeout_ms = int(self._plan.producer["transaction.timeout.ms"])
         open_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
         if open_s * 1000 >= timeout_ms:
@@ -195,7 +196,7 @@ class _PartitionWriter:
             )
 
     def _compare(self, entry: LedgerEntry) -> PartitionReport:
-        """Compare what was committed with all rows; those that broke off half-way are read on."""
+        """Compare the committed rows with all rows, those after a half-way loss included."""
         plan = self._plan
         self._rows.read()
         content = self._rows.content
@@ -216,14 +217,14 @@ class _PartitionWriter:
 
 @dataclass(frozen=True)
 class PartitionOrder:
-    """What a pass tells its tasks.
+    """The driver's order to the tasks of one pass over the frame.
 
     Attributes:
         run: of the sink.
         writers: how many partitions write.
-        is_read_only: whether the partitions are read only, and nothing is written at all.
-        taken_over: as of `BatchPlan`.
-        slots: as of `BatchPlan`.
+        is_read_only: whether the tasks only read, and write nothing.
+        taken_over: see `BatchPlan`.
+        slots: see `BatchPlan`.
     """
 
     run: int
@@ -235,10 +236,10 @@ class PartitionOrder:
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """What a task does with its Arrow batches; see `frames.Work`.
+    """The work of a task with its Arrow batches; see `frames.Work`.
 
     Attributes:
-        plan: of the batch, but for the run and the number of writers.
+        plan: of the batch; the order brings the run and the number of writers.
     """
 
     plan: BatchPlan
@@ -246,7 +247,7 @@ class PartitionTask:
     def __call__(
         self, order: PartitionOrder, partition: int, batches: Iterable[Any]
     ) -> PartitionReport | Content:
-        """Write a partition, and return its report; or read it, and return rows and digest."""
+        """Write a partition and return its report, or read it and return rows and digest."""
         plan = replace(
             self.plan,
             run=order.run,
@@ -264,12 +265,12 @@ class PartitionTask:
 
 @dataclass(frozen=True)
 class PartitionWriter:
-    """A `BatchPlan` as Spark's `foreachPartition` calls it."""
+    """A `BatchPlan` as a function for Spark's `foreachPartition`."""
 
     plan: BatchPlan
 
     def __call__(self, rows: Iterable[Any]) -> None:
-        """Write the partition of the task that this is called in."""
+        """Write the partition of the calling task."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -287,5 +288,5 @@ class PartitionWriter:
 
 
 def skip_rows(rows: Iterable[Any]) -> None:
-    """Write nothing: what `foreachPartition` calls where a batch is left as it was committed."""
+    """Write nothing: the function for `foreachPartition` if the batch is committed."""
     del rows

@@ -1,10 +1,10 @@
-"""The rows of one task: read or sent once, timed, told to the hook, and added up.
+"""The rows of one task: read or sent once, timed, reported to the hook, and added up.
 
-Why it exists: a task may commit its partition, lease it to a commit, or write it into the driver's
-transaction. All three have the same skeleton around the same rows.
+Why it exists: a task may commit its partition, lease its transaction to a commit, or write into
+the driver's transaction. All three do the same around the rows.
 
-Owns: the phases and their seconds, the events, the check that the rows are all of the task's.
-Must not know: transactions, the ledger, what a task reports besides.
+Owns: the phases and their seconds, the events, the check that no row of the task is missing. Must
+not know: transactions, the ledger, the other fields of a task's report.
 """
 
 from __future__ import annotations

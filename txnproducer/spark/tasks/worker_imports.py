@@ -1,12 +1,12 @@
-"""What a Python worker of Spark imports by, kept from being read anew with each task.
+"""Importers of a Python worker: those of Spark's own archives are dropped after each task.
 
 Why it exists: before Spark 4.2 (SPARK-54744) a worker begins each task with
-`importlib.invalidate_caches()`, and before Python 3.12 (gh-103200) each importer of a zip file
-takes that for an order to read the file's whole directory at once. A worker has sixteen of them,
-for pyspark.zip, py4j's and Spark's own jar: 0.2 s of computing and more for each task, which is
-more than all the rest of a small batch.
+`importlib.invalidate_caches()`. Before Python 3.12 (gh-103200) each importer of a zip file then
+reads the file's whole directory at once. A worker has sixteen of them, for pyspark.zip, py4j's and
+Spark's own jar: 0.2 s of computing and more for each task, which is more than the rest of a small
+batch.
 
-Owns: which importers are forgotten. Must not know: tasks.
+Owns: which importers are dropped. Must not know: tasks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import PurePath
 from typing import Final
 
 _IS_EAGER: Final = sys.version_info < (3, 12)
-# What Spark puts on a worker's path by itself.
+# The archives that Spark itself puts on a worker's path.
 _SPARKS: Final = re.compile(r"pyspark\.zip|py4j-.*-src\.zip|spark-core_.*\.jar")
 
 
 def forget_sparks_zips() -> None:
-    """Forget the importers of Spark's own archives: the next import makes anew what it needs.
+    """Drop the importers of Spark's own archives; the next import makes those it needs.
 
-    Those of other archives stay, for these may change while the worker lives (`addPyFile`).
+    Importers of other archives stay: these may change while the worker lives (`addPyFile`).
     """
     if not _IS_EAGER:
         return
