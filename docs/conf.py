@@ -68,7 +68,6 @@ extensions = [
     "sphinx_copybutton",
 ]
 root_doc = "index"
-exclude_patterns = ["_extensions"]
 highlight_language = "text"
 
 # Anchors as the repository's own viewer makes them; tests/test_architecture.py checks both.
@@ -76,6 +75,8 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = "txnproducer"
 html_copy_source = False
 html_show_sphinx = False
