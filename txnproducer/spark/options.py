@@ -1,7 +1,7 @@
 """The sink's settings: options as of Spark's own Kafka sink, and arguments of the same meaning.
 
-Owns: the table of options, the settings that the producer gets, those that are refused. Must not
-know: frames, transactions, the cluster.
+Owns: the table of options, and how they are read. Must not know: the producer's settings
+(`producer_settings.py`), frames, transactions, the cluster.
 
 * `kafka.NAME` is passed to the producer as Java's setting NAME; `kafka.bootstrap.servers` is the
   address of the cluster.
@@ -23,40 +23,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from txnproducer.config import ProducerConfig
 from txnproducer.errors import InvalidConfigurationError, UnknownConfigError
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
+from txnproducer.spark.producer_settings import read_producer_setting, security_of
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.rows.topic_partitions import partitions_of_topic
-from txnproducer.spark.token_providers import NamedTokenProvider, provider_of
 
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
-_PROVIDER_SETTING: Final = "sasl_oauth_token_provider"
-# All producers of the sink are transactional. Settings are checked before any id is known.
-_PLACEHOLDER: Final = {"transactional.id": "of-each-partition"}
-# Values that a transactional producer does not allow.
-_NOT_IDEMPOTENT: Final = {"acks": ("0", "1"), "retries": ("0",), "enable.idempotence": ("false",)}
 # Options of Spark itself, which it hands to a sink with the sink's own.
 _OF_SPARK: Final = ("checkpointlocation", "path", "queryname", "outputmode", "trigger")
-_REFUSED: Final = {
-    "transactional.id": "the sink makes one for each partition, from sinkId",
-    "transaction.timeout.ms": "use the option transactionTimeout",
-    "key.serializer": "keys are string or binary columns, and are written as they are",
-    "value.serializer": "values are string or binary columns, and are written as they are",
-    "interceptor.classes": "they are Java classes; change the frame instead",
-    "partitioner.class": "it is a Java class; name each row's partition in the column `partition`",
-    # Settings of consumers: Spark's sink refuses them as well.
-    "group.id": "it is a consumer's; the sink names its groups after sinkId",
-    "auto.offset.reset": "it is a consumer's",
-    "enable.auto.commit": "it is a consumer's",
-    "key.deserializer": "it is a consumer's",
-    "value.deserializer": "it is a consumer's",
-}
-
-
 # --- how a value is read; the label is its name as the user wrote it -----------------------------
 
 
@@ -298,7 +276,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
             "topic that lives as long as the query"
         )
     producer[_SERVERS] = values[_SERVERS_ARGUMENT]
-    security = _security(producer, written)
+    security = security_of(producer, written)
     return SinkSettings(producer=producer, security=security, **values)
 
 
@@ -333,8 +311,8 @@ def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
         name = written.lower()
         if name.startswith(_KAFKA):
             setting = name.removeprefix(_KAFKA)
-            _refuse_setting(written, setting, value)
-            _put(producer, setting, _setting(written, setting, value), written)
+            read = read_producer_setting(written, setting, value)
+            _put(producer, setting, read, written)
             spelled[setting] = written
         elif name in _BY_LOWER_NAME:
             _put(own, _BY_LOWER_NAME[name], value, written)
@@ -343,35 +321,12 @@ def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
     return own, producer, spelled
 
 
-def _setting(written: str, setting: str, value: Any) -> Any:
-    """Return the value of a producer's setting, as the tasks get it."""
-    if setting.replace(".", "_") != _PROVIDER_SETTING:
-        return str(value)
-    if not isinstance(value, str):
-        raise InvalidConfigurationError(
-            f"{written} is a {type(value).__name__}: an object does not reach the tasks. Give its "
-            "dotted name, such as 'mypackage.tokens.provider', which driver and tasks import"
-        )
-    provider_of(value)  # fails here, and not in a task
-    return NamedTokenProvider(value)
-
-
 def _put(found: dict[str, Any], name: str, value: Any, written: str) -> None:
     if name in found and str(found[name]) != str(value):
         raise InvalidConfigurationError(
             f"{written} is given twice: names of options are the same in any case"
         )
     found[name] = value
-
-
-def _refuse_setting(written: str, setting: str, value: Any) -> None:
-    if setting in _REFUSED:
-        raise InvalidConfigurationError(f"{written} can't be set: {_REFUSED[setting]}")
-    if str(value).lower() in _NOT_IDEMPOTENT.get(setting, ()):
-        raise InvalidConfigurationError(
-            f"{written}={value} can't be set: a transactional producer is always idempotent, with"
-            " acks=all and retries above 0; leave it out"
-        )
 
 
 def _value(argument: str, option: Option, as_option: Any, as_argument: Any) -> Any:
@@ -394,37 +349,6 @@ def _check_given(argument: str, values: Mapping[str, Any]) -> None:
         raise InvalidConfigurationError(
             f"{argument} is missing: give it, or the option {ARGUMENTS[argument]}"
         )
-
-
-def _security(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict[str, Any]:
-    """Check the producer's settings here, on the driver; return those for logging in.
-
-    Args:
-        producer: the settings.
-        written: their names as options, if the user wrote them so.
-    """
-    try:
-        config = ProducerConfig.from_properties({**producer, **_PLACEHOLDER})
-    except InvalidConfigurationError as error:
-        text = _as_written(str(error), written)
-        error.args = (f"{text} (a setting NAME is given to the sink as the option kafka.NAME)",)
-        raise
-    return {name: value for name, value in config.security.items() if value is not None}
-
-
-def _as_written(text: str, written: Mapping[str, str]) -> str:
-    """Return a text of the producer's with settings named as the user wrote them.
-
-    Args:
-        text: with Java's names, or those with underscores.
-        written: the options, by Java's names.
-    """
-    snake_case = {name.replace(".", "_"): option for name, option in written.items()}
-    options = {**written, **snake_case}
-    if not options:
-        return text
-    names = "|".join(re.escape(name) for name in sorted(options, key=len, reverse=True))
-    return re.sub(rf"(?<![\w.])({names})(?!\w|\.\w)", lambda found: options[found[1]], text)
 
 
 def _near(name: str) -> str:

@@ -1,0 +1,103 @@
+"""Settings of the producer among the options of the sink: `kafka.NAME` is Java's setting NAME.
+
+Owns: the settings that are refused, the values that reach the tasks, the names in the texts of
+errors. Must not know: the sink's own options.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import InvalidConfigurationError
+from txnproducer.spark.token_providers import NamedTokenProvider, provider_of
+
+_PROVIDER_SETTING: Final = "sasl_oauth_token_provider"
+# All producers of the sink are transactional. Settings are checked before any id is known.
+_PLACEHOLDER: Final = {"transactional.id": "of-each-partition"}
+# Values that a transactional producer does not allow.
+_NOT_IDEMPOTENT: Final = {"acks": ("0", "1"), "retries": ("0",), "enable.idempotence": ("false",)}
+_REFUSED: Final = {
+    "transactional.id": "the sink makes one for each partition, from sinkId",
+    "transaction.timeout.ms": "use the option transactionTimeout",
+    "key.serializer": "keys are string or binary columns, and are written as they are",
+    "value.serializer": "values are string or binary columns, and are written as they are",
+    "interceptor.classes": "they are Java classes; change the frame instead",
+    "partitioner.class": "it is a Java class; name each row's partition in the column `partition`",
+    # Settings of consumers: Spark's sink refuses them as well.
+    "group.id": "it is a consumer's; the sink names its groups after sinkId",
+    "auto.offset.reset": "it is a consumer's",
+    "enable.auto.commit": "it is a consumer's",
+    "key.deserializer": "it is a consumer's",
+    "value.deserializer": "it is a consumer's",
+}
+
+
+def read_producer_setting(written: str, setting: str, value: Any) -> Any:
+    """Return the value of a setting, as the tasks get it.
+
+    Args:
+        written: the option, as the user wrote it.
+        setting: Java's name, in lower case.
+        value: its value.
+
+    Raises:
+        InvalidConfigurationError: the setting can't be set, or not so.
+    """
+    _refuse_setting(written, setting, value)
+    if setting.replace(".", "_") != _PROVIDER_SETTING:
+        return str(value)
+    if not isinstance(value, str):
+        raise InvalidConfigurationError(
+            f"{written} is a {type(value).__name__}: an object does not reach the tasks. Give its "
+            "dotted name, such as 'mypackage.tokens.provider', which driver and tasks import"
+        )
+    provider_of(value)  # fails here, and not in a task
+    return NamedTokenProvider(value)
+
+
+def _refuse_setting(written: str, setting: str, value: Any) -> None:
+    if setting in _REFUSED:
+        raise InvalidConfigurationError(f"{written} can't be set: {_REFUSED[setting]}")
+    if str(value).lower() in _NOT_IDEMPOTENT.get(setting, ()):
+        raise InvalidConfigurationError(
+            f"{written}={value} can't be set: a transactional producer is always idempotent, with"
+            " acks=all and retries above 0; leave it out"
+        )
+
+
+def security_of(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict[str, Any]:
+    """Check the producer's settings here, on the driver; return those for logging in.
+
+    Args:
+        producer: the settings, by Java's names.
+        written: their names as options, if the user wrote them so.
+
+    Raises:
+        UnknownConfigError: there is no such setting.
+        InvalidConfigurationError: a value does not fit.
+    """
+    try:
+        config = ProducerConfig.from_properties({**producer, **_PLACEHOLDER})
+    except InvalidConfigurationError as error:
+        text = _as_written(str(error), written)
+        error.args = (f"{text} (a setting NAME is given to the sink as the option kafka.NAME)",)
+        raise
+    return {name: value for name, value in config.security.items() if value is not None}
+
+
+def _as_written(text: str, written: Mapping[str, str]) -> str:
+    """Return a text of the producer's with settings named as the user wrote them.
+
+    Args:
+        text: with Java's names, or those with underscores.
+        written: the options, by Java's names.
+    """
+    snake_case = {name.replace(".", "_"): option for name, option in written.items()}
+    options = {**written, **snake_case}
+    if not options:
+        return text
+    names = "|".join(re.escape(name) for name in sorted(options, key=len, reverse=True))
+    return re.sub(rf"(?<![\w.])({names})(?!\w|\.\w)", lambda found: options[found[1]], text)
