@@ -1,7 +1,7 @@
 """The site of these pages: `make docs` builds it into build/docs.
 
 The pages are plain Markdown, so that they read as well in the repository. What the site needs
-beyond them stands here: the order of the pages, and the drawings of `mermaid` as text.
+beyond them stands here, above all the order of the pages.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from pygments.lexers.special import TextLexer
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -102,4 +100,3 @@ def setup(app: Sphinx) -> None:
     """Connect what this file adds to Sphinx."""
     app.add_config_value("parts", {}, rebuild="env", types=[dict])
     app.connect("source-read", add_navigation)
-    app.add_lexer("mermaid", TextLexer)
