@@ -32,7 +32,7 @@ class Timeline:
 
     def watch(self) -> None:
         """Note everything from now on, of all connections."""
-        send, receive = Connection.send, Connection.receive
+        send, receive = Connection.send_request, Connection.receive
 
         def noted_send(connection: Connection, request: Any, *others: Any) -> Any:
             name = type(request.body).__name__
@@ -46,7 +46,7 @@ class Timeline:
             for event in events[known:]:
                 self.answered.setdefault(type(event.request.body).__name__, []).append(now)
 
-        Connection.send = noted_send  # type: ignore[assignment,method-assign]
+        Connection.send_request = noted_send  # type: ignore[assignment,method-assign]
         Connection.receive = noted_receive  # type: ignore[assignment,method-assign]
 
     def forget(self) -> None:

@@ -137,15 +137,15 @@ def test_a_fault_that_never_took_effect_fails_a_run_of_a_thousand_seeds(monkeypa
 
 def test_without_a_terminal_a_line_every_half_minute_tells_how_far_it_is():
     now, out, totals = [100.0], StringIO(), Totals(seeds=10, requests=7_000)
-    with _seed_pool.Teller(totals, Console(file=out), lambda: now[0]) as teller:
-        teller.tell(0.1)
+    with _seed_pool.ProgressDisplay(totals, Console(file=out), lambda: now[0]) as display:
+        display.show(0.1)
         now[0] += 29.9
-        teller.tell(0.2)
+        display.show(0.2)
         assert out.getvalue() == ""
         now[0] += 0.1
         totals.add(Totals(seeds=2, requests=3_000))
-        teller.tell(0.25)
-        teller.tell(0.25)
+        display.show(0.25)
+        display.show(0.25)
     assert out.getvalue() == "25%: 12 seeds, 10,000 requests, 100 requests/s\n"
 
 

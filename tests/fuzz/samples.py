@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tests.wire import answers
 from txnproducer._protocol import messages as m
 from txnproducer._wire import kafka_python as kp
-from txnproducer._wire.codec import Codec
+from txnproducer._wire.codec import WireCodec
 from txnproducer._wire.handshake import SaslLogin, exchange_api_versions, exchange_login
 from txnproducer._wire.version_choice import CLIENT_VERSIONS
 from txnproducer.records import OffsetAndMetadata, TopicPartition
@@ -20,7 +20,7 @@ NUMBER = 42  # every answer's correlation id
 TOPIC_ID = uuid.UUID(int=7)
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 _USER = {"sasl_plain_username": "alice", "sasl_plain_password": "secret"}
-_CODEC = Codec("me")
+_CODEC = WireCodec("me")
 
 
 class Sample(NamedTuple):

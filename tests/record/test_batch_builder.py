@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from txnproducer._record import RecordBatch, batch_builder, record_buffer, size_in_bytes
-from txnproducer._record.compression import Codec
+from txnproducer._record.compression import RecordCodec
 from txnproducer.errors import IllegalStateError, InvalidConfigurationError, RecordTooLargeError
 
 from .strategies import BASE_MS, record_lists, unhurried
@@ -209,9 +209,9 @@ class RecordBatchBuilderTests:
     def test_headers_of_a_usual_record_are_never_none(self):
         builder = self.builder(LARGE)
         with pytest.raises(TypeError, match="headers must be a tuple, not None"):
-            builder.records_buffer.append_usual(BASE_MS, None, b"v", None)
+            builder.records_buffer.append_fast(BASE_MS, None, b"v", None)
         assert builder.record_count == 0
-        assert builder.records_buffer.append_usual(BASE_MS, None, b"v", ()) == 0
+        assert builder.records_buffer.append_fast(BASE_MS, None, b"v", ()) == 0
 
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
@@ -605,7 +605,7 @@ class TestPythonRecordBatchBuilder(RecordBatchBuilderTests):
             calls.append(bytes(data))
             return calls[-1]
 
-        codec = Codec("lz4", 3, count_and_keep)
+        codec = RecordCodec("lz4", 3, count_and_keep)
         monkeypatch.setattr(batch_builder, "codec_for", lambda *_: codec)
         builder = self.filled([(BASE_MS, None, b"v", ())])
 

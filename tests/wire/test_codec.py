@@ -9,13 +9,13 @@ import pytest
 
 from txnproducer._protocol import messages as m
 from txnproducer._wire import kafka_python as kp
-from txnproducer._wire.codec import Codec, ResponseDecodeError
+from txnproducer._wire.codec import ResponseDecodeError, WireCodec
 from txnproducer._wire.version_choice import CLIENT_VERSIONS
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 TOPIC_ID = bytes(range(16))
-CODEC = Codec("me")
+CODEC = WireCodec("me")
 
 
 def sent(body: m.Request, version: int) -> Any:

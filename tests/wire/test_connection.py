@@ -21,9 +21,9 @@ from txnproducer._protocol.events import (
     ConnectionId,
 )
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
-from txnproducer._sync.core_lock import new_turnstile
+from txnproducer._sync.core_lock import new_loop_priority
 from txnproducer._wire import kafka_python as kp
-from txnproducer._wire.codec import Codec
+from txnproducer._wire.codec import WireCodec
 from txnproducer._wire.connection import NEVER_MS, Connection
 from txnproducer._wire.connector import Connected
 from txnproducer._wire.handshake import BrokerVersions, SaslLogin
@@ -51,8 +51,8 @@ class Wire:
         self.connection = Connection(
             HERE,
             connected,
-            Codec("me"),
-            io_calls(new_turnstile()),
+            WireCodec("me"),
+            io_calls(new_loop_priority()),
             max_in_flight,
             0,
             random.Random(1),
@@ -64,7 +64,7 @@ class Wire:
         self, body: m.Request = END_TXN, version: int = 5, now_ms: int = 0, timeout_ms: int = 1000
     ) -> ClientRequest:
         request = ClientRequest(next(self._tokens), HERE, body, now_ms, timeout_ms)
-        assert self.connection.send(request, version, now_ms) is None
+        assert self.connection.send_request(request, version, now_ms) is None
         self.connection.flush()
         return request
 
@@ -187,7 +187,7 @@ def test_produce_without_acknowledgement_is_answered_at_once(wire: Wire) -> None
     partition = TopicPartition("t", 0)
     body = m.ProduceRequest(None, 0, 1000, (m.ProducePartition(partition, b"batch"),))
     request = ClientRequest(1, HERE, body, 0, 1000)
-    answer = wire.connection.send(request, 11, 0)
+    answer = wire.connection.send_request(request, 11, 0)
     expected = m.ProduceResponse((m.ProducePartitionResponse(partition, 0, -1),))
     assert answer == ClientResponse(request, expected)
     wire.connection.flush()
@@ -290,7 +290,7 @@ def test_a_later_and_smaller_throttle_does_not_lift_an_earlier_one(wire: Wire) -
 
 def test_a_version_in_which_the_broker_itself_waited_does_not_mute(wire: Wire) -> None:
     request = ClientRequest(1, HERE, END_TXN, 0, 1000)
-    wire.connection.send(request, 0, 0)
+    wire.connection.send_request(request, 0, 0)
     answer = kp.EndTxnResponse(version=0, throttle_time_ms=250, error_code=0)
     wire.answer(answers.payload(answer, 10))
     wire.receive(now_ms=1000)

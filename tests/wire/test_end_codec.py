@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from txnproducer._protocol import messages as m
 from txnproducer._wire import codec
 from txnproducer._wire import kafka_python as kp
-from txnproducer._wire.codec import Codec, ResponseDecodeError, frame
+from txnproducer._wire.codec import ResponseDecodeError, WireCodec, frame
 from txnproducer._wire.end_codec import EndEncoder, decode_describe, decode_end_txn
 from txnproducer.records import TopicPartition
 
@@ -169,4 +169,4 @@ def test_null_arrays_are_left_to_the_schemas() -> None:
 def test_what_neither_can_read_ends_the_connection(body: m.Request) -> None:
     version = 5 if body is END else 0
     with pytest.raises(ResponseDecodeError):
-        Codec("me").decode(body, version, memoryview(b"\x00\x00\x00\x07\x00\x00"))
+        WireCodec("me").decode(body, version, memoryview(b"\x00\x00\x00\x07\x00\x00"))

@@ -14,11 +14,11 @@ import pytest
 from tests.wire import answers
 from txnproducer._protocol import messages as m
 from txnproducer._wire import kafka_python as kp
-from txnproducer._wire.codec import Codec, ResponseDecodeError
+from txnproducer._wire.codec import ResponseDecodeError, WireCodec
 from txnproducer._wire.version_choice import CLIENT_VERSIONS
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
-CODEC = Codec("me")
+CODEC = WireCodec("me")
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 TOPIC_ID = uuid.UUID(int=7)
 METADATA = m.MetadataRequest(("t",))

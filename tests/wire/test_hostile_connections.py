@@ -17,7 +17,7 @@ from tests.wire.test_network_client import obliging
 from txnproducer._protocol import messages as m
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._wire import kafka_python as kp
-from txnproducer._wire.codec import Codec, ResponseDecodeError
+from txnproducer._wire.codec import ResponseDecodeError, WireCodec
 from txnproducer.errors import DisconnectError, SaslAuthenticationError
 
 CHUNK = 65_536
@@ -195,7 +195,7 @@ def test_an_error_nobody_expected_costs_the_connection_and_not_the_loop(
     with FakeBroker(obliging) as broker, contextlib.closing(Driver(broker.address)) as driver:
         driver.connect()
         with monkeypatch.context() as patch:
-            patch.setattr(Codec, "decode", fail)
+            patch.setattr(WireCodec, "decode", fail)
             (answer,) = driver.answers_to(driver.send())
         assert answer.failure is ResponseFailure.DISCONNECTED
         assert isinstance(answer.error, DisconnectError)

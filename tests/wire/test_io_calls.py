@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from txnproducer._record.implementation import IMPL
-from txnproducer._sync.core_lock import new_turnstile
+from txnproducer._sync.core_lock import new_loop_priority
 from txnproducer._wire import io_calls
 
 HAS_COMPILED = IMPL == "cython" and hasattr(selectors, "EpollSelector")
@@ -24,7 +24,7 @@ def make_calls(name: str) -> Any:
         return io_calls.IoCalls()
     if not HAS_COMPILED:
         pytest.skip("this run is of the pure Python parts")
-    return import_module("txnproducer._wire._io_calls").IoCalls(new_turnstile())
+    return import_module("txnproducer._wire._io_calls").IoCalls(new_loop_priority())
 
 
 @pytest.fixture(params=["python", "cython"])
@@ -55,7 +55,7 @@ def ready(calls, selector, timeout_ms=0):
 
 
 def test_the_compiled_ones_are_in_use_where_they_can_be():
-    chosen = io_calls.io_calls(new_turnstile())
+    chosen = io_calls.io_calls(new_loop_priority())
     assert isinstance(chosen, io_calls.IoCalls) is not HAS_COMPILED
 
 
@@ -118,20 +118,20 @@ def test_parts_go_out_in_one_piece(calls, pair):
     ours, theirs = pair
     parts = [memoryview(b"one"), memoryview(bytearray(b"two")), memoryview(b"")]
 
-    assert calls.send(ours, parts) == 6
+    assert calls.send_parts(ours, parts) == 6
 
     assert calls.receive(theirs, 100) == b"onetwo"
 
 
 def test_only_so_many_parts_go_at_a_time(calls, pair):
     ours, theirs = pair
-    assert calls.send(ours, [memoryview(b"x")] * 100) == 64
+    assert calls.send_parts(ours, [memoryview(b"x")] * 100) == 64
     assert calls.receive(theirs, 1000) == b"x" * 64
 
 
 def send_or_zero(calls, sock, part):
     try:
-        return calls.send(sock, [part])
+        return calls.send_parts(sock, [part])
     except BlockingIOError:
         return 0
 
@@ -140,12 +140,12 @@ def test_a_full_socket_takes_a_part_and_then_nothing(calls, pair):
     ours, theirs = pair
     content = memoryview(os.urandom(10_000_000))
 
-    sent = calls.send(ours, [content])
+    sent = calls.send_parts(ours, [content])
     assert 0 < sent < len(content)
     while (taken := send_or_zero(calls, ours, content[sent:])) > 0:
         sent += taken
     with pytest.raises(BlockingIOError):
-        calls.send(ours, [content[sent:]])
+        calls.send_parts(ours, [content[sent:]])
 
     received = b""
     while len(received) < sent:
@@ -177,20 +177,20 @@ def test_who_sends_to_a_closed_socket_is_told_and_not_killed(calls, pair):
     ours, theirs = pair
     theirs.close()
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
-        calls.send(ours, [memoryview(b"x")])
+        calls.send_parts(ours, [memoryview(b"x")])
 
 
 def test_a_closed_socket_is_no_socket(calls, pair):
     ours, _ = pair
     ours.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        calls.send(ours, [memoryview(b"x")])
+        calls.send_parts(ours, [memoryview(b"x")])
     with pytest.raises(OSError, match="Bad file descriptor"):
         calls.receive(ours, 1)
 
 
 def test_what_has_no_bytes_is_refused(calls, pair):
     with pytest.raises(TypeError):
-        calls.send(pair[0], ["text"])
+        calls.send_parts(pair[0], ["text"])
     with pytest.raises(BlockingIOError):
         calls.receive(pair[1], 1)  # nothing was sent

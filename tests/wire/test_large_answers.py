@@ -18,7 +18,7 @@ from tests.wire import answers
 from txnproducer._protocol import messages as m
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.answer_checks import most_elements
-from txnproducer._wire.codec import Codec, ResponseDecodeError
+from txnproducer._wire.codec import ResponseDecodeError, WireCodec
 from txnproducer._wire.compact import put_uvarint
 from txnproducer._wire.connection import _MAX_LARGE_ANSWER_BYTES
 from txnproducer._wire.schema_reader import MOST_ELEMENTS, read_answer
@@ -107,7 +107,7 @@ def test_what_no_answer_can_have_is_refused_before_it_is_decoded(name: str) -> N
     body, version, make = LARGE[name]
     payload = memoryview(make())
     assert len(payload) <= _MAX_LARGE_ANSWER_BYTES
-    codec = Codec("me")
+    codec = WireCodec("me")
     calls = 0
 
     def count(*_: Any) -> None:
@@ -134,7 +134,7 @@ def test_a_reason_for_each_record_is_read() -> None:
     payload = (
         HEAD + ONE + b"\x02t" + ONE + PRODUCED + uvarint(count + 1) + bytes(6) * count + bytes(8)
     )
-    answer = Codec("me").decode(produce(count), 12, memoryview(payload))
+    answer = WireCodec("me").decode(produce(count), 12, memoryview(payload))
     assert isinstance(answer, m.ProduceResponse)
     assert len(answer.partitions[0].record_errors) == count
 

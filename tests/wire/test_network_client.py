@@ -28,7 +28,7 @@ from txnproducer._protocol.events import (
     ResponseFailure,
 )
 from txnproducer._wire import kafka_python as kp
-from txnproducer._wire.links import UNTIL_NEWS_MS, Link
+from txnproducer._wire.links import UNTIL_NEWS_MS, WireLink
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.errors import (
     DisconnectError,
@@ -368,7 +368,7 @@ def test_an_attempt_gets_more_time_after_one_that_was_late_and_not_after_a_cut(
 ) -> None:
     broker = serve(obliging, hang_up_after=0)
     driver = drive(broker, socket_connection_setup_timeout_ms=1_000)
-    link = driver.client._links.setdefault(BOOTSTRAP, Link())
+    link = driver.client._links.setdefault(BOOTSTRAP, WireLink())
     given: list[int] = []
 
     def has_tried(times: int) -> bool:
@@ -465,7 +465,7 @@ def test_a_cut_connection_to_a_broker_that_left_is_not_diagnosed(
     driver.connect(node)
     request = driver.send(connection=node)
     driver.client.replace_nodes([m.BrokerNode(8, "127.0.0.1", 1)])
-    driver.client._tell_verdicts()
+    driver.client._report_verdicts()
     broker.hang_up()
     (answer,) = driver.answers_to(request)
     assert answer.failure is ResponseFailure.DISCONNECTED

@@ -17,8 +17,8 @@ from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
 from tests.wire.fake_broker import HANG_UP, FakeBroker
 from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
 from txnproducer._wire.connector import ConnectSettings
-from txnproducer._wire.handshake import SaslLogin, Step, make_mechanism
-from txnproducer._wire.links import Link
+from txnproducer._wire.handshake import ExchangeStep, SaslLogin, make_mechanism
+from txnproducer._wire.links import WireLink
 from txnproducer._wire.reauthentication import Reauthentication
 from txnproducer.errors import DisconnectError, InvalidConfigurationError, SaslAuthenticationError
 
@@ -363,12 +363,12 @@ def test_another_brokers_login_does_not_wait_for_one_that_hangs(drive: Open) -> 
 
 
 def test_the_threads_that_hang_grow_by_one_when_the_time_has_doubled() -> None:
-    link = Link()
+    link = WireLink()
     now_ms = calls = 0
     while now_ms < 24 * 3_600_000:
         if not link.hung_for_ms(now_ms):
             calls += 1
-            link.give_up_step(Step(now_ms))
+            link.give_up_step(ExchangeStep(now_ms))
         now_ms += 1_000
         assert link.hung_for_ms(now_ms) in (0, now_ms - link.hung[-1].began_ms)
     assert calls == len(link.hung) == 12
@@ -379,9 +379,9 @@ def test_the_threads_that_hang_grow_by_one_when_the_time_has_doubled() -> None:
     assert link.hung == []
 
 
-@pytest.mark.parametrize("step", [None, Step(0, is_over=True)])
-def test_a_login_that_has_returned_does_not_count_as_hung(step: Step | None) -> None:
-    link = Link()
+@pytest.mark.parametrize("step", [None, ExchangeStep(0, is_over=True)])
+def test_a_login_that_has_returned_does_not_count_as_hung(step: ExchangeStep | None) -> None:
+    link = WireLink()
     link.give_up_step(step)
     assert link.hung_for_ms(10) == 0
 

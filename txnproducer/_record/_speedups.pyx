@@ -186,7 +186,7 @@ cdef class RecordBuffer:
         self._capacity = capacity
         return 0
 
-    cpdef Py_ssize_t append_usual(
+    cpdef Py_ssize_t append_fast(
         self, long long timestamp_ms, object key, object value, tuple headers
     ) except -2:
         """Append a record. See the Python twin. The timestamp is not checked."""
@@ -284,7 +284,7 @@ cdef class RecordBuffer:
         cdef Py_ssize_t index
         if type(headers) is not tuple:
             headers = tuple(headers)
-        index = self.append_usual(stamp_ms, key, value, headers)
+        index = self.append_fast(stamp_ms, key, value, headers)
         return None if index == NO_ROOM else index
 
     def body(self):

@@ -57,7 +57,7 @@ _BLOCK_LENGTH: Final = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class RecordCodec:
     """A codec at one level, ready to compress. `compress` can be called from any thread."""
 
     name: str
@@ -83,7 +83,7 @@ def codec_names() -> tuple[str, ...]:
 @lru_cache(maxsize=64)
 def codec_for(
     name: str, level: int | None = None, lz4_block_bytes: int = LEAST_LZ4_BLOCK_BYTES
-) -> Codec:
+) -> RecordCodec:
     """Return a codec by its name.
 
     Args:
@@ -102,7 +102,7 @@ def codec_for(
         )
     if level is not None:
         _check_level(name, level, kind.levels)
-    return Codec(name, kind.codec_id, kind.make_compress(level, lz4_block_bytes))
+    return RecordCodec(name, kind.codec_id, kind.make_compress(level, lz4_block_bytes))
 
 
 def codec_name(codec_id: int) -> str:

@@ -52,12 +52,12 @@ def implementation_name(wanted: str | None) -> str:
                 f"TXNPRODUCER_IMPL={name} asks for what this installation does not have ({error});"
                 " unset it, or set TXNPRODUCER_IMPL=python"
             ) from error
-        _tell(error)
+        _warn_not_compiled(error)
         return "python"
     return "cython"
 
 
-def _tell(why: ImportError) -> None:
+def _warn_not_compiled(why: ImportError) -> None:
     """Report that the compiled parts are not used, with the reason."""
     if why.name == _COMPILED and isinstance(why, ModuleNotFoundError):
         _LOG.warning(

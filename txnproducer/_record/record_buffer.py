@@ -179,7 +179,7 @@ class RecordBuffer:
                 self.base_timestamp_ms = timestamp_ms
         return count
 
-    def append_usual(
+    def append_fast(
         self,
         timestamp_ms: int,
         key: bytes | None,

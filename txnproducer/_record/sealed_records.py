@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from .compression import Codec
+from .compression import RecordCodec
 from .format import BATCH_OVERHEAD_BYTES
 
 
@@ -30,7 +30,7 @@ class SealedRecords:
 
     __slots__ = ("_codec", "body", "records")
 
-    def __init__(self, codec: Codec, records: bytearray) -> None:
+    def __init__(self, codec: RecordCodec, records: bytearray) -> None:
         self._codec = codec
         self.records = records
         self.body: bytes | None = None

@@ -12,7 +12,7 @@ cimport cython
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from txnproducer._core.append.fast_append cimport UsualRecords
-from txnproducer._sync._core_lock cimport Lock, Turnstile
+from txnproducer._sync._core_lock cimport Lock, LoopPriority
 
 
 cdef extern from "Python.h":
@@ -51,7 +51,7 @@ cdef bint is_count(object number) noexcept:
 
 # No `tp_clear`: the garbage collector would take the lock from a thread that still sends with it.
 @cython.no_gc_clear
-cdef class UsualSender:
+cdef class FastSender:
     """Base class of `RecordWriter` that has the fast path of `send`.
 
     All records that do not qualify go to the writer's `_send_any`, with the same arguments.
@@ -59,30 +59,30 @@ cdef class UsualSender:
 
     cdef UsualRecords _records
     cdef Lock _lock
-    cdef Turnstile _turnstile
-    cdef bint _is_quick
+    cdef LoopPriority _priority
+    cdef bint _is_fast
 
-    def _be_quick(
+    def _enable_fast_path(
         self,
         UsualRecords records not None,
         Lock lock not None,
-        Turnstile turnstile not None,
+        LoopPriority priority not None,
     ):
         """Let qualifying records take the fast path from now on.
 
         Args:
             records: the fast append of the producer's core.
             lock: guards the core.
-            turnstile: where this thread gives way to the loop's thread.
+            priority: by which this thread gives way to the loop's thread.
         """
         self._records = records
         self._lock = lock
-        self._turnstile = turnstile
-        self._is_quick = True
+        self._priority = priority
+        self._is_fast = True
 
-    def _be_slow(self):
+    def _disable_fast_path(self):
         """Send every record through `_send_any` from now on."""
-        self._is_quick = False
+        self._is_fast = False
 
     cdef object _try_send(
         self, topic, value, key, headers, partition, timestamp_ms, on_delivery
@@ -91,7 +91,7 @@ cdef class UsualSender:
         cdef timespec now
         cdef long long stamp_ms
         cdef tuple checked = () if headers is None else to_headers(headers)
-        if not self._is_quick or type(topic) is not str or checked is None:
+        if not self._is_fast or type(topic) is not str or checked is None:
             return None
         if not is_bytes_or_none(value) or not is_bytes_or_none(key):
             return None
@@ -106,8 +106,8 @@ cdef class UsualSender:
             return None
         # The loop's thread goes first. Otherwise this thread, which never sleeps, would keep the
         # lock from it, and full batches would wait.
-        if self._turnstile.is_wanted():
-            self._turnstile.sleep()
+        if self._priority.is_wanted():
+            self._priority.sleep()
         self._lock.take()
         try:
             return self._records.try_append(
@@ -119,7 +119,7 @@ cdef class UsualSender:
 
 # A function, not a method of the class above: Cython does not check how those are called.
 def send(
-    UsualSender self not None,
+    FastSender self not None,
     topic,
     value=None,
     key=None,

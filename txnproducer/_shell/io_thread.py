@@ -33,7 +33,7 @@ from txnproducer._protocol.backoff import doubled
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
 from txnproducer._shell.refused_sends import RefusedSends
-from txnproducer._sync.core_lock import PassedBy, new_lock, new_turnstile, refuse_reentry
+from txnproducer._sync.core_lock import Priority, new_lock, new_loop_priority, refuse_reentry
 from txnproducer.errors import IllegalStateError, KafkaError
 
 _LOG = logging.getLogger(__name__)
@@ -196,17 +196,17 @@ class IoThread:
 
     Attributes:
         lock: guards the core; hold it around every call into it.
-        turnstile: where threads that send without a pause give way to this thread.
+        priority: by which threads that send without a pause give way to this thread.
         refused_sends: the refusals in the delivery callbacks that run now.
 
     Args:
         client: carries the requests; this thread closes it when it ends.
         name: the thread's name.
-        turnstile: the one that the client uses, too; None makes a new one.
+        priority: the one that the client uses, too; None makes a new one.
     """
 
-    def __init__(self, client: PolledClient, name: str, turnstile: PassedBy | None = None) -> None:
-        self.turnstile = turnstile or new_turnstile()
+    def __init__(self, client: PolledClient, name: str, priority: Priority | None = None) -> None:
+        self.priority = priority or new_loop_priority()
         self.lock = new_lock()
         self.refused_sends = RefusedSends()
         self._client = client
@@ -459,11 +459,11 @@ class IoThread:
             self._compress(core)
         now_ms = monotonic_ms()
         wake_ms = _LONGEST_POLL_MS
-        self.turnstile.take_first(self.lock)
+        self.priority.take_first(self.lock)
         try:
             self._is_polling = False
             for event in events:
-                self._handle(core, event, now_ms)
+                self._handle_event(core, event, now_ms)
             if self._is_orphaned or self._ends_by_ms is not None:
                 wake_ms = self._go_on_closing(core, now_ms)
             core.needs_wakeup = False  # the step below sees all work that was asked for
@@ -496,7 +496,7 @@ class IoThread:
         except Exception:  # noqa: BLE001 - the step that sends it fails likewise, and handles it
             _LOG.debug("%s: could not compress", self._thread.name, exc_info=True)
 
-    def _handle(self, core: DrivenCore, event: ClientEvent, now_ms: int) -> None:
+    def _handle_event(self, core: DrivenCore, event: ClientEvent, now_ms: int) -> None:
         try:
             core.handle(event, now_ms)
         except Exception:  # noqa: BLE001 - logged; the loop goes on

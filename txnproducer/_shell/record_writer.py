@@ -43,7 +43,7 @@ from txnproducer._shell.io_thread import (
     wall_clock_ms,
 )
 from txnproducer._shell.waiting import wait_for_brokers
-from txnproducer._sync.core_lock import new_turnstile, refuse_reentry
+from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import ClaimRefusedError, KafkaError
@@ -78,19 +78,19 @@ _EVIDENCE_S = LONGEST_MS / 1000
 
 if TYPE_CHECKING or IMPL != "cython":
 
-    class _UsualSender:
+    class _FastSender:
         """Stands for the compiled class of this name in pure Python, where no record is fast."""
 
-        def _be_quick(self, *_: object) -> None: ...
+        def _enable_fast_path(self, *_: object) -> None: ...
 
-        def _be_slow(self) -> None: ...
+        def _disable_fast_path(self) -> None: ...
 
 else:
     _fast_send = import_module("txnproducer._shell._fast_send")
-    _UsualSender = _fast_send.UsualSender
+    _FastSender = _fast_send.FastSender
 
 
-class RecordWriter(_UsualSender):
+class RecordWriter(_FastSender):
     """Writes records: the part of a producer that a participant has as well.
 
     Args:
@@ -113,9 +113,9 @@ class RecordWriter(_UsualSender):
         codec_for(
             config.compression_type, config.compression_level, config.compression_lz4_block_bytes
         )
-        turnstile = new_turnstile()
-        client = NetworkClient(config, monotonic_ms, turnstile=turnstile)
-        self._io = IoThread(client, f"txnproducer-{config.client_id}", turnstile)
+        priority = new_loop_priority()
+        client = NetworkClient(config, monotonic_ms, priority=priority)
+        self._io = IoThread(client, f"txnproducer-{config.client_id}", priority)
         self._core = ProducerCore(
             config,
             client,
@@ -126,7 +126,7 @@ class RecordWriter(_UsualSender):
         self._lock = self._io.lock
         self._append = self._core.append
         if IMPL == "cython" and (self._value_serializer, self._key_serializer) == (None, None):
-            self._be_quick(self._core.usual_records, self._lock, self._io.turnstile)
+            self._enable_fast_path(self._core.usual_records, self._lock, self._io.priority)
         self._rows = RowSender(self._core, self._io, config)
         # The thread starts when all attributes are set. The refusal goes last: from here on an
         # interrupted constructor leaves a producer that can be closed.
@@ -341,7 +341,7 @@ class RecordWriter(_UsualSender):
         try:
             self._check_usable(call)
             check_place(topic, partition, None)  # `arrow_blocks` takes the partition as it is
-            return self._rows.send(topic, blocks(wall_clock_ms()), self.partitions_for)
+            return self._rows.send_blocks(topic, blocks(wall_clock_ms()), self.partitions_for)
         except BaseException as error:
             self._lose_in_callback(topic, error)
             raise
@@ -477,7 +477,7 @@ class RecordWriter(_UsualSender):
 
     def _refuse_as_closed(self) -> None:
         self._refusal = refusals.closed
-        self._be_slow()
+        self._disable_fast_path()
 
     def __enter__(self) -> Self:
         self._check_usable("with")
@@ -494,7 +494,7 @@ class RecordWriter(_UsualSender):
     def disown(self) -> None:
         """Refuse every call from now on, because this process is a fork."""
         self._refusal = refusals.forked
-        self._be_slow()
+        self._disable_fast_path()
         self._io.disown()
 
     def __del__(self) -> None:

@@ -71,14 +71,14 @@ def timed_out(
         tries: the last failure of each address that cannot be reached.
         are_cause: whether no other part of the cluster was reached since the call began.
     """
-    why, rest = _told(tries, are_cause)
+    why, rest = _in_text(tries, are_cause)
     hint = "" if why else f" {_HINTS[call]}"
     text = f"{call} did not finish within max_block_ms={max_block_ms}{why}."
     text = f"{text} {_GOES_ON.format(call=call)}{hint}".removesuffix(".")
     return caused_by(KafkaTimeoutError(f"{text}{rest}."), tries, are_cause=are_cause)
 
 
-def _told(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:
+def _in_text(tries: Sequence[KafkaError], are_cause: bool) -> tuple[str, str]:
     """Return the parts of a time-out's text that failed tries add: its cause, and its end."""
     if tries and are_cause:
         return f": {in_words(tries)}", ""
@@ -89,7 +89,7 @@ def topic_unknown(
     topic: str, max_block_ms: int, tries: Sequence[KafkaError] = (), are_cause: bool = True
 ) -> KafkaTimeoutError:
     """Return the error of `partitions_for` for a topic that the cluster does not know."""
-    why, rest = _told(tries, are_cause)
+    why, rest = _in_text(tries, are_cause)
     why = why or (
         f": the cluster does not know topic {topic!r}. Create it, check its name, or check that a"
         f" broker can be reached{rest}."

@@ -11,8 +11,9 @@ again before the loop's thread is awake.
 Rules:
 * Nothing here relies on the GIL: a word that several threads read and write is read and written
   by one atomic operation (`txn_*` below).
-* A sleeping thread waits for the lock `_bell`, which the thread that turns `_is_rung` from 0 to 1
-  releases. The thread that has taken `_bell` sets `_is_rung` to 0. So it is never released twice.
+* A sleeping thread waits for the lock `_wakeup`. The thread that turns `_is_waking` from 0 to 1
+  releases it, and the thread that has taken it sets `_is_waking` to 0. So it is never released
+  twice.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -152,18 +153,18 @@ cdef class Lock:
         self.give()
 
 
-cdef class Turnstile:
+cdef class LoopPriority:
     def __cinit__(self):
-        self._bell = PyThread_allocate_lock()
-        if self._bell is NULL:
+        self._wakeup = PyThread_allocate_lock()
+        if self._wakeup is NULL:
             raise MemoryError("no memory for a lock")
-        PyThread_acquire_lock_timed(self._bell, 0, 0)
+        PyThread_acquire_lock_timed(self._wakeup, 0, 0)
 
     def __dealloc__(self):
-        if self._bell is not NULL:
-            if not self._is_rung:
-                PyThread_release_lock(self._bell)
-            PyThread_free_lock(self._bell)
+        if self._wakeup is not NULL:
+            if not self._is_waking:
+                PyThread_release_lock(self._wakeup)
+            PyThread_free_lock(self._wakeup)
 
     cdef bint is_wanted(self) noexcept nogil:
         """Return whether sending threads should give way."""
@@ -176,12 +177,12 @@ cdef class Turnstile:
     cdef void have(self) noexcept:
         """Note that the loop's thread has the lock, and wake the sleeping threads."""
         txn_exchange(&self._is_wanted, 0)
-        self._ring()
+        self._wake_one()
 
-    cdef void _ring(self) noexcept:
+    cdef void _wake_one(self) noexcept:
         """Wake one sleeping thread, which then wakes the next one."""
-        if txn_add(&self._sleepers, 0) and not txn_exchange(&self._is_rung, 1):
-            PyThread_release_lock(self._bell)
+        if txn_add(&self._sleepers, 0) and not txn_exchange(&self._is_waking, 1):
+            PyThread_release_lock(self._wakeup)
 
     cdef int sleep(self) except -1:
         """Wait until the loop's thread has the lock."""
@@ -192,14 +193,14 @@ cdef class Turnstile:
             txn_add(&self._sleepers, -1)
             return 0
         with nogil:
-            status = PyThread_acquire_lock_timed(self._bell, SLEEP_US, 0)
+            status = PyThread_acquire_lock_timed(self._wakeup, SLEEP_US, 0)
         txn_add(&self._sleepers, -1)
         if status != PY_LOCK_ACQUIRED:
             # It may have been rung since the time-out: otherwise the next sleep would end at once.
-            status = PyThread_acquire_lock_timed(self._bell, 0, 0)
+            status = PyThread_acquire_lock_timed(self._wakeup, 0, 0)
         if status == PY_LOCK_ACQUIRED:
-            txn_exchange(&self._is_rung, 0)
-            self._ring()
+            txn_exchange(&self._is_waking, 0)
+            self._wake_one()
         return 0
 
     def give_way(self):

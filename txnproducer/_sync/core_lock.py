@@ -30,8 +30,8 @@ from txnproducer._record.implementation import chosen
 from txnproducer.errors import IllegalStateError
 
 
-class PassedBy(Protocol):
-    """The place where threads that send give way to the loop's thread."""
+class Priority(Protocol):
+    """The priority of a loop: threads that send give way to its thread."""
 
     def take_first(self, lock: CoreLock) -> None:
         """Take a lock; threads that send give way."""
@@ -116,7 +116,7 @@ def refuse_reentry(lock: CoreLock, call: str) -> None:
         raise reentered(f"call {call}()")
 
 
-class Turnstile:
+class LoopPriority:
     """The Python twin, in which no thread gives way."""
 
     def take_first(self, lock: CoreLock) -> None:
@@ -127,12 +127,12 @@ class Turnstile:
         """Do nothing."""
 
 
-def new_turnstile() -> PassedBy:
-    """Return the place to give way of one loop."""
-    turnstile: PassedBy = chosen(
-        "txnproducer._sync.core_lock", "txnproducer._sync._core_lock", "Turnstile"
+def new_loop_priority() -> Priority:
+    """Return the priority of one loop."""
+    priority: Priority = chosen(
+        "txnproducer._sync.core_lock", "txnproducer._sync._core_lock", "LoopPriority"
     )()
-    return turnstile
+    return priority
 
 
 def new_lock() -> CoreLock:

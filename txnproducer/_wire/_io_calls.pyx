@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_SetFromErrno
 from libc.errno cimport EINTR
 
-from txnproducer._sync._core_lock cimport Turnstile
+from txnproducer._sync._core_lock cimport LoopPriority
 
 from os import strerror
 
@@ -56,10 +56,10 @@ cdef enum:
 
 
 cdef class IoCalls:
-    cdef Turnstile _turnstile
+    cdef LoopPriority _priority
 
-    def __init__(self, Turnstile turnstile not None):
-        self._turnstile = turnstile
+    def __init__(self, LoopPriority priority not None):
+        self._priority = priority
 
     def wait(self, selector, int timeout_ms):
         """Return the sockets that are ready. See the Python twin."""
@@ -71,8 +71,8 @@ cdef class IoCalls:
         # a thread that sends sees it and gives way.
         with nogil:
             count = txn_wait(selector_fd, fds, masks, MAX_EVENTS, timeout_ms)
-            self._turnstile.want_interpreter()
-        self._turnstile.have()
+            self._priority.want_interpreter()
+        self._priority.have()
         if count < 0 and count != -EINTR:
             raise OSError(-count, strerror(-count))
         ready = []
@@ -83,7 +83,7 @@ cdef class IoCalls:
                 ready.append((key, masks[index] & key.events))
         return ready
 
-    def send(self, sock, parts):
+    def send_parts(self, sock, parts):
         """Send the first parts. See the Python twin."""
         cdef Py_buffer views[MAX_BUFFERS]
         cdef iovec vectors[MAX_BUFFERS]

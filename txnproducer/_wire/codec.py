@@ -34,7 +34,7 @@ class ResponseDecodeError(DisconnectError):
     """The broker's answer does not follow the protocol; the connection is closed."""
 
 
-class Codec:
+class WireCodec:
     """The encoder and decoder of one client.
 
     Args:

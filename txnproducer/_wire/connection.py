@@ -34,9 +34,9 @@ from txnproducer._protocol.messages import (
 )
 from txnproducer.errors import DisconnectError, KafkaTimeoutError
 
-from .codec import Codec
+from .codec import WireCodec
 from .connector import MAX_HANDSHAKE_ANSWER_BYTES, Connected
-from .handshake import Step
+from .handshake import ExchangeStep
 from .io_calls import Calls
 from .produce_codec import Buffer
 from .reauthentication import Reauthentication
@@ -84,7 +84,7 @@ class Connection:
         self,
         connection_id: ConnectionId,
         connected: Connected,
-        codec: Codec,
+        codec: WireCodec,
         calls: Calls,
         max_in_flight: int,
         now_ms: int,
@@ -134,7 +134,7 @@ class Connection:
         return self._reauthentication is not None
 
     @property
-    def login_step(self) -> Step | None:
+    def login_step(self) -> ExchangeStep | None:
         """The last step of the re-authentication that is under way, or None."""
         return None if self._reauthentication is None else self._reauthentication.step
 
@@ -151,7 +151,9 @@ class Connection:
             and now_ms < self._reauthentication_due_ms
         )
 
-    def send(self, request: ClientRequest, version: int, now_ms: int) -> ClientResponse | None:
+    def send_request(
+        self, request: ClientRequest, version: int, now_ms: int
+    ) -> ClientResponse | None:
         """Put a request into the queue of bytes; `flush` writes them.
 
         Returns:
@@ -197,7 +199,7 @@ class Connection:
                     # OpenSSL requires the very same buffer again after "want write".
                     self._drop_sent(sock.send(out[0]))
                 else:
-                    self._drop_sent(self._calls.send(sock, out))
+                    self._drop_sent(self._calls.send_parts(sock, out))
         except _WOULD_BLOCK:
             return
         except OSError as error:

@@ -34,8 +34,8 @@ from .handshake import (
     TOKEN_PROVIDER,
     BrokerVersions,
     Exchange,
+    ExchangeStep,
     SaslLogin,
-    Step,
     exchange_api_versions,
     exchange_login,
     make_mechanism,
@@ -162,7 +162,7 @@ class Connector:
     ) -> None:
         self.deadline_ms = deadline_ms
         self.suspicion: Suspicion | None = None
-        self.step: Step | None = None
+        self.step: ExchangeStep | None = None
         self.doing = "the look-up of the name, or the TCP connection"
         self._node = node
         self._address = f"{node.host}:{node.port}"
@@ -334,7 +334,7 @@ class Connector:
 
     def _step(self, exchange: Exchange[Any], payload: memoryview) -> bytes:
         """Go on with an exchange, which may call the user's code for any length of time."""
-        step = Step(self._clock_ms())
+        step = ExchangeStep(self._clock_ms())
         with self._lock:
             self.step = step
         try:

@@ -88,7 +88,7 @@ class SaslLogin:
 
 
 @dataclass(slots=True)
-class Step:
+class ExchangeStep:
     """One step of an exchange on a thread. It may call a token provider, which may hang.
 
     Attributes:

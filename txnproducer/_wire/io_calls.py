@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Protocol
 
 from txnproducer._record.implementation import IMPL, chosen
-from txnproducer._sync.core_lock import PassedBy
+from txnproducer._sync.core_lock import Priority
 
 _MAX_BUFFERS_PER_CALL = 64  # far below IOV_MAX
 
@@ -31,7 +31,7 @@ class Calls(Protocol):
         """Return the ready sockets, after `timeout_ms` at the latest, as `BaseSelector.select`."""
         ...
 
-    def send(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
+    def send_parts(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
         """Send the first parts without waiting; return the number of bytes taken.
 
         Raises:
@@ -57,7 +57,7 @@ class IoCalls:
         """Return the sockets that are ready, after `timeout_ms` at the latest."""
         return selector.select(timeout_ms / 1000)
 
-    def send(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
+    def send_parts(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
         """Send the first parts without waiting; return the number of bytes taken."""
         return sock.sendmsg(islice(parts, _MAX_BUFFERS_PER_CALL))
 
@@ -66,10 +66,10 @@ class IoCalls:
         return sock.recv(size)
 
 
-def io_calls(turnstile: PassedBy) -> Calls:
+def io_calls(priority: Priority) -> Calls:
     """Return the calls for one loop: compiled, if that is the implementation in use."""
     if IMPL != "cython" or not hasattr(selectors, "EpollSelector"):
         return IoCalls()
     compiled = chosen("txnproducer._wire.io_calls", "txnproducer._wire._io_calls", "IoCalls")
-    calls: Calls = compiled(turnstile)
+    calls: Calls = compiled(priority)
     return calls

@@ -2,7 +2,7 @@
 
 Why it exists: the loop in `network_client` moves bytes. This module answers its questions of when
 to try which connection, from plain values.
-Owns: `Link`, `Known`. Must not know: selectors, events, threads.
+Owns: `WireLink`, `Known`. Must not know: selectors, events, threads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txnproducer._protocol.versions import FinalizedFeatures
 
 from .connection import NEVER_MS, Connection
 from .connector import Connector
-from .handshake import Step
+from .handshake import ExchangeStep
 
 UNTIL_NEWS_MS = 2**31 - 1  # no time is worth waiting for: an event will come
 # How long a login's step may hang before another login is tried.
@@ -39,7 +39,7 @@ class Known:
 
 
 @dataclass(slots=True)
-class Link:
+class WireLink:
     """The state of one connection, whether it exists or not.
 
     Attributes:
@@ -58,7 +58,7 @@ class Link:
     late_attempts: int = 0
     retry_at_ms: int = 0
     last_attempt_ms: int = -1
-    hung: list[Step] = field(default_factory=list)
+    hung: list[ExchangeStep] = field(default_factory=list)
 
     def rank(self, now_ms: int, is_bootstrap: bool) -> tuple[int, int, int] | None:
         """Return the rank of the node for any request (less is better); None while it backs off.
@@ -89,7 +89,7 @@ class Link:
         self.retry_at_ms = now_ms + backoff.draw_ms(self.failures)
         self.failures += 1
 
-    def give_up_step(self, step: Step | None) -> None:
+    def give_up_step(self, step: ExchangeStep | None) -> None:
         """Remember the last step of a login that was given up: its thread may hang in it."""
         if step is not None:
             self.hung.append(step)

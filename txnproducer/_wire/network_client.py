@@ -32,7 +32,7 @@ from txnproducer._protocol.events import (
 )
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
-from txnproducer._sync.core_lock import PassedBy, new_turnstile
+from txnproducer._sync.core_lock import Priority, new_loop_priority
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     DisconnectError,
@@ -42,13 +42,13 @@ from txnproducer.errors import (
     UnsupportedVersionError,
 )
 
-from .codec import Codec
+from .codec import WireCodec
 from .connection import NEVER_MS, Connection
 from .connector import Connected, Connector, ConnectSettings, Suspicion, is_refusal
 from .diagnosis import Diagnoses
 from .io_calls import io_calls
 from .kept_threads import KeptThreads
-from .links import UNTIL_NEWS_MS, Known, Link, hopeless_at_ms
+from .links import UNTIL_NEWS_MS, Known, WireLink, hopeless_at_ms
 from .tcp import BufferSizes, with_address
 from .version_choice import choose_version
 from .wakeup import Wakeup
@@ -65,7 +65,7 @@ _ENCODING_ERRORS = (
     OverflowError,
     struct.error,
 )  # UnicodeError is the first
-_UNTRIED = Link()
+_UNTRIED = WireLink()
 
 
 class NetworkClient:
@@ -75,7 +75,7 @@ class NetworkClient:
         config: addresses, time-outs, security.
         clock_ms: the clock of `now_ms`, which the connectors' threads and `poll` read.
         rng: spreads reconnects and re-authentications.
-        turnstile: where other threads give way to the thread that polls.
+        priority: by which other threads give way to the thread that polls.
 
     Raises:
         InvalidConfigurationError: a security setting is missing or wrong.
@@ -86,7 +86,7 @@ class NetworkClient:
         config: ProducerConfig,
         clock_ms: Callable[[], int],
         rng: random.Random | None = None,
-        turnstile: PassedBy | None = None,
+        priority: Priority | None = None,
     ) -> None:
         self._config = config
         self._clock_ms = clock_ms
@@ -96,7 +96,7 @@ class NetworkClient:
             config.security,
             BufferSizes(config.send_buffer_bytes, config.receive_buffer_bytes),
         )
-        self._codec = Codec(config.client_id)
+        self._codec = WireCodec(config.client_id)
         self._reconnects = ExponentialBackoff(
             config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._rng
         )
@@ -109,7 +109,7 @@ class NetworkClient:
             -1 - number: BrokerNode(-1 - number, host, port)
             for number, (host, port) in enumerate(config.bootstrap_addresses)
         }
-        self._links: dict[ConnectionId, Link] = {}
+        self._links: dict[ConnectionId, WireLink] = {}
         self._api_versions: dict[int, NodeApiVersions] = {}
         self._known = Known(FinalizedFeatures())
         self._events: list[ClientEvent] = []
@@ -119,7 +119,7 @@ class NetworkClient:
         self._wakeup = Wakeup()
         self._threads = KeptThreads()
         self._diagnoses = Diagnoses(self._settings, clock_ms, self._wakeup.set)
-        self._calls = io_calls(turnstile or new_turnstile())
+        self._calls = io_calls(priority or new_loop_priority())
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup, selectors.EVENT_READ, None)
 
@@ -201,7 +201,7 @@ class NetworkClient:
             return
         had_output = connection.has_output
         try:
-            answer = connection.send(request, version, now_ms)
+            answer = connection.send_request(request, version, now_ms)
         except _ENCODING_ERRORS as error:
             # Half a surrogate pair in a text, or a number that is too large. Such values are
             # refused earlier, where their origin is known. This is the last resort: the request
@@ -316,7 +316,7 @@ class NetworkClient:
                 connection.flush()
             self._watch(connection)
         except Exception as error:  # noqa: BLE001 - it costs this connection, not the loop
-            self._disconnect(connection, _told(error), now_ms)
+            self._disconnect(connection, _as_kafka_error(error), now_ms)
             return True
         if connection.must_log_in_again and not connection.in_flight_count:
             self._due_ms = min(self._due_ms, connection.next_deadline_ms())
@@ -330,7 +330,7 @@ class NetworkClient:
                     connection.flush()
                     self._watch(connection)
                 except Exception as error:  # noqa: BLE001 - likewise
-                    self._disconnect(connection, _told(error), now_ms)
+                    self._disconnect(connection, _as_kafka_error(error), now_ms)
 
     def _watch(self, connection: Connection) -> None:
         """Watch a connection for writability exactly while it has bytes to write."""
@@ -356,7 +356,7 @@ class NetworkClient:
                     connection.tick(now_ms)
                     self._watch(connection)
                 except Exception as error:  # noqa: BLE001 - likewise
-                    self._disconnect(connection, _told(error), now_ms)
+                    self._disconnect(connection, _as_kafka_error(error), now_ms)
                     continue
                 if now_ms >= link.idle_at_ms(self._config.connections_max_idle_ms):
                     self._forget(connection_id, None)
@@ -365,7 +365,7 @@ class NetworkClient:
 
         self._due_ms = min((self._due_of(link) for link in self._links.values()), default=NEVER_MS)
 
-    def _due_of(self, link: Link) -> int:
+    def _due_of(self, link: WireLink) -> int:
         return link.due_ms(self._config.connections_max_idle_ms)
 
     # --- connecting and disconnecting -----------------------------------------------------------
@@ -374,7 +374,7 @@ class NetworkClient:
         node = self._nodes.get(connection_id.node_id)
         if node is None or self._is_closed:
             return
-        link = self._links.setdefault(connection_id, Link())
+        link = self._links.setdefault(connection_id, WireLink())
         link.last_attempt_ms = now_ms
         hung_ms = link.hung_for_ms(now_ms)
         if hung_ms:
@@ -418,7 +418,7 @@ class NetworkClient:
                 link.connector.deadline_ms = min(link.connector.deadline_ms, deadline_ms)
                 self._due_ms = min(self._due_ms, hopeless_at_ms(link.connector))
         if self._diagnoses.are_awaited:
-            self._tell_verdicts()
+            self._report_verdicts()
 
     def _continue_login(self, connection: Connection, now_ms: int) -> None:
         try:
@@ -431,7 +431,7 @@ class NetworkClient:
             self._due_ms = min(self._due_ms, connection.next_deadline_ms())
 
     def _take_over(
-        self, connection_id: ConnectionId, link: Link, connected: Connected, now_ms: int
+        self, connection_id: ConnectionId, link: WireLink, connected: Connected, now_ms: int
     ) -> None:
         connection = Connection(
             connection_id,
@@ -458,7 +458,7 @@ class NetworkClient:
         self._events.append(ConnectionEvent(connection_id, ConnectionState.READY))
 
     def _attempt_failed(
-        self, connection_id: ConnectionId, link: Link, error: KafkaError, now_ms: int
+        self, connection_id: ConnectionId, link: WireLink, error: KafkaError, now_ms: int
     ) -> None:
         suspicion = None
         if link.connector is not None:
@@ -470,7 +470,7 @@ class NetworkClient:
             link.late_attempts += 1
         link.back_off(self._reconnects, now_ms)
         # The core hears of the end first, and of a suspicion's verdict later.
-        self._tell_end(connection_id, error)
+        self._report_end(connection_id, error)
         if suspicion is not None:
             self._suspect(connection_id, suspicion, now_ms)
 
@@ -499,19 +499,19 @@ class NetworkClient:
     def _suspect(self, connection_id: ConnectionId, suspicion: Suspicion, now_ms: int) -> None:
         """Ask an address why it closed a connection, in parallel to the retry."""
         node = self._nodes[connection_id.node_id]
-        self._rule_out_what_is_answered()
+        self._rule_out_answered()
         self._diagnoses.suspect(connection_id, node, suspicion, now_ms)
-        self._tell_verdicts()  # another connection may already have asked
+        self._report_verdicts()  # another connection may already have asked
 
-    def _tell_verdicts(self) -> None:
+    def _report_verdicts(self) -> None:
         """Report each verdict of a diagnosis as the refusal of its closed connection."""
-        self._rule_out_what_is_answered()
+        self._rule_out_answered()
         for connection_id, node, refusal in self._diagnoses.verdicts():
             now = self._nodes.get(connection_id.node_id)
             if now is not None and (now.host, now.port) == (node.host, node.port):
-                self._tell_end(connection_id, refusal)
+                self._report_end(connection_id, refusal)
 
-    def _rule_out_what_is_answered(self) -> None:
+    def _rule_out_answered(self) -> None:
         for connection_id, link in self._links.items():
             node = self._nodes.get(connection_id.node_id)
             if node is not None and link.connection is not None and link.connection.has_answered:
@@ -524,12 +524,12 @@ class NetworkClient:
             return
         if link.connector is not None:
             link.connector.abandon()
-            self._tell_end(connection_id, None)  # no failure of the address
+            self._report_end(connection_id, None)  # no failure of the address
         if link.connection is not None:
             self._end(link, link.connection, error, self._clock_ms())
 
     def _end(
-        self, link: Link, connection: Connection, error: KafkaError | None, now_ms: int
+        self, link: WireLink, connection: Connection, error: KafkaError | None, now_ms: int
     ) -> None:
         link.connection = None
         # Before the close: a closed socket has no descriptor to unregister.
@@ -537,9 +537,9 @@ class NetworkClient:
         for request, is_late in connection.close(now_ms):
             failure = ResponseFailure.TIMED_OUT if is_late else ResponseFailure.DISCONNECTED
             self._events.append(ClientResponse(request, failure=failure, error=error))
-        self._tell_end(connection.id, error)
+        self._report_end(connection.id, error)
 
-    def _tell_end(self, connection_id: ConnectionId, error: KafkaError | None) -> None:
+    def _report_end(self, connection_id: ConnectionId, error: KafkaError | None) -> None:
         state = ConnectionState.DISCONNECTED
         if error is not None and is_refusal(error):
             state = ConnectionState.AUTHENTICATION_FAILED
@@ -566,7 +566,7 @@ class NetworkClient:
         self._selector.close()
 
 
-def _told(error: Exception) -> KafkaError:
+def _as_kafka_error(error: Exception) -> KafkaError:
     """Return the error that ends a connection; log it if it was not expected."""
     if isinstance(error, KafkaError):
         return error

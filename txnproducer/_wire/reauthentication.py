@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from txnproducer.errors import DisconnectError, KafkaError
 
-from .handshake import Exchange, SaslLogin, Step, exchange_login
+from .handshake import Exchange, ExchangeStep, SaslLogin, exchange_login
 
 
 class Reauthentication:
@@ -36,7 +36,7 @@ class Reauthentication:
         self._on_done = on_done
         self._outcome: bytes | int | KafkaError | None = None
         self.is_in_step = False
-        self.step: Step | None = None
+        self.step: ExchangeStep | None = None
 
     def begin(self) -> bytes:
         """Return the first request, for which no foreign code is called."""
@@ -51,7 +51,7 @@ class Reauthentication:
         if self.is_in_step:
             raise DisconnectError("the broker sent an answer that nobody asked for")
         self.is_in_step = True
-        step = self.step = Step(now_ms)
+        step = self.step = ExchangeStep(now_ms)
         thread = threading.Thread(
             target=self._run, args=(payload, step), name="txnproducer-login", daemon=True
         )
@@ -75,7 +75,7 @@ class Reauthentication:
             raise outcome
         return outcome
 
-    def _run(self, payload: memoryview, step: Step) -> None:
+    def _run(self, payload: memoryview, step: ExchangeStep) -> None:
         try:
             self._outcome = self._exchange.send(payload)
         except StopIteration as end:

@@ -36,7 +36,7 @@ _LONGEST_CHUNK = 20
 _USUAL_REQUESTS = 800
 # A broken judge fails every seed. After so many failures, more seeds would show nothing new.
 ENOUGH_FAILURES = 1000
-_TELL_EVERY_S = 30.0
+_SHOW_EVERY_S = 30.0
 
 
 class SeedPool:
@@ -82,12 +82,12 @@ class SeedPool:
                 # The first workers are forked here, before the display has a thread that may hold
                 # a lock.
                 self._hand_out(pool)
-                with Teller(self._totals, Console(stderr=True)) as teller:
+                with ProgressDisplay(self._totals, Console(stderr=True)) as display:
                     while self._running:
-                        for future in wait(self._running, _TELL_EVERY_S, FIRST_COMPLETED).done:
+                        for future in wait(self._running, _SHOW_EVERY_S, FIRST_COMPLETED).done:
                             self._gather(future)
                         self._hand_out(pool)
-                        teller.tell(self._share)
+                        display.show(self._share)
             except BaseException:
                 for worker in multiprocessing.active_children():
                     worker.terminate()
@@ -149,7 +149,7 @@ def _exit_after(sentinel: int) -> None:
     os._exit(1)
 
 
-class Teller:
+class ProgressDisplay:
     """Shows the progress: a bar on a terminal, otherwise a line from time to time.
 
     Args:
@@ -164,7 +164,7 @@ class Teller:
         self._totals = totals
         self._clock = clock
         self._console = console
-        self._began = self._told = clock()
+        self._began = self._shown = clock()
         self._earlier = totals.requests
         columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
@@ -182,7 +182,7 @@ class Teller:
     ) -> None:
         self._bar.stop()
 
-    def tell(self, share: float) -> None:
+    def show(self, share: float) -> None:
         """Show the progress.
 
         Args:
@@ -197,6 +197,6 @@ class Teller:
         )
         if self._console.is_terminal:
             self._bar.update(self._task, completed=share, description=text)
-        elif now - self._told >= _TELL_EVERY_S:
-            self._told = now
+        elif now - self._shown >= _SHOW_EVERY_S:
+            self._shown = now
             click.echo(f"{share:.0%}: {text}", file=self._console.file)

@@ -24,7 +24,7 @@ OURS, PLAIN = "flights", "flights-without-transactions"
 _READ_TIMEOUT_S = 120.0
 
 
-class _Teller:
+class _Printer:
     """Prints messages with the seconds since the start."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class _Teller:
 
 
 def _stream(
-    tell: _Teller, spark: Any, servers: str, topic: str, source: Path, folder: Path
+    tell: _Printer, spark: Any, servers: str, topic: str, source: Path, folder: Path
 ) -> None:
     make = demo.exactly_once if topic == OURS else demo.without_transactions
     write = make(servers, topic, folder)
@@ -74,7 +74,7 @@ def command(input_file: Path | None) -> None:
 
     Exits with 1 if a single row was lost or doubled.
     """
-    tell = _Teller()
+    tell = _Printer()
     with tempfile.TemporaryDirectory(prefix="txnproducer-demo-") as name:
         rows, counts = _run(tell, Path(name), input_file)
     tell.console.print(_table(rows, counts))
@@ -89,7 +89,7 @@ def command(input_file: Path | None) -> None:
 
 
 def _run(
-    tell: _Teller, folder: Path, input_file: Path | None
+    tell: _Printer, folder: Path, input_file: Path | None
 ) -> tuple[int, dict[str, TopicCount]]:
     source = folder / "input"
     if input_file is None:

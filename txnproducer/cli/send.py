@@ -200,7 +200,7 @@ def _leave(line: str) -> NoReturn:
     os._exit(0)
 
 
-def _refuse_what_has_no_effect(ctx: click.Context) -> None:
+def _refuse_options_without_effect(ctx: click.Context) -> None:
     """Refuse an option or argument that has no effect because of others."""
     given = {
         name: param
@@ -336,7 +336,7 @@ def command(
     The last line on standard output is JSON: what was committed, aborted, left open, unknown.
     Ctrl-C aborts the open transaction.
     """
-    _refuse_what_has_no_effect(ctx)
+    _refuse_options_without_effect(ctx)
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     given = {"transactional.id": transactional_id, "compression.type": compression}
     refuse_twice([*(name for name, value in given.items() if value is not None), *_named(pairs)])

@@ -105,7 +105,7 @@ def command(
     one of the faults never took effect.
     """
     if trace:
-        _refuse_what_a_trace_ignores(context)
+        _refuse_options_without_effect(context)
         first = _random_seed() if seed is None else seed
         context.exit(_trace(first, None if kind is None else RunKind(kind)))
     if kind is not None:
@@ -119,7 +119,7 @@ def command(
     noted = Noted() if file is None else file.read()
     first = min(noted.seeds, default=_random_seed()) if seed is None else seed
     click.echo(f"from seed {first}, version {version}", err=True)
-    _tell_what_was_left_out(noted)
+    _report_skipped_lines(noted)
     totals = noted.totals
     to_run = SeedsToRun(first, noted.seeds)
     pool = SeedPool(to_run, totals, file, seeds=seeds, requests=requests, jobs=jobs)
@@ -134,7 +134,7 @@ def _random_seed() -> int:
     return random.SystemRandom().randrange(1 << 40)
 
 
-def _refuse_what_a_trace_ignores(context: click.Context) -> None:
+def _refuse_options_without_effect(context: click.Context) -> None:
     for option in context.command.params:
         name = option.name or ""
         is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
@@ -174,7 +174,7 @@ def _run_and_report(pool: SeedPool, totals: Totals) -> None:
         _report_failures(totals)
 
 
-def _tell_what_was_left_out(noted: Noted) -> None:
+def _report_skipped_lines(noted: Noted) -> None:
     if noted.other_versions:
         click.echo(f"lines of another version, left out: {noted.other_versions:,}", err=True)
     if noted.unreadable:

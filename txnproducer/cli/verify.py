@@ -57,7 +57,7 @@ def _line(count: TopicCount, by: By, missing: int | None, surplus: int | None) -
     )
 
 
-def _told(count: TopicCount, by: By) -> str:
+def _comparison(count: TopicCount, by: By) -> str:
     """Return a text for people that says how many records were compared."""
     committed = count.total("committed")
     left = committed - count.compared
@@ -133,7 +133,7 @@ def command(
     surplus = None if expect is None else max(0, found - expect)
     if output == "table":
         Console(stderr=True).print(_table(count))
-        click.echo(_told(count, by), err=True)
+        click.echo(_comparison(count, by), err=True)
     click.echo(_line(count, by, missing, surplus))
     if count.duplicates or missing or surplus:
         click.get_current_context().exit(EXIT_FAULT)

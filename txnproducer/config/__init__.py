@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ._keys import settings_given
-from ._rules import Draft, apply_rules
+from ._rules import ConfigDraft, apply_rules
 from ._settings import SECURITY_NAMES, SETTINGS
 from ._values import parse_address
 
@@ -158,7 +158,7 @@ class ProducerConfig:
     def _from_given(cls, given: Mapping[str, object]) -> ProducerConfig:
         values: dict[str, Any] = {name: row.default for name, row in SETTINGS.items()}
         values.update(given)
-        apply_rules(Draft(values, given.keys()))
+        apply_rules(ConfigDraft(values, given.keys()))
         security = SecurityConfig({name: values.pop(name) for name in sorted(SECURITY_NAMES)})
         return cls(**values, security=security, _given=dict(given))
 

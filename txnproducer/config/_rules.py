@@ -26,7 +26,7 @@ _MAX_IN_FLIGHT_WITH_IDEMPOTENCE: Final = 5  # the broker remembers the last five
 _CLIENT_NUMBERS: Final = itertools.count(1)
 
 
-class Draft(NamedTuple):
+class ConfigDraft(NamedTuple):
     """The settings while they are made consistent.
 
     Attributes:
@@ -42,7 +42,7 @@ class Draft(NamedTuple):
 _LONGEST_TEXT_BYTES = 2**15 - 1
 
 
-def apply_rules(draft: Draft) -> None:
+def apply_rules(draft: ConfigDraft) -> None:
     """Make the values of a draft consistent, in place.
 
     Raises:
@@ -52,7 +52,7 @@ def apply_rules(draft: Draft) -> None:
         rule(draft)
 
 
-def _require_bootstrap_servers(draft: Draft) -> None:
+def _require_bootstrap_servers(draft: ConfigDraft) -> None:
     if "bootstrap_servers" not in draft.given:
         raise InvalidConfigurationError(
             "bootstrap_servers is missing: name at least one broker, for example "
@@ -60,14 +60,14 @@ def _require_bootstrap_servers(draft: Draft) -> None:
         )
 
 
-def _refuse_empty_transactional_id(draft: Draft) -> None:
+def _refuse_empty_transactional_id(draft: ConfigDraft) -> None:
     if draft.values["transactional_id"] == "":
         raise invalid(
             "transactional_id", "", "it must not be empty; leave it out to go without transactions"
         )
 
 
-def _refuse_what_no_request_can_carry(draft: Draft) -> None:
+def _refuse_texts_that_no_request_carries(draft: ConfigDraft) -> None:
     for name in ("transactional_id", "client_id"):
         value = draft.values[name]
         if not isinstance(value, str):
@@ -80,7 +80,7 @@ def _refuse_what_no_request_can_carry(draft: Draft) -> None:
             raise invalid(name, value, f"it has {size} bytes, more than {_LONGEST_TEXT_BYTES}")
 
 
-def _settle_idempotence(draft: Draft) -> None:
+def _settle_idempotence(draft: ConfigDraft) -> None:
     if not draft.values["enable_idempotence"]:
         return
     obstacle = _obstacle_to_idempotence(draft.values)
@@ -109,7 +109,7 @@ def _obstacle_to_idempotence(values: Mapping[str, Any]) -> str:
     return ""
 
 
-def _require_idempotence_for_transactions(draft: Draft) -> None:
+def _require_idempotence_for_transactions(draft: ConfigDraft) -> None:
     if draft.values["transactional_id"] is None or draft.values["enable_idempotence"]:
         return
     cause = _obstacle_to_idempotence(draft.values)
@@ -121,7 +121,7 @@ def _require_idempotence_for_transactions(draft: Draft) -> None:
     )
 
 
-def _fit_delivery_timeout(draft: Draft) -> None:
+def _fit_delivery_timeout(draft: ConfigDraft) -> None:
     least = min(draft.values["linger_ms"] + draft.values["request_timeout_ms"], INT_MAX)
     timeout = draft.values["delivery_timeout_ms"]
     if timeout >= least:
@@ -141,7 +141,7 @@ def _fit_delivery_timeout(draft: Draft) -> None:
     draft.values["delivery_timeout_ms"] = least
 
 
-def _fit_batch_size(draft: Draft) -> None:
+def _fit_batch_size(draft: ConfigDraft) -> None:
     memory, batch_size = draft.values["buffer_memory"], draft.values["batch_size"]
     if batch_size <= memory:
         return
@@ -152,7 +152,7 @@ def _fit_batch_size(draft: Draft) -> None:
     draft.values["batch_size"] = memory
 
 
-def _fit_backoffs(draft: Draft) -> None:
+def _fit_backoffs(draft: ConfigDraft) -> None:
     if "reconnect_backoff_ms" in draft.given and "reconnect_backoff_max_ms" not in draft.given:
         draft.values["reconnect_backoff_max_ms"] = draft.values["reconnect_backoff_ms"]
     for name in ("retry_backoff", "reconnect_backoff", "socket_connection_setup_timeout"):
@@ -168,7 +168,7 @@ def _fit_backoffs(draft: Draft) -> None:
             draft.values[first] = draft.values[most]
 
 
-def _check_compression_level(draft: Draft) -> None:
+def _check_compression_level(draft: ConfigDraft) -> None:
     level, codec = draft.values["compression_level"], draft.values["compression_type"]
     if level is None:
         return
@@ -179,7 +179,7 @@ def _check_compression_level(draft: Draft) -> None:
         raise invalid("compression_level", level, f"{codec} knows the levels {low} to {high}")
 
 
-def _check_lz4_block(draft: Draft) -> None:
+def _check_lz4_block(draft: ConfigDraft) -> None:
     size = draft.values["compression_lz4_block_bytes"]
     if size not in LZ4_BLOCKS_BYTES:
         raise invalid(
@@ -189,7 +189,7 @@ def _check_lz4_block(draft: Draft) -> None:
         )
 
 
-def _name_the_client(draft: Draft) -> None:
+def _name_the_client(draft: ConfigDraft) -> None:
     if draft.values["client_id"] is None:
         name = draft.values["transactional_id"]
         client_id = f"producer-{next(_CLIENT_NUMBERS) if name is None else name}"
@@ -204,7 +204,7 @@ def _name_the_client(draft: Draft) -> None:
         draft.values["client_id"] = client_id
 
 
-def _check_security_protocol(draft: Draft) -> None:
+def _check_security_protocol(draft: ConfigDraft) -> None:
     """Refuse credentials that would not be used: the protocol was most likely forgotten."""
     if "security_protocol" in draft.given:
         return
@@ -220,7 +220,7 @@ def _check_security_protocol(draft: Draft) -> None:
             )
 
 
-def _check_login(draft: Draft) -> None:
+def _check_login(draft: ConfigDraft) -> None:
     protocol, mechanism = draft.values["security_protocol"], draft.values["sasl_mechanism"]
     if not protocol.startswith("SASL_"):
         return
@@ -243,10 +243,10 @@ def _check_login(draft: Draft) -> None:
 
 
 # In this order: a later rule relies on the values that an earlier one has settled.
-_RULES: Final[tuple[Callable[[Draft], None], ...]] = (
+_RULES: Final[tuple[Callable[[ConfigDraft], None], ...]] = (
     _require_bootstrap_servers,
     _refuse_empty_transactional_id,
-    _refuse_what_no_request_can_carry,
+    _refuse_texts_that_no_request_carries,
     _settle_idempotence,
     _require_idempotence_for_transactions,
     _fit_delivery_timeout,

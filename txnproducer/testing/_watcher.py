@@ -53,7 +53,7 @@ def _alive(pid: int) -> bool:
     return True
 
 
-class Charge:
+class Watched:
     """The processes to kill and the folders to remove when the parent has ended."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Charge:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def watch(parent: int, charge: Charge) -> bool:
+def watch(parent: int, charge: Watched) -> bool:
     """Read the parent's lines until it sends `bye` or has ended.
 
     Returns:
@@ -105,7 +105,7 @@ def watch(parent: int, charge: Charge) -> bool:
 
 def main() -> None:
     """Watch until the parent sends `bye` or has ended."""
-    charge = Charge()
+    charge = Watched()
     if watch(int(sys.argv[1]), charge):
         charge.end()
 

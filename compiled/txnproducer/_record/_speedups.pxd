@@ -1,7 +1,7 @@
-"""What other compiled modules may call without going through Python."""
+"""The parts that other compiled modules may call without going through Python."""
 
 cdef struct Piece:
-    # What a record is made of, where it lies now; a size of -1 is null. The first of a record's
+    # A part of a record, at its present place; a size of -1 is null. The first of a record's
     # pieces has its timestamp.
     const char* data
     Py_ssize_t size
@@ -24,7 +24,7 @@ cdef class RecordBuffer:
     cdef void _set_certain_limit(self) noexcept
     cdef bint _has_room(self, Py_ssize_t record_bytes) noexcept nogil
     cdef int _reserve(self, Py_ssize_t record_bytes) except -1
-    cpdef Py_ssize_t append_usual(
+    cpdef Py_ssize_t append_fast(
         self, long long timestamp_ms, object key, object value, tuple headers
     ) except -2
     cdef Py_ssize_t append_pieces(

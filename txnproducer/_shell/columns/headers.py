@@ -45,7 +45,7 @@ def arrow_headers(column: Any) -> HeaderColumn:
     """
     rows: list[tuple[Header, ...] | None] = []
     for chunk in getattr(column, "chunks", (column,)):
-        found = _usual_rows(chunk)
+        found = _fast_rows(chunk)
         if found is None:
             # All rows again, from the first one, so that a refusal names the right row.
             return listed_headers([_as_pairs(row) for row in column.to_pylist()])
@@ -65,7 +65,7 @@ def _of_row(row: Any) -> tuple[Header, ...]:
     return tuple(row)
 
 
-def _usual_rows(chunk: Any) -> list[tuple[Header, ...] | None] | None:
+def _fast_rows(chunk: Any) -> list[tuple[Header, ...] | None] | None:
     """Return the headers of each row of a chunk, or None if they need a closer look."""
     import pyarrow as pa
 

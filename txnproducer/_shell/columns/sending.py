@@ -79,7 +79,7 @@ class RowSender:
             "buffer_memory": config.buffer_memory,
         }
 
-    def send(
+    def send_blocks(
         self, topic: str, blocks: Sequence[Block], partitions_for: PartitionsFor
     ) -> FutureBatchMetadata:
         """Send rows: see `TransactionalProducer.send_batch`.
@@ -134,7 +134,7 @@ class RowSender:
             call.is_in_doubt = False
             if run.next < run.stop:
                 runs.append(run)
-            self._io.turnstile.give_way()
+            self._io.priority.give_way()
 
     def _append(self, call: _Call, run: RowRun) -> RowsTaken:
         """Append the rows of a run that one batch takes, waiting up to `max_block_ms`."""

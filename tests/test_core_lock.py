@@ -163,14 +163,14 @@ def test_ctrl_c_ends_a_wait(new_lock):
     assert not lock.locked()
 
 
-# --- the turnstile ------------------------------------------------------------------------------
+# --- the loop's priority -------------------------------------------------------------------------
 
 
 def test_the_first_waits_for_whoever_has_the_lock():
-    turnstile, lock, has_it = core_lock.new_turnstile(), core_lock.new_lock(), threading.Event()
+    priority, lock, has_it = core_lock.new_loop_priority(), core_lock.new_lock(), threading.Event()
 
     def take():
-        turnstile.take_first(lock)
+        priority.take_first(lock)
         has_it.set()
 
     lock.acquire()
@@ -184,11 +184,11 @@ def test_the_first_waits_for_whoever_has_the_lock():
 
 
 def test_nobody_sleeps_where_nobody_wants_to_go_first():
-    turnstile = core_lock.new_turnstile()
+    priority = core_lock.new_loop_priority()
     began = time.monotonic()
 
     for _ in range(10_000):
-        turnstile.give_way()
+        priority.give_way()
 
     assert time.monotonic() - began < PATIENCE_S  # three milliseconds each would be 30 s
 
@@ -202,20 +202,20 @@ def test_who_gives_way_goes_on_when_the_other_has_the_lock():
 
 
 def is_taken_after_giving_way():
-    turnstile, lock = compiled.Turnstile(), compiled.Lock()
+    priority, lock = compiled.LoopPriority(), compiled.Lock()
     lock.acquire()
     is_there = _thread.allocate_lock()
     is_there.acquire()
 
     def take():
         is_there.release()
-        turnstile.take_first(lock)
+        priority.take_first(lock)
 
     thread = run(take)
     is_there.acquire()
     time.sleep(0.002)  # into its wait for the lock
     lock.release()
-    turnstile.give_way()
+    priority.give_way()
     is_taken = lock.locked()
     thread.join(PATIENCE_S)
     return is_taken
@@ -223,13 +223,13 @@ def is_taken_after_giving_way():
 
 @needs_compiled
 def test_who_gives_way_to_nobody_goes_on_after_a_moment():
-    turnstile, lock = compiled.Turnstile(), compiled.Lock()
+    priority, lock = compiled.LoopPriority(), compiled.Lock()
     lock.acquire()
-    thread = run(turnstile.take_first, lock)
+    thread = run(priority.take_first, lock)
     time.sleep(0.02)
     began = time.monotonic()
 
-    turnstile.give_way()  # in vain: this thread still has the lock
+    priority.give_way()  # without success: this thread still has the lock
 
     assert time.monotonic() - began < PATIENCE_S
     lock.release()
@@ -239,11 +239,11 @@ def test_who_gives_way_to_nobody_goes_on_after_a_moment():
 
 @needs_compiled
 def test_all_who_give_way_go_on():
-    turnstile, lock, gone_on = compiled.Turnstile(), compiled.Lock(), []
+    priority, lock, gone_on = compiled.LoopPriority(), compiled.Lock(), []
     lock.acquire()
-    first = run(turnstile.take_first, lock)
+    first = run(priority.take_first, lock)
     time.sleep(0.02)
-    others = [run(lambda: gone_on.append(turnstile.give_way())) for _ in range(8)]
+    others = [run(lambda: gone_on.append(priority.give_way())) for _ in range(8)]
     lock.release()
 
     for thread in (first, *others):
@@ -252,26 +252,26 @@ def test_all_who_give_way_go_on():
     assert len(gone_on) == 8
 
 
-def method_in_c(turnstile, number, kind):
+def method_in_c(priority, number, kind):
     """Return one of its methods that Python does not see, called with the interpreter held."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    table = pointer(type(turnstile).__pyx_vtable__, None)
+    table = pointer(type(priority).__pyx_vtable__, None)
     methods = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))
     call = kind(None, ctypes.py_object)(methods[number])
-    return lambda: call(turnstile)
+    return lambda: call(priority)
 
 
 @needs_compiled
-def test_a_bell_that_rang_behind_the_end_of_a_sleep_ends_no_other_one():
-    turnstile = compiled.Turnstile()
-    want = method_in_c(turnstile, 0, ctypes.PYFUNCTYPE)
-    have = method_in_c(turnstile, 1, ctypes.PYFUNCTYPE)
+def test_a_wakeup_after_the_end_of_a_sleep_ends_no_other_sleep():
+    priority = compiled.LoopPriority()
+    want = method_in_c(priority, 0, ctypes.PYFUNCTYPE)
+    have = method_in_c(priority, 1, ctypes.PYFUNCTYPE)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(PATIENCE_S)
     try:
         want()
-        thread = run(turnstile.give_way)  # which is asleep when this goes on
+        thread = run(priority.give_way)  # which is asleep when this goes on
         woken_at = time.monotonic() + 0.05
         while time.monotonic() < woken_at:
             pass  # it wants to go on, and cannot
@@ -282,7 +282,7 @@ def test_a_bell_that_rang_behind_the_end_of_a_sleep_ends_no_other_one():
 
     want()
     began = time.monotonic()
-    turnstile.give_way()
+    priority.give_way()
     assert time.monotonic() - began > 0.002
 
 
@@ -290,4 +290,4 @@ def test_a_bell_that_rang_behind_the_end_of_a_sleep_ends_no_other_one():
 def test_only_its_own_lock_can_be_taken():
     for other in (None, threading.Lock()):
         with pytest.raises(TypeError):
-            compiled.Turnstile().take_first(other)
+            compiled.LoopPriority().take_first(other)

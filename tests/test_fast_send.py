@@ -1,4 +1,4 @@
-"""The compiled usual `send` does what the long way does, or nothing at all."""
+"""The fast path of `send` does the same as the slow path, or nothing at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import read_batches
 from txnproducer._record.implementation import IMPL
 from txnproducer._shell.io_thread import wall_clock_ms
-from txnproducer._sync.core_lock import new_lock, new_turnstile
+from txnproducer._sync.core_lock import new_lock, new_loop_priority
 from txnproducer.errors import IllegalStateError, KafkaError
 
 compiled: Any
@@ -99,26 +99,26 @@ def open_batches(one):
     one.send("topic", b"first")
 
 
-def long_way(one, topic, value=None, key=None, headers=None, partition=None, **more):
+def slow_path(one, topic, value=None, key=None, headers=None, partition=None, **more):
     more = {"timestamp_ms": None, "on_delivery": None, **more}
     return one._send_any(topic, value, key, headers, partition, *more.values())
 
 
 class Noted:
-    """A producer's compiled `send`, and whether each record was usual."""
+    """A producer's compiled `send`, and whether each record took the fast path."""
 
     def __init__(self, one):
-        self.is_usual: list[bool] = []
+        self.is_fast: list[bool] = []
         self._send_any = one._send_any
         one._send_any = self._note
         self.send = one.send
 
     def _note(self, *arguments):
-        self.is_usual[-1:] = [False]
+        self.is_fast[-1:] = [False]
         return self._send_any(*arguments)
 
     def __call__(self, *arguments, **more):
-        self.is_usual.append(True)
+        self.is_fast.append(True)
         return self.send(*arguments, **more)
 
 
@@ -138,7 +138,7 @@ def written(client):
     return records
 
 
-USUAL: list[dict[str, Any]] = [
+FAST: list[dict[str, Any]] = [
     {"value": b"v"},
     {"value": None},
     {"value": b""},
@@ -157,28 +157,28 @@ USUAL: list[dict[str, Any]] = [
 ]
 
 
-def test_usual_records_come_out_as_on_the_long_way(make, clients):
+def test_fast_records_come_out_as_on_the_slow_path(make, clients):
     seen: list[Any] = []
-    for is_quick in (True, False):
+    for is_compiled in (True, False):
         one = make()
         one._core._accumulator._rng.seed(1)  # for the choice of a partition by load
         open_batches(one)
-        send: Any = Noted(one) if is_quick else partial(long_way, one)
+        send: Any = Noted(one) if is_compiled else partial(slow_path, one)
         told: list[Any] = []
 
         def tell(metadata, error, told=told):
             told.append((metadata, error))
 
         futures = [
-            send("topic", **{"timestamp_ms": 1_000, **more}, on_delivery=tell) for more in USUAL
+            send("topic", **{"timestamp_ms": 1_000, **more}, on_delivery=tell) for more in FAST
         ]
-        assert not is_quick or send.is_usual == [True] * len(USUAL)
+        assert not is_compiled or send.is_fast == [True] * len(FAST)
         one.commit_transaction()
         results = [future.result(0) for future in futures]
         assert sorted(told) == sorted((result, None) for result in results)
         seen.append((written(clients[-1]), results, [type(future) for future in futures]))
     assert seen[0] == seen[1]
-    for result, more in zip(seen[0][1], USUAL, strict=True):
+    for result, more in zip(seen[0][1], FAST, strict=True):
         if "key" in more and "partition" not in more:
             assert result.partition == partition_for_key(more["key"], 3)
 
@@ -191,7 +191,7 @@ def test_arguments_go_by_position_and_by_name(ready, clients):
     noted = Noted(ready)
     noted("topic", b"v", b"k", [("a", b"1")], 0, 5, None)
     noted(topic="topic", timestamp_ms=5, partition=0, headers=[("a", b"1")], key=b"k", value=b"v")
-    assert noted.is_usual == [True, True]
+    assert noted.is_fast == [True, True]
     ready.commit_transaction()
     assert written(clients[0])[0] == [(b"k", b"v", (("a", b"1"),), 5)] * 2
 
@@ -201,7 +201,7 @@ def test_a_record_without_time_gets_the_clocks(ready):
     noted = Noted(ready)
     future = noted("topic", b"v")
     after = wall_clock_ms()
-    assert noted.is_usual == [True]
+    assert noted.is_fast == [True]
     assert before <= future.metadata().timestamp_ms <= after
 
 
@@ -210,7 +210,7 @@ def test_ignored_keys_decide_nothing(make):
     open_batches(one)
     noted = Noted(one)
     futures = [noted("topic", b"v", key=key) for key in KEYS]
-    assert noted.is_usual == [True] * 20
+    assert noted.is_fast == [True] * 20
     assert len({future.metadata().partition for future in futures}) == 1
 
 
@@ -222,7 +222,7 @@ def test_a_header_list_is_copied(ready, clients):
     assert written(clients[0])[0][0][2] == (("a", b"1"),)
 
 
-# --- what is not usual
+# --- records for the slow path
 
 
 @pytest.mark.parametrize(
@@ -252,13 +252,13 @@ def test_a_header_list_is_copied(ready, clients):
         {"topic": "other", "value": b"v"},
     ],
 )
-def test_an_unusual_record_goes_the_long_way_and_arrives(ready, clients, more):
+def test_any_other_record_takes_the_slow_path_and_arrives(ready, clients, more):
     with ready._lock:
         clients[0].topics["other"] = 1
     noted = Noted(ready)
     arguments = {"topic": "topic", **more}
     future = noted(**arguments)
-    assert noted.is_usual == [False]
+    assert noted.is_fast == [False]
     ready.commit_transaction()
     assert future.result(0).serialized_value_size == len(more["value"])
     [record] = chain(*written(clients[0]).values())
@@ -270,7 +270,7 @@ def test_an_unusual_record_goes_the_long_way_and_arrives(ready, clients, more):
 def test_a_name_that_is_not_ascii_goes_the_long_way_and_arrives(ready, clients):
     noted = Noted(ready)
     noted("topic", b"v", headers=[("\u00e4", b"1")], partition=0)
-    assert noted.is_usual == [False]
+    assert noted.is_fast == [False]
     ready.commit_transaction()
     assert written(clients[0])[0][0][2] == (("\u00e4", b"1"),)
 
@@ -326,7 +326,7 @@ def test_a_partition_that_no_number_is_too_large_for_is_none_that_is_open(make):
     open_batches(one)
     noted = Noted(one)
     future = noted("topic", b"v", partition=2**70)
-    assert noted.is_usual == [False]
+    assert noted.is_fast == [False]
     assert isinstance(future.exception(0), KafkaError)
 
 
@@ -343,7 +343,7 @@ def test_serializers_are_used(make, clients, setting):
 # --- when it is not the time
 
 
-def test_a_transaction_that_ends_or_has_failed_takes_no_usual_record(ready, clients):
+def test_a_transaction_that_ends_or_has_failed_takes_no_fast_record(ready, clients):
     clients[0].held.add(ApiKey.PRODUCE)
     ready._max_block_s = 0.01
     with pytest.raises(KafkaError):
@@ -351,7 +351,7 @@ def test_a_transaction_that_ends_or_has_failed_takes_no_usual_record(ready, clie
     noted = Noted(ready)
     with pytest.raises(IllegalStateError, match="commit"):
         noted("topic", b"too late", partition=0)
-    assert noted.is_usual == [False]
+    assert noted.is_fast == [False]
     with ready._lock:
         clients[0].release(ApiKey.PRODUCE)
     ready._max_block_s = PATIENCE_S
@@ -376,15 +376,15 @@ def test_a_producer_that_has_ended_refuses_also_by_a_send_that_was_kept(ready, e
         ready._refusal = None
 
 
-def test_a_core_that_was_closed_has_no_batch_for_a_usual_record(ready):
+def test_a_core_that_was_closed_has_no_batch_for_a_fast_record(ready):
     noted = Noted(ready)
     ready.close(0)
-    compiled.UsualSender._be_quick(
-        ready, ready._core.usual_records, ready._lock, ready._io.turnstile
+    compiled.FastSender._enable_fast_path(
+        ready, ready._core.usual_records, ready._lock, ready._io.priority
     )
     with pytest.raises(IllegalStateError, match="closed"):
         noted("topic", b"v", partition=0)
-    assert noted.is_usual == [False]
+    assert noted.is_fast == [False]
 
 
 def test_a_subclass_that_sends_in_its_own_way_does(clients):
@@ -419,4 +419,4 @@ def test_the_lock_is_held_while_a_record_is_appended_and_free_afterwards(ready):
 def test_only_what_it_knows_can_be_given_to_it():
     for other in (None, object()):
         with pytest.raises(TypeError):
-            compiled.UsualSender()._be_quick(other, new_lock(), new_turnstile())
+            compiled.FastSender()._enable_fast_path(other, new_lock(), new_loop_priority())
