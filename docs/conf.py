@@ -43,6 +43,7 @@ parts = {
         "design",
         "state-machine",
         "simulator",
+        "simulator-bugs",
         "conformance",
         "oracle-differences",
         "benchmarks",

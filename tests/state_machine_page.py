@@ -17,7 +17,9 @@ PICTURE = DOCS / "pictures" / "states.svg"
 
 _S = TransactionState
 # FATAL_ERROR is a target of every state; drawing it nine times would hide the rest.
-_DRAWN = [state for state in TransactionState if state is not _S.FATAL_ERROR]
+_DRAWN: list[TransactionState] = [
+    state for state in TransactionState if state is not _S.FATAL_ERROR
+]
 # The way of a transaction that is committed, which a reader looks for first.
 _USUAL = [
     (_S.UNINITIALIZED, _S.INITIALIZING),

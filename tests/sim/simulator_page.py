@@ -1,4 +1,7 @@
-"""The generated parts of docs/simulator.md; `python -m tests.sim.simulator_page` writes them."""
+"""The generated parts of docs/simulator.md and docs/simulator-bugs.md.
+
+`python -m tests.sim.simulator_page` writes them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tests.sim.mutation import all_mutants, known
 from txnproducer.sim import FaultKind
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "simulator.md"
+MUTANTS_PAGE = PAGE.with_name("simulator-bugs.md")
 
 
 def mutant_table(results: Mapping[str, Mapping[str, Any]]) -> str:
@@ -42,9 +46,9 @@ def replaced(page: str, name: str, content: str) -> str:
 
 
 def main() -> None:
-    page = PAGE.read_text("utf-8")
-    page = replaced(page, "faults", fault_list())
-    PAGE.write_text(replaced(page, "mutants", mutant_table(known())), "utf-8")
+    PAGE.write_text(replaced(PAGE.read_text("utf-8"), "faults", fault_list()), "utf-8")
+    page = replaced(MUTANTS_PAGE.read_text("utf-8"), "mutants", mutant_table(known()))
+    MUTANTS_PAGE.write_text(page, "utf-8")
 
 
 if __name__ == "__main__":

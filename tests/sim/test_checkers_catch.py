@@ -5,14 +5,11 @@ Each is run in an interpreter of its own.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.sim.mutation import MOST_SEEDS, PACKAGE, all_mutants, ask, drawn_mutants, known, mutated
-from tests.sim.simulator_page import fault_list, mutant_table
+from tests.sim.simulator_page import MUTANTS_PAGE, PAGE, fault_list, mutant_table
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "simulator.md"
 KNOWN = known()
 MUTANTS = {mutant.name: mutant for mutant in all_mutants()}
 
@@ -43,7 +40,7 @@ def test_a_mutants_place_is_in_the_code(name):
 
 
 def test_the_page_has_the_table_of_mutants():
-    assert mutant_table(KNOWN) in PAGE.read_text("utf-8")
+    assert mutant_table(KNOWN) in MUTANTS_PAGE.read_text("utf-8")
 
 
 def test_the_page_has_the_list_of_faults():
