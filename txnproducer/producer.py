@@ -267,12 +267,12 @@ class TransactionalProducer(RecordWriter):
         after that the answer stays "unknown". Blocks up to `max_block_ms`.
 
         Returns:
-            "committed": all of it is, or is about to be, visible. "aborted": nothing of it is, or
-            ever will be. "unknown": the evidence does not tell. With transactions v1 that is so
-            after the coordinator has fenced the producer (at the transaction's time-out, or for a
-            newer producer), or if a delayed request may have begun another one. With both versions
-            it is so while the transaction is still open, since the commit may yet arrive. With v2
-            ask again after `transaction_timeout_ms`; with v1 that end leaves no evidence.
+            "committed" if all of it is, or is about to be, visible. "aborted" if nothing of it is,
+            or ever will be. "unknown" if the evidence does not tell. With transactions v1 that is
+            so after the coordinator has fenced the producer (at the transaction's time-out, or for
+            a newer producer), or if a delayed request may have begun another one. With both
+            versions it is so while the transaction is still open, since the commit may yet arrive.
+            With v2 ask again after `transaction_timeout_ms`; with v1 that end leaves no evidence.
 
         Raises:
             IllegalStateError: no commit has ended. Repeat one that timed out, or abort.

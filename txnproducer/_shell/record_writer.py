@@ -173,7 +173,7 @@ class RecordWriter(_FastSender):
                 short: it must not block.
 
         Returns:
-            The record's future: `.result(timeout)` returns its `RecordMetadata`. A later failure
+            The record's future. Its `result(timeout)` returns a `RecordMetadata`. A later failure
             (too large, unknown topic, no memory) fails the future and, in a transaction, the
             commit.
 
@@ -289,7 +289,7 @@ class RecordWriter(_FastSender):
                 int for all.
 
         Returns:
-            One future for all: `.result(timeout)` returns their partitions and offsets.
+            One future for all. Its `result(timeout)` returns their partitions and offsets.
 
         Raises:
             TypeError, ValueError, SerializationError: a column is wrong; nothing was sent.
