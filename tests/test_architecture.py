@@ -53,6 +53,7 @@ USERS_PAGES = [
         "testing.md",
         "metrics-and-logs.md",
         "proven.md",
+        "evidence.md",
         "benchmarks.md",
     )
 ]
