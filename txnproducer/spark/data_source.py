@@ -63,7 +63,7 @@ class PartMessage(WriterCommitMessage):  # type: ignore[misc]
 
 
 class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
-    """Write frames to Kafka, each row exactly once; see docs/spark.md for the options.
+    """Write frames to Kafka, each row exactly once. See docs/spark.md for the options.
 
     Attributes:
         on_event: called with events, in the process of each; tests set it in a subclass.
@@ -171,11 +171,11 @@ class StreamWriter(_Writer, _ArrowStreamWriter or DataSourceStreamWriter):  # ty
         return int(batch_id), query_id
 
     def commit(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit a batch; see `PartCommits.commit`."""
+        """Commit a batch. See `PartCommits.commit`."""
         self._commit(messages, batchId)
 
     def abort(self, messages: list[PartMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Abort a batch; see `PartCommits.abort`."""
+        """Abort a batch. See `PartCommits.abort`."""
         self._abort(messages)
 
 
@@ -194,11 +194,11 @@ class BatchWriter(_Writer, _ArrowWriter or DataSourceWriter):  # type: ignore[mi
         return batch_id
 
     def commit(self, messages: list[PartMessage | None]) -> None:
-        """Commit the job; see `PartCommits.commit`."""
+        """Commit the job. See `PartCommits.commit`."""
         self._commit(messages, self._batch_id())
 
     def abort(self, messages: list[PartMessage | None]) -> None:
-        """Abort the job; see `PartCommits.abort`."""
+        """Abort the job. See `PartCommits.abort`."""
         self._abort(messages)
 
 

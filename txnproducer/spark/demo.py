@@ -71,7 +71,7 @@ def flights_lines() -> Iterator[str]:
 
 
 def split_input(lines: Iterable[str], folder: Path) -> int:
-    """Write the rows of a CSV into `FILES` files, each row after its number; return how many.
+    """Write the rows of a CSV into `FILES` files, each row after its number. Return how many.
 
     The number is the record's key, by which a lost or doubled row is found at the end.
     """

@@ -1,4 +1,4 @@
-"""Errors of the sink: each names the rows that are committed already, and the way out.
+"""Errors of the sink. Each names the rows that are committed already, and the way out.
 
 A refusal is a `SinkError`, so a caller can tell it from an error of Kafka.
 """
@@ -9,7 +9,7 @@ from txnproducer.errors import AuthorizationError, KafkaError, Recovery
 
 
 class SinkError(KafkaError):
-    """The sink refuses to write; nothing was written by this call."""
+    """The sink refuses to write. Nothing was written by this call."""
 
     recovery = "fix"
 
@@ -19,11 +19,11 @@ class SchemaError(SinkError):
 
 
 class MissingRightError(SinkError, AuthorizationError):
-    """A right that the sink needs is missing; names the right and the way out."""
+    """A right that the sink needs is missing. The text names it, and the way out."""
 
 
 class LedgerError(SinkError):
-    """The ledger does not fit the batch: it is missing, another query's, or ahead of it."""
+    """The ledger does not fit the batch. It is missing, another query's, or ahead of it."""
 
 
 class TornBatchError(LedgerError):
@@ -35,7 +35,7 @@ class PartialReplayError(SinkError):
 
 
 class BatchFailedError(KafkaError):
-    """A whole batch could not be written; nothing of it is visible, so it can be tried again."""
+    """A whole batch could not be written. Nothing of it is visible, so it can be tried again."""
 
     recovery: Recovery = "abort"
 
@@ -50,19 +50,19 @@ class BatchTimedOutError(BatchFailedError):
 
 
 class StoppedError(KafkaError):
-    """The query, the job or Spark was stopped; rows not committed before are not written."""
+    """The query, the job or Spark was stopped. Rows not committed before are not written."""
 
     recovery = "restart"
 
 
 class CommitIncompleteError(KafkaError):
-    """Some partitions of a batch are committed, not all; the same batch again completes it."""
+    """Some partitions of a batch are committed, not all. The same batch again completes it."""
 
     recovery = "restart"
 
 
 class StaleRunError(SinkError):
-    """Another run of the sink has begun; this task or driver belongs to an earlier one."""
+    """Another run of the sink has begun. This task or driver belongs to an earlier one."""
 
 
 class ReplayMismatchError(SinkError):
@@ -70,6 +70,6 @@ class ReplayMismatchError(SinkError):
 
 
 class InputBrokenError(KafkaError):
-    """A task has not received all of its rows from Spark; none of them is committed."""
+    """A task has not received all of its rows from Spark. None of them is committed."""
 
     recovery = "abort"

@@ -117,7 +117,7 @@ def _option(
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """The checked settings of a sink; its fields are the table of all options.
+    """The checked settings of a sink. Its fields are the table of all options.
 
     A field's name is the argument that means the same as the option. Each is read, and described
     in docs/spark.md, by its row here.

@@ -69,7 +69,7 @@ def _refuse_setting(written: str, setting: str, value: Any) -> None:
 
 
 def security_of(producer: Mapping[str, Any], written: Mapping[str, str]) -> dict[str, Any]:
-    """Check the producer's settings here, on the driver; return those for logging in.
+    """Check the producer's settings here, on the driver. Return those for logging in.
 
     Args:
         producer: the settings, by Java's names.

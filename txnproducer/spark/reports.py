@@ -23,7 +23,7 @@ OnEvent: TypeAlias = Callable[[str, dict[str, Any]], None]
 def tell(
     on_event: OnEvent | None, name: str, batch_id: int, rows: int, partition: int | None = None
 ) -> None:
-    """Call the hook, if there is one, with an event; those of the driver have no partition."""
+    """Call the hook, if there is one, with an event. Events of the driver have no partition."""
     if on_event is None:
         return
     info = {"batch_id": batch_id, "rows": rows}

@@ -220,23 +220,7 @@ def check_interpreter() -> None:
 
 
 def _import_nothing_more(_: int) -> None:
-    """Do nothing: a worker that can load this function has the package."""
-
-
-def rdd_of(frame: Any) -> Any:
-    """Return the RDD of a frame: the partitions that are counted are those that run.
-
-    Raises:
-        SinkError: there is none, under Spark Connect.
-    """
-    try:
-        return frame.rdd
-    except Exception as error:
-        raise SinkError(
-            "this frame has no RDD: it is Spark Connect's. There, use "
-            "frame.repartition(n).foreachPartition(sink.partition_writer(batch_id, writers=n)), "
-            "and give the sink a query_id"
-        ) from error
+    """Do nothing. A worker that can load this function has the package."""
 
 
 def _context_of(df: Any) -> Any:

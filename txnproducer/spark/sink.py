@@ -86,7 +86,7 @@ class ExactlyOnceKafkaSink:
         on_event: OnEvent | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        given = locals()
+        given = locals()  # the arguments, by name
         arguments = {name: given[name] for name in ARGUMENTS if name in given}
         settings = read_settings(options, **arguments)
         self.last_report: BatchReport | None = None
@@ -105,7 +105,7 @@ class ExactlyOnceKafkaSink:
     # --- writing --------------------------------------------------------------------------------
 
     def __call__(self, df: Any, batch_id: int) -> None:
-        """Write a micro-batch; `foreachBatch` calls this."""
+        """Write a micro-batch. `foreachBatch` calls this."""
         self.write(df, batch_id)
 
     def write(self, df: Any, batch_id: int) -> BatchReport:
@@ -136,7 +136,7 @@ class ExactlyOnceKafkaSink:
             self._cluster.producer_settings()
             self._batches.check(batch_id, query_id)
             report = self._batches.write(df, batch_id, query_id, began)
-            return self._tell_of(report)
+            return self._publish(report)
 
     def partition_writer(self, batch_id: int, writers: int) -> Callable[[Iterable[Any]], None]:
         """Return a function for `frame.foreachPartition`, which writes a partition.
@@ -172,11 +172,11 @@ class ExactlyOnceKafkaSink:
 
     @property
     def query_id(self) -> str | None:
-        """The query id that the sink was given; None if Spark is asked for it."""
+        """The query id that the sink was given, or None if Spark is asked for it."""
         return self._settings.query_id
 
     def status(self) -> SinkStatus:
-        """Return the content of the ledger, and which transactions are open; fences no task."""
+        """Return the content of the ledger, and which transactions are open. It fences no task."""
         return read_status(self._ledger)
 
     def refresh_ledger(self, query_id: str | None = None) -> int:
@@ -207,7 +207,7 @@ class ExactlyOnceKafkaSink:
 
     # --- reports --------------------------------------------------------------------------------
 
-    def _tell_of(self, report: BatchReport) -> BatchReport:
+    def _publish(self, report: BatchReport) -> BatchReport:
         self.last_report = report
         self.totals = self.totals.plus(report)
         report.tell(self._settings.sink_id, self._cluster.timeout_ms())

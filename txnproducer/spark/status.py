@@ -71,7 +71,7 @@ class SinkStatus:
 
 
 def read_status(ledger: Ledger) -> SinkStatus:
-    """Read the status of a sink; an open transaction may be about to change it.
+    """Read the status of a sink. An open transaction may be about to change it.
 
     Raises:
         LedgerError: a group of the ledger's holds something else.

@@ -39,7 +39,7 @@ class NamedTokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-
 
 @functools.cache
 def provider_of(name: str) -> Any:
-    """Return the provider of a name; each process has one.
+    """Return the provider of a name. Each process has one.
 
     Raises:
         InvalidConfigurationError: the name cannot be imported, or is no provider.

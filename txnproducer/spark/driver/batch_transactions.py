@@ -108,7 +108,7 @@ class BatchTransactions:
         return self._look(batch)
 
     def _open(self, batch: Batch) -> LedgerEntry | None:
-        """Take the id, and then read the ledger; if that fails, the id is let go again."""
+        """Take the id, and then read the ledger. If that fails, the id is let go again."""
         producer = self._take()
         try:
             entry = self._look(batch)
@@ -223,7 +223,7 @@ class BatchTransactions:
     def _timed_out(
         self, batch: Batch, parts: list[Part], error: BaseException
     ) -> BatchTimedOutError | None:
-        """Return the error for a transaction that was too slow; None if it was lost otherwise."""
+        """Return the error for a transaction that was too slow, or None."""
         timeout_ms = int(self._settings["transaction.timeout.ms"])
         seconds = time.monotonic() - self._began_s
         if self._lease is None or not _is_lost(parts, error) or seconds * 1000 < timeout_ms:
@@ -237,7 +237,7 @@ class BatchTransactions:
         return is_another_driver_seen(self._ledger, self._lease)
 
     def _left_to_another(self, batch: Batch, error: BaseException) -> LedgerEntry:
-        """Return the batch's entry if another driver has committed it; the id is not taken back.
+        """Return the batch's entry if another driver has committed it. The id is not taken back.
 
         Raises:
             StaleRunError: it has not.
@@ -269,7 +269,9 @@ class BatchTransactions:
             producer.close(timeout_s)
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
-        """Commit the entry again as it is, so that it does not expire; not while a batch runs.
+        """Commit the entry again as it is, so that it does not expire.
+
+        It must not be called while a batch is being written.
 
         Returns:
             1; or 0 if there is no entry, or if it belongs to another query.

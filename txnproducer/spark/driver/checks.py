@@ -92,7 +92,7 @@ class ClusterChecks:
         return self._timeout_ms is not None
 
     def timeout_ms(self) -> int:
-        """Return the transaction time-out; the first call makes the checks.
+        """Return the transaction time-out. The first call makes the checks.
 
         Raises:
             SinkError: a topic does not exist, or a right is missing.
@@ -109,7 +109,7 @@ class ClusterChecks:
         return self._timeout_ms
 
     def producer_settings(self) -> dict[str, Any]:
-        """Return the producers' settings, by Java's names; raises as `timeout_ms` does."""
+        """Return the producers' settings, by Java's names. It raises as `timeout_ms` does."""
         return {"transaction.timeout.ms": str(self.timeout_ms()), **self._settings.producer}
 
 

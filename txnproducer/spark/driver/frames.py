@@ -39,7 +39,7 @@ _PROPERTY: Final = "txnproducer.order"
 _REPORTS: Final = "partition int, report binary"
 
 Work: TypeAlias = Callable[[Any, int, Iterable[Any]], Any]
-"""The work of a task: takes an order, the partition's number and its batches; gives a report."""
+"""The work of a task, from an order, the partition's number and its batches to a report."""
 
 
 class Partitions(Protocol):
@@ -52,7 +52,7 @@ class Partitions(Protocol):
     count: int
 
     def run(self, order: Any) -> list[Any]:
-        """Run all tasks with an order; return their reports, by partition."""
+        """Run all tasks with an order. Return their reports, by partition."""
 
     def raise_if_stopped(self) -> None:
         """Raise if the query or Spark was stopped, as far as Spark shows it."""
@@ -98,7 +98,7 @@ class CountedPartitions:
         self.count: int = self._rdd.getNumPartitions()
 
     def run(self, order: Any) -> list[Any]:
-        """Run all tasks with an order; return their reports, by partition."""
+        """Run all tasks with an order. Return their reports, by partition."""
         self.raise_if_stopped()  # a job that begins now ends only when Spark cancels it later
         context, text = self._context, _written(_Order(self._token, self.count, order))
         context.setLocalProperty(_PROPERTY, text)
@@ -110,12 +110,12 @@ class CountedPartitions:
         return _complete(rows, self.count)
 
     def raise_if_stopped(self) -> None:
-        """Raise if the query or Spark was stopped; see `session.raise_if_stopped`."""
+        """Raise if the query or Spark was stopped. See `session.raise_if_stopped`."""
         raise_if_stopped(self._context)
 
 
 class FixedPartitions:
-    """Partitions of a frame that was shuffled into a known number; each pass is a new plan.
+    """Partitions of a frame that was shuffled into a known number. Each pass is a new plan.
 
     Args:
         frame: of Spark's.
@@ -129,7 +129,7 @@ class FixedPartitions:
         self.count = count
 
     def run(self, order: Any) -> list[Any]:
-        """Run all tasks with an order; return their reports, by partition."""
+        """Run all tasks with an order. Return their reports, by partition."""
         task = _Task(self._work, "", _Order("", self.count, order))
         with naming_interpreter(self._frame):
             rows = self._frame.mapInArrow(_as_function(task), _REPORTS).collect()

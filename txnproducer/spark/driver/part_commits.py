@@ -1,4 +1,4 @@
-"""The commit of a data source: it ends the transactions that tasks left open, all or none.
+"""The commit of a data source. It ends the transactions that tasks left open, all or none.
 
 Owns: the order of steps in a commit and in an abort. Must not know: Spark's classes, how a part
 was written, rows.
@@ -58,7 +58,7 @@ _Out = TypeVar("_Out")
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A part with its ledger entry in its transaction; only its end is left to do."""
+    """A part with its ledger entry in its transaction. Only its end is left to do."""
 
     partition: int
     slot: Slot
@@ -176,7 +176,7 @@ class PartCommits:
     # --- abort ----------------------------------------------------------------------------------
 
     def abort(self, parts: Sequence[OpenPart | None], query_id: str | None = None) -> None:
-        """Abort the open transactions of a batch, as far as they are known; never raises.
+        """Abort the open transactions of a batch, as far as they are known. It never raises.
 
         Args:
             parts: of the tasks; None for each task without a message.
@@ -197,7 +197,7 @@ class PartCommits:
                 producer.abort_transaction()
 
     def _is_ours(self, queries: Iterable[str | None]) -> bool:
-        """Return whether the sink is this query's; the tasks of another one must not be fenced."""
+        """Return whether the sink is this query's. The tasks of another one must not be fenced."""
         plan = None
         with _best_effort("the plan can't be read"):
             plan, _ = self.ledger.read(waits_for_undecided=False)
@@ -237,7 +237,7 @@ def _checked(parts: Sequence[OpenPart | None], batch_id: int) -> list[OpenPart]:
 
 
 def _at_once(call: Callable[[_In], _Out], inputs: Iterable[_In]) -> list[_Out]:
-    """Call for all inputs, some at once; no call is under way when this returns or raises."""
+    """Call for all inputs, some at once. No call is under way when this returns or raises."""
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         return list(pool.map(call, inputs))
 

@@ -72,7 +72,7 @@ class PartitionBatches:
         self.runs = Runs(ledger, settings.rules)
 
     def check(self, batch_id: int, query_id: str) -> None:
-        """Check, before the frame is planned, that the batch may be written; see `Runs.check`."""
+        """Check, before the frame is planned, that the batch may be written. See `Runs.check`."""
         self.runs.check(batch_id, query_id)
 
     def write(self, frame: Any, batch_id: int, query_id: str, began_s: float) -> BatchReport:
@@ -118,7 +118,7 @@ class PartitionBatches:
     def partition_writer(
         self, batch_id: int, query_id: str, writers: int
     ) -> Callable[[Iterable[Any]], None]:
-        """Return the function for `foreachPartition`; see `ExactlyOnceKafkaSink`."""
+        """Return the function for `foreachPartition`. See `ExactlyOnceKafkaSink`."""
         plan, done = self.plan(Batch(batch_id, query_id, writers))
         if self._settings.on_replay_mismatch != "keep":
             check_without_frame(batch_id, done, writers)
@@ -153,11 +153,11 @@ class PartitionBatches:
         )
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
-        """Commit plan and entries again as they are; see `Runs.refresh`."""
+        """Commit plan and entries again as they are. See `Runs.refresh`."""
         return self.runs.refresh(query_id, settings)
 
     def close(self) -> None:
-        """Do nothing: no producer of the driver's lives longer than a call."""
+        """Do nothing. No producer of the driver's lives longer than a call."""
 
 
 def _run_tasks(

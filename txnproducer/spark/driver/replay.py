@@ -1,4 +1,4 @@
-"""A batch that is committed already: it is compared, reported, and not written again.
+"""A batch that is committed already. It is compared, reported, and not written again.
 
 Owns: the comparison of a whole batch with its rows of now, and the report. Must not know: how the
 rows are read, which atomicity the batch has.

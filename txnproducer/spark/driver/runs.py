@@ -181,13 +181,13 @@ class Runs:
         return len(holders) == last.writers
 
     def _check(self, batch: Batch, entries: _Entries) -> _Entries:
-        """Return the entries that hold the batch; raise if one does not fit."""
+        """Return the entries that hold the batch. Raise if one does not fit."""
         batch_id, query_id = batch.batch_id, batch.query_id
         taken_over = self._taking.of(entries, batch_id, query_id)
         return self._taking.rules.check(entries, batch_id, query_id, batch.writers, taken_over)
 
     def _check_before_harm(self, batch: Batch, partitions: int) -> _Entries:
-        """Return the entries of partitions; raise if they stop the query.
+        """Return the entries of partitions. Raise if they stop the query.
 
         Transactions of earlier tasks may still be undecided.
         """
@@ -302,7 +302,7 @@ class Runs:
                 pass
 
     def take(self, partition: int, settings: Mapping[str, str]) -> None:
-        """Take a partition's id: fence its task, and abort the transaction that it left open.
+        """Take a partition's id. Fence its task, and abort the transaction that it left open.
 
         Raises:
             KafkaError: the cluster refused, or did not answer.

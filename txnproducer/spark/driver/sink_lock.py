@@ -1,4 +1,4 @@
-"""The lock of a sink object: a batch is written, or the ledger is refreshed, but not both at once.
+"""The lock of a sink object. A batch is written, or the ledger is refreshed, but not both at once.
 
 Why it exists: Spark calls a listener in a thread of its own. The listener refreshes the ledger,
 which takes the transactional ids, and would fence the tasks of a batch.
@@ -14,7 +14,7 @@ from typing import Self
 
 
 class SinkLock:
-    """A lock; its copy in another process is a new lock, and free."""
+    """A lock. Its copy in another process is a new lock, and free."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -106,7 +106,7 @@ class WholeBatches:
         return report_whole(batch_id, _reports(parts), phases, timeout_ms, transactions.attempts)
 
     def refresh(self, query_id: str, settings: Mapping[str, str]) -> int:
-        """Commit the entry again as it is; see `BatchTransactions.refresh`."""
+        """Commit the entry again as it is. See `BatchTransactions.refresh`."""
         return self.transactions.refresh(query_id, settings)
 
     def close(self) -> None:

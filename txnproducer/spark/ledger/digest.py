@@ -34,7 +34,7 @@ _SAMPLE: Final = bytes(range(256)) * 5
 
 
 class _XXH128(ctypes.Structure):
-    """A hash of 128 bits, as libxxhash returns it; part of its stable ABI."""
+    """A hash of 128 bits, as libxxhash returns it by its stable ABI."""
 
     _fields_ = (("low", ctypes.c_uint64), ("high", ctypes.c_uint64))
 

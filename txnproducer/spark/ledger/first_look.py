@@ -1,4 +1,4 @@
-"""The look at a ledger before any id is taken: it stops a batch while no task is fenced yet.
+"""The look at a ledger before any id is taken. It stops a batch while no task is fenced yet.
 
 Why it exists: taking an id fences the task that has it, and aborts that task's transaction. A
 driver that has to stop must find that out first: the sink may be another query's, an earlier batch
@@ -100,7 +100,7 @@ class FirstLook:
         return entries
 
     def view(self, partitions: Iterable[int] = (), **how: bool) -> LedgerView:
-        """Look at the ledger; see `Ledger.look`.
+        """Look at the ledger. See `Ledger.look`.
 
         Raises:
             LedgerError: the sink id is one of atomicity "batch".
@@ -118,7 +118,7 @@ class FirstLook:
         self.take_over.rules.check_any_cut(entries, batch_id, query_id, taken_over)
 
     def _entries_when_decided(self, partitions: Iterable[int]) -> _Entries | None:
-        """Return the entries of partitions; None if one stays undecided for seconds."""
+        """Return the entries of partitions, or None if one stays undecided for seconds."""
         try:
             return self._ledger.read(partitions, timeout_s=DECIDED_WITHIN_S)[1]
         except (UnstableOffsetCommitError, KafkaTimeoutError) as error:

@@ -38,7 +38,7 @@ _MOST_KEPT: Final = 8
 
 @dataclass(eq=False)
 class _Kept:
-    """A client, and the settings that it was made with; its stack closes it."""
+    """A client, and the settings that it was made with. Its stack closes it."""
 
     servers: str
     security: Mapping[str, Any] = field(repr=False)
@@ -78,7 +78,7 @@ class KeptClients:
         timeout: float = DEFAULT_TIMEOUT,
         **security: Any,
     ) -> T:
-        """Ask a cluster; see `admin.ask`.
+        """Ask a cluster. See `admin.ask`.
 
         A kept connection that does not answer uses up its own time-out before another is made.
         """
@@ -99,7 +99,7 @@ class KeptClients:
         return again_while_passing(once, timeout)
 
     def close(self) -> None:
-        """Close the clients that are not in use; the next question makes another one."""
+        """Close the clients that are not in use. The next question makes another one."""
         with self._lock:
             resting, self._resting = self._resting, []
         self._close(resting)

@@ -1,4 +1,4 @@
-"""The cause of a whole batch's lost transaction: it timed out, or another driver took it.
+"""The cause of a whole batch's lost transaction. It timed out, or another driver took it.
 
 Owns: the question to the coordinator, and the text of the time-out. Must not know: the proof in an
 answer (`txnproducer._core.transactions.transaction_loss`), Spark, how rows are written.

@@ -36,7 +36,7 @@ def config_for(settings: Mapping[str, Any], transactional_id: str) -> ProducerCo
 
 @contextmanager
 def closing(producer: _P) -> Iterator[_P]:
-    """Close a producer, or a participant, after a block; an open transaction is aborted."""
+    """Close a producer, or a participant, after a block. An open transaction is aborted."""
     try:
         yield producer
     finally:
@@ -47,7 +47,7 @@ def closing(producer: _P) -> Iterator[_P]:
 def holding(
     ledger: Ledger, transactional_id: str, settings: Mapping[str, Any]
 ) -> Iterator[TransactionalProducer]:
-    """Hold an id for a block: its holder is fenced, and the transaction it left open is aborted.
+    """Hold an id for a block. Its holder is fenced, and the transaction it left open is aborted.
 
     Args:
         ledger: of the sink.

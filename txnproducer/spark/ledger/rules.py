@@ -152,7 +152,7 @@ class LedgerRules:
     def check_whole(
         self, entry: LedgerEntry | None, batch_id: int, query_id: str, *, is_taken_over: bool
     ) -> LedgerEntry | None:
-        """Check the ledger of a sink that writes whole batches; return this batch's entry, if any.
+        """Check the ledger of a sink that writes whole batches. Return this batch's entry, if any.
 
         Args:
             entry: of the last batch, or None.

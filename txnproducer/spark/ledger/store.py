@@ -65,7 +65,7 @@ class Ledger:
     security: Mapping[str, Any] = field(repr=False)
 
     def transactional_id(self, partition: int) -> str:
-        """Return the transactional id of a Spark partition; it never changes."""
+        """Return the transactional id of a Spark partition. It never changes."""
         return f"{self.sink_id}.p{partition}"
 
     def group(self, partition: int) -> str:
@@ -108,7 +108,7 @@ class Ledger:
         return TopicPartition(self.topic, 0)
 
     def known_partitions(self) -> list[int]:
-        """Return the partitions that have an entry, in order; older ones may have expired."""
+        """Return the partitions that have an entry, in order. Older ones may have expired."""
         prefix = self.group(0)[:-1]
         names = group_ids(self.bootstrap_servers, prefix, _TIMEOUT_S, **dict(self.security))
         ends = (name.removeprefix(prefix) for name in names)
@@ -121,7 +121,7 @@ class Ledger:
         waits_for_undecided: bool = True,
         timeout_s: float = _TIMEOUT_S,
     ) -> tuple[PlanEntry | None, dict[int, LedgerEntry]]:
-        """Return the plan, and the entries of partitions; those without an entry are left out.
+        """Return the plan, and the entries of partitions. Those without an entry are left out.
 
         Args:
             partitions: by number.
@@ -193,7 +193,7 @@ class Ledger:
         waits_for_undecided: bool,
         timeout_s: float = _TIMEOUT_S,
     ) -> dict[str, OffsetAndMetadata]:
-        """Return the entries of groups, as stored; groups without one are left out."""
+        """Return the entries of groups, as stored. Groups without one are left out."""
         found = committed_offsets(
             self.bootstrap_servers,
             groups,
@@ -226,12 +226,12 @@ class Ledger:
 
 
 def close_connections() -> None:
-    """Close the connections that this process keeps to ledgers; the next question opens one."""
+    """Close the connections that this process keeps to ledgers. The next question opens one."""
     _CLIENTS.close()
 
 
 def _dated(entry: LedgerEntry) -> LedgerEntry:
-    """Return an entry with its time; an entry that is written again keeps the time it has."""
+    """Return an entry with its time. An entry that is written again keeps the time it has."""
     return entry if entry.at_ms is not None else replace(entry, at_ms=int(time.time() * 1000))
 
 

@@ -31,11 +31,11 @@ class ArrowWriter(Protocol):
     """The method that a producer and a participant share."""
 
     def send_arrow(self, topic: str, data: Any, partition: int | None = None) -> object:
-        """Send a RecordBatch; see `TransactionalProducer.send_arrow`."""
+        """Send a RecordBatch. See `TransactionalProducer.send_arrow`."""
 
 
 class ArrowRows:
-    """The rows of record batches; the batches are taken from an iterator once.
+    """The rows of record batches. The batches are taken from an iterator once.
 
     Args:
         batches: pyarrow's, with Spark's columns: `value`, and any of `key`, `headers`,

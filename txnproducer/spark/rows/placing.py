@@ -1,4 +1,4 @@
-"""The shuffle before a whole batch: each row goes to the one task that writes its Kafka partition.
+"""The shuffle before a whole batch. Each row goes to the one task that writes its Kafka partition.
 
 Owns: which Kafka partition a row belongs to, as the producer would choose it; how Spark sends the
 row to the task of that number; whether a frame has to be shuffled at all. Must not know:

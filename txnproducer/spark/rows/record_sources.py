@@ -22,7 +22,7 @@ class RecordSource(Protocol):
         """The sum of the records that were taken."""
 
     def send_to(self, writer: RecordWriter, partition: int | None = None) -> None:
-        """Send the records that are left; to one partition, if it is named."""
+        """Send the records that are left, to one partition if it is named."""
 
     def read(self) -> None:
         """Read the records that are left, and send nothing."""
@@ -42,7 +42,7 @@ class RowRecords:
         self._partitions = reader.partitions
 
     def send_to(self, writer: RecordWriter, partition: int | None = None) -> None:
-        """Send the records that are left; to one partition, if it is named."""
+        """Send the records that are left, to one partition if it is named."""
         for record in self._records:
             topic, place, key, value, headers = record
             self.digest.add(*record)

@@ -113,7 +113,7 @@ def written_columns(frame: Any, reader: RowReader) -> Any:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Turns rows into records; goes to the tasks in the closure.
+    """The reader that turns rows into records, sent to the tasks in their closure.
 
     Attributes:
         topic: for all rows; None to take the topic of each row.
@@ -127,7 +127,7 @@ class RowReader:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that are read, by Kafka's names; the option `topic` wins over the column."""
+        """The columns that are read, by Kafka's names. The option `topic` wins over the column."""
         left_out = set() if self.topic is None else {"topic"}
         if not self.include_headers:
             left_out.add("headers")

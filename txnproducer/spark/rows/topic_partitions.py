@@ -1,4 +1,4 @@
-"""The partitions of the one topic of a sink: a row that names another partition is refused.
+"""The partitions of the one topic of a sink. A row that names another partition is refused.
 
 Why it exists: a producer waits for a partition that its topic does not have, as long as
 `max.block.ms`, since it may be about to be added. A row that names such a partition is most often
@@ -18,7 +18,7 @@ from txnproducer.spark.ledger.store import Ledger
 
 
 def partitions_of_topic(ledger: Ledger, topic: str | None, count: int) -> TopicPartitions | None:
-    """Return the check of a topic's partitions; None if rows choose their topics.
+    """Return the check of a topic's partitions, or None if rows choose their topics.
 
     Args:
         ledger: of the sink; it has the address and the login of the cluster.
@@ -29,7 +29,7 @@ def partitions_of_topic(ledger: Ledger, topic: str | None, count: int) -> TopicP
 
 
 class TopicPartitions:
-    """The number of a topic's partitions; sent to the tasks in their closure.
+    """The number of a topic's partitions, sent to the tasks in their closure.
 
     Args:
         ledger: of the sink; it has the address and the login of the cluster.
@@ -43,7 +43,7 @@ class TopicPartitions:
         self._count = count
 
     def check(self, *numbers: int | None) -> None:
-        """Check the partitions that rows name; None is a row that names none.
+        """Check the partitions that rows name. None is a row that names none.
 
         Raises:
             SchemaError: the topic does not have it.

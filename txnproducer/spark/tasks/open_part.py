@@ -1,4 +1,4 @@
-"""A task of the data source: it writes a transaction, and leaves it open for the commit.
+"""A task of the data source. It writes a transaction, and leaves it open for the commit.
 
 Why it exists: a data source may commit only when Spark says so, and Spark says it in another
 process. So a task hands its transaction over (see `txnproducer.lease`), with the number and digest
@@ -74,7 +74,7 @@ class OpenPart:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """The writer of a part; sent to the tasks with everything that they need.
+    """The writer of a part, sent to the tasks with everything that they need.
 
     Attributes:
         ledger: of the sink.
@@ -169,7 +169,7 @@ class _Writing:
             FirstLook(writer.ledger, writer.rules).check(batch_id, query_id)
 
     def _is_batch_committed(self) -> bool:
-        """Return whether the ledger holds the whole batch; a commit under way may not be seen."""
+        """Return whether the ledger holds the whole batch. A commit under way may not be seen."""
         fitting = self._fitting([self.partition])
         entry = fitting.get(self.partition)
         if entry is None or entry.batch_id != self.batch_id:

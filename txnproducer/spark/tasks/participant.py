@@ -1,4 +1,4 @@
-"""A task of a whole batch: it takes its claim, and writes into the driver's transaction.
+"""A task of a whole batch. It takes its claim, and writes into the driver's transaction.
 
 Owns: the task's side of atomicity "batch". Must not know: the transaction's end, other tasks.
 
@@ -90,7 +90,7 @@ class ParticipantOrder:
 
 @dataclass(frozen=True)
 class ParticipantTask:
-    """The work of a task of a whole batch; see `frames.Work`.
+    """The work of a task of a whole batch. See `frames.Work`.
 
     Attributes:
         settings: of the producer, by Java's names.

@@ -48,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The plan of a batch; sent to the tasks in their closure with everything that they need.
+    """The plan of a batch, sent to the tasks in their closure with everything that they need.
 
     Attributes:
         ledger: of the sink.
@@ -185,7 +185,7 @@ class _PartitionWriter:
         return self._compare(entry)
 
     def _note_timeout(self, error: KafkaError) -> None:
-        """Add a note if the transaction was open for too long; the broker's error has none."""
+        """Add a note if the transaction was open for too long. The broker's error has none."""
         timeout_ms = int(self._plan.producer["transaction.timeout.ms"])
         open_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
         if open_s * 1000 >= timeout_ms:
@@ -236,7 +236,7 @@ class PartitionOrder:
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """The work of a task with its Arrow batches; see `frames.Work`.
+    """The work of a task with its Arrow batches. See `frames.Work`.
 
     Attributes:
         plan: of the batch; the order brings the run and the number of writers.

@@ -1,4 +1,4 @@
-"""Importers of a Python worker: those of Spark's own archives are dropped after each task.
+"""Importers of a Python worker. Those of Spark's own archives are dropped after each task.
 
 Why it exists: before Spark 4.2 (SPARK-54744) a worker begins each task with
 `importlib.invalidate_caches()`. Before Python 3.12 (gh-103200) each importer of a zip file then
@@ -23,7 +23,7 @@ _SPARKS: Final = re.compile(r"pyspark\.zip|py4j-.*-src\.zip|spark-core_.*\.jar")
 
 
 def forget_sparks_zips() -> None:
-    """Drop the importers of Spark's own archives; the next import makes those it needs.
+    """Drop the importers of Spark's own archives. The next import makes those it needs.
 
     Importers of other archives stay: these may change while the worker lives (`addPyFile`).
     """
