@@ -34,7 +34,7 @@ __all__ = [
 
 
 class TransactionParticipant(RecordWriter):
-    """Writes records into a transaction that another process holds and ends.
+    """A writer of records into a transaction that another process holds and ends.
 
     The constructor takes the claim: of all processes that ask for a claim of one lease, the broker
     lets only one write. A participant has no calls for the transaction, and closing it ends
@@ -74,7 +74,7 @@ class TransactionParticipant(RecordWriter):
     def from_config(
         cls, lease: TransactionLease, claim: int, config: ProducerConfig
     ) -> TransactionParticipant:
-        """Take part with an existing configuration; it must have the lease's transactional id."""
+        """Take part with an existing configuration. It must have the lease's transactional id."""
         participant = cls.__new__(cls)
         participant._take_part(lease, claim, config)  # noqa: SLF001 - our own class
         return participant

@@ -44,7 +44,7 @@ _LIMIT_S = 2.0
 
 
 class TransactionalProducer(RecordWriter):
-    """Writes to Kafka in transactions: all records and offsets of one become visible, or none.
+    """A producer whose transactions are atomic: all records and offsets become visible, or none.
 
     Several threads may use it, but they share one transaction. Without a `transactional_id` it is
     an idempotent producer: retries neither lose nor double a record.
@@ -113,7 +113,7 @@ class TransactionalProducer(RecordWriter):
             raise refusals.timeout_too_long(error, self._longest_timeout_ms()) from error.__cause__
 
     def _longest_timeout_ms(self) -> str | None:
-        """Ask the brokers for their limit; return None if they do not answer."""
+        """Ask the brokers for their limit. Return None if they do not answer."""
         # Imported late: only a refused time-out needs kafka-python's admin client here.
         from txnproducer import admin
 
@@ -368,7 +368,7 @@ class TransactionalProducer(RecordWriter):
         return self._core.begin_lease(claims)
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
-        """Add the receipts of participants; a commit needs the receipt of every claim.
+        """Add the receipts of participants. A commit needs the receipt of every claim.
 
         Raises:
             IllegalStateError: the open transaction is not leased.

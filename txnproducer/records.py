@@ -108,7 +108,7 @@ class ConsumerGroupMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdAndEpoch:
-    """The identity of a producer at the brokers; the epoch distinguishes newer from older ones."""
+    """The identity of a producer at the brokers. The epoch distinguishes newer from older ones."""
 
     NONE: ClassVar[ProducerIdAndEpoch]
 
@@ -309,5 +309,5 @@ class TransactionReceipt:
 
 
 def claim_id(transactional_id: str, claim: int) -> str:
-    """Return the transactional id that stands for a claim; nothing is ever written under it."""
+    """Return the transactional id that stands for a claim. Nothing is ever written under it."""
     return f"{transactional_id}.claim-{claim}"

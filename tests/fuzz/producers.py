@@ -3,7 +3,7 @@
     python -m tests.fuzz.producers --count 1000 [--seed S] [--only ROUND]
 
 Each round is one broker and the producers that survive or replace each other at it. Every call
-ends within its time, with a `KafkaError` or without; the log holds no error that nobody expected;
+ends within its time, with a `KafkaError` or without; the log holds no unexpected error;
 memory stays within its limit; and once the broker answers well again, a new producer commits. A
 failure prints the seed and its round; what a round draws does not depend on the others, but its
 threads are not in lockstep, so that a round is repeated closely and not exactly.
@@ -55,7 +55,7 @@ _LOGIN = {
     "sasl_plain_username": "u",
     "sasl_plain_password": "p",
 }
-_UNEXPECTED = ("nobody expected", "could not handle", "could not end", "could not close")
+_UNEXPECTED = ("an unexpected error", "could not handle", "could not end", "could not close")
 
 
 class Round:
@@ -183,7 +183,7 @@ def main() -> None:
         rounds = list(pool.map(play, numbers))
     if unexpected.found:
         print("\n".join(unexpected.found), file=sys.stderr)
-        raise SystemExit(f"{len(unexpected.found)} errors that nobody expected in the log")
+        raise SystemExit(f"{len(unexpected.found)} unexpected errors in the log")
     damaged = sum(len(each.broker.damaged) for each in rounds)
     commits, producers = (
         sum(getattr(r, name) for r in rounds) for name in ("commits", "producers")

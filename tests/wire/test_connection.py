@@ -233,7 +233,7 @@ def test_bytes_that_cannot_be_the_answer_end_the_connection(
 
 def test_an_answer_that_nobody_asked_for_ends_the_connection(wire: Wire) -> None:
     wire.answer(answers.end_txn(10))
-    with pytest.raises(DisconnectError, match="nobody asked for"):
+    with pytest.raises(DisconnectError, match="the client did not ask for"):
         wire.receive()
 
 

@@ -239,7 +239,7 @@ cdef class RecordBuffer:
     cdef Py_ssize_t append_pieces(
         self, Piece* records, Py_ssize_t count, Py_ssize_t* missing_bytes
     ) noexcept nogil:
-        """Append records while there is room and memory for them; return the number appended.
+        """Append records while there is room and memory for them. Return the number appended.
 
         Args:
             records: three pieces each, for key, value and encoded headers; the first one has the
@@ -293,7 +293,7 @@ cdef class RecordBuffer:
         return PyBytes_FromStringAndSize(self._data + OVERHEAD_BYTES, size) if size else b""
 
     def take(self):
-        """Close the buffer; return it with room for the header before the records."""
+        """Close the buffer. Return it with room for the header before the records."""
         cdef bytearray buffer = self._buffer
         if buffer is None:
             buffer = bytearray(OVERHEAD_BYTES)

@@ -252,7 +252,7 @@ class RecordBatchBuilder:
         return self._sealed
 
     def settle(self) -> bool:
-        """Drop the records if they are compressed; return whether they are."""
+        """Drop the records if they are compressed. Return whether they are."""
         if self._sealed is None:
             return self._buffer is not None
         return self._sealed.drop_records()

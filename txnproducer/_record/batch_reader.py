@@ -111,7 +111,7 @@ class BatchHeader:
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record; the log cleaner may have removed the record itself."""
+        """The offset of the last record. The log cleaner may have removed the record itself."""
         return self.base_offset + self.last_offset_delta
 
     @property

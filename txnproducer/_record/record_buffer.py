@@ -197,7 +197,7 @@ class RecordBuffer:
         return _join(self._chunks)
 
     def take(self) -> bytearray:
-        """Close the buffer; return it with room for the header before the records."""
+        """Close the buffer. Return it with room for the header before the records."""
         buffer = bytearray().join((_EMPTY_HEADER, *self._chunks))
         self._chunks = []
         self._certain_limit_bytes = -1

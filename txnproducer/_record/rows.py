@@ -123,7 +123,7 @@ class Rows:
     def append_to(
         self, buffer: RecordBuffer, order: array[int] | None, start: int, stop: int
     ) -> int:
-        """Append rows to a batch while it has room; return the number of rows it took.
+        """Append rows to a batch while it has room. Return the number of rows it took.
 
         Args:
             buffer: the batch's buffer.
@@ -163,7 +163,7 @@ class Rows:
     def by_partition(
         self, partitions: array[int] | None, partition_count: int
     ) -> tuple[array[int], list[tuple[int, int, int]]]:
-        """Sort the rows by partition; those of one partition keep their order.
+        """Sort the rows by partition. Those of one partition keep their order.
 
         Args:
             partitions: the partition of each row, `NO_PARTITION` to choose by key; None to choose

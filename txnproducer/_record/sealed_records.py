@@ -46,7 +46,7 @@ class SealedRecords:
             self.body = self._codec.compress(memoryview(records)[BATCH_OVERHEAD_BYTES:])
 
     def drop_records(self) -> bool:
-        """Drop the records if they are compressed; return whether they are."""
+        """Drop the records if they are compressed. Return whether they are."""
         if self.body is None:
             return False
         self.records = bytearray()

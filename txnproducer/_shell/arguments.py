@@ -114,7 +114,7 @@ def _check_header(place: int, header: object) -> Header:
 def check_place(
     topic: object, partition: object, timestamp_ms: object
 ) -> tuple[int | None, int | None]:
-    """Check a topic; return the partition and the timestamp, each as an int or None.
+    """Check a topic. Return the partition and the timestamp, each as an int or None.
 
     Args:
         topic: must be a str that is not empty.

@@ -38,7 +38,7 @@ from txnproducer.errors import IllegalStateError, KafkaError
 
 _LOG = logging.getLogger(__name__)
 
-# A waiting thread looks up this often even if nobody wakes it: on platforms where a lock's
+# A waiting thread looks up this often even if it is not woken: on platforms where a lock's
 # acquire cannot be interrupted, Ctrl-C arrives then.
 _WAIT_SLICE_S = 0.5
 # The longest sleep in `poll`, however late the core's next step is due.
@@ -84,7 +84,7 @@ class DrivenCore(Protocol):
         ...
 
     def run_once(self, now_ms: int) -> int:
-        """Take one step; return the milliseconds until the next one is due."""
+        """Take one step. Return the milliseconds until the next one is due."""
         ...
 
     def handle(self, event: ClientEvent, now_ms: int) -> None:
@@ -141,7 +141,7 @@ class PolledClient(Protocol):
     """The client, as the loop needs it."""
 
     def poll(self, timeout_ms: int, now_ms: int) -> Sequence[ClientEvent]:
-        """Move bytes until something happens or the time is up; return the events."""
+        """Move bytes until something happens or the time is up. Return the events."""
         ...
 
     def wakeup(self) -> None:
@@ -451,7 +451,7 @@ class IoThread:
                 self._end()
 
     def _turn(self, timeout_ms: int) -> int | None:
-        """Poll, then let the core work; return the milliseconds of the next poll, None to end."""
+        """Poll, then let the core work. Return the milliseconds of the next poll, None to end."""
         core = self._driven
         events = self._client.poll(timeout_ms, monotonic_ms())
         # Before the lock is taken: compression is the longest work of a turn.
@@ -525,7 +525,7 @@ class IoThread:
             core.lose_record(lost)
 
     def _go_on_closing(self, core: DrivenCore, now_ms: int) -> int:
-        """Go on with an end that no thread waits for; return the milliseconds until the next look.
+        """Go on with an end that no thread waits for. Return the milliseconds until the next look.
 
         The core is called again in every turn: the call that closed or dropped the producer may
         have been interrupted before it reached the core.
@@ -543,7 +543,7 @@ class IoThread:
         # The first three failures are logged with their traces, then only the 4th, 8th, 16th ...
         if failures <= 3 or failures & (failures - 1) == 0:
             _LOG.exception(
-                "%s: an error nobody expected; going on (%d by now)", self._thread.name, failures
+                "%s: an unexpected error (%d in a row); going on", self._thread.name, failures
             )
         self._leaving.wait(doubled(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, failures) / 1000)
 

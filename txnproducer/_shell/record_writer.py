@@ -91,7 +91,7 @@ else:
 
 
 class RecordWriter(_FastSender):
-    """Writes records: the part of a producer that a participant has as well.
+    """The part of a producer that writes records, which a participant has as well.
 
     Args:
         config: the settings, checked.
@@ -158,12 +158,12 @@ class RecordWriter(_FastSender):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> FutureRecordMetadata:
-        """Write a record; return at once unless it has to wait for metadata or memory.
+        """Write a record. Return at once unless it has to wait for metadata or memory.
 
         Args:
             topic: the topic to write to.
-            value: bytes, or what `value_serializer` takes; None is a tombstone.
-            key: bytes, or what `key_serializer` takes; equal keys go to one partition.
+            value: bytes, or a value for `value_serializer`; None is a tombstone.
+            key: bytes, or a key for `key_serializer`; equal keys go to one partition.
             headers: a mapping of names to values, or pairs of a name and a value; a value is
                 bytes, a str (encoded as UTF-8) or None.
             partition: the partition's number; None lets key or load decide.
@@ -184,7 +184,7 @@ class RecordWriter(_FastSender):
                 only be aborted.
             KafkaError: the transaction failed before; its `recovery` names the next step.
 
-        A delivery callback that does not catch what `send` raises loses the record, so the
+        A delivery callback that does not catch an error of `send` loses the record, so the
         transaction can only be aborted.
         """
         return self._send_any(topic, value, key, headers, partition, timestamp_ms, on_delivery)
@@ -372,7 +372,7 @@ class RecordWriter(_FastSender):
             raise refusals.flush_timed_out(limit_s, *self._failed_tries(began_ns // 1_000_000))
 
     def partitions_for(self, topic: str) -> tuple[PartitionMetadata, ...]:
-        """Return a topic's partitions and their leaders; ask the cluster if they are not known.
+        """Return a topic's partitions and their leaders. Ask the cluster if they are not known.
 
         Raises:
             KafkaTimeoutError: the topic is not known after `max_block_ms`.
@@ -571,7 +571,7 @@ class RecordWriter(_FastSender):
             # Until the end is acknowledged below, no other thread can begin the next transaction.
             self._settle()
             self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
-        # Last, and no signal can interrupt what follows: either the caller sees the end, or the
+        # Last, and no signal can interrupt the lines below: either the caller sees the end, or the
         # same call made again does.
         result.is_acked = True
         if error is not None:

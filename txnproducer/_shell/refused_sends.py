@@ -31,7 +31,7 @@ class RefusedSends:
         self._noted.append((topic, error))
 
     def take_lost(self, raised: Sequence[BaseException]) -> KafkaError | None:
-        """Forget all refusals; return the error of the incomplete transaction, or None.
+        """Forget all refusals. Return the error of the incomplete transaction, or None.
 
         Args:
             raised: the exceptions that have left the callbacks.

@@ -16,7 +16,7 @@ __all__ = ["wait_for_brokers"]
 def wait_for_brokers(
     io: IoThread, core: ProducerCore, is_done: Callable[[], bool], timeout_s: float
 ) -> bool:
-    """Block until `is_done()` or the time-out; return whether it is done.
+    """Block until `is_done()` or the time-out. Return whether it is done.
 
     Args:
         io: the producer's loop.

@@ -76,7 +76,7 @@ cdef class Lock:
         return True
 
     cdef int take(self) except -1:
-        """Take the lock; wait for it without a bound."""
+        """Take the lock. Wait for it without a bound."""
         if not self.try_take():
             self._wait(-1.0)
             self._have()
@@ -91,7 +91,7 @@ cdef class Lock:
     cdef int give(self) except -1:
         """Release the lock."""
         if not self._is_taken():
-            raise RuntimeError("release of a lock that nobody has")
+            raise RuntimeError("release of a lock that is not taken")
         # The owner goes first: after the release another thread writes its own id here.
         txn_store_owner(&self._owner, 0)
         PyThread_release_lock(self._lock)

@@ -158,7 +158,7 @@ def _check_asked(asked: Iterable[Hashable], told: list[Any]) -> None:
     left = set(asked)
     for key in told:
         if key not in left:
-            raise ValueError(f"{key} was not asked about, or is told twice")
+            raise ValueError(f"{key} was not asked about, or occurs twice")
         left.remove(key)
 
 
@@ -166,7 +166,7 @@ def _check_unique(keys: Iterable[Hashable], what: str) -> None:
     seen = set()
     for key in keys:
         if key in seen:
-            raise ValueError(f"{what} {key!r} is told twice")
+            raise ValueError(f"{what} {key!r} occurs twice")
         seen.add(key)
 
 

@@ -31,7 +31,7 @@ _NO_TOPIC_ID = uuid.UUID(int=0)
 
 
 class ResponseDecodeError(DisconnectError):
-    """The broker's answer does not follow the protocol; the connection is closed."""
+    """The broker's answer does not follow the protocol. The connection is closed."""
 
 
 class WireCodec:

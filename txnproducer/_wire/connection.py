@@ -287,7 +287,7 @@ class Connection:
         if self._reauthentication is not None:
             return  # its exchange checks the number
         if not self._in_flight:
-            raise DisconnectError("the broker sent an answer that nobody asked for")
+            raise DisconnectError("the broker sent an answer that the client did not ask for")
         due = self._in_flight[0].correlation_id
         if correlation_id != due:
             raise DisconnectError(

@@ -42,7 +42,7 @@ PAUSE_MS = 60_000
 
 
 class Diagnosis(Connector):
-    """One question to one address; its outcome is a refusal, or an error that proves nothing.
+    """One question to one address. Its outcome is a refusal, or an error that proves nothing.
 
     Args:
         suspicion: the reason to check.

@@ -340,7 +340,7 @@ def _ask_our_side(name: str, step: Callable[[], T]) -> T:
 
 
 def _in_mechanism(name: str, step: Callable[[], T]) -> T:
-    """Run one step of kafka-python's mechanism; every error is a failed login."""
+    """Run one step of kafka-python's mechanism. Every error is a failed login."""
     try:
         return step()
     except Exception as error:

@@ -32,7 +32,7 @@ class Calls(Protocol):
         ...
 
     def send_parts(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
-        """Send the first parts without waiting; return the number of bytes taken.
+        """Send the first parts without waiting. Return the number of bytes taken.
 
         Raises:
             OSError: a `BlockingIOError` if no byte was taken.
@@ -58,7 +58,7 @@ class IoCalls:
         return selector.select(timeout_ms / 1000)
 
     def send_parts(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
-        """Send the first parts without waiting; return the number of bytes taken."""
+        """Send the first parts without waiting. Return the number of bytes taken."""
         return sock.sendmsg(islice(parts, _MAX_BUFFERS_PER_CALL))
 
     def receive(self, sock: socket.socket, size: int) -> bytes:

@@ -113,7 +113,7 @@ class WireLink:
         return NEVER_MS if self.connector is None else hopeless_at_ms(self.connector)
 
     def idle_at_ms(self, max_idle_ms: int) -> int:
-        """Return when the connection has been idle for too long; a negative limit means never."""
+        """Return when the connection has been idle for too long. A negative limit means never."""
         connection = self.connection
         if connection is None or max_idle_ms < 0:
             return NEVER_MS

@@ -69,7 +69,7 @@ _UNTRIED = WireLink()
 
 
 class NetworkClient:
-    """Carries requests to brokers: the core's `KafkaClient`, with `poll`, `wakeup` and `close`.
+    """The core's `KafkaClient` for real brokers, with `poll`, `wakeup` and `close`.
 
     Args:
         config: addresses, time-outs, security.
@@ -126,7 +126,7 @@ class NetworkClient:
     # --- questions of the core ------------------------------------------------------------------
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Note the addresses of some brokers; a changed address closes the node's connections."""
+        """Note the addresses of some brokers. A changed address closes the node's connections."""
         for node in nodes:
             before = self._nodes.get(node.node_id)
             self._nodes[node.node_id] = node
@@ -156,7 +156,7 @@ class NetworkClient:
             del self._api_versions[node_id]
 
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
-        """Return whether a request can be sent now; begin to connect if there is no connection."""
+        """Return whether a request can be sent now. Begin to connect if there is no connection."""
         link = self._links.get(connection)
         if link is not None and link.connection is not None:
             return link.connection.can_send(now_ms)
@@ -184,7 +184,7 @@ class NetworkClient:
         return max(0, link.connection.muted_until_ms - now_ms)
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
-        """Put a request on a ready connection; the next `poll` writes it.
+        """Put a request on a ready connection. The next `poll` writes it.
 
         Raises:
             IllegalStateError: the connection is not ready.
@@ -295,7 +295,7 @@ class NetworkClient:
         return events
 
     def _handle_ready(self, ready: list[tuple[selectors.SelectorKey, int]], now_ms: int) -> bool:
-        """Serve the ready sockets; return whether the core should take a step."""
+        """Serve the ready sockets. Return whether the core should take a step."""
         is_news = False
         for key, mask in ready:
             if key.data is None:
@@ -570,7 +570,7 @@ def _as_kafka_error(error: Exception) -> KafkaError:
     """Return the error that ends a connection; log it if it was not expected."""
     if isinstance(error, KafkaError):
         return error
-    _LOG.error("giving up a connection: an error nobody expected", exc_info=error)
+    _LOG.error("giving up a connection: an unexpected error", exc_info=error)
     told = DisconnectError(f"an unexpected error: {error!r}")
     told.__cause__ = error
     return told

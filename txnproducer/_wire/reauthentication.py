@@ -49,7 +49,7 @@ class Reauthentication:
             DisconnectError: the broker answers without a question, or no thread can be started.
         """
         if self.is_in_step:
-            raise DisconnectError("the broker sent an answer that nobody asked for")
+            raise DisconnectError("the broker sent an answer that the client did not ask for")
         self.is_in_step = True
         step = self.step = ExchangeStep(now_ms)
         thread = threading.Thread(

@@ -173,7 +173,7 @@ def ask(
     timeout: float = DEFAULT_TIMEOUT,
     **security: Any,
 ) -> T:
-    """Put a question to a cluster; repeat it on a new connection after a passing failure.
+    """Put a question to a cluster. Repeat it on a new connection after a passing failure.
 
     kafka-python asks any broker that the cluster named, and one of them may just have died.
 

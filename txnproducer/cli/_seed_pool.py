@@ -40,7 +40,7 @@ _SHOW_EVERY_S = 30.0
 
 
 class SeedPool:
-    """Runs seeds until there are enough.
+    """A pool that runs seeds until there are enough.
 
     Args:
         to_run: the seeds.
@@ -150,7 +150,7 @@ def _exit_after(sentinel: int) -> None:
 
 
 class ProgressDisplay:
-    """Shows the progress: a bar on a terminal, otherwise a line from time to time.
+    """The display of the progress: a bar on a terminal, otherwise a line from time to time.
 
     Args:
         totals: the sum, as it grows.

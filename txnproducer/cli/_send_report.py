@@ -21,7 +21,7 @@ from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer.errors import CommitOutcomeUnknownError
 from txnproducer.transaction import Transaction
 
-_TOLD = {
+_ENDINGS = {
     "committed": "the open transaction was committed: its commit was already on its way.",
     "aborted": "the open transaction was aborted; what was committed before stays.",
     "open": "the open transaction could not be aborted; the broker does it at its time-out.",
@@ -66,7 +66,7 @@ class Report:
     partitions: dict[str, list[int]] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     last: LastTransaction | None = None
-    told: str = "no transaction was open; what was committed before stays."
+    ending: str = "no transaction was open; what was committed before stays."
 
     def count_last(self, *, has_failed: bool = False) -> None:
         """Count the last transaction, and its records unless they have to be sent again."""
@@ -98,7 +98,7 @@ class Report:
         outcome = last.outcome
         if outcome == "unknown":
             return CommitOutcomeUnknownError(self._unknown(last.size, error))
-        self.told = _TOLD[outcome]
+        self.ending = _ENDINGS[outcome]
         if outcome == "committed":
             error.add_note("The transaction was committed all the same, and is counted so.")
         elif outcome == "open" and last.abort_failure is not None:

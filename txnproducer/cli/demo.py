@@ -25,7 +25,7 @@ _READ_TIMEOUT_S = 120.0
 
 
 class _Printer:
-    """Prints messages with the seconds since the start."""
+    """A printer of messages with the seconds since the start."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False)

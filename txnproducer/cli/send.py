@@ -354,7 +354,7 @@ def command(
         _run(config, itertools.islice(records, skip, None), plan, report)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            click.echo(f"Interrupted: {report.told}", err=True)
+            click.echo(f"Interrupted: {report.ending}", err=True)
         if report.records and not report.transactions["unknown"]:
             click.echo(report.going_on(), err=True)
         click.echo(report.line(error))

@@ -143,7 +143,7 @@ def _refuse_options_without_effect(context: click.Context) -> None:
 
 
 def _trace(seed: int, kind: RunKind | None) -> int:
-    """Print a run; return the exit code."""
+    """Print a run. Return the exit code."""
     click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed, kind)}")
     result = run_seed(seed, click.echo, kind=kind)
     for checker, text in result.violations:
@@ -182,7 +182,7 @@ def _report_skipped_lines(noted: Noted) -> None:
 
 
 def _judge(totals: Totals) -> bool:
-    """Return whether all was well; print the faults that no seed has tried."""
+    """Return whether all was well. Print the faults that no seed has tried."""
     missing = totals.kinds_without_effect if totals.seeds >= SEEDS_THAT_SHOW_ALL else []
     if missing:
         click.echo(f"never took effect: {', '.join(missing)}", err=True)

@@ -116,7 +116,7 @@ def _translate_java_security(plain: dict[str, object], spelled: dict[str, str]) 
 
 
 def _choose_compression_level(plain: dict[str, object], *, texts: bool) -> None:
-    """Use Java's level of the codec in use as `compression_level`; check the other levels too."""
+    """Use Java's level of the codec in use as `compression_level`. Check the other levels too."""
     codec_in_use = str(plain.get("compression_type", "none")).strip().lower()
     for key, codec in LEVEL_KEYS.items():
         if key not in plain:

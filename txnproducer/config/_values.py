@@ -47,7 +47,7 @@ def check(setting: Setting, value: object) -> object:
 
 
 def from_text(setting: Setting, value: object) -> object:
-    """Turn a text of a property file into the setting's type; leave other values as they are.
+    """Turn a text of a property file into the setting's type. Leave other values as they are.
 
     Raises:
         InvalidConfigurationError: the text does not spell a value of that type.

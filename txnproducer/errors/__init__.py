@@ -191,8 +191,8 @@ class KafkaStorageError(InvalidMetadataError, code=ErrorCode.KAFKA_STORAGE_ERROR
 class ClaimRefusedError(ApplicationRecoverableError):
     """Another process may have the claim of a shared transaction that this one was to take.
 
-    Nothing was written by this one. The holder of the lease aborts, leases anew, and starts all
-    participants again.
+    This process has written nothing. The holder of the lease aborts, makes a new lease, and starts
+    all participants again.
     """
 
 

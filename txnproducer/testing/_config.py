@@ -51,7 +51,7 @@ class ClusterLayout:
 
 
 def node_id(index: int) -> int:
-    """Return the broker id of the node with this index; ids count from 1."""
+    """Return the broker id of the node with this index. Ids count from 1."""
     return index + 1
 
 

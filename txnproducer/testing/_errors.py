@@ -9,7 +9,7 @@ from txnproducer.errors import KafkaError
 
 
 class EmbeddedKafkaError(KafkaError, recovery="fix"):
-    """A Kafka broker of our own could not be set up; the message names the way out."""
+    """A Kafka broker of our own could not be set up. The message names the way out."""
 
 
 class JavaNotFoundError(EmbeddedKafkaError):
@@ -25,4 +25,4 @@ class PortInUseError(EmbeddedKafkaError):
 
 
 class BrokerStartError(EmbeddedKafkaError):
-    """A broker process ended, or was not ready in time; the message names its log."""
+    """A broker process ended, or was not ready in time. The message names its log."""

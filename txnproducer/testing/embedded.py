@@ -162,7 +162,7 @@ class EmbeddedKafka:
         return self
 
     def stop(self) -> None:
-        """End all nodes and remove the temporary folder; a second call does nothing."""
+        """End all nodes and remove the temporary folder. A second call does nothing."""
         self._end(None)
 
     def __enter__(self) -> Self:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def kafka_cluster_options() -> dict[str, Any]:
-    """Arguments of `provide_kafka` for `kafka_cluster`; override it to change them."""
+    """Arguments of `provide_kafka` for `kafka_cluster`. Override it to change them."""
     return {}
 
 

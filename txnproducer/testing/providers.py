@@ -152,7 +152,7 @@ class ContainerKafka(ExistingKafka):
         self.stop()
 
     def stop(self) -> None:
-        """Remove the container; a second call does nothing."""
+        """Remove the container. A second call does nothing."""
         container, self._container = self._container, None
         if container is not None:
             container.stop()

@@ -31,7 +31,7 @@ _PARTITION: Final = 0
 
 
 class RowSorter:
-    """Sort blocks of rows by partition.
+    """The sorting of blocks of rows by partition.
 
     Args:
         core: chooses the partition of rows that may go anywhere.

@@ -95,7 +95,7 @@ def _fast_rows(chunk: Any) -> list[tuple[Header, ...] | None] | None:
 
 
 def _as_pairs(row: Any) -> Any:
-    """Return a list of structs as pairs; the items of a map are pairs already."""
+    """Return a list of structs as pairs. The items of a map are pairs already."""
     if row and isinstance(row[0], dict):
         return [tuple(header.values()) if header else header for header in row]
     return row

@@ -77,21 +77,21 @@ def _known_timestamp(timestamp_ms: int) -> int:
     return timestamp_ms
 
 
-def _integers(name: str, column: Any, missing: int, what: str) -> array[int]:
+def _integers(name: str, column: Any, missing: int, kind: str) -> array[int]:
     """Return a column of numbers, with `missing` in place of each missing number."""
     if is_arrow(column):
-        return _as_array("q", _arrow_integers(name, column, missing, what))
+        return _as_array("q", _arrow_integers(name, column, missing, kind))
     if hasattr(column, "__array__"):
         column = _numpy_or_list(column)
     if hasattr(column, "dtype"):
-        numbers = _numpy_integers(name, column, what)
+        numbers = _numpy_integers(name, column, kind)
         if min(numbers, default=0) < 0:
             raise ValueError(f"{name} must not be negative: {min(numbers)}")
         return numbers
     plain = _plain_integers(column)
     if plain is not None:
         return plain
-    check = _number(name, what)
+    check = _number(name, kind)
     return array("q", [missing if n is None else check(i, n) for i, n in enumerate(column)])
 
 
@@ -106,7 +106,7 @@ def _plain_integers(column: Any) -> array[int] | None:
     return numbers if min(numbers) >= 0 else None
 
 
-def _number(name: str, what: str) -> Callable[[int, Any], int]:
+def _number(name: str, kind: str) -> Callable[[int, Any], int]:
     def check(index: int, number: Any) -> int:
         try:
             if isinstance(number, bool):
@@ -117,7 +117,7 @@ def _number(name: str, what: str) -> Callable[[int, Any], int]:
                 f"{name}[{index}] must be an int or None, not {type(number).__name__}"
             ) from None
         if not 0 <= number < 1 << 63:
-            raise ValueError(f"{name}[{index}] is no {what}: {number} (None lets us choose)")
+            raise ValueError(f"{name}[{index}] is no {kind}: {number} (None lets us choose)")
         return int(number)
 
     return check
@@ -146,7 +146,7 @@ def _as_array(kind: str, column: Any) -> array[int]:
     return numbers
 
 
-def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
+def _arrow_integers(name: str, column: Any, missing: int, kind: str) -> Any:
     """Return a column as Arrow's int64, with `missing` in place of each missing number."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -155,7 +155,7 @@ def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
     if kinds.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     try:
-        if what == _TIMESTAMP and kinds.is_timestamp(column.type):
+        if kind == _TIMESTAMP and kinds.is_timestamp(column.type):
             # Before the cast, which truncates: a moment just before the epoch would become 0.
             in_a_second = _IN_A_SECOND[column.type.unit]
             _refuse_negative(name, column.cast(pa.int64()), in_a_second)
@@ -174,7 +174,7 @@ def _arrow_integers(name: str, column: Any, missing: int, what: str) -> Any:
 
 
 def _refuse_negative(name: str, column: Any, in_a_second: int = 1_000) -> None:
-    """Refuse an Arrow column with a number below zero; the error gives times in milliseconds."""
+    """Refuse an Arrow column with a number below zero. The error gives times in milliseconds."""
     import pyarrow.compute as pc
 
     lowest = pc.min(column).as_py()
@@ -183,7 +183,7 @@ def _refuse_negative(name: str, column: Any, in_a_second: int = 1_000) -> None:
         raise ValueError(f"{name} must not be negative: {lowest} (null lets us choose)")
 
 
-# --- NumPy, and what can be made NumPy's --------------------------------------------------------
+# --- NumPy, and columns that convert to it ------------------------------------------------------
 
 
 def _numpy_or_list(column: Any) -> Any:
@@ -204,8 +204,8 @@ def _numpy_or_list(column: Any) -> Any:
     return column.tolist() if column.dtype.kind == "O" else column
 
 
-def _numpy_integers(name: str, column: Any, what: str) -> array[int]:
-    if column.ndim == 1 and what == _TIMESTAMP and column.dtype.kind == "M":
+def _numpy_integers(name: str, column: Any, kind: str) -> array[int]:
+    if column.ndim == 1 and kind == _TIMESTAMP and column.dtype.kind == "M":
         column = _numpy_milliseconds(name, column)
     elif column.ndim != 1 or column.dtype.kind not in "iu":
         raise TypeError(f"{name} must be a NumPy array of integers, not of {column.dtype}")

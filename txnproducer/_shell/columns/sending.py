@@ -61,7 +61,7 @@ class _Call:
 
 
 class RowSender:
-    """Send blocks of rows.
+    """A sender of blocks of rows.
 
     Args:
         core: takes the rows.
@@ -169,7 +169,7 @@ class RowSender:
         partition: int | None,
         step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
     ) -> _Done:
-        """Take a step until it is done; each wait lasts `max_block_ms` at most."""
+        """Take a step until it is done. Each wait lasts `max_block_ms` at most."""
         core = self._core
         try:
             # No loop here: from Python 3.12 on its jump back may lie outside the handler of the
@@ -214,7 +214,7 @@ class RowSender:
                 return cast("_Done", outcome)
 
     def _wait(self, blocked: AppendBlocked, began_ms: int) -> bool:
-        """Wait until the step can be repeated; return False once the time is up."""
+        """Wait until the step can be repeated. Return False once the time is up."""
         deadline_ms = began_ms + self._max_block_ms
         left_s = max(0, deadline_ms - monotonic_ms()) / 1000
         core = self._core
