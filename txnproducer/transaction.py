@@ -107,6 +107,7 @@ class Transaction:
             raise IllegalStateError(
                 "a transaction object is used once: call producer.transaction() for the next"
             )
+        # Before the begin: after it, other threads may ask which thread owns the block.
         self._is_owner = self._own()
         self.outcome = "open"
         try:

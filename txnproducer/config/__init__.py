@@ -101,6 +101,7 @@ class ProducerConfig:
 
     security: SecurityConfig
 
+    # The settings as given, so that `replace` can apply all rules again.
     _given: Mapping[str, Any] = field(repr=False, compare=False)
 
     @classmethod

@@ -101,6 +101,7 @@ def _translate_java_security(plain: dict[str, object], spelled: dict[str, str]) 
         if name in plain
     }
     for name, value in translate(java).items():
+        # Both a mechanism and a login module may be given, if they agree.
         if name == "sasl_mechanism" and name in plain:
             if str(plain[name]).strip().upper() != value:
                 raise InvalidConfigurationError(

@@ -153,6 +153,7 @@ def _fit_batch_size(draft: ConfigDraft) -> None:
 
 
 def _fit_backoffs(draft: ConfigDraft) -> None:
+    # As in Java: a given pause alone turns exponential backoff off.
     if "reconnect_backoff_ms" in draft.given and "reconnect_backoff_max_ms" not in draft.given:
         draft.values["reconnect_backoff_max_ms"] = draft.values["reconnect_backoff_ms"]
     for name in ("retry_backoff", "reconnect_backoff", "socket_connection_setup_timeout"):

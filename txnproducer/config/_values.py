@@ -98,6 +98,7 @@ def _check_int(setting: Setting, value: object) -> int:
         raise invalid(
             setting.name, value, f"{problem}; ProducerConfig.from_properties reads texts"
         )
+    # `__index__` also takes NumPy's integers, and no float.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise invalid(setting.name, value, f"{problem}, not of type {type(value).__name__}")
     number = operator.index(value)
@@ -130,6 +131,7 @@ def _check_choice(setting: Setting, value: object) -> str:
     if setting.name == "acks" and text == "-1":
         return "all"
     for choice in setting.choices:
+        # True is an int, and must not pass for the choice "1".
         if text == choice.lower() and not isinstance(value, bool):
             return choice
     raise invalid(setting.name, value, f"choose one of {', '.join(setting.choices)}")

@@ -72,6 +72,7 @@ class KafkaError(Exception):
         cls, *, code: int | None = None, recovery: Recovery | None = None, **kwargs: Any
     ) -> None:
         super().__init_subclass__(**kwargs)
+        # Tracebacks and pickles name the place from which users import the class.
         if cls.__module__ in _PRIVATE_HOMES:
             cls.__module__ = _PUBLIC_HOME
         if recovery is not None:
