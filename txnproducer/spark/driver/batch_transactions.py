@@ -164,11 +164,12 @@ class BatchTransactions:
             producer.begin_transaction()
             self._fill(producer, batch, run_tasks, parts)
             self._tell("batch_before_commit", batch.batch_id, sum(part.rows for part in parts))
-            raise_if_stopped()
+            raise_if_stopped()  # Spark reports a stop only to a thread that waits for a job
         except BaseException as error:
             if tells_of_stop(error):
                 self._give_up(_CLOSE_AT_STOP_S)  # aborts, but does not wait for a dead broker
                 raise
+            # Asked before the abort, which changes the answer of the coordinator.
             is_replaced = self._is_replaced(parts, error)
             timeout = None if is_replaced else self._timed_out(batch, parts, error)
             self._abort(producer)
@@ -208,6 +209,7 @@ class BatchTransactions:
             self._give_up()
             if is_replaced:
                 return [], self._left_to_another(batch, error)
+            # A new producer takes the id: the commit is decided then, and the ledger shows it.
             if self._open(batch) is None:
                 raise timeout or _as_failed(batch, error) from error
             _LOG.warning(

@@ -101,7 +101,9 @@ class PartCommits:
             return
         found = {part.partition: (part.rows, part.digest) for part in ours}
         slots = assign_slots(batch_id, done, found, self.rules.on_replay_mismatch)
+        # All entries are added before the first transaction ends: a part that is lost shows here.
         prepared = _at_once(lambda part: self._prepare(part, batch, slots[part.partition]), ours)
+        # The rows of these are committed already, by an earlier attempt.
         _at_once(self._abort, [part for part in prepared if part.slot.is_committed])
         self._tell("batch_before_commit", ours)
         left = [part for part in prepared if not part.slot.is_committed]

@@ -92,6 +92,7 @@ class PartitionBatches:
         frame = written_columns(frame, self._settings.reader())
         if wanted is not None:
             frame = frame.repartition(wanted)
+        # The number of writers and the run are known only later: they are in the orders.
         task = PartitionTask(self._batch_plan(Batch(batch_id, query_id, 0), run=0))
         partitions = partitions_of(frame, task, wanted)
         plan, done = self.plan(Batch(batch_id, query_id, max(1, partitions.count)))

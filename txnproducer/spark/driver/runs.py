@@ -113,6 +113,7 @@ class Runs:
             plan = self._plan_again(replace(plan, most_writers=most), settings)
             # The new ids are free, but the right to use them is checked here, and not in a task.
             self._fence(range(self._most_writers(), most), settings)
+        # All ids are taken: no task of another run can change an entry after this look.
         view = self._first_look.view(range(plan.most_writers))
         check_run(view.plan, plan.run, plan.query_id)
         self._plan, entries = plan, view.entries
@@ -137,6 +138,7 @@ class Runs:
             KafkaError: the cluster refused, or did not answer.
         """
         self._first_look.check_groups(batch.writers)
+        # Before the plan is committed, which would end the run of another query.
         view = self._first_look.view(range(batch.writers), waits_for_undecided=False)
         self._rules.check_plan(view.plan, batch.query_id)
         self._rules.fitting(view.entries, batch.batch_id, batch.query_id)
@@ -148,6 +150,7 @@ class Runs:
             self._commit(producer, plan)
         if before is None or not view.entries:
             self._shut_out_whole_batches(settings)
+        # An earlier commit, of an attempt with more partitions, may still end those.
         self._fence(range(batch.writers, plan.most_writers), settings)
         entries = self._first_look.view(range(plan.most_writers), asks_for_plan=False).entries
         return self._rules.check(entries, batch.batch_id, batch.query_id, batch.writers)
@@ -200,7 +203,7 @@ class Runs:
         known = self._first_look.known_partitions()
         entries = self._check_before_harm(batch, known)
         with self._planning(settings) as producer:
-            # No other driver can commit a plan from here on; one may just have done so.
+            # No other driver can commit a plan from here on, but one may just have done so.
             before = self._first_look.view().plan
             self._taking.check_plan(before, batch.query_id)
             plan = self._next_plan(before, batch, known)
@@ -267,6 +270,7 @@ class Runs:
         plan = self._plan or found
         check_run(found, plan.run, plan.query_id)
         self._plan_again(plan, settings)
+        # Only to find the slots with an entry: each is read again when its id is taken.
         _, entries = self._ledger.read(range(plan.most_writers), waits_for_undecided=False)
         if entries:
             with ThreadPoolExecutor(min(len(entries), MOST_AT_ONCE)) as pool:

@@ -125,6 +125,7 @@ class _Writing:
 
     def run(self) -> OpenPart:
         writer, rows = self.writer, self.rows
+        # Before the id is taken, which fences its holder.
         with rows.timed("ledger"):
             self._refuse_before_harm()
         name = writer.ledger.transactional_id(self.partition)
@@ -133,6 +134,7 @@ class _Writing:
         with closing(TransactionalProducer.from_config(config)) as producer:
             with rows.timed("init"), taking(writer.ledger, name):
                 producer.init_transactions()
+            # After the id is taken: no earlier part can be committed any more.
             with rows.timed("ledger"):
                 is_replay = self._is_batch_committed()
             with rows.timed("write"):
@@ -185,6 +187,6 @@ class _Writing:
     def _write(self, producer: TransactionalProducer) -> TransactionLease:
         producer.begin_transaction()
         self.rows.send_to(producer)
-        producer.flush()
+        producer.flush()  # a lease does not hand over records that wait
         self.rows.tell("task_before_lease")
         return producer.lease(claims=0)

@@ -112,6 +112,7 @@ class _PartitionWriter:
         with closing(TransactionalProducer.from_config(config)) as producer:
             with self._rows.timed("init"):
                 producer.init_transactions()
+            # After the id is taken: no earlier attempt can commit any more.
             with self._rows.timed("ledger"):
                 entry = self._committed_in_this_run()
             if entry is not None:
@@ -139,6 +140,7 @@ class _PartitionWriter:
         slot = self._slot.number
         run, entries = plan.ledger.read([slot])
         counting = {p: each for p, each in entries.items() if plan.taken_over.get(p) != each}
+        # The driver has named all entries that are taken over: every other one must fit.
         rules = replace(plan.rules, on_foreign_ledger="stop")
         fitting = rules.fitting(counting, plan.batch_id, plan.query_id)
         entry = fitting.get(slot)
@@ -152,6 +154,7 @@ class _PartitionWriter:
             with rows.timed("write"):
                 rows.send_to(producer)
             content = rows.content
+            # The driver chose the slot by the rows that it has read: they must be these.
             self._slot.check(
                 plan.batch_id, self._partition, content, plan.rules.on_replay_mismatch
             )
