@@ -45,7 +45,7 @@ def test_a_newer_producer_is_told_with_its_epoch(broker, transactional_id, is_op
         with broker.ready(transactional_id) as newer:
             manager = newer._core.transaction_manager
             assert manager is not None
-            epoch = manager.producer_id_and_epoch.producer_epoch
+            epoch = manager.identity.producer_id_and_epoch.producer_epoch
             older.send(topic, b"late").exception(20)
             taken_over = f"a newer producer of this id, epoch {epoch}, has taken over"
             with pytest.raises(KafkaError, match=taken_over) as told:

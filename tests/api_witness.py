@@ -120,12 +120,14 @@ class Witness:
         def watched(*arguments: Any) -> Any:
             manager = producer._core.transaction_manager
             assert manager is not None
-            before = manager.state, manager.last_error
+            before = manager.machine.state, manager.machine.last_error
             try:
                 outcome = call(*arguments)
             except IllegalStateError as error:
-                if before != (manager.state, manager.last_error):
-                    self.violations.append(f"{before} became {manager.state} with: {error}")
+                if before != (manager.machine.state, manager.machine.last_error):
+                    self.violations.append(
+                        f"{before} became {manager.machine.state} with: {error}"
+                    )
                 raise
             notice(outcome)
             return outcome
@@ -197,10 +199,10 @@ class Witness:
         manager = producer._core.transaction_manager
         assert manager is not None
         with producer._lock:
-            state, error = manager.state, manager.last_error
+            state, error = manager.machine.state, manager.machine.last_error
         if not isinstance(state, TransactionState) or isinstance(error, IllegalStateError):
             self.violations.append(f"the producer is in {state} because of {error!r}")
-        if (error is not None) != manager.has_error and manager.state is state:
+        if (error is not None) != manager.machine.has_error and manager.machine.state is state:
             self.violations.append(f"the producer is in {state} with last_error {error!r}")
 
     # --- the verdict ----------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from tests.opcodes import start_trace, trace_opcodes
+
 
 def counted(call: Callable[[], object]) -> Counter[str]:
     """Return how many calls of Python and of C functions, and how many bytecodes, a call takes."""
@@ -16,7 +18,7 @@ def counted(call: Callable[[], object]) -> Counter[str]:
         counts[event] += 1
 
     def on_line(frame: Any, event: str, argument: Any) -> Any:
-        frame.f_trace_opcodes = True
+        trace_opcodes(frame, on_line)
         counts[event] += 1
         return on_line
 
@@ -25,7 +27,7 @@ def counted(call: Callable[[], object]) -> Counter[str]:
         call()
     finally:
         sys.setprofile(None)
-    sys.settrace(on_line)
+    start_trace(on_line)
     try:
         call()
     finally:

@@ -242,7 +242,7 @@ class CoreHarness:
     @property
     def state(self) -> TransactionState:
         """The transaction state."""
-        return self.manager.state
+        return self.manager.machine.state
 
     def complete(self, result: TransactionalRequestResult, timeout_ms: int | None = None) -> None:
         """Do what a blocking call does: wait, acknowledge, raise the operation's own error.
@@ -295,7 +295,7 @@ class CoreHarness:
         self.client.prepare_init_producer_id(
             producer_id=producer_id, producer_epoch=producer_epoch
         )
-        self.run_until(lambda: self.manager.has_producer_id)
+        self.run_until(lambda: self.manager.identity.has_producer_id)
         self.be_known()
         self.know_topics()
 
@@ -307,7 +307,7 @@ class CoreHarness:
 
     def be_known(self) -> None:
         """Count as known to every partition: else a first batch is alone until it is written."""
-        producer_id = self.manager.producer_id_and_epoch.producer_id
+        producer_id = self.manager.identity.producer_id_and_epoch.producer_id
         for topic, partition_count in self.client.topics.items():
             for partition in range(partition_count):
                 place = TopicPartition(topic, partition)
@@ -396,7 +396,7 @@ class CoreHarness:
         manager = self.core.transaction_manager
         state = "no transaction manager"
         if manager is not None:
-            state = f"{manager.state.name}, last error {manager.last_error!r}"
+            state = f"{manager.machine.state.name}, last error {manager.machine.last_error!r}"
         waiting = [type(r.body).__name__ for r in self.client.outstanding.values()]
         sent = [kind.name for kind in self.client.sent_kinds()[-10:]]
         return f"{state}; unanswered: {waiting}; last sent: {sent}"

@@ -31,6 +31,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import txnproducer
+from tests.opcodes import start_trace, trace_opcodes
 
 PACKAGE = str(Path(txnproducer.__file__).parent) + os.sep
 # PRECALL is of 3.11, where it makes some calls itself; CALL_KW is of 3.13.
@@ -117,7 +118,7 @@ class Interrupter:
         # A finaliser in here would swallow what is raised in it.
         gc.disable()
         before = sys.gettrace()
-        sys.settrace(self._on_call)
+        start_trace(self._on_call)
         try:
             return call()
         finally:
@@ -140,7 +141,7 @@ class Interrupter:
         self._pass(frame, "entry", frame.f_lasti)
         if not is_ours:
             return None
-        frame.f_trace_opcodes = True
+        trace_opcodes(frame, self._on_event)
         return self._on_event
 
     def _on_event(self, frame: FrameType, event: str, _: Any) -> Any:

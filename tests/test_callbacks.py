@@ -69,10 +69,10 @@ def state_of(one, client):
         core, manager = one._core, one._core.transaction_manager
         return (
             one.transaction_state,
-            manager._pending,
-            len(manager._queue),
-            manager.part,
-            manager._leasing,
+            manager._pending.unseen(),
+            len(manager.requests.queue),
+            manager.share.part,
+            manager.share.is_leasing,
             manager.last_commit,
             sorted(core._metadata._wanted),
             core._accumulator.is_flush_in_progress,

@@ -210,7 +210,7 @@ def interrupted_everywhere(make, call, step=1):
 def is_at_rest(one):
     with one._lock:
         manager = one._core.transaction_manager
-        is_seen = manager._unseen_operation() is None
+        is_seen = manager._pending.unseen() is None
         return is_seen and one.transaction_state in ("READY", "UNINITIALIZED")
 
 

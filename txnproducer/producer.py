@@ -318,7 +318,7 @@ class TransactionalProducer(RecordWriter):
             return "unknown"
         described = ProducerIdAndEpoch(told.producer_id, told.producer_epoch)
         manager = self._core.transaction_manager
-        may_begin_again = manager is not None and manager.may_begin_again
+        may_begin_again = manager is not None and manager.identity.may_begin_again
         return resolve(commit, told.state, described, may_begin_again=may_begin_again)
 
     def _admin_arguments(self) -> tuple[str, dict[str, Any]]:
@@ -460,13 +460,14 @@ class TransactionalProducer(RecordWriter):
 
     def _outcome(self) -> Outcome:
         manager = self._core.transaction_manager
-        if manager is None or manager.outcome is None:
+        if manager is None or manager.progress.outcome is None:
             return "open"
-        if manager.outcome != "open":
-            return manager.outcome  # also if an abort has found out about a lost commit
+        outcome = manager.progress.outcome
+        if outcome != "open":
+            return outcome  # also if an abort has found out about a lost commit
         if self._commit is not None and isinstance(self._commit.error, CommitOutcomeUnknownError):
             return self._resolved
         if manager.is_abort_certain:
             return "aborted"  # even before the coordinator answers
         # After a fatal error no commit is under way that could still succeed, and none can follow.
-        return "aborted" if manager.has_fatal_error else "open"
+        return "aborted" if manager.machine.has_fatal_error else "open"

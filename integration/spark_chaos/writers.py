@@ -16,8 +16,8 @@ import confluent_kafka
 from integration.spark_chaos import kafka_input
 from integration.spark_chaos.gates import Gate, Gates, take
 from integration.spark_chaos.job import Job
-from txnproducer._core import producer_core
-from txnproducer._core.transactions.shared import SharedTransactionManager
+from txnproducer._core.transactions import manager
+from txnproducer._core.transactions.leasing import TransactionLeasing
 from txnproducer.spark import ExactlyOnceKafkaSink
 
 HALF_WAY = "half-way"
@@ -155,7 +155,7 @@ class HalfWay:
         yield from chunks[sent:]
 
 
-class ClaimlessManager(SharedTransactionManager):
+class ClaimlessLeasing(TransactionLeasing):
     """Takes part whatever the broker answers: for tests that show what claims are for."""
 
     def _join(self, result, lease, claim, claimed) -> None:
@@ -171,5 +171,5 @@ class WithoutClaims:
     def __call__(self, event: str, info: dict[str, Any]) -> None:
         """Hear of an event."""
         if event == "task_before_claim":
-            setattr(producer_core, SharedTransactionManager.__name__, ClaimlessManager)
+            setattr(manager, TransactionLeasing.__name__, ClaimlessLeasing)
         self.gates(event, info)

@@ -34,6 +34,7 @@ class OnCluster(CoreHarness):
         stalled: kinds of requests that arrive, and are never answered.
         on_the_way: the bodies of what is held.
         rewrite: by kind, what becomes of the next answer.
+        refused: by kind, the answer to the next request, which is not carried out.
     """
 
     def __init__(self, cluster, now_ms=0, **settings):
@@ -42,7 +43,7 @@ class OnCluster(CoreHarness):
         self.cluster = cluster
         self.client.topic_ids = {name: topic_id for topic_id, name in cluster.topology.ids.items()}
         self.lost, self.delayed, self.stalled = [], [], set()
-        self.on_the_way, self.rewrite = [], {}
+        self.on_the_way, self.rewrite, self.refused = [], {}, {}
         self._seen = set()
 
     def _unseen(self):
@@ -70,7 +71,9 @@ class OnCluster(CoreHarness):
             self.on_the_way.append(request.body)
             self.client.disconnect(request.connection)
             return
-        answer = handlers.handle(self.cluster, 0, request.body, self.now_ms)
+        answer = self.refused.pop(kind, None) or handlers.handle(
+            self.cluster, 0, request.body, self.now_ms
+        )
         if kind in self.lost:
             self.lost.remove(kind)
             self.client.disconnect(request.connection)
@@ -106,7 +109,7 @@ class OnCluster(CoreHarness):
 
     @property
     def identity(self):
-        return self.manager.producer_id_and_epoch
+        return self.manager.identity.producer_id_and_epoch
 
 
 class Holding(OnCluster):

@@ -219,7 +219,7 @@ def observe(table: Table, code: int) -> Row:
     harness = point.harness
     answer(harness, table, code)
     seen = _now(point) | _record(point)
-    seen["in_txn"] = TP0 in harness.manager._partitions
+    seen["in_txn"] = TP0 in harness.manager.progress.open.partitions
     sent = len(requests_of(harness))
     asked = len(harness.client.sent(ApiKey.METADATA))
     harness.run_until(
@@ -233,9 +233,9 @@ def observe(table: Table, code: int) -> Row:
 def _now(point: Point) -> Row:
     manager = point.harness.manager
     seen = {
-        "state": manager.state.name,
-        "last_error": _error(manager.last_error),
-        "epoch": manager.producer_id_and_epoch.producer_epoch,
+        "state": manager.machine.state.name,
+        "last_error": _error(manager.machine.last_error),
+        "epoch": manager.identity.producer_id_and_epoch.producer_epoch,
     }
     if point.result is not None:
         seen["result"] = _result(point.result)

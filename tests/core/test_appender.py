@@ -134,7 +134,7 @@ def test_a_watched_record_on_the_short_way_is_called_back_too():
 )
 def test_a_fenced_producers_record_gets_a_failed_future(error):
     harness = in_transaction()
-    harness.manager.transition_to_fatal_error(error)
+    harness.manager.progress.transition_to_fatal_error(error)
     future = harness.send(is_watched=True)
     assert type(future.exception()) is type(error)
     harness.settle()
@@ -144,7 +144,7 @@ def test_a_fenced_producers_record_gets_a_failed_future(error):
 @pytest.mark.conformance("2.27")
 def test_in_any_other_error_state_send_raises():
     harness = in_transaction()
-    harness.manager.transition_to_abortable_error(KafkaError("a reason"))
+    harness.manager.progress.transition_to_abortable_error(KafkaError("a reason"))
     with pytest.raises(KafkaError):
         harness.send()
     with pytest.raises(KafkaError):
@@ -200,7 +200,7 @@ def test_a_wait_for_memory_that_ends_in_an_error_leaves_the_queue_too():
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
     assert isinstance(blocked, AppendBlocked)
-    harness.manager.transition_to_fatal_error(ProducerFencedError("fenced"))
+    harness.manager.progress.transition_to_fatal_error(ProducerFencedError("fenced"))
     future = harness.try_send(partition=1, blocked=blocked)
     assert not isinstance(future, AppendBlocked)
     assert isinstance(future.exception(), ProducerFencedError)
@@ -428,7 +428,7 @@ def test_a_close_while_a_record_waits_raises_and_leaves_the_transaction_alone():
     with pytest.raises(KafkaError, match="closed while the record was being sent"):
         harness.try_send(partition=1, blocked=blocked)
     assert harness.state is TransactionState.IN_TRANSACTION
-    assert harness.manager.last_error is None
+    assert harness.manager.machine.last_error is None
 
 
 @pytest.mark.parametrize("is_compressed_before", [False, True])
@@ -461,7 +461,7 @@ def test_a_record_refused_while_it_waited_for_memory_leaves_its_place_in_the_que
     harness.send(partition=0)
     blocked = harness.try_send(partition=1)
     assert isinstance(blocked, AppendBlocked)
-    harness.manager.transition_to_abortable_error(KafkaError("meanwhile"))
+    harness.manager.progress.transition_to_abortable_error(KafkaError("meanwhile"))
     with pytest.raises(KafkaError, match="meanwhile"):
         harness.try_send(partition=1, blocked=blocked)
     assert not harness.core._accumulator.pool.waiting

@@ -33,7 +33,7 @@ def test_batches_of_an_old_epoch_are_retried_under_it_and_new_ones_of_their_part
     _, (_, refused) = send_each(harness, 1, partition=0)
     harness.client.answer_produce(refused, ErrorCode.INVALID_RECORD)  # raises the epoch
     harness.settle()
-    assert harness.manager.producer_id_and_epoch.producer_epoch == 1
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 1
     new = harness.send(partition=1)
     harness.settle()
     harness.client.answer_produce(old, ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -95,7 +95,7 @@ def test_a_gap_makes_a_transaction_abortable():
     harness.settle()
     assert isinstance(future.exception(0), OutOfOrderSequenceError)
     assert harness.state is TransactionState.ABORTABLE_ERROR
-    assert harness.manager.last_error is future.exception(0)
+    assert harness.manager.machine.last_error is future.exception(0)
     assert len(harness.client.sent(PRODUCE)) == 1
 
 

@@ -77,7 +77,7 @@ def test_a_message_format_that_the_broker_lacks_fails_the_batch_alone():
     harness.client.answer_produce(request, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     harness.settle()
     assert isinstance(future.exception(), UnsupportedForMessageFormatError)
-    assert not harness.manager.has_fatal_error
+    assert not harness.manager.machine.has_fatal_error
     harness.client.prepare_produce(base_offset=1)
     later = harness.send()
     harness.run_until(later.done)

@@ -14,6 +14,7 @@ from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
     AddPartitionsToTxnRequest,
+    CoordinatorType,
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
@@ -68,7 +69,7 @@ def end_attempt(driver, way):
 
 
 def find_coordinator_again(driver):
-    if driver.manager._coordinators[driver.manager._end_txn.needs_coordinator] is None:
+    if driver.manager.requests.coordinator(CoordinatorType.TRANSACTION) is None:
         driver.expect(FindCoordinatorRequest)
 
 
@@ -92,7 +93,7 @@ def test_a_commit_that_lost_an_attempt_and_is_then_refused_is_in_doubt(version, 
     driver.expect(EndTxnRequest, end)
     assert isinstance(commit.error, CommitOutcomeUnknownError)
     assert commit.error.recovery == "unknown"
-    assert commit.error.__cause__ is driver.manager.last_error
+    assert commit.error.__cause__ is driver.manager.machine.last_error
     assert driver.state is S.FATAL_ERROR
 
 
@@ -101,7 +102,7 @@ def test_a_commit_that_lost_an_attempt_and_is_then_refused_is_in_doubt(version, 
 def test_a_commit_that_lost_an_attempt_is_in_doubt_when_the_producer_is_closed(version, way):
     driver, commit = committing(version)
     end_attempt(driver, way)
-    driver.as_sender(driver.manager.close, KafkaError("closed by force"))
+    driver.as_sender(driver.manager.progress.close, KafkaError("closed by force"))
     assert isinstance(commit.error, CommitOutcomeUnknownError)
 
 
@@ -128,7 +129,7 @@ def test_a_commit_that_lost_an_attempt_and_is_then_answered_has_succeeded(versio
     if driver.state is S.INITIALIZING:
         driver.expect(InitProducerIdRequest, producer=NEXT)
     assert commit.is_successful
-    assert driver.manager.outcome == "committed"
+    assert driver.manager.progress.outcome == "committed"
 
 
 def test_a_commit_that_broke_the_coordinator_is_in_doubt_without_a_lost_answer():
@@ -180,7 +181,7 @@ def test_an_abort_inherits_the_doubt_about_a_commit_that_failed_and_settles_it(
         driver.expect(InitProducerIdRequest, producer=NEXT)
     assert isinstance(abort.error, IllegalStateError) is is_committed
     assert abort.is_successful is not is_committed
-    assert driver.manager.outcome == ("committed" if is_committed else "aborted")
+    assert driver.manager.progress.outcome == ("committed" if is_committed else "aborted")
     assert driver.state is S.READY
 
 
@@ -207,10 +208,10 @@ def test_an_abort_settles_no_doubt_if_a_lost_request_may_have_begun_something_be
     driver.expect(InitProducerIdRequest, producer=NEXT)
     assert driver.state is S.READY
     if is_committed:
-        assert driver.manager.outcome == "committed"
+        assert driver.manager.progress.outcome == "committed"
         assert commit.is_successful
         return
-    assert driver.manager.outcome == "unknown"
+    assert driver.manager.progress.outcome == "unknown"
     assert isinstance(commit.error, CommitOutcomeUnknownError)
     assert isinstance(abort.error, CommitOutcomeUnknownError)
     abort.acknowledge()
@@ -236,7 +237,7 @@ def test_an_abort_that_inherits_a_doubt_and_fails_leaves_it_in_doubt(version):
     driver.expect(FindCoordinatorRequest)
     driver.expect(EndTxnRequest, ErrorCode.PRODUCER_FENCED)
     assert isinstance(abort.error, CommitOutcomeUnknownError)
-    assert driver.manager.outcome == "open"
+    assert driver.manager.progress.outcome == "open"
 
 
 def test_an_abort_after_a_commit_that_failed_for_certain_has_nothing_to_ask():
@@ -247,7 +248,7 @@ def test_an_abort_after_a_commit_that_failed_for_certain_has_nothing_to_ask():
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest, producer=NEXT)
     assert abort.is_successful
-    assert driver.manager.outcome == "aborted"
+    assert driver.manager.progress.outcome == "aborted"
 
 
 @either_version

@@ -83,7 +83,7 @@ def test_what_passes_by_itself_is_asked_again_whatever_was_asked(point, code):
 def test_an_old_epoch_told_by_a_coordinator_means_fenced(point):
     scene = answered(point, ErrorCode.INVALID_PRODUCER_EPOCH)
     assert scene.driver.state is S.FATAL_ERROR
-    assert type(scene.driver.manager.last_error) is ProducerFencedError
+    assert type(scene.driver.manager.machine.last_error) is ProducerFencedError
 
 
 @pytest.mark.conformance("3.14")
@@ -94,7 +94,7 @@ def test_an_old_epoch_told_by_a_coordinator_means_fenced(point):
 def test_an_impossible_transaction_state_is_fatal_from_a_coordinator(point):
     scene = answered(point, ErrorCode.INVALID_TXN_STATE)
     assert scene.driver.state is S.FATAL_ERROR
-    assert type(scene.driver.manager.last_error) is InvalidTxnStateError
+    assert type(scene.driver.manager.machine.last_error) is InvalidTxnStateError
 
 
 @pytest.mark.conformance("3.14")
@@ -103,7 +103,7 @@ def test_an_impossible_transaction_state_is_abortable_from_produce():
     driver = TxnDriver()
     driver.begin()
     driver.add_partition()
-    driver.manager.maybe_transition_to_error_state(InvalidTxnStateError())
+    driver.manager.progress.maybe_transition_to_error_state(InvalidTxnStateError())
     assert driver.state is S.ABORTABLE_ERROR
 
 
@@ -149,7 +149,7 @@ def test_a_group_that_has_moved_on_is_abortable_and_a_lost_identity_fatal(code, 
 def test_a_request_to_abort_is_heard_from_whoever_says_it(point):
     scene = answered(point, ErrorCode.TRANSACTION_ABORTABLE)
     assert scene.driver.state is S.ABORTABLE_ERROR
-    assert type(scene.driver.manager.last_error) is TransactionAbortableError
+    assert type(scene.driver.manager.machine.last_error) is TransactionAbortableError
 
 
 @pytest.mark.trap(12)
@@ -181,9 +181,9 @@ def test_only_offsets_look_for_another_coordinator_after_a_time_out_told(point, 
 def test_a_request_to_abort_is_heard_from_produce(version):
     driver = with_partition(version=version)
     error = TransactionAbortableError()
-    driver.manager.maybe_transition_to_error_state(error)
+    driver.manager.progress.maybe_transition_to_error_state(error)
     assert driver.state is S.ABORTABLE_ERROR
-    assert driver.manager.last_error is error
+    assert driver.manager.machine.last_error is error
 
 
 @pytest.mark.conformance("3.25")
@@ -192,8 +192,10 @@ def test_a_request_to_abort_is_heard_from_produce(version):
 def test_a_request_to_abort_while_initializing_leads_back_to_the_start(point):
     driver = answered(point, ErrorCode.TRANSACTION_ABORTABLE).driver
     assert driver.state is S.ABORTABLE_ERROR
-    assert driver.manager.must_begin_anew  # what the sender asks in its next step
-    driver.as_sender(driver.manager.transition_to_uninitialized, driver.manager.last_error)
+    assert driver.manager.progress.must_begin_anew  # what the sender asks in its next step
+    driver.as_sender(
+        driver.manager.progress.transition_to_uninitialized, driver.manager.machine.last_error
+    )
     assert driver.state.name == "UNINITIALIZED"
 
 
@@ -214,8 +216,8 @@ def test_a_request_to_abort_while_initializing_leads_back_to_the_start(point):
 def test_a_denied_transactional_id_can_be_mended_while_initializing_alone(point, state):
     driver = answered(point, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED).driver
     assert driver.state is state
-    assert isinstance(driver.manager.last_error, TransactionalIdAuthorizationError)
-    assert driver.manager.must_begin_anew is (state is S.ABORTABLE_ERROR)
+    assert isinstance(driver.manager.machine.last_error, TransactionalIdAuthorizationError)
+    assert driver.manager.progress.must_begin_anew is (state is S.ABORTABLE_ERROR)
 
 
 @pytest.mark.conformance("3.06")
@@ -248,8 +250,8 @@ def test_an_init_that_is_told_to_abort_can_be_made_again():
     scene = answered("InitProducerId(init)", ErrorCode.TRANSACTION_ABORTABLE)
     driver, manager = scene.driver, scene.driver.manager
     assert type(scene.result.error) is TransactionAbortableError
-    assert manager.must_begin_anew
-    driver.as_sender(manager.transition_to_uninitialized, manager.last_error)
+    assert manager.progress.must_begin_anew
+    driver.as_sender(manager.progress.transition_to_uninitialized, manager.machine.last_error)
     scene.result.acknowledge()
     again = manager.initialize_transactions()
     driver.expect(InitProducerIdRequest, producer=PRODUCER)
@@ -263,8 +265,8 @@ def test_an_init_that_is_told_to_abort_can_be_made_again():
 def test_an_init_whose_look_up_is_told_to_abort_can_be_made_again(code):
     """Java's producer is in an abortable error without an identity, as after Q8."""
     driver = answered("FindCoordinator(txn)", code).driver
-    assert driver.manager.must_begin_anew
-    assert driver.manager.last_error.code == code
+    assert driver.manager.progress.must_begin_anew
+    assert driver.manager.machine.last_error.code == code
 
 
 @pytest.mark.quirk("O2")
@@ -273,7 +275,7 @@ def test_offsets_whose_coordinator_cannot_be_found_for_good_fail_at_once():
     for version in (1, 2):
         scene = answered("FindCoordinator(group)", ErrorCode.CLUSTER_AUTHORIZATION_FAILED, version)
         assert scene.driver.state is S.FATAL_ERROR
-        assert scene.result.error is scene.driver.manager.last_error
+        assert scene.result.error is scene.driver.manager.machine.last_error
 
 
 @pytest.mark.quirk("O3")
@@ -323,7 +325,7 @@ def test_a_look_up_without_an_answer_is_made_again(failure):
 def test_a_group_that_may_not_be_used_is_abortable_and_named(point):
     scene = answered(point, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     assert scene.driver.state is S.ABORTABLE_ERROR
-    error = scene.driver.manager.last_error
+    error = scene.driver.manager.machine.last_error
     assert isinstance(error, GroupAuthorizationError)
     assert error.group_id == "g"
 
@@ -333,6 +335,6 @@ def test_a_fatal_error_is_told_to_the_call_whose_request_still_waits():
     driver = TxnDriver()
     result = driver.manager.initialize_transactions()
     error = ClusterAuthorizationError()
-    driver.manager.transition_to_fatal_error(error)
+    driver.manager.progress.transition_to_fatal_error(error)
     assert result.error is error
     assert isinstance(error, KafkaError)

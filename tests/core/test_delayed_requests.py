@@ -71,7 +71,7 @@ def test_a_lost_answer_to_end_txn_raises_the_epoch_before_the_next_transaction(f
     assert (bump.producer_id, bump.producer_epoch) == (77, 0)
     finish(driver, result)
     driver.manager.begin_transaction()
-    assert driver.manager.producer_id_and_epoch == NEXT
+    assert driver.manager.identity.producer_id_and_epoch == NEXT
 
 
 @pytest.mark.parametrize("failure", LOST)
@@ -116,7 +116,7 @@ def test_a_lost_answer_to_produce_raises_the_epoch(failure):
     assert future.exception() is None
     harness.client.prepare_init_producer_id(producer_epoch=2)
     harness.commit()
-    assert harness.manager.producer_id_and_epoch.producer_epoch == 2
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 2
     assert len(harness.client.sent(ApiKey.INIT_PRODUCER_ID)) == 2
 
 
@@ -137,7 +137,7 @@ def test_records_that_expire_on_the_wire_raise_the_epoch_though_their_answer_may
     assert harness.client.waiting(ApiKey.PRODUCE)
     assert commit is None or commit.is_completed
     harness.complete(abort or harness.core.begin_abort())
-    assert harness.manager.producer_id_and_epoch.producer_epoch == 2
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 2
     assert [request.is_commit for request in harness.client.sent(ApiKey.END_TXN)] == [False]
 
 
@@ -312,7 +312,7 @@ def refuse_and_abort(driver, kind, code):
     """Have a request that begins the transaction refused, then given up; begin the abort."""
     driver.expect(kind, code)
     if driver.state is not TransactionState.ABORTABLE_ERROR:
-        driver.manager.maybe_transition_to_error_state(KafkaTimeoutError("expired"))
+        driver.manager.progress.maybe_transition_to_error_state(KafkaTimeoutError("expired"))
     if driver.take() is not None:  # the coordinator is looked up
         driver.reply()
         assert driver.take() is None  # the repetition is given up

@@ -167,10 +167,10 @@ def test_a_refusal_after_an_attempt_that_may_be_written_leaves_doubt_and_raises_
     harness.run_until(lambda: commit.is_completed)
     assert isinstance(future.exception(), TopicAuthorizationError)
     commit.acknowledge()
-    epoch = harness.manager.producer_id_and_epoch.producer_epoch
+    epoch = harness.manager.identity.producer_id_and_epoch.producer_epoch
     harness.client.prepare_init_producer_id(producer_epoch=epoch + 1)
     harness.abort()
-    assert harness.manager.producer_id_and_epoch.producer_epoch == epoch + 1
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == epoch + 1
 
 
 def test_with_it_fail_all_that_would_come_behind_the_later_one():
@@ -271,7 +271,7 @@ def test_an_answer_of_another_kind_leaves_a_batch_in_doubt():
     harness.run_until(future.done)
     assert future.exception() is not None
     harness.settle()
-    assert harness.manager.producer_id_and_epoch.producer_epoch == 1
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 1
 
 
 def test_nothing_new_goes_while_one_is_repeated_that_has_another_written_behind_it():

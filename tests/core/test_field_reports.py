@@ -74,7 +74,7 @@ def test_a_producer_that_stalled_beyond_its_time_out_aborts_and_goes_on(code):
     harness.run_until(late.done)
     assert late.exception().code == code
     assert harness.state is TransactionState.ABORTABLE_ERROR
-    assert harness.manager.last_error.recovery == "abort"
+    assert harness.manager.machine.last_error.recovery == "abort"
     harness.end(is_commit=False)
     harness.transact(b"again")
     assert committed(cluster) == [b"again"]
@@ -94,7 +94,7 @@ def test_with_v1_a_producer_that_stalled_learns_from_its_abort_that_it_was_fence
     late = harness.send("topic", b"after")
     harness.run_until(late.done)
     assert isinstance(late.exception(), InvalidProducerEpochError)
-    assert harness.manager.last_error.recovery == "abort"
+    assert harness.manager.machine.last_error.recovery == "abort"
     with pytest.raises(ProducerFencedError, match="timed out") as told:
         harness.end(is_commit=False)
     assert told.value.recovery == "restart"
@@ -134,7 +134,7 @@ def test_a_commit_behind_the_time_outs_abort_failed_for_certain_and_a_new_produc
         harness.end(is_commit=True)
     assert told.value.recovery == "restart"
     assert not isinstance(told.value, CommitOutcomeUnknownError)
-    assert harness.manager.outcome == "open"
+    assert harness.manager.progress.outcome == "open"
     started(cluster, now_ms=harness.now_ms).transact(b"again")
     assert committed(cluster) == [b"again"]
 
@@ -276,7 +276,7 @@ def test_a_fenced_producer_stays_fenced_when_the_cluster_has_forgotten_the_id(ve
     first.run_until(stale.done)
     assert isinstance(stale.exception(), InvalidPidMappingError)
     assert first.state is TransactionState.FATAL_ERROR
-    assert first.manager.last_error.recovery == "restart"
+    assert first.manager.machine.last_error.recovery == "restart"
     for call in (first.core.begin_abort, first.core.init_transactions):
         with pytest.raises(KafkaError) as refusal:
             call()

@@ -198,7 +198,7 @@ def test_a_fenced_producer_hears_of_it_and_asks_nobody_again(version, call):
         with pytest.raises(KafkaError):
             harness.end(is_commit=False)
     assert harness.state is TransactionState.FATAL_ERROR
-    assert harness.manager.last_error.recovery == "restart"
+    assert harness.manager.machine.last_error.recovery == "restart"
     sent = len(harness.client.sent_kinds())
     harness.run_for(QUIET_MS)
     assert len(harness.client.sent_kinds()) == sent
@@ -223,7 +223,7 @@ def test_a_producer_fenced_before_its_next_epoch_does_not_take_the_id_back(code)
     client.prepare_find_coordinator()
     client.prepare_init_producer_id(code)
     harness.commit()
-    assert harness.manager.outcome == "committed"
+    assert harness.manager.progress.outcome == "committed"
     assert harness.state is TransactionState.FATAL_ERROR
     with pytest.raises(ProducerFencedError, match="a newer producer") as told:
         harness.begin_transaction()
@@ -260,7 +260,7 @@ def test_a_close_ends_though_the_epoch_cannot_be_raised_after_its_abort():
     harness = started(cluster)
     harness.begin()
     harness.write(b"written")
-    harness.manager.require_epoch_bump()
+    harness.manager.identity.require_epoch_bump()
     refusal = InitProducerIdResponse(ErrorCode.TRANSACTION_ABORTABLE)
     harness.rewrite[INIT] = lambda _: refusal
     harness.core.initiate_close(harness.now_ms)

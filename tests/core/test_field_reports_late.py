@@ -257,7 +257,7 @@ def test_a_commit_that_timed_out_can_be_given_up_and_the_abort_tells_what_became
             harness.complete(abort, timeout_ms=60_000)
     else:
         harness.complete(abort, timeout_ms=60_000)
-    assert harness.manager.outcome == ("committed" if is_carried_out else "aborted")
+    assert harness.manager.progress.outcome == ("committed" if is_carried_out else "aborted")
     harness.transact(b"two")
     assert committed(cluster) == [*([b"one"] if is_carried_out else []), b"two"]
 

@@ -174,7 +174,7 @@ def go_on(harness, call, way):
 
     steps = {"repeat": repeat_and_commit, "commit": commit, "abort": abort}
     for step in (steps.pop(way), *steps.values()):
-        if harness.state is TransactionState.READY and not harness.manager._unseen_operation():
+        if harness.state is TransactionState.READY and not harness.manager._pending.unseen():
             return
         with contextlib.suppress(KafkaError):
             step()
@@ -184,7 +184,7 @@ def assert_is_whole(harness, point):
     harness.settle()
     pool = harness.core._accumulator.pool
     assert not pool.waiting, point
-    assert not harness.manager._queue, point
+    assert not harness.manager.requests.queue, point
     for place in (TP0, TP1):
         harness.begin()
         harness.send("topic", b"after", partition=place.partition)
@@ -209,7 +209,7 @@ def test_an_entry_that_an_exception_leaves_goes_on_or_can_be_aborted(name, versi
         if is_step_first:
             harness.step()
         go_on(harness, call, way)
-        if not harness.manager.has_producer_id:
+        if not harness.manager.identity.has_producer_id:
             harness.complete(harness.core.init_transactions())
         assert_is_whole(harness, point)
         count += 1
@@ -233,7 +233,7 @@ def test_an_abort_of_a_commit_that_is_interrupted_after_its_last_step_is_one_abo
     harness.client.hold = False
     abort = harness.core.begin_abort()  # would be interrupted again if the step were made again
     harness.complete(abort)
-    assert harness.manager.outcome == "aborted"
+    assert harness.manager.progress.outcome == "aborted"
     assert_is_whole(harness, None)
 
 
@@ -263,6 +263,6 @@ def test_a_forced_close_that_an_exception_leaves_ends_when_it_is_made_again(make
             break
         assert harness.core.is_closed, count
         assert not harness.core._accumulator.has_incomplete, count
-        operation = harness.manager._unseen_operation()
+        operation = harness.manager._pending.unseen()
         assert operation is None or operation.result.is_completed, count
     assert 1 < count < 99

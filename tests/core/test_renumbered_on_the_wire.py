@@ -184,7 +184,7 @@ def test_a_retry_waits_for_the_answer_of_what_was_renumbered_on_the_wire():
     # A broker that has forgotten the producer takes the third though it refused the second.
     cluster = make_cluster()
     harness = Holding(cluster, transactional_id=None)
-    harness.run_until(lambda: harness.manager.has_producer_id)
+    harness.run_until(lambda: harness.manager.identity.has_producer_id)
     harness.be_known()
     harness.know_topics()
     harness.held = []
@@ -391,4 +391,4 @@ def test_a_late_answer_of_an_earlier_transaction_is_none_of_the_next_ones_busine
     harness.commit()
     # Nor does it ask for another epoch.
     harness.begin_transaction()
-    assert harness.manager.producer_id_and_epoch.producer_epoch == 9
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 9

@@ -302,7 +302,7 @@ def test_in_an_abortable_error_rows_raise_its_cause(is_batch_open):
     if is_batch_open:
         harness.send()
     run = run_of(harness, [b"0"])
-    harness.manager.transition_to_abortable_error(KafkaError("a reason"))
+    harness.manager.progress.transition_to_abortable_error(KafkaError("a reason"))
     with pytest.raises(KafkaError, match="a reason"):
         append(harness, run)
     assert run.next == 0
@@ -311,7 +311,7 @@ def test_in_an_abortable_error_rows_raise_its_cause(is_batch_open):
 def test_the_rows_of_a_fenced_producer_give_a_failed_future():
     harness = in_transaction()
     run = run_of(harness, [b"0"])
-    harness.manager.transition_to_fatal_error(ProducerFencedError("fenced"))
+    harness.manager.progress.transition_to_fatal_error(ProducerFencedError("fenced"))
     failed = append(harness, run)
     assert isinstance(failed.error, ProducerFencedError)
     assert run.next == 0
@@ -414,7 +414,7 @@ def test_where_there_are_no_rows_the_state_is_looked_at_all_the_same():
     with pytest.raises(IllegalStateError):
         harness.core.check_can_append()
     harness.begin_transaction()
-    harness.manager.transition_to_fatal_error(ProducerFencedError("fenced"))
+    harness.manager.progress.transition_to_fatal_error(ProducerFencedError("fenced"))
     with pytest.raises(ProducerFencedError):
         harness.core.check_can_append()
     CoreHarness(transactional_id=None, enable_idempotence=False).core.check_can_append()

@@ -255,7 +255,7 @@ def test_a_version_that_the_broker_lacks_is_fatal():
     harness.client.fail(request, ResponseFailure.UNSUPPORTED_VERSION)
     harness.settle()
     assert isinstance(future.exception(), UnsupportedVersionError)
-    assert harness.manager.has_fatal_error
+    assert harness.manager.machine.has_fatal_error
 
 
 @pytest.mark.conformance("6.13")
@@ -424,7 +424,7 @@ def test_a_refused_id_fails_what_waits_and_is_asked_for_again():
     assert isinstance(future.exception(), ClusterAuthorizationError)
     harness.client.prepare_init_producer_id(producer_id=9, producer_epoch=0)
     harness.client.prepare_produce()
-    harness.run_until(lambda: harness.manager.has_producer_id)
+    harness.run_until(lambda: harness.manager.identity.has_producer_id)
     future = harness.send()
     harness.run_until(future.done)
     assert future.exception() is None
@@ -558,7 +558,7 @@ def test_a_step_with_nothing_left_never_spins():
 
 def test_the_identity_is_one_value():
     harness = idempotent()
-    assert harness.manager.producer_id_and_epoch == ProducerIdAndEpoch(13131, 0)
+    assert harness.manager.identity.producer_id_and_epoch == ProducerIdAndEpoch(13131, 0)
 
 
 def test_a_topic_made_anew_gets_one_batch_first():

@@ -79,7 +79,7 @@ def test_a_batch_that_expires_at_its_first_attempt_on_the_wire_leaves_its_partit
     harness.core.run_once(harness.now_ms)
     assert isinstance(future.exception(), KafkaTimeoutError)
     assert "may have the records" in str(future.exception())
-    assert harness.manager.producer_id_and_epoch.producer_epoch == 1
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 1
     assert memory_taken(harness) > 0  # the bytes are still on the wire
     harness.client.answer_produce(request, base_offset=7)
     harness.settle()
@@ -120,7 +120,7 @@ def test_a_later_success_proves_that_the_expired_batch_was_written():
     assert kept.exception() is None
     assert isinstance(lost.exception(), KafkaTimeoutError)
     assert not harness.manager.sequences.has_unresolved_sequence(TP0)
-    assert harness.manager.producer_id_and_epoch.producer_epoch == 0
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 0
 
 
 @pytest.mark.conformance("5.24")
@@ -150,7 +150,7 @@ def test_a_retriable_answer_at_the_deadline_is_told_and_leaves_doubt():
     harness.settle()
     assert isinstance(future.exception(), NotEnoughReplicasError)
     assert len(harness.client.sent(PRODUCE)) == 1
-    assert harness.manager.producer_id_and_epoch.producer_epoch == 1
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 1
 
 
 @pytest.mark.conformance("4.25")
@@ -246,14 +246,14 @@ def test_one_partition_of_an_answer_that_cannot_be_handled_does_not_strand_the_o
     futures = [harness.send(partition=partition) for partition in (0, 1)]
     harness.settle()
     (request,) = harness.client.waiting(PRODUCE)
-    complete = harness.manager.handle_completed_batch
+    complete = harness.manager.progress.handle_completed_batch
 
     def fail_for_the_first(batch, response):
         if batch.topic_partition == TP0:
             raise IllegalStateError("made up")
         complete(batch, response)
 
-    monkeypatch.setattr(harness.manager, "handle_completed_batch", fail_for_the_first)
+    monkeypatch.setattr(harness.manager.progress, "handle_completed_batch", fail_for_the_first)
     harness.client.answer_produce(request, base_offset=7)
     harness.settle()
     assert [future.done() for future in futures] == [False, True]
@@ -331,10 +331,10 @@ def test_an_error_answer_for_an_expired_batch_only_frees_its_memory(code, is_tra
     (request,) = harness.client.waiting(PRODUCE)
     harness.now_ms = 20_001
     harness.core.run_once(harness.now_ms)
-    before = (harness.manager.state, harness.manager.last_error)
+    before = (harness.manager.machine.state, harness.manager.machine.last_error)
     harness.client.answer_produce(request, code)
     harness.settle()
-    assert (harness.manager.state, harness.manager.last_error) == before
+    assert (harness.manager.machine.state, harness.manager.machine.last_error) == before
     assert all(isinstance(f.exception(), KafkaTimeoutError) for f in futures)
     assert len(harness.client.sent(PRODUCE)) == 1
     assert memory_taken(harness) == 0
@@ -603,10 +603,13 @@ def test_a_batch_whose_answer_cannot_be_handled_still_ends_at_its_deadline():
     harness = idempotent(delivery_timeout_ms=20_000, request_timeout_ms=20_000)
     (future,), (request,) = send_each(harness, 1)
     manager = harness.manager
-    completed, manager.handle_completed_batch = manager.handle_completed_batch, refuse
+    completed, manager.progress.handle_completed_batch = (
+        manager.progress.handle_completed_batch,
+        refuse,
+    )
     harness.client.answer_produce(request)
     harness.settle()
-    manager.handle_completed_batch = completed
+    manager.progress.handle_completed_batch = completed
     assert not future.done()
     harness.run_until(future.done)
     assert harness.now_ms == 20_000

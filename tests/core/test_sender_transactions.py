@@ -134,7 +134,7 @@ def test_after_an_abortable_error_what_was_not_sent_fails_with_that_error():
     refused = harness.send(partition=1, value=b"x" * 2_000_000)
     assert refused.done()
     harness.settle()
-    assert waiting.exception() is harness.manager.last_error
+    assert waiting.exception() is harness.manager.machine.last_error
     assert harness.state is TransactionState.ABORTABLE_ERROR
 
 
@@ -158,7 +158,7 @@ def test_a_fatal_error_fails_what_is_on_the_wire_and_its_answer_frees_the_memory
     future = harness.send()
     harness.settle()
     (request,) = harness.client.waiting(PRODUCE)
-    harness.manager.transition_to_fatal_error(KafkaError("over"))
+    harness.manager.progress.transition_to_fatal_error(KafkaError("over"))
     harness.settle()
     assert str(future.exception()) == "over"
     metrics = harness.core.metrics()
@@ -219,11 +219,11 @@ def test_whether_the_coordinator_can_raise_epochs_is_learnt_when_it_is_connected
         ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, newest),
     }
     harness.start_transaction()
-    assert harness.manager.coordinator_can_bump is can_bump
+    assert harness.manager.identity.coordinator_can_bump is can_bump
     harness.client.disconnect(COORDINATOR)
     harness.settle()
-    assert harness.manager.coordinator(CoordinatorType.TRANSACTION) is None
-    assert harness.manager.coordinator_can_bump is can_bump
+    assert harness.manager.requests.coordinator(CoordinatorType.TRANSACTION) is None
+    assert harness.manager.identity.coordinator_can_bump is can_bump
 
 
 @pytest.mark.conformance("6.08")
@@ -246,10 +246,10 @@ def test_a_coordinator_connection_that_is_lost_while_idle_leads_to_a_new_look_up
     harness.client.prepare_find_coordinator()
     harness.client.prepare_txn_offset_commit()
     harness.complete(harness.send_offsets())
-    assert harness.manager.coordinator(kind) is not None
+    assert harness.manager.requests.coordinator(kind) is not None
     harness.client.disconnect(COORDINATOR)
     harness.settle()
-    assert harness.manager.coordinator(kind) is None
+    assert harness.manager.requests.coordinator(kind) is None
 
 
 @pytest.mark.parametrize("kind", list(CoordinatorType))
@@ -261,7 +261,7 @@ def test_a_coordinator_that_left_the_cluster_is_looked_up_again(kind):
     del harness.client.nodes[0]
     harness.core._metadata.request_update()
     harness.run_for(200)
-    assert harness.manager.coordinator(kind) is None
+    assert harness.manager.requests.coordinator(kind) is None
 
 
 def test_a_coordinator_under_a_new_address_is_found():
@@ -332,7 +332,7 @@ def test_the_sender_goes_back_to_the_start_after_an_init_that_was_refused(code):
     assert refused.value.code == code
     harness.settle()
     assert harness.state is TransactionState.UNINITIALIZED
-    assert harness.manager.last_error is None
+    assert harness.manager.machine.last_error is None
     harness.client.prepare_init_producer_id()
     harness.complete(harness.core.init_transactions())
     assert harness.state.name == "READY"
@@ -400,7 +400,7 @@ def test_a_close_that_cannot_abort_ends_all_the_same():
     harness = in_transaction()
     harness.send()
     harness.settle()
-    harness.manager.transition_to_fatal_error(KafkaError("over"))
+    harness.manager.progress.transition_to_fatal_error(KafkaError("over"))
     harness.client.disconnect(ConnectionId(0))
     close(harness)
     assert harness.core.is_closed
@@ -494,7 +494,7 @@ def test_a_local_failure_outside_a_transaction_fails_the_future_and_changes_no_s
     future = harness.send(value=b"x" * 2_000_000)
     assert future.done()
     assert harness.state is TransactionState.READY
-    assert harness.manager.last_error is None
+    assert harness.manager.machine.last_error is None
 
 
 @pytest.mark.conformance("2.22")
@@ -519,7 +519,7 @@ def test_an_unknown_topic_is_waited_for_until_max_block_and_then_fails_the_trans
     assert isinstance(future.exception(), KafkaTimeoutError)
     assert "'missing'" in str(future.exception())
     assert harness.now_ms == 5_000
-    assert harness.manager.last_error.__cause__ is future.exception()
+    assert harness.manager.machine.last_error.__cause__ is future.exception()
 
 
 @pytest.mark.conformance("2.28")
@@ -548,7 +548,7 @@ def test_a_topic_that_the_cluster_refuses_fails_at_once(code):
     assert future.exception().code == code
     assert harness.now_ms == 0
     assert harness.state is TransactionState.ABORTABLE_ERROR
-    assert harness.manager.last_error.__cause__ is future.exception()
+    assert harness.manager.machine.last_error.__cause__ is future.exception()
 
 
 @pytest.mark.conformance("2.21")
@@ -557,7 +557,7 @@ def test_a_topic_that_cannot_even_be_asked_for_fails_its_record_at_once():
     future = harness.send("half a pair: \ud83d")
     assert isinstance(future.exception(), InvalidTopicError)
     assert harness.now_ms == 0
-    assert harness.manager.last_error.__cause__ is future.exception()
+    assert harness.manager.machine.last_error.__cause__ is future.exception()
 
 
 @pytest.mark.conformance("2.24")
@@ -660,7 +660,7 @@ def test_a_record_that_is_lost_fails_the_open_transaction_and_no_other():
     lost, later = TransactionAbortableError("lost"), TransactionAbortableError("as well")
     harness.core.lose_record(lost)
     harness.core.lose_record(later)
-    assert harness.manager.last_error is lost
+    assert harness.manager.machine.last_error is lost
     result = harness.core.begin_abort()
     harness.settle()
     assert result.is_successful
@@ -675,12 +675,12 @@ def test_an_illegal_step_while_a_batch_fails_still_ends_the_batch():
     harness.settle()
     (request,) = harness.client.waiting(PRODUCE)
     # What no scripted answer can bring about: the failure of a batch outside a transaction.
-    harness.manager.state = TransactionState.READY
+    harness.manager.machine.state = TransactionState.READY
     harness.client.answer_produce(request, ErrorCode.INVALID_RECORD)
     harness.settle()
     assert isinstance(future.exception(0), InvalidRecordError)
     ((_, told),) = harness.deliveries
     assert told is future.exception(0)
-    assert harness.manager.has_fatal_error
+    assert harness.manager.machine.has_fatal_error
     metrics = harness.core.metrics()
     assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]

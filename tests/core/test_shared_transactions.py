@@ -9,10 +9,9 @@ import pytest
 from tests.core.on_cluster import OnCluster, committed, is_all_decided, make_cluster, started
 from tests.harness import GROUP, TP0, TP1
 from tests.scripted_client import NO_BUMP_VERSIONS
-from txnproducer._broker import handlers
 from txnproducer._broker.resources import Resource
 from txnproducer._core.transactions.claims import next_answer
-from txnproducer._core.transactions.shared import Part
+from txnproducer._core.transactions.share import Part
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import (
     ApiKey,
@@ -41,7 +40,7 @@ VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
 def lease_of(holder, claims=2):
     holder.complete(holder.core.begin_lease(claims))
-    return holder.manager.lease
+    return holder.manager.share.lease
 
 
 def leased(holder, claims=2):
@@ -168,7 +167,7 @@ def test_of_two_that_take_one_claim_the_second_is_refused(version):
     assert isinstance(error, ClaimRefusedError)
     assert error.recovery == "restart"
     assert "claim 0 of 'txn'" in str(error)
-    assert late.manager.state is TransactionState.FATAL_ERROR
+    assert late.manager.machine.state is TransactionState.FATAL_ERROR
     with pytest.raises(KafkaError):
         late.send("topic", b"of a zombie")
 
@@ -403,7 +402,7 @@ def calls_of(harness):
         "abort_transaction": core.begin_abort,
         "lease": lambda: core.begin_lease(1),
         "adopt": lambda: core.adopt([]),
-        "resume": lambda: core.resume(harness.manager.lease),
+        "resume": lambda: core.resume(harness.manager.share.lease),
         "join": lambda: core.begin_join(a_lease(), 0),
     }
 
@@ -420,7 +419,7 @@ def test_a_participant_does_nothing_but_write(version, has_receipt):
     for name, call in calls_of(harness).items():
         with pytest.raises(IllegalStateError):
             call()
-        assert harness.manager.state is TransactionState.IN_TRANSACTION, name
+        assert harness.manager.machine.state is TransactionState.IN_TRANSACTION, name
     harness.settle()
     assert len(harness.client.requests) == sent
 
@@ -634,7 +633,7 @@ def test_another_process_commits_with_the_receipts_of_a_lease(version):
     cluster = make_cluster(version)
     holder = started(cluster)
     receipts = share(cluster, holder, [b"1"])
-    heir = resumed(cluster, holder.manager.lease)
+    heir = resumed(cluster, holder.manager.share.lease)
     with pytest.raises(IllegalStateError, match="missing"):
         heir.core.begin_commit()
     heir.core.adopt(receipts)
@@ -723,7 +722,7 @@ def test_a_lease_that_timed_out_is_asked_for_again_and_goes_on():
     with pytest.raises(IllegalStateError, match="again"):
         holder.core.begin_lease(3)
     holder.complete(first)
-    assert len(holder.manager.lease.claims) == 2
+    assert len(holder.manager.share.lease.claims) == 2
 
 
 @VERSIONS
@@ -736,7 +735,7 @@ def test_nothing_is_sent_while_a_lease_is_under_way(version):
     with pytest.raises(IllegalStateError, match="its participants write the records"):
         holder.send("topic", b"of the holder", partition=0)
     holder.complete(leasing)
-    harness = participant(cluster, holder.manager.lease, 0)
+    harness = participant(cluster, holder.manager.share.lease, 0)
     write(harness, TP0, b"of the participant")
     holder.core.adopt([harness.core.give_receipt()])
     holder.end(is_commit=True)
@@ -767,7 +766,7 @@ def test_a_lease_under_way_does_not_hold_up_an_abort():
     assert aborting.is_successful
     assert leasing.is_completed
     assert not leasing.is_successful
-    assert holder.manager.part is Part.ALONE
+    assert holder.manager.share.part is Part.ALONE
 
 
 # --- the rest ------------------------------------------------------------------------------------
@@ -778,32 +777,13 @@ def test_a_claim_is_asked_for_again_where_its_coordinator_has_moved():
     lease = leased(started(cluster))
     harness = OnCluster(cluster)
 
-    def moved(answer):
-        return type(answer)(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
-
-    # The broker did not carry it out: as if it had not arrived.
-    harness.cluster = _Refusing(cluster, moved)
+    refusal = InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
+    harness.refused[ApiKey.INIT_PRODUCER_ID] = refusal
     result = harness.core.begin_join(lease, 0)
     harness.run_until(lambda: result.is_completed)
     assert result.is_successful
     asked = harness.client.sent(ApiKey.INIT_PRODUCER_ID)
     assert [request.transactional_id for request in asked] == ["txn.claim-0"] * 2
-
-
-class _Refusing:
-    """A cluster that refuses the first InitProducerId, and is what it was from then on."""
-
-    def __init__(self, cluster, refuse):
-        self._cluster, self._refuse, self._has_refused = cluster, refuse, False
-
-    def __getattr__(self, name):
-        return getattr(self._cluster, name)
-
-    def handle(self, node_id, request, now_ms):
-        if isinstance(request, InitProducerIdRequest) and not self._has_refused:
-            self._has_refused = True
-            return self._refuse(InitProducerIdResponse(0, 0))
-        return handlers.handle(self._cluster, node_id, request, now_ms)
 
 
 def test_a_participant_needs_the_id_of_the_lease():
@@ -850,7 +830,7 @@ def test_offsets_that_the_holder_added_are_committed_by_who_resumes_its_lease(ve
     receipts = share(cluster, holder, [])
     offsets = {TP0: OffsetAndMetadata(9)}
     holder.complete(holder.core.send_offsets_to_transaction(offsets, GROUP_OF_NOBODY))
-    heir = resumed(cluster, holder.manager.lease)
+    heir = resumed(cluster, holder.manager.share.lease)
     heir.core.adopt(receipts)
     heir.end(is_commit=True)
     assert cluster.group_offsets("ledger").group("ledger").committed[TP0].offset == 9

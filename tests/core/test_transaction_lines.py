@@ -52,7 +52,7 @@ def test_the_cause_of_an_abort_is_the_error_that_asked_for_it(lines):
     harness = started(make_cluster(1))
     harness.begin()
     harness.write(b"one")
-    harness.manager.maybe_transition_to_error_state(KafkaError("a record was refused"))
+    harness.manager.progress.maybe_transition_to_error_state(KafkaError("a record was refused"))
     harness.end(is_commit=False)
     harness.transact(b"two")
     first, second = lines()
@@ -71,8 +71,8 @@ def test_the_end_of_a_producer_ends_its_transaction(lines, is_sent):
         harness.stalled.add(ApiKey.FIND_COORDINATOR)
         harness.core.begin_commit()
         harness.settle()
-    harness.manager.transition_to_fatal_error(KafkaError("the end"))
-    harness.manager.transition_to_fatal_error(KafkaError("its consequence"))
+    harness.manager.progress.transition_to_fatal_error(KafkaError("the end"))
+    harness.manager.progress.transition_to_fatal_error(KafkaError("its consequence"))
     (line,) = lines()
     assert line["outcome"] == ("unknown" if is_sent else "aborted")
     assert str(line["cause"]) == "the end"
@@ -83,17 +83,17 @@ def test_a_poisoned_producer_tells_of_the_transaction_that_was_open(lines, is_op
     harness = started(make_cluster(2))
     if is_open:
         harness.begin()
-    harness.manager.role = Role.SENDER
+    harness.manager.machine.role = Role.SENDER
     target = TransactionState.UNINITIALIZED if is_open else TransactionState.ABORTING_TRANSACTION
     with pytest.raises(IllegalStateError):
-        harness.manager.transition_to(target)
+        harness.manager.machine.transition_to(target)
     assert len(lines()) == is_open
 
 
 def test_nothing_is_put_together_where_nobody_listens(monkeypatch):
     harness = started(make_cluster(2))
     logging.getLogger("txnproducer.transactions").setLevel(logging.WARNING)
-    monkeypatch.setattr(type(harness.manager), "_age_ms", property(lambda _: 1 / 0))
+    monkeypatch.setattr(type(harness.manager.progress), "age_ms", property(lambda _: 1 / 0))
     try:
         harness.transact(b"one")
     finally:

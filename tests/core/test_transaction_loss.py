@@ -89,7 +89,7 @@ def test_a_commit_after_the_time_out_says_after_how_long(version):
     error = ended(harness, harness.core.begin_commit)
     assert "the coordinator aborted it after 61 s (transaction_timeout_ms=60000)" in str(error)
     assert "taken over" not in str(error)
-    assert harness.manager.loss.cause is Cause.TIMED_OUT
+    assert harness.manager.progress.loss.cause is Cause.TIMED_OUT
     assert len(harness.client.sent(DESCRIBE)) == 1
 
 
@@ -164,7 +164,7 @@ def test_the_next_transaction_has_nothing_to_do_with_it():
     harness.run_until(future.done)
     harness.end(is_commit=False)
     harness.begin()
-    assert harness.manager.loss is None
+    assert harness.manager.progress.loss is None
     harness.write(b"three")
     harness.end(is_commit=True)
 
@@ -208,7 +208,7 @@ def test_without_the_coordinator_the_text_names_both_causes(trouble):
     else:
 
         def forget_the_coordinator(answer):
-            harness.manager.handle_coordinator_disconnected(0)
+            harness.manager.requests.handle_coordinator_disconnected(0)
             return answer
 
         harness.rewrite[ApiKey.END_TXN] = forget_the_coordinator
@@ -271,7 +271,7 @@ def test_the_epoch_of_the_next_transaction_is_refused_and_nothing_is_lost():
     harness.send("topic", b"two")
     result = harness.core.begin_commit()
     harness.run_until(lambda: result.is_completed)
-    assert harness.manager.outcome == "committed"
+    assert harness.manager.progress.outcome == "committed"
     harness.settle()
     result.acknowledge()
     with pytest.raises(ProducerFencedError) as told:
@@ -295,8 +295,8 @@ def test_a_late_request_of_this_producer_is_a_possible_cause():
 
 def test_an_idempotent_producer_loses_no_transaction():
     harness = OnCluster(make_cluster(2), transactional_id=None)
-    harness.manager.transition_to_fatal_error(ProducerFencedError())
-    assert harness.manager.loss is None
+    harness.manager.progress.transition_to_fatal_error(ProducerFencedError())
+    assert harness.manager.progress.loss is None
     assert harness.core.is_loss_explained
     error = KafkaError("as it is")
     assert harness.core.explained(error) is error
@@ -316,7 +316,7 @@ def test_with_v2_an_abort_after_the_time_out_succeeds():
     result = harness.core.begin_abort()
     harness.run_until(lambda: result.is_completed)
     assert result.is_successful
-    assert harness.manager.outcome == "aborted"
+    assert harness.manager.progress.outcome == "aborted"
 
 
 def test_with_v2_an_abort_that_is_refused_after_the_time_out_says_after_how_long():
@@ -368,8 +368,8 @@ def test_while_an_abort_is_under_way_a_batchs_loss_is_no_news():
     harness.stalled.add(ApiKey.END_TXN)
     harness.core.begin_abort()
     harness.settle()
-    harness.manager.maybe_transition_to_error_state(InvalidProducerEpochError())
-    assert harness.manager.loss is None
+    harness.manager.progress.maybe_transition_to_error_state(InvalidProducerEpochError())
+    assert harness.manager.progress.loss is None
 
 
 # --- the table, and the words -------------------------------------------------------------------
@@ -455,18 +455,18 @@ def test_only_errors_of_a_loss_are_explained():
 def test_a_participant_does_not_know_the_age():
     harness = asking(make_cluster(2))
     manager = harness.manager
-    assert manager._age_ms is not None
-    manager.lease = object()
-    assert manager._age_ms is None
+    assert manager.progress.age_ms is not None
+    manager.share.lease = object()
+    assert manager.progress.age_ms is None
 
 
 def test_a_failure_that_was_not_sent_is_no_delayed_request():
     harness = OnCluster(make_cluster(2))
     harness.core.init_transactions()
-    handler = harness.manager._queue.peek()
+    handler = harness.manager.requests.queue.peek()
     assert handler is not None
     handler.on_failure(ResponseFailure.UNSUPPORTED_VERSION, None)
-    assert not harness.manager._has_lost_init
+    assert not harness.manager.progress._has_lost_init
 
 
 def test_the_page_of_errors_has_the_table():

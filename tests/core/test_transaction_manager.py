@@ -51,13 +51,13 @@ def test_a_new_manager_knows_nothing():
     driver = TxnDriver()
     manager = driver.manager
     assert driver.state is S.UNINITIALIZED
-    assert manager.producer_id_and_epoch == ProducerIdAndEpoch(-1, -1)
-    assert not manager.coordinator_can_bump
-    assert not manager._is_bump_required
-    assert manager.coordinator(CoordinatorType.TRANSACTION) is None
-    assert manager.coordinator(CoordinatorType.GROUP) is None
-    assert not manager.has_pending_requests
-    assert manager.outcome is None
+    assert manager.identity.producer_id_and_epoch == ProducerIdAndEpoch(-1, -1)
+    assert not manager.identity.coordinator_can_bump
+    assert not manager.identity.is_bump_required
+    assert manager.requests.coordinator(CoordinatorType.TRANSACTION) is None
+    assert manager.requests.coordinator(CoordinatorType.GROUP) is None
+    assert not manager.requests.has_pending_requests
+    assert manager.progress.outcome is None
     assert driver.take() is None
 
 
@@ -75,7 +75,7 @@ def test_an_empty_transaction_ends_without_a_request(version, call):
     assert driver.take() is None
     finish(result)
     assert driver.state is S.READY
-    assert driver.manager.producer_id_and_epoch == PRODUCER
+    assert driver.manager.identity.producer_id_and_epoch == PRODUCER
 
 
 @pytest.mark.conformance("2.31")
@@ -96,7 +96,7 @@ def test_a_v1_transaction_adds_partitions_and_offsets_before_it_commits():
     driver = begun(version=1)
     manager = driver.manager
     manager.maybe_add_partition(TP0)
-    assert not manager.is_send_to_partition_allowed(TP0)
+    assert not manager.progress.is_send_to_partition_allowed(TP0)
     offsets = driver.send_offsets()
     commit = manager.begin_commit()
     driver.expect(AddOffsetsToTxnRequest)
@@ -104,13 +104,13 @@ def test_a_v1_transaction_adds_partitions_and_offsets_before_it_commits():
     driver.expect(TxnOffsetCommitRequest)
     finish(offsets)
     driver.expect(AddPartitionsToTxnRequest)
-    assert manager.is_send_to_partition_allowed(TP0)
+    assert manager.progress.is_send_to_partition_allowed(TP0)
     end = driver.expect(EndTxnRequest)
     assert (end.is_commit, end.is_transaction_v2_enabled) == (True, False)
     finish(commit)
     assert driver.state is S.READY
-    assert manager.producer_id_and_epoch == PRODUCER
-    assert manager.outcome == "committed"
+    assert manager.identity.producer_id_and_epoch == PRODUCER
+    assert manager.progress.outcome == "committed"
 
 
 @pytest.mark.conformance("1.25")
@@ -119,8 +119,8 @@ def test_a_v2_transaction_adds_nothing_and_goes_on_under_the_epoch_of_its_end():
     driver = begun(version=2)
     manager = driver.manager
     manager.maybe_add_partition(TP0)
-    assert manager.is_send_to_partition_allowed(TP0)
-    assert not manager.has_partitions_to_add
+    assert manager.progress.is_send_to_partition_allowed(TP0)
+    assert not manager.progress.open.has_partitions_to_add
     manager.sequences.maybe_update_producer_id_and_epoch(TP0)
     manager.sequences.increment_sequence_number(TP0, 9)
     offsets = driver.send_offsets()
@@ -130,7 +130,7 @@ def test_a_v2_transaction_adds_nothing_and_goes_on_under_the_epoch_of_its_end():
     commit = manager.begin_commit()
     assert driver.expect(EndTxnRequest, producer=NEXT).is_transaction_v2_enabled
     finish(commit)
-    assert manager.producer_id_and_epoch == NEXT
+    assert manager.identity.producer_id_and_epoch == NEXT
     assert manager.sequences.sequence_number(TP0) == 0
 
 
@@ -144,7 +144,7 @@ def test_a_v2_end_hands_out_the_next_epoch_or_a_new_producer_id_and_numbers_begi
     commit = driver.manager.begin_commit()
     driver.expect(EndTxnRequest, producer=following)
     finish(commit)
-    assert driver.manager.producer_id_and_epoch == following
+    assert driver.manager.identity.producer_id_and_epoch == following
     assert sequences.sequence_number(TP0) == 0
 
 
@@ -198,8 +198,8 @@ def test_an_ended_transaction_leaves_no_partition_behind():
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
     finish(abort)
-    assert not driver.manager.is_send_to_partition_allowed(TP0)
-    assert not driver.manager.has_partitions_to_add
+    assert not driver.manager.progress.is_send_to_partition_allowed(TP0)
+    assert not driver.manager.progress.open.has_partitions_to_add
     driver.manager.begin_transaction()
     driver.manager.begin_abort()
     assert driver.take() is None
@@ -214,8 +214,8 @@ def test_an_ended_transaction_leaves_id_coordinator_and_sequence_numbers_as_they
     commit = manager.begin_commit()
     driver.expect(EndTxnRequest)
     finish(commit)
-    assert manager.producer_id_and_epoch == PRODUCER
-    assert manager.coordinator(CoordinatorType.TRANSACTION) is not None
+    assert manager.identity.producer_id_and_epoch == PRODUCER
+    assert manager.requests.coordinator(CoordinatorType.TRANSACTION) is not None
     assert manager.sequences.sequence_number(TP0) == 9
 
 
@@ -225,12 +225,12 @@ def test_an_error_and_what_it_left_behind_end_with_the_transaction():
     manager = driver.manager
     manager.maybe_add_partition(TP0)
     driver.expect(AddPartitionsToTxnRequest, ErrorCode.UNKNOWN_PRODUCER_ID)
-    assert manager.has_partitions_to_add
+    assert manager.progress.open.has_partitions_to_add
     abort = manager.begin_abort()
     driver.expect(InitProducerIdRequest, producer=NEXT)
     finish(abort)
-    assert manager.last_error is None
-    assert not manager.has_partitions_to_add
+    assert manager.machine.last_error is None
+    assert not manager.progress.open.has_partitions_to_add
     manager.begin_transaction()
     manager.maybe_add_partition(TP0)
     driver.expect(AddPartitionsToTxnRequest)
@@ -274,7 +274,7 @@ def test_initializing_twice_is_refused():
     with pytest.raises(IllegalStateError):
         driver.manager.initialize_transactions()
     assert driver.state is S.READY
-    assert not driver.manager.has_pending_requests
+    assert not driver.manager.requests.has_pending_requests
     driver.manager.begin_transaction()
     driver.add_partition()
     commit = driver.manager.begin_commit()
@@ -338,7 +338,7 @@ def test_an_abort_that_timed_out_cannot_become_a_commit():
 def test_no_offsets_need_neither_a_state_nor_a_request():
     driver = TxnDriver()
     assert driver.manager.send_offsets_to_transaction({}, GROUP).is_successful
-    assert not driver.manager.has_pending_requests
+    assert not driver.manager.requests.has_pending_requests
 
 
 @pytest.mark.conformance("2.17")
@@ -360,7 +360,7 @@ def test_a_record_has_a_place_only_in_an_open_transaction():
         manager.maybe_add_partition(TP0)
     manager.begin_transaction()
     manager.check_can_append()
-    manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     with pytest.raises(KafkaError) as caught:
         manager.maybe_add_partition(TP0)
     assert caught.value.recovery == "abort"
@@ -392,9 +392,9 @@ def test_a_record_is_refused_for_the_call_to_repeat_before_it_is_for_the_missing
 def test_an_idempotent_producer_refuses_records_only_after_a_fatal_error():
     manager = TxnDriver(None).manager
     manager.maybe_add_partition(TP0)
-    assert manager.is_send_to_partition_allowed(TP0)
-    manager.maybe_transition_to_error_state(ClusterAuthorizationError())
-    assert not manager.is_send_to_partition_allowed(TP0)
+    assert manager.progress.is_send_to_partition_allowed(TP0)
+    manager.progress.maybe_transition_to_error_state(ClusterAuthorizationError())
+    assert not manager.progress.is_send_to_partition_allowed(TP0)
     with pytest.raises(KafkaError):
         manager.check_can_append()
 
@@ -429,7 +429,7 @@ def test_a_fenced_producer_says_so_at_once_and_ever_after(code):
 @pytest.mark.trap(10)
 def test_an_old_epoch_from_produce_is_abortable_and_keeps_its_name():
     driver = with_partition()
-    driver.manager.maybe_transition_to_error_state(InvalidProducerEpochError())
+    driver.manager.progress.maybe_transition_to_error_state(InvalidProducerEpochError())
     assert driver.state is S.ABORTABLE_ERROR
     with pytest.raises(InvalidProducerEpochError) as caught:
         driver.manager.begin_commit()
@@ -442,7 +442,7 @@ def test_an_old_epoch_from_produce_is_abortable_and_keeps_its_name():
 def test_each_later_call_raises_a_fresh_error_where_the_last_was_fencing_or_an_old_epoch(kind):
     driver = with_partition()
     error = kind("the first")
-    driver.manager.maybe_transition_to_error_state(error)
+    driver.manager.progress.maybe_transition_to_error_state(error)
     raised = [error]
     for call in (driver.manager.begin_commit, driver.manager.check_can_append) * 2:
         with pytest.raises(kind) as caught:
@@ -456,7 +456,7 @@ def test_each_later_call_raises_a_fresh_error_where_the_last_was_fencing_or_an_o
 def test_any_other_error_is_the_cause_of_what_later_calls_raise():
     driver = with_partition()
     error = TopicAuthorizationError()
-    driver.manager.maybe_transition_to_error_state(error)
+    driver.manager.progress.maybe_transition_to_error_state(error)
     for call in (driver.manager.begin_commit, driver.manager.check_can_append):
         with pytest.raises(KafkaError) as caught:
             call()
@@ -470,7 +470,7 @@ def test_a_poisoned_producer_names_the_illegal_transition_as_the_cause():
     driver = TxnDriver()
     driver.initialize()
     with pytest.raises(IllegalStateError) as poison:
-        driver.as_sender(driver.manager.transition_to_abortable_error, KafkaError("late"))
+        driver.as_sender(driver.manager.progress.transition_to_abortable_error, KafkaError("late"))
     for call in (driver.manager.begin_transaction, driver.manager.check_can_append):
         with pytest.raises(IllegalStateError) as caught:
             call()
@@ -482,9 +482,9 @@ def test_a_poisoned_producer_names_the_illegal_transition_as_the_cause():
 @pytest.mark.parametrize("error", [NetworkError(), KafkaTimeoutError(), InvalidTxnStateError()])
 def test_what_was_retried_in_vain_is_told_as_abortable(error):
     driver = with_partition()
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
-    driver.manager.maybe_transition_to_error_state(error)
-    last = driver.manager.last_error
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
+    driver.manager.progress.maybe_transition_to_error_state(error)
+    last = driver.manager.machine.last_error
     assert type(last) is TransactionAbortableError
     assert last.__cause__ is error
 
@@ -494,8 +494,8 @@ def test_what_was_retried_in_vain_is_told_as_abortable(error):
 def test_an_abort_under_way_hears_of_no_abortable_error():
     driver = with_partition()
     abort = driver.manager.begin_abort()
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
-    assert (driver.state, driver.manager.last_error) == (S.ABORTING_TRANSACTION, None)
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
+    assert (driver.state, driver.manager.machine.last_error) == (S.ABORTING_TRANSACTION, None)
     driver.expect(EndTxnRequest, producer=NEXT)
     finish(abort)
 
@@ -505,7 +505,7 @@ def test_a_batch_that_fails_during_the_commit_ends_the_commit():
     driver = with_partition()
     commit = driver.manager.begin_commit()
     error = TopicAuthorizationError()
-    driver.manager.maybe_transition_to_error_state(error)
+    driver.manager.progress.maybe_transition_to_error_state(error)
     assert driver.take() is None
     assert commit.error.__cause__ is error
     assert commit.error.recovery == "abort"
@@ -522,10 +522,10 @@ def test_a_fatal_error_wakes_whoever_waits_even_for_a_request_not_sent():
     offsets = driver.send_offsets()
     commit = driver.manager.begin_commit()
     error = ClusterAuthorizationError()
-    driver.manager.transition_to_fatal_error(error)
+    driver.manager.progress.transition_to_fatal_error(error)
     assert offsets.error is error
     assert commit.error is error
-    assert not driver.manager.has_pending_requests
+    assert not driver.manager.requests.has_pending_requests
 
 
 @pytest.mark.conformance("2.11")
@@ -537,7 +537,7 @@ def test_an_unseen_failure_is_told_wrapped_by_init_and_raw_by_commit_and_abort()
     driver.expect(InitProducerIdRequest, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     with pytest.raises(KafkaError) as caught:
         driver.manager.initialize_transactions()
-    assert caught.value.__cause__ is driver.manager.last_error
+    assert caught.value.__cause__ is driver.manager.machine.last_error
     assert caught.value.recovery == "fix"
 
     for call in ("begin_commit", "begin_abort"):
@@ -554,7 +554,7 @@ def test_a_fatal_error_does_not_turn_a_success_into_a_failure():
     driver = with_partition()
     commit = driver.manager.begin_commit()
     driver.expect(EndTxnRequest, producer=NEXT)
-    driver.manager.transition_to_fatal_error(ProducerFencedError())
+    driver.manager.progress.transition_to_fatal_error(ProducerFencedError())
     assert commit.is_successful
 
 
@@ -583,13 +583,13 @@ def test_a_refused_init_can_be_tried_again_after_the_senders_next_step(code, kin
     driver.expect(InitProducerIdRequest, code)
     assert isinstance(result.error, kind)
     assert result.error.recovery == recovery
-    assert manager.must_begin_anew
+    assert manager.progress.must_begin_anew
     result.acknowledge()
     with pytest.raises(KafkaError) as wrapped:
         manager.initialize_transactions()
     assert wrapped.value.__cause__ is result.error
-    driver.as_sender(manager.transition_to_uninitialized, manager.last_error)
-    assert (driver.state, manager.last_error) == (S.UNINITIALIZED, None)
+    driver.as_sender(manager.progress.transition_to_uninitialized, manager.machine.last_error)
+    assert (driver.state, manager.machine.last_error) == (S.UNINITIALIZED, None)
     again = manager.initialize_transactions()
     driver.expect(InitProducerIdRequest, producer=PRODUCER)
     finish(again)
@@ -601,11 +601,11 @@ def test_an_init_whose_coordinator_is_refused_fails_and_can_be_tried_again():
     manager = driver.manager
     result = manager.initialize_transactions()
     driver.expect(FindCoordinatorRequest, ErrorCode.TRANSACTION_ABORTABLE)
-    error = manager.last_error
+    error = manager.machine.last_error
     assert isinstance(error, TransactionAbortableError)
-    manager.fail_pending_requests(error)
-    driver.as_sender(manager.transition_to_uninitialized, error)
+    manager.requests.fail_pending_requests(error)
+    driver.as_sender(manager.progress.transition_to_uninitialized, error)
     assert result.error is error
-    assert not manager.has_pending_requests
+    assert not manager.requests.has_pending_requests
     result.acknowledge()
     driver.initialize()

@@ -49,7 +49,7 @@ def test_a_request_without_an_answer_is_sent_again_after_a_look_up(failure):
     driver.expect(FindCoordinatorRequest)
     driver.take()
     driver.fail(failure)
-    assert driver.manager.coordinator(CoordinatorType.TRANSACTION) is None
+    assert driver.manager.requests.coordinator(CoordinatorType.TRANSACTION) is None
     driver.expect(FindCoordinatorRequest)
     driver.expect(InitProducerIdRequest, ErrorCode.NOT_COORDINATOR)
     driver.expect(FindCoordinatorRequest)
@@ -77,7 +77,7 @@ def test_a_lost_coordinator_is_looked_up_once_however_many_ask():
     driver.take()
     handler = driver.handler
     driver.fail()
-    manager.lookup_coordinator(handler)
+    manager.requests.lookup_coordinator(handler)
     driver.expect(FindCoordinatorRequest)
     driver.expect(AddOffsetsToTxnRequest)
     assert driver.kinds().count("FindCoordinator") == 2
@@ -87,11 +87,11 @@ def test_a_broker_that_goes_is_no_longer_any_coordinator():
     driver = begun()
     driver.send_offsets()
     driver.expect(FindCoordinatorRequest)
-    driver.manager.handle_coordinator_disconnected(5)
-    assert driver.manager.coordinator(CoordinatorType.GROUP) is not None
-    driver.manager.handle_coordinator_disconnected(0)
-    assert driver.manager.coordinator(CoordinatorType.GROUP) is None
-    assert driver.manager.coordinator(CoordinatorType.TRANSACTION) is None
+    driver.manager.requests.handle_coordinator_disconnected(5)
+    assert driver.manager.requests.coordinator(CoordinatorType.GROUP) is not None
+    driver.manager.requests.handle_coordinator_disconnected(0)
+    assert driver.manager.requests.coordinator(CoordinatorType.GROUP) is None
+    assert driver.manager.requests.coordinator(CoordinatorType.TRANSACTION) is None
 
 
 def test_each_group_has_its_own_coordinator():
@@ -113,7 +113,7 @@ def test_after_an_abortable_error_requests_fail_but_a_look_up_still_goes():
     driver.fail()
     offsets = driver.send_offsets()
     error = TopicAuthorizationError()
-    driver.manager.maybe_transition_to_error_state(error)
+    driver.manager.progress.maybe_transition_to_error_state(error)
     driver.expect(FindCoordinatorRequest)
     assert driver.take() is None
     assert offsets.error.__cause__ is error
@@ -125,11 +125,11 @@ def test_after_an_abortable_error_requests_fail_but_a_look_up_still_goes():
 
 def test_a_request_to_any_broker_has_no_coordinator_to_look_up():
     driver = TxnDriver(None)
-    driver.as_sender(driver.manager.bump_idempotent_epoch_and_reset_id_if_needed)
+    driver.as_sender(driver.manager.progress.bump_idempotent_epoch_and_reset_id_if_needed)
     driver.take()
     assert driver.handler is not None
     with pytest.raises(IllegalStateError, match="any broker"):
-        driver.manager.lookup_coordinator(driver.handler)
+        driver.manager.requests.lookup_coordinator(driver.handler)
 
 
 @pytest.mark.conformance("3.38")
@@ -149,9 +149,9 @@ def test_a_refused_login_fails_every_request_that_is_queued_and_the_call_that_wa
     offsets = [driver.send_offsets(), driver.send_offsets(TP1)]
     commit = driver.manager.begin_commit()
     error = SaslAuthenticationError()
-    driver.as_sender(driver.manager.authentication_failed, error)
+    driver.as_sender(driver.manager.progress.authentication_failed, error)
     assert [result.error for result in (*offsets, commit)] == [error] * 3
-    assert not driver.manager.has_pending_requests
+    assert not driver.manager.requests.has_pending_requests
     assert driver.state is S.FATAL_ERROR
 
 
@@ -163,14 +163,14 @@ def test_a_refused_login_fails_the_request_in_hand_too():
     driver.take()
     in_hand, driver.handler = driver.handler, None
     error = SaslAuthenticationError()
-    driver.as_sender(driver.manager.authentication_failed, error, in_hand)
+    driver.as_sender(driver.manager.progress.authentication_failed, error, in_hand)
     assert driver.state is S.FATAL_ERROR
     assert result.error is error
 
 
 def test_a_refused_login_matters_to_nobody_who_has_nothing_to_send():
     driver = begun()
-    driver.as_sender(driver.manager.authentication_failed, SaslAuthenticationError())
+    driver.as_sender(driver.manager.progress.authentication_failed, SaslAuthenticationError())
     assert driver.state is S.IN_TRANSACTION
 
 
@@ -184,6 +184,6 @@ def test_who_raises_the_epoch_is_remembered_while_the_coordinator_is_away(
     version, can_bump, must_bump, can_abort
 ):
     driver = begun(version=version, can_bump=can_bump)
-    driver.manager.handle_coordinator_disconnected(0)
-    assert driver.manager.must_bump_from_client is must_bump
-    assert driver.manager.can_handle_abortable_error is can_abort
+    driver.manager.requests.handle_coordinator_disconnected(0)
+    assert driver.manager.identity.must_bump_from_client is must_bump
+    assert driver.manager.identity.can_handle_abortable_error is can_abort

@@ -40,7 +40,7 @@ NEXT = ProducerIdAndEpoch(77, 1)
 @pytest.mark.trap(8)
 def test_a_v1_abort_after_an_error_raises_the_epoch_before_it_returns():
     driver = with_partition(version=1)
-    driver.manager.maybe_transition_to_error_state(InvalidProducerEpochError())
+    driver.manager.progress.maybe_transition_to_error_state(InvalidProducerEpochError())
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
     assert driver.state is S.INITIALIZING
@@ -48,7 +48,7 @@ def test_a_v1_abort_after_an_error_raises_the_epoch_before_it_returns():
     bump = driver.expect(InitProducerIdRequest, producer=NEXT)
     assert (bump.producer_id, bump.producer_epoch) == (77, 0)
     finish(abort)
-    assert driver.manager.producer_id_and_epoch == NEXT
+    assert driver.manager.identity.producer_id_and_epoch == NEXT
     driver.manager.begin_transaction()
 
 
@@ -103,7 +103,7 @@ def test_an_error_during_the_commit_raises_the_epoch_behind_the_abort():
     # `send(); commit()` goes on with the same number, and fails.
     driver = with_partition(version=1)
     commit = driver.manager.begin_commit()
-    driver.manager.maybe_transition_to_error_state(OutOfOrderSequenceError())
+    driver.manager.progress.maybe_transition_to_error_state(OutOfOrderSequenceError())
     assert driver.take() is None
     commit.acknowledge()
     abort = driver.manager.begin_abort()
@@ -117,8 +117,8 @@ def test_an_error_during_the_commit_raises_the_epoch_behind_the_abort():
 @pytest.mark.parametrize("can_bump", [True, False])
 def test_v2_leaves_the_epoch_to_the_coordinator_whatever_that_can_do(can_bump):
     driver = with_partition(version=2, can_bump=can_bump)
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
-    assert driver.manager.can_handle_abortable_error
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
+    assert driver.manager.identity.can_handle_abortable_error
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest, producer=NEXT)
     finish(abort)
@@ -142,7 +142,7 @@ def test_in_v2_an_answer_that_was_lost_makes_the_client_raise_no_epoch():
 @pytest.mark.quirk("D8")
 def test_a_bump_that_fails_is_told_at_the_next_begin():
     driver = with_partition(version=1)
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
     driver.expect(InitProducerIdRequest, ErrorCode.PRODUCER_FENCED)
@@ -154,13 +154,15 @@ def test_a_bump_that_fails_is_told_at_the_next_begin():
 @pytest.mark.conformance("3.33")
 def test_a_bump_that_is_refused_for_lack_of_rights_asks_for_a_new_init():
     driver = with_partition(version=1)
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
     driver.expect(InitProducerIdRequest, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     finish(abort)
-    assert driver.manager.must_begin_anew
-    driver.as_sender(driver.manager.transition_to_uninitialized, driver.manager.last_error)
+    assert driver.manager.progress.must_begin_anew
+    driver.as_sender(
+        driver.manager.progress.transition_to_uninitialized, driver.manager.machine.last_error
+    )
     with pytest.raises(KafkaError, match="init_transactions") as caught:
         driver.manager.begin_transaction()
     assert isinstance(caught.value.__cause__, TransactionalIdAuthorizationError)
@@ -172,7 +174,7 @@ def test_a_bump_that_is_refused_for_lack_of_rights_asks_for_a_new_init():
 
 def test_a_bump_that_must_be_aborted_is_made_up_for_by_the_abort():
     driver = with_partition(version=1)
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     first = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
     driver.expect(InitProducerIdRequest, ErrorCode.TRANSACTION_ABORTABLE)
@@ -180,17 +182,17 @@ def test_a_bump_that_must_be_aborted_is_made_up_for_by_the_abort():
     second = driver.manager.begin_abort()
     driver.expect(InitProducerIdRequest, producer=NEXT)
     finish(second)
-    assert driver.manager.producer_id_and_epoch == NEXT
+    assert driver.manager.identity.producer_id_and_epoch == NEXT
 
 
 @pytest.mark.conformance("3.34")
 def test_a_fatal_end_is_told_with_its_own_error():
     driver = with_partition(version=1)
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     assert driver.state is S.FATAL_ERROR
-    assert type(abort.error) is type(driver.manager.last_error)
+    assert type(abort.error) is type(driver.manager.machine.last_error)
     assert driver.take() is None
 
 
@@ -199,15 +201,15 @@ def test_a_fatal_end_is_told_with_its_own_error():
 def test_an_upgrade_is_seen_at_the_end_and_costs_a_bump():
     driver = with_partition(version=1)
     driver.client.set_transaction_version(2)
-    assert not driver.manager.is_transaction_v2_enabled
+    assert not driver.manager.identity.is_transaction_v2_enabled
     commit = driver.manager.begin_commit()
     # What is left of this transaction is still written as it was begun.
-    assert not driver.manager.is_transaction_v2_enabled
+    assert not driver.manager.identity.is_transaction_v2_enabled
     assert not driver.expect(EndTxnRequest).is_transaction_v2_enabled
     assert not commit.is_completed
     driver.expect(InitProducerIdRequest, producer=NEXT)
     finish(commit)
-    assert driver.manager.is_transaction_v2_enabled
+    assert driver.manager.identity.is_transaction_v2_enabled
 
 
 @pytest.mark.parametrize("can_bump", [True, False])
@@ -222,7 +224,7 @@ def test_the_bump_of_an_upgrade_that_fails_abortably_is_still_due(
     finished = manager.begin_commit() if is_commit else manager.begin_abort()
     driver.expect(EndTxnRequest)
     if is_refused_before_it_is_sent:
-        manager.handle_coordinator_disconnected(NODE.node_id)
+        manager.requests.handle_coordinator_disconnected(NODE.node_id)
         driver.expect(FindCoordinatorRequest, ErrorCode.TRANSACTION_ABORTABLE)
         assert driver.take() is None
     else:
@@ -238,9 +240,9 @@ def test_the_bump_of_an_upgrade_that_fails_abortably_is_still_due(
     bump = driver.expect(InitProducerIdRequest, producer=NEXT)
     assert (bump.producer_id, bump.producer_epoch) == (77, 0)
     finish(abort)
-    assert manager.producer_id_and_epoch == NEXT
+    assert manager.identity.producer_id_and_epoch == NEXT
     manager.begin_transaction()
-    assert manager.is_transaction_v2_enabled
+    assert manager.identity.is_transaction_v2_enabled
 
 
 @pytest.mark.conformance("3.50")
@@ -251,8 +253,8 @@ def test_a_downgrade_is_seen_at_the_end_and_adopts_the_last_v2_epoch():
     commit = driver.manager.begin_commit()
     assert driver.expect(EndTxnRequest, producer=NEXT).is_transaction_v2_enabled
     finish(commit)
-    assert not driver.manager.is_transaction_v2_enabled
-    assert driver.manager.producer_id_and_epoch == NEXT
+    assert not driver.manager.identity.is_transaction_v2_enabled
+    assert driver.manager.identity.producer_id_and_epoch == NEXT
     assert driver.take() is None
 
 
@@ -269,13 +271,13 @@ def test_a_change_of_the_version_in_mid_transaction_waits_for_its_end(before, af
         driver.expect(FindCoordinatorRequest)
     assert driver.expect(TxnOffsetCommitRequest).is_transaction_v2_enabled is is_v2
     assert driver.kinds().count("AddPartitionsToTxn") == (0 if is_v2 else 2)
-    assert driver.manager.is_transaction_v2_enabled is is_v2
+    assert driver.manager.identity.is_transaction_v2_enabled is is_v2
     commit = driver.manager.begin_commit()
     assert driver.expect(EndTxnRequest, producer=NEXT).is_transaction_v2_enabled is is_v2
     if not is_v2:
         driver.expect(InitProducerIdRequest, producer=NEXT)
     finish(commit)
-    assert driver.manager.is_transaction_v2_enabled is not is_v2
+    assert driver.manager.identity.is_transaction_v2_enabled is not is_v2
 
 
 @pytest.mark.conformance("3.48")
@@ -285,4 +287,4 @@ def test_only_a_newer_reading_of_the_features_counts():
     commit = driver.manager.begin_commit()
     driver.expect(EndTxnRequest)
     finish(commit)
-    assert not driver.manager.is_transaction_v2_enabled
+    assert not driver.manager.identity.is_transaction_v2_enabled

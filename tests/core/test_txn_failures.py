@@ -90,7 +90,7 @@ def test_a_local_time_out_stays_itself_for_the_record_and_is_abortable_for_the_t
     harness = in_transaction(max_block_ms=5_000)
     future = harness.send("missing")
     assert isinstance(future.exception(), KafkaTimeoutError)
-    last = harness.manager.last_error
+    last = harness.manager.machine.last_error
     assert type(last) is TransactionAbortableError
     assert last.__cause__ is future.exception()
 
@@ -100,7 +100,7 @@ def test_a_local_error_that_no_retry_helps_is_the_same_for_the_record_and_the_tr
     harness = in_transaction()
     future = harness.send(value=b"x" * 2_000_000)
     assert isinstance(future.exception(), RecordTooLargeError)
-    assert str(harness.manager.last_error) == str(future.exception())
+    assert str(harness.manager.machine.last_error) == str(future.exception())
 
 
 def refused_by_the_client(harness):
@@ -153,7 +153,7 @@ def test_what_only_a_person_can_mend_is_to_be_fixed_and_its_transaction_to_be_ab
     assert (own.recovery, error.recovery) == ("fix", "abort")
     assert error.__cause__ is own
     harness.abort()
-    assert harness.manager.outcome == "aborted"
+    assert harness.manager.progress.outcome == "aborted"
     assert own.recovery == "fix"
 
 
@@ -183,13 +183,13 @@ def test_a_record_that_is_too_large_is_to_be_fixed_and_its_transaction_to_be_abo
         harness.core.begin_commit()
     assert (caught.value.recovery, caught.value.__cause__) == ("abort", own)
     harness.abort()
-    assert harness.manager.outcome == "aborted"
+    assert harness.manager.progress.outcome == "aborted"
 
 
 def test_the_commit_after_a_missing_partition_has_the_records_error_as_its_cause():
     harness = in_transaction()
     own = UnknownTopicOrPartitionError("topic 't' has no partition 7", recovery="fix")
-    harness.manager.maybe_transition_to_error_state(own)
+    harness.manager.progress.maybe_transition_to_error_state(own)
     with pytest.raises(KafkaError) as caught:
         harness.core.begin_commit()
     assert (caught.value.recovery, caught.value.__cause__) == ("abort", own)
@@ -228,7 +228,7 @@ def test_a_refused_login_on_the_way_to_any_broker_fails_all_that_is_queued():
     with pytest.raises(AuthenticationError, match="wrong password"):
         harness.complete(result)
     assert harness.state is S.FATAL_ERROR
-    assert not harness.manager.has_pending_requests
+    assert not harness.manager.requests.has_pending_requests
 
 
 @pytest.mark.conformance("3.26")
@@ -261,10 +261,15 @@ def test_an_abortable_error_leaves_the_transaction_open_until_its_abort_has_ende
         harness.client.prepare_add_partitions()
     harness.client.prepare_produce(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     harness.run_until(harness.send().done)
-    assert (harness.state, harness.manager.has_ongoing_transaction) == (S.ABORTABLE_ERROR, True)
+    machine = harness.manager.machine
+    assert (harness.state, machine.has_ongoing_transaction) == (
+        S.ABORTABLE_ERROR,
+        True,
+    )
     abort = harness.core.begin_abort()
     harness.run_until_sent(END_TXN)
-    assert (harness.state, harness.manager.has_ongoing_transaction) == (
+    machine = harness.manager.machine
+    assert (harness.state, machine.has_ongoing_transaction) == (
         S.ABORTING_TRANSACTION,
         True,
     )
@@ -272,7 +277,8 @@ def test_an_abortable_error_leaves_the_transaction_open_until_its_abort_has_ende
     (end,) = harness.client.waiting(END_TXN)
     harness.client.answer(end, end_txn_response(end.body, 0, None, None))
     harness.complete(abort)
-    assert (harness.state, harness.manager.has_ongoing_transaction) == (S.READY, False)
+    machine = harness.manager.machine
+    assert (harness.state, machine.has_ongoing_transaction) == (S.READY, False)
 
 
 @pytest.mark.conformance("1.06")
@@ -281,10 +287,14 @@ def test_a_fatal_error_leaves_no_transaction_open(version):
     harness = in_transaction(version)
     if version == 1:
         harness.client.prepare_add_partitions()
-    assert harness.manager.has_ongoing_transaction
+    assert harness.manager.machine.has_ongoing_transaction
     harness.client.prepare_produce(ErrorCode.PRODUCER_FENCED)
     harness.run_until(harness.send().done)
-    assert (harness.state, harness.manager.has_ongoing_transaction) == (S.FATAL_ERROR, False)
+    machine = harness.manager.machine
+    assert (harness.state, machine.has_ongoing_transaction) == (
+        S.FATAL_ERROR,
+        False,
+    )
 
 
 # --- what goes on -----------------------------------------------------------------------------
@@ -335,7 +345,7 @@ def test_records_are_dropped_only_when_no_coordinator_request_is_on_the_wire():
     (request,) = harness.client.waiting(ADD_PARTITIONS)
     harness.client.disconnect(request.connection)
     harness.run_until(waiting.done)
-    assert waiting.exception() is harness.manager.last_error
+    assert waiting.exception() is harness.manager.machine.last_error
 
 
 # --- expiry -----------------------------------------------------------------------------------
@@ -357,7 +367,7 @@ def test_a_batch_that_expires_makes_its_transaction_abortable(was_sent):
     assert isinstance(future.exception(), KafkaTimeoutError)
     assert "expired" in str(future.exception())
     assert harness.state is S.ABORTABLE_ERROR
-    last = harness.manager.last_error
+    last = harness.manager.machine.last_error
     assert type(last) is TransactionAbortableError
     assert last.__cause__ is future.exception()
 
@@ -420,8 +430,8 @@ def test_an_old_epoch_told_by_produce_is_cured_by_an_abort_and_a_new_epoch():
     harness.client.prepare_init_producer_id(producer_epoch=2)
     harness.abort()
     assert harness.client.sent_kinds()[-2:] == [END_TXN, INIT]
-    assert harness.manager.producer_id_and_epoch.producer_epoch == 2
-    assert harness.manager.state.name == "READY"
+    assert harness.manager.identity.producer_id_and_epoch.producer_epoch == 2
+    assert harness.manager.machine.state.name == "READY"
 
 
 # --- close ------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_a_commit_that_was_not_sent_becomes_an_abort(version):
     assert not driver.expect(EndTxnRequest, producer=NEXT if version == 2 else None).is_commit
     finish(abort)
     assert isinstance(commit.error, TransactionAbortedError)
-    assert driver.manager.outcome == "aborted"
+    assert driver.manager.progress.outcome == "aborted"
     assert driver.state.name == "READY"
     assert driver.take() is None
 
@@ -65,7 +65,7 @@ def test_an_abort_is_certain_and_unseen_from_its_begin_to_its_end():
     assert manager.is_abort_certain
     driver.expect(EndTxnRequest)
     assert not manager.is_abort_certain  # by then the outcome itself tells
-    assert manager.outcome == "aborted"
+    assert manager.progress.outcome == "aborted"
     abort.acknowledge()
     assert manager.unseen_abort is None
 
@@ -96,7 +96,7 @@ def test_a_commit_that_is_about_to_fail_can_be_aborted_at_once():
     driver = with_partition()
     commit = driver.manager.begin_commit()
     error = TopicAuthorizationError()
-    driver.manager.maybe_transition_to_error_state(error)
+    driver.manager.progress.maybe_transition_to_error_state(error)
     abort = driver.manager.begin_abort()
     assert commit.error.__cause__ is error
     assert not driver.expect(EndTxnRequest, producer=NEXT).is_commit
@@ -135,8 +135,8 @@ def test_an_abort_after_a_lost_commit_finds_out_that_it_was_not_carried_out(vers
         driver.expect(InitProducerIdRequest, producer=NEXT)
     finish(abort)
     assert isinstance(commit.error, TransactionAbortedError)
-    assert driver.manager.outcome == "aborted"
-    assert driver.manager.producer_id_and_epoch == NEXT
+    assert driver.manager.progress.outcome == "aborted"
+    assert driver.manager.identity.producer_id_and_epoch == NEXT
 
 
 @pytest.mark.quirk("D7")
@@ -154,7 +154,7 @@ def test_an_abort_after_a_lost_commit_finds_out_that_it_was_carried_out(version)
         driver.expect(InitProducerIdRequest, producer=NEXT)
     assert commit.is_successful
     assert isinstance(abort.error, IllegalStateError)
-    assert driver.manager.outcome == "committed"
+    assert driver.manager.progress.outcome == "committed"
     assert driver.state is S.READY
     abort.acknowledge()
     driver.manager.begin_transaction()
@@ -168,7 +168,7 @@ def test_an_abort_waits_for_a_commit_on_the_wire_that_then_succeeds():
     driver.reply(0, NEXT)
     assert commit.is_successful
     assert isinstance(abort.error, IllegalStateError)
-    assert (driver.state, driver.manager.outcome) == (S.READY, "committed")
+    assert (driver.state, driver.manager.progress.outcome) == (S.READY, "committed")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_an_abort_goes_on_where_the_commit_on_the_wire_was_refused(code):
     driver.reply(code)
     assert not driver.expect(EndTxnRequest, producer=NEXT).is_commit
     finish(abort)
-    assert driver.manager.outcome == "aborted"
+    assert driver.manager.progress.outcome == "aborted"
 
 
 def test_a_lost_commit_of_a_fenced_producer_stays_unknown():
@@ -202,7 +202,7 @@ def test_a_lost_commit_of_a_fenced_producer_stays_unknown():
         assert isinstance(result.error, CommitOutcomeUnknownError)
         assert isinstance(result.error.__cause__, ProducerFencedError)
         assert result.error.recovery == "unknown"
-    assert isinstance(driver.manager.last_error, ProducerFencedError)
+    assert isinstance(driver.manager.machine.last_error, ProducerFencedError)
 
 
 def test_a_cluster_that_cannot_raise_epochs_cannot_forget_a_lost_commit():
@@ -223,14 +223,14 @@ def test_a_commit_cut_off_by_a_close_does_not_claim_to_have_failed():
     driver = with_partition()
     commit = driver.manager.begin_commit()
     driver.take()
-    driver.as_sender(driver.manager.close, KafkaError("closed"))
+    driver.as_sender(driver.manager.progress.close, KafkaError("closed"))
     assert isinstance(commit.error, CommitOutcomeUnknownError)
 
 
 def test_a_commit_that_was_never_sent_has_failed_when_the_producer_closes():
     driver = with_partition()
     commit = driver.manager.begin_commit()
-    driver.as_sender(driver.manager.close, KafkaError("closed"))
+    driver.as_sender(driver.manager.progress.close, KafkaError("closed"))
     assert type(commit.error) is KafkaError
 
 
@@ -243,7 +243,7 @@ def test_a_commit_answered_with_a_passing_error_may_have_been_carried_out(code):
     driver = with_partition()
     commit = driver.manager.begin_commit()
     driver.expect(EndTxnRequest, code)
-    driver.as_sender(driver.manager.close, KafkaError("closed"))
+    driver.as_sender(driver.manager.progress.close, KafkaError("closed"))
     assert isinstance(commit.error, CommitOutcomeUnknownError)
 
 
@@ -254,7 +254,7 @@ def test_a_commit_refused_before_the_coordinators_log_has_failed_for_certain(cod
     driver = with_partition()
     commit = driver.manager.begin_commit()
     driver.expect(EndTxnRequest, code)
-    driver.as_sender(driver.manager.close, KafkaError("closed"))
+    driver.as_sender(driver.manager.progress.close, KafkaError("closed"))
     assert type(commit.error) is KafkaError
 
 
@@ -293,7 +293,7 @@ def test_a_send_that_fails_beside_a_sent_commit_does_not_decide_over_it():
     driver = with_partition()
     commit = driver.manager.begin_commit()
     driver.take()
-    driver.manager.maybe_transition_to_error_state(KafkaTimeoutError())
+    driver.manager.progress.maybe_transition_to_error_state(KafkaTimeoutError())
     assert driver.state is S.COMMITTING_TRANSACTION
     driver.reply(0, NEXT)
     finish(commit)

@@ -50,14 +50,14 @@ def test_closing_fails_whoever_still_waits(steps):
         if driver.handler is not None and len(driver.sent) < 2:
             driver.reply()
     error = KafkaError("closed by force")
-    driver.as_sender(driver.manager.close, error)
+    driver.as_sender(driver.manager.progress.close, error)
     assert result.error is error
     assert driver.state is S.FATAL_ERROR
 
 
 def test_closing_an_idle_producer_is_no_error():
     driver = begun()
-    driver.as_sender(driver.manager.close, KafkaError("closed"))
+    driver.as_sender(driver.manager.progress.close, KafkaError("closed"))
     assert driver.state is S.IN_TRANSACTION
 
 
@@ -66,9 +66,9 @@ def test_an_answer_after_a_fatal_error_changes_nothing():
     driver.manager.maybe_add_partition(TP1)
     driver.take()
     error = ClusterAuthorizationError()
-    driver.manager.transition_to_fatal_error(error)
+    driver.manager.progress.transition_to_fatal_error(error)
     driver.reply()
-    assert (driver.state, driver.manager.last_error) == (S.FATAL_ERROR, error)
+    assert (driver.state, driver.manager.machine.last_error) == (S.FATAL_ERROR, error)
     assert driver.take() is None
 
 
@@ -78,25 +78,25 @@ def test_an_end_that_is_answered_after_a_fatal_error_does_not_bring_the_producer
     getattr(driver.manager, call)()
     driver.take()
     error = ClusterAuthorizationError()
-    driver.manager.transition_to_fatal_error(error)
+    driver.manager.progress.transition_to_fatal_error(error)
     driver.reply(0, NEXT)
-    assert (driver.state, driver.manager.last_error) == (S.FATAL_ERROR, error)
+    assert (driver.state, driver.manager.machine.last_error) == (S.FATAL_ERROR, error)
 
 
 def test_no_answer_after_a_fatal_error_is_not_asked_for_again():
     driver = with_partition()
     driver.manager.begin_abort()
     driver.take()
-    driver.manager.transition_to_fatal_error(ClusterAuthorizationError())
+    driver.manager.progress.transition_to_fatal_error(ClusterAuthorizationError())
     driver.fail()
-    assert not driver.manager.has_pending_requests
+    assert not driver.manager.requests.has_pending_requests
 
 
 def test_an_answer_that_meets_an_impossible_state_fails_whoever_waits():
     driver = with_partition()
     commit = driver.manager.begin_commit()
     driver.take()
-    driver.manager.state = S.IN_TRANSACTION
+    driver.manager.machine.state = S.IN_TRANSACTION
     with pytest.raises(IllegalStateError):
         driver.reply(0, NEXT)
     assert driver.state is S.FATAL_ERROR
@@ -132,10 +132,10 @@ def test_an_answer_to_another_request_is_an_error(bring):
 def test_the_first_fatal_error_is_kept():
     driver = begun()
     first = ProducerFencedError()
-    driver.manager.transition_to_fatal_error(first)
-    driver.manager.transition_to_fatal_error(ClusterAuthorizationError())
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
-    assert driver.manager.last_error is first
+    driver.manager.progress.transition_to_fatal_error(first)
+    driver.manager.progress.transition_to_fatal_error(ClusterAuthorizationError())
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
+    assert driver.manager.machine.last_error is first
 
 
 # --- batches ----------------------------------------------------------------------------------
@@ -148,7 +148,10 @@ def test_a_batch_that_fails_outside_a_transaction_poisons():
     driver.initialize()
     with pytest.raises(IllegalStateError):
         driver.as_sender(
-            driver.manager.handle_failed_batch, FakeBatch(0), TopicAuthorizationError(), True
+            driver.manager.progress.handle_failed_batch,
+            FakeBatch(0),
+            TopicAuthorizationError(),
+            True,
         )
     assert driver.state is S.FATAL_ERROR
 
@@ -161,7 +164,7 @@ def test_after_an_illegal_step_of_the_sender_every_call_says_that_the_producer_h
     manager = driver.manager
     with pytest.raises(IllegalStateError) as poison:
         driver.as_sender(
-            manager.handle_failed_batch, FakeBatch(0), TopicAuthorizationError(), True
+            manager.progress.handle_failed_batch, FakeBatch(0), TopicAuthorizationError(), True
         )
     for call in (
         manager.initialize_transactions,
@@ -183,9 +186,10 @@ def test_after_a_fatal_error_a_failed_batch_moves_no_numbers():
     sequences = driver.manager.sequences
     sequences.maybe_update_producer_id_and_epoch(TP0)
     sequences.increment_sequence_number(TP0, 3)
-    driver.manager.transition_to_fatal_error(ProducerFencedError())
+    driver.manager.progress.transition_to_fatal_error(ProducerFencedError())
     batch = FakeBatch(0, 3, place=TP0, producer=PRODUCER)
-    driver.as_sender(driver.manager.handle_failed_batch, batch, TopicAuthorizationError(), True)
+    progress = driver.manager.progress
+    driver.as_sender(progress.handle_failed_batch, batch, TopicAuthorizationError(), True)
     assert sequences.sequence_number(TP0) == 3
 
 
@@ -196,7 +200,8 @@ def expired_batch(driver):
     batch = FakeBatch(0, place=TP0, producer=PRODUCER)
     sequences.add_in_flight_batch(batch)
     batch.is_done = True
-    driver.as_sender(driver.manager.handle_failed_batch, batch, KafkaTimeoutError(), False)
+    progress = driver.manager.progress
+    driver.as_sender(progress.handle_failed_batch, batch, KafkaTimeoutError(), False)
     sequences.mark_sequence_unresolved(batch)
 
 
@@ -209,12 +214,12 @@ def expired_batch(driver):
 def test_a_batch_of_unknown_fate_is_abortable_where_the_epoch_can_change(version, can_bump, state):
     driver = with_partition(version=version, can_bump=can_bump)
     expired_batch(driver)
-    first = driver.manager.last_error
+    first = driver.manager.machine.last_error
     assert type(first) is TransactionAbortableError
-    driver.as_sender(driver.manager.maybe_resolve_sequences)
+    driver.as_sender(driver.manager.progress.maybe_resolve_sequences)
     assert driver.state is state
     if state is S.ABORTABLE_ERROR:
-        assert driver.manager.last_error is first
+        assert driver.manager.machine.last_error is first
         driver.manager.begin_abort()
         driver.expect(EndTxnRequest, producer=NEXT if version == 2 else None)
         is_bump = isinstance(driver.take(), InitProducerIdRequest)
@@ -224,34 +229,34 @@ def test_a_batch_of_unknown_fate_is_abortable_where_the_epoch_can_change(version
 def test_an_idempotent_producer_gets_an_id_from_any_broker_and_a_new_one_after_the_last_epoch():
     driver = TxnDriver(None)
     manager = driver.manager
-    step = manager.bump_idempotent_epoch_and_reset_id_if_needed
+    step = manager.progress.bump_idempotent_epoch_and_reset_id_if_needed
     driver.as_sender(step)
     driver.as_sender(step)
     last = ProducerIdAndEpoch(77, 2**15 - 1)
     request = driver.expect(InitProducerIdRequest, producer=last)
     assert request.transactional_id is None
     assert request.transaction_timeout_ms == 2**31 - 1
-    assert manager.state is S.READY
+    assert manager.machine.state is S.READY
     assert driver.take() is None
     manager.sequences.request_idempotent_epoch_bump_for_partition(TP0)
     driver.as_sender(step)
-    assert (driver.state, manager.has_producer_id) == (S.INITIALIZING, False)
+    assert (driver.state, manager.identity.has_producer_id) == (S.INITIALIZING, False)
     driver.expect(InitProducerIdRequest, producer=ProducerIdAndEpoch(78, 0))
-    assert manager.producer_id_and_epoch == ProducerIdAndEpoch(78, 0)
+    assert manager.identity.producer_id_and_epoch == ProducerIdAndEpoch(78, 0)
     assert driver.kinds() == ["InitProducerId", "InitProducerId"]
 
 
 @pytest.mark.conformance("4.18")
 def test_an_idempotent_producer_raises_its_epoch_by_itself():
     driver = TxnDriver(None)
-    step = driver.manager.bump_idempotent_epoch_and_reset_id_if_needed
+    step = driver.manager.progress.bump_idempotent_epoch_and_reset_id_if_needed
     driver.as_sender(step)
     driver.expect(InitProducerIdRequest, producer=PRODUCER)
     driver.manager.sequences.request_idempotent_epoch_bump_for_partition(TP0)
     driver.as_sender(step)
-    assert driver.manager.producer_id_and_epoch == NEXT
+    assert driver.manager.identity.producer_id_and_epoch == NEXT
     assert driver.take() is None
 
 
 def test_the_role_is_the_applications_unless_the_sender_says_otherwise():
-    assert TxnDriver().manager.role is Role.APPLICATION
+    assert TxnDriver().manager.machine.role is Role.APPLICATION

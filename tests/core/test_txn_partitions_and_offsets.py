@@ -48,17 +48,17 @@ def test_a_partition_named_again_at_any_stage_is_asked_for_once():
     manager = driver.manager
     for _ in ("new", "new again"):
         manager.maybe_add_partition(TP0)
-    assert not manager.has_pending_requests
+    assert not manager.requests.has_pending_requests
     assert driver.take().partitions == (TP0,)
     manager.maybe_add_partition(TP0)  # while its request is on its way
-    assert not manager.is_send_to_partition_allowed(TP0)
+    assert not manager.progress.is_send_to_partition_allowed(TP0)
     driver.reply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     manager.maybe_add_partition(TP0)  # while its request waits to be sent again
     driver.expect(AddPartitionsToTxnRequest)
-    assert manager.is_send_to_partition_allowed(TP0)
+    assert manager.progress.is_send_to_partition_allowed(TP0)
     manager.maybe_add_partition(TP0)  # once it is in the transaction
     assert driver.take() is None
-    assert not manager.has_partitions_to_add
+    assert not manager.progress.open.has_partitions_to_add
     assert driver.kinds().count("AddPartitionsToTxn") == 2  # the second is the repeated one
 
 
@@ -144,11 +144,11 @@ def test_denied_topics_are_named_and_an_abort_needs_no_request():
             )
         )
     )
-    error = driver.manager.last_error
+    error = driver.manager.machine.last_error
     assert isinstance(error, TopicAuthorizationError)
     assert error.topics == {"test"}
-    assert not driver.manager.has_partitions_to_add
-    assert not driver.manager.is_send_to_partition_allowed(other)
+    assert not driver.manager.progress.open.has_partitions_to_add
+    assert not driver.manager.progress.is_send_to_partition_allowed(other)
     abort = driver.manager.begin_abort()
     assert driver.take() is None
     finish(abort)
@@ -282,12 +282,12 @@ def test_a_transaction_that_is_committed_stays_so_whatever_its_bump_meets():
     driver.expect(EndTxnRequest)
     driver.expect(InitProducerIdRequest, ErrorCode.TRANSACTION_ABORTABLE)
     finish(commit)
-    assert driver.manager.outcome == "committed"
+    assert driver.manager.progress.outcome == "committed"
     abort = driver.manager.begin_abort()
     while driver.take() is not None:
         driver.reply()
     finish(abort)
-    assert driver.manager.outcome == "committed"
+    assert driver.manager.progress.outcome == "committed"
 
 
 # --- offsets ----------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_offsets_of_an_aborted_transaction_never_reach_the_next_one():
     lost = driver.send_offsets(TP0)
     driver.expect(FindCoordinatorRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     assert driver.take() is None
-    assert lost.error is driver.manager.last_error
+    assert lost.error is driver.manager.machine.last_error
     lost.acknowledge()
     abort = driver.manager.begin_abort()
     driver.expect(EndTxnRequest, producer=NEXT)

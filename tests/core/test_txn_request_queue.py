@@ -25,18 +25,20 @@ RESULT = TransactionalRequestResult("operation")
 
 def of_each_kind():
     """Return a request of each kind, in the order in which they have to go."""
-    manager = TxnDriver().manager
+    progress = TxnDriver().manager.progress
     commit = TxnOffsetCommitHandler(
-        manager, RESULT, {TP0: OffsetAndMetadata(1)}, GROUP, is_transaction_v2_enabled=False
+        progress, RESULT, {TP0: OffsetAndMetadata(1)}, GROUP, is_transaction_v2_enabled=False
     )
     return {
-        "look-up": FindCoordinatorHandler(manager, "t", CoordinatorType.TRANSACTION),
-        "first id": InitProducerIdHandler(manager, RESULT),
-        "partitions": AddPartitionsToTxnHandler(manager, frozenset({TP0})),
-        "offsets": AddOffsetsToTxnHandler(manager, commit),
+        "look-up": FindCoordinatorHandler(progress, "t", CoordinatorType.TRANSACTION),
+        "first id": InitProducerIdHandler(progress, RESULT),
+        "partitions": AddPartitionsToTxnHandler(progress, frozenset({TP0})),
+        "offsets": AddOffsetsToTxnHandler(progress, commit),
         "offsets' commit": commit,
-        "end": EndTxnHandler(manager, RESULT, is_commit=True, is_transaction_v2_enabled=False),
-        "bump": InitProducerIdHandler(manager, RESULT, current=PRODUCER, on_bump_end=lambda: None),
+        "end": EndTxnHandler(progress, RESULT, is_commit=True, is_transaction_v2_enabled=False),
+        "bump": InitProducerIdHandler(
+            progress, RESULT, current=PRODUCER, on_bump_end=lambda: None
+        ),
     }
 
 

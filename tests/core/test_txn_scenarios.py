@@ -60,7 +60,7 @@ def test_an_abort_after_an_error_ends_the_transaction_and_the_next_one_commits(v
         harness.client.prepare_init_producer_id(producer_epoch=1)
     harness.abort()
     assert not harness.client.sent(END_TXN)[0].is_commit
-    assert harness.manager.state.name == "READY"
+    assert harness.manager.machine.state.name == "READY"
 
     harness.begin_transaction()
     if version == 1:
@@ -121,10 +121,10 @@ def test_what_goes_wrong_in_the_senders_work_poisons_and_the_applications_mistak
     assert harness.state.name == "READY"
 
     def go_wrong(*_):
-        harness.manager.transition_to_abortable_error(KafkaError("late"))
+        harness.manager.progress.transition_to_abortable_error(KafkaError("late"))
 
-    monkeypatch.setattr(harness.manager, "maybe_resolve_sequences", go_wrong)
-    monkeypatch.setattr(harness.manager, "handle_coordinator_disconnected", go_wrong)
+    monkeypatch.setattr(harness.manager.progress, "maybe_resolve_sequences", go_wrong)
+    monkeypatch.setattr(harness.manager.requests, "handle_coordinator_disconnected", go_wrong)
     connection = ConnectionId(0, Channel.COORDINATOR)
     news = ConnectionEvent(connection, ConnectionState.DISCONNECTED)
     arguments = (harness.now_ms,) if door == "run_once" else (news, harness.now_ms)
@@ -346,6 +346,6 @@ def test_the_feature_decides_on_the_version_not_what_the_broker_could_speak():
         harness = in_transaction(version=level)
         harness.send()
         harness.settle()
-        assert harness.manager.is_transaction_v2_enabled is is_v2
+        assert harness.manager.identity.is_transaction_v2_enabled is is_v2
         assert bool(harness.client.sent(ADD_PARTITIONS)) is not is_v2
         assert bool(harness.client.sent(PRODUCE)) is is_v2

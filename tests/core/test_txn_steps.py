@@ -43,9 +43,9 @@ NEXT = ProducerIdAndEpoch(77, 1)
 def test_who_asks_decides_whether_an_illegal_step_poisons(role, state):
     driver = TxnDriver()
     driver.initialize()
-    driver.manager.role = role
+    driver.manager.machine.role = role
     with pytest.raises(IllegalStateError):
-        driver.manager.transition_to_abortable_error(KafkaError("late"))
+        driver.manager.progress.transition_to_abortable_error(KafkaError("late"))
     assert driver.state is state
 
 
@@ -54,18 +54,18 @@ def test_who_asks_decides_whether_an_illegal_step_poisons(role, state):
 def test_an_end_that_is_answered_closes_the_transaction(call):
     driver = with_partition()
     getattr(driver.manager, call)()
-    assert driver.manager.has_ongoing_transaction
+    assert driver.manager.machine.has_ongoing_transaction
     driver.expect(EndTxnRequest, producer=NEXT)
-    assert not driver.manager.has_ongoing_transaction
+    assert not driver.manager.machine.has_ongoing_transaction
     assert driver.state is S.READY
 
 
 @pytest.mark.conformance("1.10")
 def test_of_several_abortable_errors_the_latest_is_told():
     driver = with_partition()
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError("first"))
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError("first"))
     later = TopicAuthorizationError("second")
-    driver.manager.maybe_transition_to_error_state(later)
+    driver.manager.progress.maybe_transition_to_error_state(later)
     with pytest.raises(KafkaError) as caught:
         driver.manager.begin_commit()
     assert caught.value.__cause__ is later
@@ -96,7 +96,7 @@ def test_what_was_never_added_needs_no_end_at_the_coordinator(add, request_type,
     abort = driver.manager.begin_abort()
     assert driver.take() is None
     assert abort.is_successful
-    assert driver.manager.outcome == "aborted"
+    assert driver.manager.progress.outcome == "aborted"
 
 
 @pytest.mark.conformance("1.16")
@@ -110,7 +110,9 @@ def test_an_init_right_after_a_refused_one_comes_too_early():
     with pytest.raises(KafkaError) as caught:
         driver.manager.initialize_transactions()
     assert isinstance(caught.value.__cause__, TransactionalIdAuthorizationError)
-    driver.as_sender(driver.manager.transition_to_uninitialized, driver.manager.last_error)
+    driver.as_sender(
+        driver.manager.progress.transition_to_uninitialized, driver.manager.machine.last_error
+    )
     driver.manager.initialize_transactions()
     assert driver.state is S.INITIALIZING
 
@@ -119,33 +121,33 @@ def test_an_init_right_after_a_refused_one_comes_too_early():
 def test_nothing_leads_out_of_a_fatal_error_not_even_aborting_twice():
     driver = with_partition()
     error = TopicAuthorizationError()
-    driver.manager.transition_to_fatal_error(error)
+    driver.manager.progress.transition_to_fatal_error(error)
     for _ in range(2):
         with pytest.raises(KafkaError) as caught:
             driver.manager.begin_abort()
         assert caught.value.__cause__ is error
-    assert (driver.state, driver.manager.last_error) == (S.FATAL_ERROR, error)
+    assert (driver.state, driver.manager.machine.last_error) == (S.FATAL_ERROR, error)
 
 
 @pytest.mark.conformance("1.21")
 def test_an_idempotent_producer_gets_a_new_id_after_the_last_epoch():
     driver = TxnDriver(None)
-    step = driver.manager.bump_idempotent_epoch_and_reset_id_if_needed
+    step = driver.manager.progress.bump_idempotent_epoch_and_reset_id_if_needed
     driver.as_sender(step)
     driver.expect(InitProducerIdRequest, producer=ProducerIdAndEpoch(77, 2**15 - 1))
     assert driver.state is S.READY
     driver.manager.sequences.request_idempotent_epoch_bump_for_partition(TP0)
     driver.as_sender(step)
-    assert (driver.state, driver.manager.has_producer_id) == (S.INITIALIZING, False)
+    assert (driver.state, driver.manager.identity.has_producer_id) == (S.INITIALIZING, False)
     driver.expect(InitProducerIdRequest, producer=ProducerIdAndEpoch(78, 0))
     assert driver.state is S.READY
-    assert driver.manager.producer_id_and_epoch == ProducerIdAndEpoch(78, 0)
+    assert driver.manager.identity.producer_id_and_epoch == ProducerIdAndEpoch(78, 0)
 
 
 @pytest.mark.conformance("1.22")
 def test_a_partition_may_be_sent_to_from_its_addition_until_a_fatal_error():
     driver = begun(version=1)
-    is_allowed = driver.manager.is_send_to_partition_allowed
+    is_allowed = driver.manager.progress.is_send_to_partition_allowed
     assert not is_allowed(TP0)
     driver.manager.maybe_add_partition(TP0)
     assert not is_allowed(TP0)  # waiting for its request
@@ -153,11 +155,11 @@ def test_a_partition_may_be_sent_to_from_its_addition_until_a_fatal_error():
     assert not is_allowed(TP0)  # waiting for the answer
     driver.reply()
     assert is_allowed(TP0)
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     assert is_allowed(TP0)
     driver.manager.begin_abort()
     assert is_allowed(TP0)
-    driver.manager.transition_to_fatal_error(ProducerFencedError())
+    driver.manager.progress.transition_to_fatal_error(ProducerFencedError())
     assert not is_allowed(TP0)
 
 
@@ -165,16 +167,16 @@ def test_a_partition_may_be_sent_to_from_its_addition_until_a_fatal_error():
 def test_a_partition_of_the_transaction_may_be_sent_to_while_it_is_committed():
     driver = with_partition(version=1)
     driver.manager.begin_commit()
-    assert driver.manager.is_send_to_partition_allowed(TP0)
-    assert not driver.manager.is_send_to_partition_allowed(TP1)
+    assert driver.manager.progress.is_send_to_partition_allowed(TP0)
+    assert not driver.manager.progress.is_send_to_partition_allowed(TP1)
 
 
 @pytest.mark.conformance("1.22")
 def test_without_transactions_every_partition_may_be_sent_to_until_a_fatal_error():
     manager = TxnDriver(None).manager
-    assert manager.is_send_to_partition_allowed(TP0)
-    manager.transition_to_fatal_error(ProducerFencedError())
-    assert not manager.is_send_to_partition_allowed(TP0)
+    assert manager.progress.is_send_to_partition_allowed(TP0)
+    manager.progress.transition_to_fatal_error(ProducerFencedError())
+    assert not manager.progress.is_send_to_partition_allowed(TP0)
 
 
 @pytest.mark.conformance("1.25")
@@ -182,8 +184,8 @@ def test_without_transactions_every_partition_may_be_sent_to_until_a_fatal_error
 def test_naming_a_partition_in_transactions_v2_is_enough_to_have_the_transaction_ended():
     driver = begun(version=2)
     driver.manager.maybe_add_partition(TP0)
-    assert driver.manager.is_send_to_partition_allowed(TP0)
-    assert not driver.manager.has_partitions_to_add
+    assert driver.manager.progress.is_send_to_partition_allowed(TP0)
+    assert not driver.manager.progress.open.has_partitions_to_add
     driver.manager.begin_abort()
     assert isinstance(driver.take(), EndTxnRequest)
 
@@ -263,14 +265,14 @@ def test_init_reads_the_transaction_version_and_raises_no_epoch_for_it():
     driver.expect(FindCoordinatorRequest)
     driver.expect(InitProducerIdRequest, producer=PRODUCER)
     result.acknowledge()
-    assert driver.manager.is_transaction_v2_enabled
+    assert driver.manager.identity.is_transaction_v2_enabled
     driver.manager.begin_transaction()
     assert driver.take() is None
-    assert driver.manager.producer_id_and_epoch == PRODUCER
+    assert driver.manager.identity.producer_id_and_epoch == PRODUCER
     commit = driver.manager.begin_commit()
     assert driver.take() is None
     assert commit.is_successful
-    assert driver.manager.producer_id_and_epoch == PRODUCER
+    assert driver.manager.identity.producer_id_and_epoch == PRODUCER
 
 
 # --- requests ---------------------------------------------------------------------------------
@@ -283,16 +285,16 @@ def test_a_partition_used_later_needs_a_request_of_its_own():
     driver.take()
     driver.manager.maybe_add_partition(TP1)
     driver.reply()
-    assert driver.manager.is_send_to_partition_allowed(TP0)
-    assert not driver.manager.is_send_to_partition_allowed(TP1)
+    assert driver.manager.progress.is_send_to_partition_allowed(TP0)
+    assert not driver.manager.progress.is_send_to_partition_allowed(TP1)
     assert driver.expect(AddPartitionsToTxnRequest).partitions == (TP1,)
-    assert driver.manager.is_send_to_partition_allowed(TP1)
+    assert driver.manager.progress.is_send_to_partition_allowed(TP1)
 
 
 @pytest.mark.conformance("3.31")
 def test_an_idempotent_producers_id_belongs_to_no_transaction():
     driver = TxnDriver(None)
-    driver.as_sender(driver.manager.bump_idempotent_epoch_and_reset_id_if_needed)
+    driver.as_sender(driver.manager.progress.bump_idempotent_epoch_and_reset_id_if_needed)
     request = driver.take()
     assert isinstance(request, InitProducerIdRequest)
     assert request.transactional_id is None
@@ -307,7 +309,7 @@ def test_the_first_init_names_no_identity_and_a_bump_names_the_present_one():
     driver = with_partition(version=1)
     (first,) = (r for r in driver.sent if isinstance(r, InitProducerIdRequest))
     assert (first.producer_id, first.producer_epoch) == (-1, -1)
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
     bump = driver.expect(InitProducerIdRequest, producer=NEXT)
@@ -335,7 +337,7 @@ def test_with_transactions_v1_id_epoch_and_numbers_outlive_the_transaction(call)
     sequences.increment_sequence_number(TP0, 9)
     getattr(driver.manager, call)()
     driver.expect(EndTxnRequest)
-    assert driver.manager.producer_id_and_epoch == PRODUCER
+    assert driver.manager.identity.producer_id_and_epoch == PRODUCER
     assert sequences.sequence_number(TP0) == 9
 
 
@@ -354,7 +356,7 @@ def test_an_end_that_needs_no_request_makes_room_for_the_bump_at_once():
 @pytest.mark.trap(32)
 def test_a_commit_after_retries_in_vain_names_the_abort_as_the_way_out():
     driver = with_partition()
-    driver.manager.maybe_transition_to_error_state(KafkaTimeoutError("in vain"))
+    driver.manager.progress.maybe_transition_to_error_state(KafkaTimeoutError("in vain"))
     with pytest.raises(KafkaError) as caught:
         driver.manager.begin_commit()
     assert type(caught.value.__cause__) is TransactionAbortableError

@@ -73,4 +73,4 @@ def test_a_coordinators_request_is_repeated(kind):
     harness.client.prepare_init_producer_id(producer_epoch=1)
     harness.complete(commit)
     assert failed
-    assert harness.manager.outcome == "committed"
+    assert harness.manager.progress.outcome == "committed"

@@ -90,14 +90,14 @@ class TxnDriver:
 
     @property
     def state(self) -> TransactionState:
-        return self.manager.state
+        return self.manager.machine.state
 
     def as_sender(self, action: Any, *arguments: Any) -> Any:
-        self.manager.role = Role.SENDER
+        self.manager.machine.role = Role.SENDER
         try:
             return action(*arguments)
         finally:
-            self.manager.role = Role.APPLICATION
+            self.manager.machine.role = Role.APPLICATION
 
     def take(self, *, has_incomplete_batches: bool = False) -> Request | None:
         """Send the next request, the look-up of a coordinator first; return what was sent."""
@@ -105,18 +105,18 @@ class TxnDriver:
         if self.handler is None:
             return None
         request = self.handler.build_request()
-        self.manager.set_in_flight(self.handler, len(self.sent))
+        self.manager.requests.set_in_flight(self.handler, len(self.sent))
         self.sent.append(request)
         return request
 
     def _take(self, has_incomplete_batches: bool) -> TxnRequestHandler | None:
         manager = self.manager
-        while (handler := manager.next_request(has_incomplete_batches)) is not None:
+        while (handler := manager.progress.next_request(has_incomplete_batches)) is not None:
             needed = handler.needs_coordinator
-            if needed is None or manager.coordinator(needed) is not None:
+            if needed is None or manager.requests.coordinator(needed) is not None:
                 return handler
-            manager.lookup_coordinator(handler)
-            manager.retry(handler)
+            manager.requests.lookup_coordinator(handler)
+            manager.requests.retry(handler)
         return None
 
     def answer(self, response: Response) -> None:
@@ -136,7 +136,7 @@ class TxnDriver:
     def _end(self) -> TxnRequestHandler:
         handler, self.handler = self.handler, None
         assert handler is not None, "no request is out"
-        self.manager.clear_in_flight()
+        self.manager.requests.clear_in_flight()
         return handler
 
     def reply(self, code: int = 0, producer: ProducerIdAndEpoch | None = None) -> None:
@@ -149,7 +149,7 @@ class TxnDriver:
         request = self.take()
         assert type(request) is kind, f"{request} was sent, not {kind.__name__}"
         if isinstance(self.handler, FindCoordinatorHandler) and not code:
-            self.as_sender(self.manager.handle_coordinator_ready, versions(self.can_bump))
+            self.as_sender(self.manager.identity.learn_coordinator, versions(self.can_bump))
         self.reply(code, producer)
         return request
 
@@ -170,7 +170,7 @@ class TxnDriver:
     def add_partition(self, place: TopicPartition = TP0) -> None:
         """Bring a partition into the transaction."""
         self.manager.maybe_add_partition(place)
-        if not self.manager.is_transaction_v2_enabled:
+        if not self.manager.identity.is_transaction_v2_enabled:
             self.expect(AddPartitionsToTxnRequest)
 
     def send_offsets(self, *places: TopicPartition, offset: int = 5) -> Any:

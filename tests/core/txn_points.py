@@ -42,9 +42,9 @@ def initializing_with_coordinator(driver: TxnDriver) -> Point:
 def bumping(driver: TxnDriver) -> Point:
     driver.begin()
     driver.add_partition()
-    driver.manager.maybe_transition_to_error_state(TopicAuthorizationError())
+    driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     # Without bump support nothing but an upgrade sets it; the table is about the answer alone.
-    driver.manager._is_bump_required = True
+    driver.manager.identity.is_bump_required = True
     result = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
     driver.take()
@@ -68,7 +68,7 @@ def adding_offsets(driver: TxnDriver) -> Point:
 def finding_group(driver: TxnDriver) -> Point:
     driver.begin()
     result = driver.send_offsets()
-    if not driver.manager.is_transaction_v2_enabled:
+    if not driver.manager.identity.is_transaction_v2_enabled:
         driver.expect(AddOffsetsToTxnRequest)
     driver.take()
     return Point(driver, result)
@@ -98,7 +98,7 @@ def aborting(driver: TxnDriver) -> Point:
 
 
 def initializing_without_transactions(driver: TxnDriver) -> Point:
-    driver.as_sender(driver.manager.bump_idempotent_epoch_and_reset_id_if_needed)
+    driver.as_sender(driver.manager.progress.bump_idempotent_epoch_and_reset_id_if_needed)
     driver.take()
     return Point(driver)
 

@@ -93,9 +93,9 @@ MUTANTS = (
     ),
     Mutant(
         "epoch-of-end-not-adopted",
-        "_core/transactions/progress.py",
-        "        if producer.is_valid:\n            _LOG.debug",
-        "        if False:\n            _LOG.debug",
+        "_core/transactions/identity.py",
+        "        if producer.is_valid:\n            self.sequences",
+        "        if False:\n            self.sequences",
         "the identity in EndTxn's answer is not looked at",
     ),
     Mutant(
@@ -131,7 +131,7 @@ MUTANTS = (
         "abort-before-flush",
         "_core/transactions/progress.py",
         "if handler.is_end_txn and has_incomplete_batches:",
-        "if handler.is_end_txn and has_incomplete_batches and not self.is_aborting:",
+        "if handler.is_end_txn and has_incomplete_batches and not self.machine.is_aborting:",
         "an abort has nothing to wait for",
     ),
     Mutant(
@@ -151,63 +151,63 @@ MUTANTS = (
     Mutant(
         "failed-record-does-not-matter",
         "_core/transactions/progress.py",
-        "        self.maybe_transition_to_error_state(error)\n        if not self.has_fatal_error",
-        "        if not self.has_fatal_error",
+        "        self.maybe_transition_to_error_state(error)\n        if not self.machine.has_fatal_error",
+        "        if not self.machine.has_fatal_error",
         "a record that failed is told by its future; the commit need not fail",
     ),
     Mutant(
         "local-failure-does-not-matter",
         "_core/append/appender.py",
-        "            transactions.maybe_transition_to_error_state(error)",
+        "            transactions.progress.maybe_transition_to_error_state(error)",
         "            pass",
         "a record that never got into a batch is no part of the transaction",
     ),
     Mutant(
         "no-bump-after-error",
-        "_core/transactions/progress.py",
-        "        if self.must_bump_from_client:\n            self._is_bump_required = True",
+        "_core/transactions/identity.py",
+        "        if self.must_bump_from_client:\n            self.is_bump_required = True",
         "        pass",
         "after an abort the same epoch will do",
     ),
     Mutant(
         "no-guard-against-late-requests",
-        "_core/transactions/progress.py",
-        "        if self.coordinator_can_bump:\n            self._is_bump_required = True\n        else:\n            self._has_stray_request = True",
+        "_core/transactions/identity.py",
+        "        if self.coordinator_can_bump:\n            self.is_bump_required = True\n        else:\n            self.has_stray_request = True",
         "        pass",
         "a request without an answer is repeated, and that is all",
     ),
     Mutant(
         "no-refusal-where-epochs-cannot-be-raised",
-        "_core/transactions/progress.py",
-        "            self._has_stray_request = True",
+        "_core/transactions/identity.py",
+        "            self.has_stray_request = True",
         "            pass",
         "an old cluster has to do without the guard",
     ),
     Mutant(
         "partitions-kept-for-the-next-transaction",
         "_core/transactions/progress.py",
-        "        self._pending_partitions.clear()\n        self._partitions.clear()",
-        "        self._pending_partitions.clear()",
+        "        self.open = OpenTransaction()\n        if not must_bump",
+        "        self.open = OpenTransaction(partitions=self.open.partitions)\n        if not must_bump",
         "a partition that was added once is in every later transaction",
     ),
     Mutant(
         "partition-not-added",
-        "_core/transactions/manager.py",
-        "            self._new_partitions.add(topic_partition)",
-        "            self._partitions.add(topic_partition)",
+        "_core/transactions/open_transaction.py",
+        "            self.new_partitions.add(place)",
+        "            self.partitions.add(place)",
         "with v1, too, the broker adds partitions by itself",
     ),
     Mutant(
         "v2-by-api-version",
-        "_core/transactions/progress.py",
+        "_core/transactions/identity.py",
         "self._is_v2_enabled_next = features.transaction_version >= 2",
         "self._is_v2_enabled_next = True",
         "a broker that offers EndTxn v5 speaks transactions v2",
     ),
     Mutant(
         "no-bump-at-the-upgrade",
-        "_core/transactions/progress.py",
-        "            # Fences what the v1 transaction may have left: v2 does not add partitions explicitly.\n            self._is_bump_required = True",
+        "_core/transactions/identity.py",
+        "            # Fences what the v1 transaction may have left: v2 does not add partitions explicitly.\n            self.is_bump_required = True",
         "            pass",
         "coming to v2 needs no new epoch",
     ),
@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         "offsets-without-adding-the-group",
         "_core/transactions/manager.py",
-        "handler = commit if is_v2 else AddOffsetsToTxnHandler(self, commit)",
+        "handler = commit if is_v2 else AddOffsetsToTxnHandler(progress, commit)",
         "handler = commit",
         "with v1, too, the group is added with its first offsets",
     ),
@@ -371,8 +371,8 @@ MUTANTS = (
     Mutant(
         "close-forgets-who-waits",
         "_core/sending/sender.py",
-        "            self._transactions.close(error)\n        self._producing.abort_all(error)",
-        "            self._transactions.close(error)",
+        "            self._transactions.progress.close(error)\n        self._producing.abort_all(error)",
+        "            self._transactions.progress.close(error)",
         "closing by force leaves the records to themselves",
     ),
     # --- giving up, and not ending ----------------------------------------------------------------
@@ -414,7 +414,7 @@ MUTANTS = (
     Mutant(
         "close-leaves-the-transaction-open",
         "_core/sending/sender.py",
-        "        if transactions is None or not transactions.has_ongoing_transaction:",
+        "        if transactions is None or not transactions.machine.has_ongoing_transaction:",
         "        if True:",
         "the coordinator aborts in its time what was left open",
     ),
@@ -493,7 +493,7 @@ MUTANTS = (
     Mutant(
         "given-up-commit-is-unknown",
         "_core/transactions/manager.py",
-        "if end_txn.may_be_committed and not self.can_handle_abortable_error:",
+        "if end_txn.may_be_committed and not self.identity.can_handle_abortable_error:",
         "if end_txn.may_be_committed:",
         "who gives up a commit that was sent does not care what became of it",
     ),
@@ -520,7 +520,7 @@ MUTANTS = (
     ),
     Mutant(
         "what-can-be-aborted-is-fatal",
-        "_core/transactions/request_flow.py",
+        "_core/transactions/progress.py",
         '        _LOG.info("%s: the transaction must be aborted: %s", self.name, error)\n',
         "        if not self.must_begin_anew:\n            self.transition_to_fatal_error(error)\n            return\n",
         "an error is an error: make a new producer",
@@ -573,9 +573,8 @@ MUTANTS = (
     Mutant(
         "timeouts-are-not-repeated",
         "_core/sending/produce_sender.py",
-        "if _has_lost_its_number(batch):\n            return False\n        return self._transactions.can",
-        "if _has_lost_its_number(batch) or response.error_code in (7, 20, 56):\n"
-        "            return False\n        return self._transactions.can",
+        "if _has_lost_its_number(batch):\n            return False\n        return self._transactions.sequences.can",
+        "if _has_lost_its_number(batch) or response.error_code in (7, 20, 56):\n            return False\n        return self._transactions.sequences.can",
         "what may be written need not be sent again",
     ),
     Mutant(
@@ -615,9 +614,9 @@ MUTANTS = (
     ),
     Mutant(
         "may-always-begin-again",
-        "_core/transactions/progress.py",
-        "self._is_bump_required = self._has_stray_request = self.may_begin_again = False",
-        "self._is_bump_required = self._has_stray_request = False; self.may_begin_again = True",
+        "_core/transactions/identity.py",
+        "self.is_bump_required = self.has_stray_request = self.may_begin_again = False",
+        "self.is_bump_required = self.has_stray_request = False; self.may_begin_again = True",
         "what a coordinator says of an abort may always be of another transaction",
     ),
     Mutant(
@@ -713,64 +712,58 @@ MUTANTS = (
     # --- transactions that are shared ----------------------------------------------------------
     Mutant(
         "no-claim",
-        "_core/transactions/shared.py",
-        "            self._ask_for_claim(\n"
-        "                result, claim, lambda claimed: self._join(result, lease, claim, claimed)\n"
-        "            )\n",
+        "_core/transactions/leasing.py",
+        "            self._ask_for_claim(\n                result, claim, lambda claimed: self._join(result, lease, claim, claimed)\n            )\n",
         "            self._join(result, lease, claim, lease.claims[claim])\n",
         "whoever has the lease may write",
     ),
     Mutant(
         "any-claim-will-do",
-        "_core/transactions/shared.py",
+        "_core/transactions/leasing.py",
         "        if claimed != expected:\n",
         "        if False:\n",
         "a claim that was granted is a claim",
     ),
     Mutant(
         "claim-at-the-first-row",
-        "_core/transactions/shared.py",
-        "            self._ask_for_claim(\n"
-        "                result, claim, lambda claimed: self._join(result, lease, claim, claimed)\n"
-        "            )\n",
-        "            self._join(result, lease, claim, lease.claims[claim])\n"
-        "            self._late_claim = lease, claim\n",
+        "_core/transactions/leasing.py",
+        "            self._ask_for_claim(\n                result, claim, lambda claimed: self._join(result, lease, claim, claimed)\n            )\n",
+        "            self._join(result, lease, claim, lease.claims[claim])\n            _claim_first(self, lease, claim)\n",
         "who has no rows needs no claim",
     ),
     Mutant(
         "commit-before-all-receipts",
-        "_core/transactions/shared.py",
-        "            if missing:\n",
-        "            if False:\n",
+        "_core/transactions/share.py",
+        "        if missing:\n",
+        "        if False:\n",
         "those that were adopted are all there are",
     ),
     Mutant(
         "receipt-before-acknowledgement",
-        "_core/transactions/shared.py",
-        "        if has_incomplete or self._queue or self._out is not None:\n"
-        '            raise IllegalStateError(f"{self.name}: receipt()',
-        '        if False:\n            raise IllegalStateError(f"{self.name}: receipt()',
+        "_core/transactions/leasing.py",
+        "        if is_participant and (has_incomplete or not self._requests.is_idle):\n",
+        "        if False:\n",
         "what was sent will be written",
     ),
     Mutant(
         "holder-knows-nothing-began",
-        "_core/transactions/shared.py",
-        "            self.may_have_begun = True\n",
+        "_core/transactions/leasing.py",
+        "            self._progress.open.lease()\n",
         "            pass\n",
         "a transaction into which the holder wrote nothing is empty",
     ),
     Mutant(
         "v1-participants-in-a-used-epoch",
-        "_core/transactions/shared.py",
-        "elif self._is_epoch_used and not self.is_transaction_v2_enabled:",
+        "_core/transactions/leasing.py",
+        "elif self._share.is_epoch_used and not self._identity.is_transaction_v2_enabled:",
         "elif False:",
         "with transactions v1 the epoch stays what it is",
     ),
     Mutant(
         "send-beside-a-lease",
-        "_core/transactions/shared.py",
-        "        if self._leasing is not None:\n            # Under way",
-        "        if False:\n            # Under way",
+        "_core/transactions/share.py",
+        '        if call == "send" and self.is_leasing:',
+        "        if False:",
         "until the lease is there, the transaction is the holder's alone",
     ),
     Mutant(
@@ -833,7 +826,7 @@ MUTANTS = (
     ),
     Mutant(
         "interrupted-start-goes-no-further",
-        "_core/transactions/manager.py",
+        "_core/transactions/operation.py",
         "if pending is not None and pending.start is not None:",
         "if False:",
         "an operation that has begun goes on by itself",
@@ -859,20 +852,20 @@ HELPERS = {
     "claim-at-the-first-row": """
 
 
-def _claim_first(self, place, add=SharedTransactionManager.maybe_add_partition):
-    late = self.__dict__.pop("_late_claim", None)
-    if late is not None:
-        lease, claim = late
+def _claim_first(leasing, lease, claim):
+    operations = leasing._operations
+    add = operations.maybe_add_partition
 
-        def take(claimed):
-            if claimed != lease.claims[claim]:
-                self.transition_to_fatal_error(ClaimRefusedError("another has it"))
+    def take(claimed):
+        if claimed != lease.claims[claim]:
+            leasing._progress.transition_to_fatal_error(ClaimRefusedError("another has it"))
 
-        self._ask_for_claim(TransactionalRequestResult("claim"), claim, take)
-    add(self, place)
+    def first(place):
+        del operations.maybe_add_partition
+        leasing._ask_for_claim(TransactionalRequestResult("claim"), claim, take)
+        add(place)
 
-
-SharedTransactionManager.maybe_add_partition = _claim_first
+    operations.maybe_add_partition = first
 """,
     "retry-with-a-new-sequence": (
         "\n\ndef _renumber(batch):\n    batch.base_sequence = -1\n    return True\n"

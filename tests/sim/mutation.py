@@ -31,7 +31,11 @@ RESULTS = ROOT / "tests" / "data" / "mutants.json"
 DRAWN = ROOT / "tests" / "data" / "drawn_mutants.json"
 MOST_SEEDS = 2000
 # Their bugs show where transactions are shared, which few runs do.
-OF_SHARED_TRANSACTIONS = ("_core/transactions/shared.py", "_core/transactions/claims.py")
+OF_SHARED_TRANSACTIONS = (
+    "_core/transactions/claims.py",
+    "_core/transactions/leasing.py",
+    "_core/transactions/share.py",
+)
 # These show in a changing world alone.
 OF_A_CHANGING_WORLD = (
     "abortable-adding-is-fatal",

@@ -29,8 +29,8 @@ from txnproducer._core.sending.metadata_refresher import MetadataRefresher
 from txnproducer._core.sending.produce_sender import ProduceOptions, ProduceSender
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.sending.sender import Sender
+from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.result import TransactionalRequestResult
-from txnproducer._core.transactions.shared import SharedTransactionManager
 from txnproducer._core.transactions.state import Role
 from txnproducer._protocol.events import (
     ClientEvent,
@@ -59,7 +59,7 @@ class _SenderRole:
 
     def __init__(
         self,
-        manager: SharedTransactionManager | None,
+        manager: TransactionManager | None,
         finish_interrupted_call: Callable[[], None],
     ) -> None:
         self._manager = manager
@@ -68,11 +68,11 @@ class _SenderRole:
     def __enter__(self) -> None:
         self._finish_interrupted_call()
         if self._manager is not None:
-            self._manager.role = Role.SENDER
+            self._manager.machine.role = Role.SENDER
 
     def __exit__(self, *_: object) -> None:
         if self._manager is not None:
-            self._manager.role = Role.APPLICATION
+            self._manager.machine.role = Role.APPLICATION
 
 
 class ProducerCore(Appender):
@@ -195,25 +195,27 @@ class ProducerCore(Appender):
         """Begin to lease the open transaction; the manager's `lease` has it in the end."""
         manager = self._manager()
         self.needs_wakeup = True
-        return manager.begin_lease(claims, has_incomplete=self._accumulator.has_incomplete)
+        return manager.leasing.begin_lease(claims, has_incomplete=self._accumulator.has_incomplete)
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
         """Take in what participants of the lease have written."""
-        self._manager().adopt(receipts)
+        self._manager().leasing.adopt(receipts)
 
     def begin_join(self, lease: TransactionLease, claim: int) -> TransactionalRequestResult:
         """Begin to take part in another producer's transaction."""
         manager = self._manager()
         self.needs_wakeup = True
-        return manager.begin_join(lease, claim)
+        return manager.leasing.begin_join(lease, claim)
 
     def give_receipt(self) -> TransactionReceipt:
         """Return what this participant has written; nothing can follow."""
-        return self._manager().give_receipt(has_incomplete=self._accumulator.has_incomplete)
+        return self._manager().leasing.give_receipt(
+            has_incomplete=self._accumulator.has_incomplete
+        )
 
     def resume(self, lease: TransactionLease) -> None:
         """Take over a transaction that another producer has opened."""
-        self._manager().resume(lease)
+        self._manager().leasing.resume(lease)
 
     @property
     def lease(self) -> TransactionLease:
@@ -222,7 +224,7 @@ class ProducerCore(Appender):
         Raises:
             IllegalStateError: nothing is leased.
         """
-        lease = self._manager().lease
+        lease = self._manager().share.lease
         if lease is None:
             raise IllegalStateError("the transaction is not leased")
         return lease
@@ -232,7 +234,7 @@ class ProducerCore(Appender):
         """The cluster's id; None until its metadata are known."""
         return self._metadata.cluster_id
 
-    def _manager(self) -> SharedTransactionManager:
+    def _manager(self) -> TransactionManager:
         manager = self.transaction_manager
         if manager is None or not manager.is_transactional:
             raise IllegalStateError("transactions need a transactional_id in the configuration")
@@ -309,13 +311,13 @@ class ProducerCore(Appender):
     def is_loss_explained(self) -> bool:
         """Whether nothing more will be known of why the latest transaction was lost, if it was."""
         manager = self.transaction_manager
-        loss = None if manager is None else manager.loss
+        loss = None if manager is None else manager.progress.loss
         return loss is None or loss.is_explained or self.is_closed
 
     def explained(self, error: KafkaError) -> KafkaError:
         """Return a call's error with what is known of why its transaction was lost."""
         manager = self.transaction_manager
-        return error if manager is None else manager.explained(error)
+        return error if manager is None else manager.progress.explained(error)
 
     def add_time(self, name: str, duration_ns: int) -> None:
         """Add to a total of time spent waiting, such as `flush` or `txn-commit`."""
@@ -345,7 +347,7 @@ class ProducerCore(Appender):
     def _set_time(self, now_ms: int) -> None:
         self._now_ms = now_ms
         if self.transaction_manager is not None:
-            self.transaction_manager.set_time(now_ms)
+            self.transaction_manager.progress.set_time(now_ms)
 
     def _handle_connection_event(self, event: ConnectionEvent) -> None:
         self._refusals.handle_connection_event(event)
@@ -418,16 +420,13 @@ class ProducerCore(Appender):
             self._coordinators.forget_coordinators_not_in(set(metadata.nodes))
 
 
-# --- settings
-# -------------------------------------------------------------------------------------
+# --- settings --------------------------------------------------------------------------------
 
 
-def _transaction_manager(
-    config: ProducerConfig, client: KafkaClient
-) -> SharedTransactionManager | None:
+def _transaction_manager(config: ProducerConfig, client: KafkaClient) -> TransactionManager | None:
     if not config.enable_idempotence:
         return None
-    return SharedTransactionManager(
+    return TransactionManager(
         transactional_id=config.transactional_id,
         transaction_timeout_ms=config.transaction_timeout_ms,
         retry_backoff_ms=config.retry_backoff_ms,

@@ -144,7 +144,7 @@ class RecordWriter(_FastSender):
         if self._refusal is refusals.forked:
             raise self._refusal("read transaction_state")
         manager = self._core.transaction_manager
-        return "UNINITIALIZED" if manager is None else manager.state.name
+        return "UNINITIALIZED" if manager is None else manager.machine.state.name
 
     # --- records -------------------------------------------------------------------------------
 
@@ -504,7 +504,7 @@ class RecordWriter(_FastSender):
         if getattr(self, "_refusal", True) is None:
             warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 2)
             manager = self._core.transaction_manager
-            if manager is not None and manager.has_ongoing_transaction:
+            if manager is not None and manager.machine.has_ongoing_transaction:
                 _LOG.warning(
                     "%r was dropped with a transaction open, which is aborted: use `with`, or"
                     " call close()",

@@ -40,7 +40,7 @@ from txnproducer._core.failed_tries import FailedTries
 from txnproducer._core.metadata import Metadata, TopicSnapshot, name_error
 from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import Waiter
-from txnproducer._core.transactions.shared import SharedTransactionManager
+from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._record import batch_size_upper_bound
 from txnproducer._record.format import Header
@@ -105,7 +105,7 @@ class Appender:
         options: AppendOptions,
         metadata: Metadata,
         accumulator: RecordAccumulator,
-        transactions: SharedTransactionManager | None,
+        transactions: TransactionManager | None,
         metrics: Metrics,
         waiter: Waiter,
     ) -> None:
@@ -123,7 +123,7 @@ class Appender:
         self._waiter = waiter
         self._is_ignoring_keys = options.is_ignoring_keys
         is_transactional = transactions is not None and transactions.is_transactional
-        self._state_holder = transactions if transactions is not None else _NoTransactions()
+        self._state_holder = _NoTransactions() if transactions is None else transactions.machine
         self._usual_state = (
             TransactionState.IN_TRANSACTION if is_transactional else TransactionState.READY
         )
@@ -340,7 +340,7 @@ class Appender:
         if transactions is not None:
             if transactions.sequences.is_memory_of_broker_used_up(place):
                 return True
-            if not transactions.is_send_to_partition_allowed(place):
+            if not transactions.progress.is_send_to_partition_allowed(place):
                 return False  # perhaps it has to be added to the transaction
         accumulator = self._accumulator
         if not accumulator.busy_nodes or accumulator.is_compressing:
@@ -419,7 +419,11 @@ class Appender:
     @property
     def transaction_number(self) -> int:
         """How many transactions were begun; 0 without any."""
-        return 0 if self.transaction_manager is None else self.transaction_manager.begun_count
+        return (
+            0
+            if self.transaction_manager is None
+            else self.transaction_manager.progress.begun_count
+        )
 
     def refuse_if_ended(self, transaction: int) -> None:
         """Refuse a record whose transaction another thread has ended, and begun the next one.
@@ -507,9 +511,9 @@ class Appender:
         if (
             transactions is not None
             and transactions.is_transactional
-            and transactions.has_ongoing_transaction
+            and transactions.machine.has_ongoing_transaction
         ):
-            transactions.maybe_transition_to_error_state(error)
+            transactions.progress.maybe_transition_to_error_state(error)
         self.needs_wakeup = True
 
     def _fail(self, record: _Record, error: KafkaError, now_ms: int) -> FutureRecordMetadata:

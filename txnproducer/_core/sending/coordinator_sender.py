@@ -92,11 +92,11 @@ class CoordinatorSender:
     @property
     def has_request(self) -> bool:
         """Whether a request is in hand or on the wire."""
-        return self._in_hand is not None or self._transactions.has_in_flight_request
+        return self._in_hand is not None or self._transactions.requests.has_in_flight_request
 
     def ask_about_loss(self, now_ms: int) -> None:
         """Ask the coordinator why the transaction was lost, if it was. It delays nothing."""
-        loss = self._transactions.loss
+        loss = self._transactions.progress.loss
         if loss is not None:
             self._inquiry.step(loss, self._transaction_coordinator, now_ms)
 
@@ -108,18 +108,22 @@ class CoordinatorSender:
             sent.
         """
         transactions = self._transactions
-        if transactions.has_in_flight_request:
+        if transactions.requests.has_in_flight_request:
             return NEVER_MS
         self._drop_unsent_batches()
         in_hand = self._in_hand
-        if in_hand is not None and transactions.is_aborting and in_hand.is_of_no_use_for_an_abort:
+        if (
+            in_hand is not None
+            and transactions.machine.is_aborting
+            and in_hand.is_of_no_use_for_an_abort
+        ):
             self._in_hand = None
-            transactions.give_up(in_hand)
+            transactions.requests.give_up(in_hand)
         if self._in_hand is None:
-            self._in_hand = transactions.next_request(self._accumulator.has_incomplete)
+            self._in_hand = transactions.progress.next_request(self._accumulator.has_incomplete)
             self._taken_ms = now_ms
         if self._in_hand is None:
-            if not transactions.has_pending_requests:
+            if not transactions.requests.has_pending_requests:
                 self._not_before_ms.clear()
             return self._hold_data(now_ms)
         return self._send(self._in_hand, now_ms)
@@ -132,13 +136,15 @@ class CoordinatorSender:
 
     @property
     def _transaction_coordinator(self) -> BrokerNode | None:
-        return self._transactions.coordinator(CoordinatorType.TRANSACTION)
+        return self._transactions.requests.coordinator(CoordinatorType.TRANSACTION)
 
     def _drop_unsent_batches(self) -> None:
         transactions = self._transactions
-        if transactions.has_abortable_error:
-            self._accumulator.abort_undrained_batches(transactions.last_error or KafkaError())
-        elif transactions.is_aborting:
+        if transactions.machine.has_abortable_error:
+            self._accumulator.abort_undrained_batches(
+                transactions.machine.last_error or KafkaError()
+            )
+        elif transactions.machine.is_aborting:
             self._accumulator.abort_undrained_batches(TransactionAbortedError())
 
     def _send(self, handler: TxnRequestHandler, now_ms: int) -> int:
@@ -156,7 +162,7 @@ class CoordinatorSender:
             return self._wait_for(connection, handler, now_ms)
         if handler.needs_coordinator is CoordinatorType.TRANSACTION:
             # Learnt while it is there: an error met later, while it is away, depends on it.
-            self._transactions.handle_coordinator_ready(
+            self._transactions.identity.learn_coordinator(
                 self._client.api_versions(connection.node_id)
             )
         request = handler.build_request()
@@ -168,23 +174,23 @@ class CoordinatorSender:
             lambda response, end_ms: self._on_end(handler, response, end_ms),
             now_ms,
         )
-        self._transactions.set_in_flight(handler, correlation_id)
+        self._transactions.requests.set_in_flight(handler, correlation_id)
         return NEVER_MS
 
     def _connection_for(self, handler: TxnRequestHandler, now_ms: int) -> ConnectionId | None:
         if handler.needs_coordinator is None:
             node_id = self._client.least_loaded_node(now_ms)
             return None if node_id is None else ConnectionId(node_id)
-        node = self._transactions.coordinator(handler.needs_coordinator)
+        node = self._transactions.requests.coordinator(handler.needs_coordinator)
         return None if node is None else ConnectionId(node.node_id, Channel.COORDINATOR)
 
     def _look_up_or_back_off(self, handler: TxnRequestHandler, now_ms: int) -> int:
         self._in_hand = None
         if handler.needs_coordinator is not None:
-            self._transactions.lookup_coordinator(handler)
-            self._transactions.retry(handler)
+            self._transactions.requests.lookup_coordinator(handler)
+            self._transactions.requests.retry(handler)
             return 0  # the look-up is next
-        self._transactions.retry(handler)
+        self._transactions.requests.retry(handler)
         self._not_before_ms[handler] = now_ms + self._retry_backoff_ms
         self._metadata.request_update()
         return self._retry_backoff_ms
@@ -202,7 +208,7 @@ class CoordinatorSender:
     # --- what comes back ------------------------------------------------------------------------
 
     def _on_end(self, handler: TxnRequestHandler, response: ClientResponse, now_ms: int) -> None:
-        self._transactions.clear_in_flight()
+        self._transactions.requests.clear_in_flight()
         body = response.body
         if isinstance(body, FindCoordinatorResponse):
             self._client.update_nodes(c.node for c in body.coordinators if not c.error_code)
@@ -226,7 +232,7 @@ class CoordinatorSender:
             event.state is ConnectionState.DISCONNECTED
             and connection.channel is Channel.COORDINATOR
         ):
-            self._transactions.handle_coordinator_disconnected(connection.node_id)
+            self._transactions.requests.handle_coordinator_disconnected(connection.node_id)
 
     def _is_hopeless_after_refusal_by(self, connection: ConnectionId) -> bool:
         """Return whether the request in hand can go nowhere now that a broker has refused us."""
@@ -235,7 +241,7 @@ class CoordinatorSender:
             return False  # the next one tries to connect again, and is refused by itself
         if handler.needs_coordinator is None:
             return self._refusals.leave_none
-        node = self._transactions.coordinator(handler.needs_coordinator)
+        node = self._transactions.requests.coordinator(handler.needs_coordinator)
         return node is not None and connection == (node.node_id, Channel.COORDINATOR)
 
     def _fail_authentication(self, error: KafkaError | None) -> None:
@@ -245,15 +251,15 @@ class CoordinatorSender:
             else AuthenticationError(None if error is None else str(error))
         )
         in_hand, self._in_hand = self._in_hand, None
-        self._transactions.authentication_failed(reason, in_hand)
+        self._transactions.progress.authentication_failed(reason, in_hand)
 
     def forget_coordinators_not_in(self, node_ids: set[int]) -> None:
         """Look coordinators up again that the cluster's metadata no longer have."""
         for kind in CoordinatorType:
-            node = self._transactions.coordinator(kind)
+            node = self._transactions.requests.coordinator(kind)
             if node is not None and node.node_id not in node_ids:
                 _LOG.debug("coordinator %s has left the cluster", node)
-                self._transactions.handle_coordinator_disconnected(node.node_id)
+                self._transactions.requests.handle_coordinator_disconnected(node.node_id)
 
     def fail_request_in_hand(self, error: KafkaError) -> None:
         """Fail the request that was taken from the queue and not sent."""

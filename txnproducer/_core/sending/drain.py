@@ -45,8 +45,8 @@ class Drained:
     unfinished: list[tuple[ProducerBatch, Exception]] = field(default_factory=list)
 
 
-class ProducerIdentity(Protocol):
-    """What draining needs of the transaction manager."""
+class DrainedTransactions(Protocol):
+    """What draining asks about transactions."""
 
     @property
     def is_transactional(self) -> bool:
@@ -91,7 +91,7 @@ class ReadyCheckResult:
 def check_ready(
     accumulator: RecordAccumulator,
     metadata: Metadata,
-    identity: ProducerIdentity | None,
+    identity: DrainedTransactions | None,
     now_ms: int,
 ) -> ReadyCheckResult:
     """Look at the head of every queue that is not empty.
@@ -129,7 +129,7 @@ def check_ready(
     return result
 
 
-def _is_hurried(accumulator: RecordAccumulator, identity: ProducerIdentity | None) -> bool:
+def _is_hurried(accumulator: RecordAccumulator, identity: DrainedTransactions | None) -> bool:
     return (
         accumulator.pool.is_exhausted
         or accumulator.is_closed
@@ -146,7 +146,7 @@ def _linger_left_ms(
     return max(0, head.created_ms + linger_ms - now_ms)
 
 
-def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
+def is_gated(head: ProducerBatch, identity: DrainedTransactions | None) -> bool:
     """Return whether a batch must stay in its queue so that sequences stay in order.
 
     In this order: the partition must be in the transaction, and the producer must have an id. A
@@ -183,7 +183,7 @@ def is_gated(head: ProducerBatch, identity: ProducerIdentity | None) -> bool:
 def drain(
     accumulator: RecordAccumulator,
     queues: Sequence[PartitionQueue],
-    identity: ProducerIdentity | None,
+    identity: DrainedTransactions | None,
     max_size_bytes: int,
 ) -> Drained:
     """Take one batch from each queue of one broker, as many as fit in one request."""
@@ -209,7 +209,7 @@ def drain(
     return drained
 
 
-def _number(batch: ProducerBatch, identity: ProducerIdentity) -> None:
+def _number(batch: ProducerBatch, identity: DrainedTransactions) -> None:
     sequences = identity.sequences
     place = batch.topic_partition
     sequences.maybe_update_producer_id_and_epoch(place)

@@ -123,6 +123,7 @@ class ProduceSender:
         self._metadata = metadata
         self._accumulator = accumulator
         self._transactions = transactions
+        self._drained = None if transactions is None else transactions.progress
         self._metrics = metrics
         self.requests_in_flight = 0
         # Batches on the wire whose records have not ended, by partition and in the order of
@@ -167,7 +168,7 @@ class ProduceSender:
 
     def step(self, now_ms: int) -> int:
         """Send what is ready; return after how many milliseconds the next look is due."""
-        result = check_ready(self._accumulator, self._metadata, self._transactions, now_ms)
+        result = check_ready(self._accumulator, self._metadata, self._drained, now_ms)
         for topic in result.unknown_leader_topics:
             self._metadata.add_topic(topic, now_ms)
         if result.unknown_leader_topics:
@@ -186,9 +187,7 @@ class ProduceSender:
                 self._accumulator.busy_nodes.add(node_id)
             return max(1, self._client.ready_delay_ms(connection, now_ms))
         self._accumulator.update_node_latency(node_id, now_ms, can_drain=True)
-        drained = drain(
-            self._accumulator, queues, self._transactions, self._options.max_request_size
-        )
+        drained = drain(self._accumulator, queues, self._drained, self._options.max_request_size)
         for batch, reason in drained.unfinished:
             self._fail_unfinished(batch, reason, now_ms)
         for batch in drained.batches:
@@ -222,7 +221,7 @@ class ProduceSender:
             # Only a transaction of the older protocol caps the version; see
             # `is_transaction_v2_enabled`.
             not is_transactional
-            or (transactions is not None and transactions.is_transaction_v2_enabled),
+            or (transactions is not None and transactions.identity.is_transaction_v2_enabled),
         )
         for batch in batches:
             batch.sent(now_ms)
@@ -254,7 +253,7 @@ class ProduceSender:
         self.requests_in_flight -= 1
         if response.failure is not None:
             if self._transactions is not None and response.failure.was_sent:
-                self._transactions.request_lost(may_begin_transaction=False)
+                self._transactions.progress.request_lost(may_begin_transaction=False)
                 for batch in batches:
                     batch.may_come_late = True
             reason = str(response.error) if response.error is not None else None
@@ -355,7 +354,7 @@ class ProduceSender:
         transactions = self._transactions
         if transactions is None or not (written.is_reset and written.is_transactional):
             return
-        if identity_of(written) != transactions.producer_id_and_epoch:
+        if identity_of(written) != transactions.identity.producer_id_and_epoch:
             return
         place = written.topic_partition
         for batch in self._in_flight.get(place, ()):
@@ -457,7 +456,7 @@ class ProduceSender:
             return isinstance(error, RetriableError)
         if _has_lost_its_number(batch):
             return False
-        return self._transactions.can_retry(response, error, batch)
+        return self._transactions.sequences.can_retry(response, error, batch)
 
     def _can_split(self, batch: ProducerBatch) -> bool:
         """Tell whether a batch has parts, and these a place among the numbers."""
@@ -470,7 +469,7 @@ class ProduceSender:
         self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
     ) -> None:
         if self._transactions is not None:
-            self._transactions.handle_completed_batch(batch, response)
+            self._transactions.progress.handle_completed_batch(batch, response)
         is_mine = batch.complete(response.base_offset, response.log_append_time_ms)
         self._let_go(batch, is_mine)
         self._fail_what_was_renumbered_with(batch, now_ms)
@@ -522,7 +521,7 @@ class ProduceSender:
         transactions = self._transactions
         if transactions is None:
             return
-        transactions.handle_failed_batch(batch, error, is_refusal_certain)
+        transactions.progress.handle_failed_batch(batch, error, is_refusal_certain)
         if batch.has_sequence and not is_refusal_certain:
             transactions.sequences.mark_sequence_unresolved(batch)
 

@@ -30,7 +30,7 @@ from txnproducer._core.metadata import NEVER_MS
 from txnproducer._core.sending.coordinator_sender import CoordinatorSender
 from txnproducer._core.sending.metadata_refresher import MetadataRefresher
 from txnproducer._core.sending.produce_sender import ProduceSender
-from txnproducer._core.transactions.shared import SharedTransactionManager
+from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer.errors import (
     AuthenticationError,
     ClusterAuthorizationError,
@@ -65,7 +65,7 @@ class Sender:
 
     def __init__(
         self,
-        transactions: SharedTransactionManager | None,
+        transactions: TransactionManager | None,
         coordinators: CoordinatorSender | None,
         producing: ProduceSender,
         refresher: MetadataRefresher,
@@ -107,12 +107,12 @@ class Sender:
         return min(delay_ms, max(0, next_expiry_ms - now_ms))
 
     def _step_transactions(
-        self, transactions: SharedTransactionManager, coordinators: CoordinatorSender, now_ms: int
+        self, transactions: TransactionManager, coordinators: CoordinatorSender, now_ms: int
     ) -> int | None:
         """Do what comes before data; return a delay if no data may go, else None."""
-        transactions.maybe_resolve_sequences()
+        transactions.progress.maybe_resolve_sequences()
         coordinators.ask_about_loss(now_ms)
-        if transactions.has_fatal_error:
+        if transactions.machine.has_fatal_error:
             self._fail_everything(transactions, coordinators)
             return self._retry_backoff_ms
         if self._begin_anew(transactions, coordinators):
@@ -121,31 +121,31 @@ class Sender:
             # Before the numbers change, which some batches must not.
             renumbered = transactions.sequences.partitions_to_renumber
             self._producing.fail_what_must_keep_its_number(renumbered, now_ms)
-        transactions.bump_idempotent_epoch_and_reset_id_if_needed()
+        transactions.progress.bump_idempotent_epoch_and_reset_id_if_needed()
         return coordinators.step(now_ms)
 
     def _fail_everything(
-        self, transactions: SharedTransactionManager, coordinators: CoordinatorSender
+        self, transactions: TransactionManager, coordinators: CoordinatorSender
     ) -> None:
-        error = transactions.last_error or KafkaError("the producer has failed")
+        error = transactions.machine.last_error or KafkaError("the producer has failed")
         coordinators.fail_request_in_hand(error)
         self._producing.abort_all(error)
 
     def _begin_anew(
-        self, transactions: SharedTransactionManager, coordinators: CoordinatorSender
+        self, transactions: TransactionManager, coordinators: CoordinatorSender
     ) -> bool:
         """Go back to the start after a refusal that left the producer without an identity."""
-        error = transactions.last_error
-        if error is None or not transactions.must_begin_anew:
+        error = transactions.machine.last_error
+        if error is None or not transactions.progress.must_begin_anew:
             return False
         refusal = error
         if isinstance(error, (ClusterAuthorizationError, TransactionalIdAuthorizationError)):
             refusal = AuthenticationError(str(error))
             refusal.__cause__ = error
         coordinators.fail_request_in_hand(refusal)
-        transactions.fail_pending_requests(refusal)
+        transactions.requests.fail_pending_requests(refusal)
         self._producing.abort_all(error)
-        transactions.transition_to_uninitialized(error)
+        transactions.progress.transition_to_uninitialized(error)
         return True
 
     # --- close ----------------------------------------------------------------------------------
@@ -168,10 +168,10 @@ class Sender:
         transactions = self._transactions
         if self._has_work_left(transactions):
             return NEVER_MS
-        if transactions is None or not transactions.has_ongoing_transaction:
+        if transactions is None or not transactions.machine.has_ongoing_transaction:
             self._end(KafkaError(_CLOSED))
             return 0
-        if transactions.is_left_open_on_close:
+        if transactions.share.is_left_open_on_close:
             _LOG.info("the open transaction is another process's to end")
             self._end(KafkaError(_CLOSED))
             return 0
@@ -185,22 +185,22 @@ class Sender:
             self._end(KafkaError("the producer was closed, and its transaction left open"))
         return 0
 
-    def _has_work_left(self, transactions: SharedTransactionManager | None) -> bool:
+    def _has_work_left(self, transactions: TransactionManager | None) -> bool:
         if self._accumulator.has_undrained or self._producing.requests_in_flight:
             return True
         if transactions is None or self._coordinators is None:
             return False
-        if transactions.has_in_flight_request:
+        if transactions.requests.has_in_flight_request:
             return True
-        has_requests = transactions.has_pending_requests or self._coordinators.has_request
-        is_ending = transactions.is_completing
-        return is_ending or (has_requests and transactions.has_ongoing_transaction)
+        has_requests = transactions.requests.has_pending_requests or self._coordinators.has_request
+        is_ending = transactions.machine.is_completing
+        return is_ending or (has_requests and transactions.machine.has_ongoing_transaction)
 
     def _end(self, error: KafkaError) -> None:
         if self._coordinators is not None:
             self._coordinators.fail_request_in_hand(error)
         if self._transactions is not None:
-            self._transactions.close(error)
+            self._transactions.progress.close(error)
         self._producing.abort_all(error)
         # Last: an exception before it leaves an end that the next call makes.
         self._phase = Phase.CLOSED

@@ -159,12 +159,12 @@ class EndTxnHandler(TxnRequestHandler):
             # have kept for the next one to load is of an old epoch then. (Where epochs cannot be
             # raised it would time out, and fence this producer. That is rarer, and no worse, than
             # to refuse the next begin.)
-            self._actions.require_epoch_bump()
+            self._actions.identity.require_epoch_bump()
             self._end(response, was_commit)
         elif is_ended:
             self._end(response, was_commit)
         elif self._given_up is not None and self._goes_on(verdict, code, was_commit):
-            self._actions.retry(self)
+            self._actions.requests.retry(self)
         elif self._given_up is not None and self.is_commit and verdict.action in _REFUSED:
             self.fatal_error(
                 KafkaError(
@@ -190,8 +190,8 @@ class EndTxnHandler(TxnRequestHandler):
         self._outcome = "committed" if was_commit else "aborted"
         if not was_commit and self._lost_commits:
             # With v1 the lost commit could still arrive, in the midst of the next transaction.
-            self._actions.require_epoch_bump()
-            if self._actions.may_begin_again:
+            self._actions.identity.require_epoch_bump()
+            if self._actions.identity.may_begin_again:
                 self._outcome = "unknown"
         self._lost_commits = 0
         self._ended(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))

@@ -1,7 +1,7 @@
 """A request to a coordinator on its way: what all six kinds have in common.
 
 Owns: `TxnRequestHandler`, the priorities, how a verdict is carried out, and `TransactionActions`,
-all that handlers may ask of the transaction manager. Must not know: queues, connections.
+all that handlers may ask of the transaction's progress. Must not know: queues, connections.
 
 Rules:
 * A handler stays the same object through all its attempts; each `build_request` is an attempt.
@@ -21,7 +21,9 @@ from enum import IntEnum
 from typing import Any, Final, Protocol, TypeAlias
 
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
+from txnproducer._core.transactions.identity import ProducerIdentity
 from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.state import TransactionStateMachine
 from txnproducer._core.transactions.verdicts import Action, Verdict
 from txnproducer._protocol.backoff import doubled
 from txnproducer._protocol.events import ResponseFailure
@@ -72,8 +74,39 @@ class Priority(IntEnum):
     EPOCH_BUMP = 4
 
 
+class RequestActions(Protocol):
+    """What a handler may ask of the requests to coordinators."""
+
+    def retry(self, handler: TxnRequestHandler) -> None:
+        """Queue a request again, where it was."""
+        ...
+
+    def lookup_coordinator(self, handler: TxnRequestHandler) -> None:
+        """Forget a request's coordinator, and queue its look-up."""
+        ...
+
+    def coordinator_found(self, key_type: CoordinatorType, key: str, node: BrokerNode) -> None:
+        """Take in a coordinator's address."""
+        ...
+
+
 class TransactionActions(Protocol):
-    """What a handler may know of the transaction manager, and ask of it."""
+    """What a handler may know of the transaction's progress, and ask of it."""
+
+    @property
+    def machine(self) -> TransactionStateMachine:
+        """The state."""
+        ...
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Id and epoch, and when that is raised."""
+        ...
+
+    @property
+    def requests(self) -> RequestActions:
+        """What is queued, and where it goes."""
+        ...
 
     @property
     def transactional_id(self) -> str | None:
@@ -91,33 +124,8 @@ class TransactionActions(Protocol):
         ...
 
     @property
-    def last_error(self) -> KafkaError | None:
-        """Why the producer is in an error state."""
-        ...
-
-    @property
-    def has_fatal_error(self) -> bool:
-        """Whether the producer is at its end."""
-        ...
-
-    @property
-    def is_aborting(self) -> bool:
-        """Whether an abort is under way."""
-        ...
-
-    @property
-    def can_handle_abortable_error(self) -> bool:
-        """Whether the epoch can be raised after this transaction, by whichever side."""
-        ...
-
-    @property
     def may_have_begun(self) -> bool:
         """Whether only requests whose success nobody knows could have begun the transaction."""
-        ...
-
-    @property
-    def may_begin_again(self) -> bool:
-        """Whether a request without an answer may yet begin another transaction, in this epoch."""
         ...
 
     def init_request_lost(self) -> None:
@@ -136,32 +144,12 @@ class TransactionActions(Protocol):
         """Take in that a refused request may have begun the transaction all the same."""
         ...
 
-    def retry(self, handler: TxnRequestHandler) -> None:
-        """Queue a request again, where it was."""
-        ...
-
-    def lookup_coordinator(self, handler: TxnRequestHandler) -> None:
-        """Forget a request's coordinator, and queue its look-up."""
-        ...
-
     def transition_to_abortable_error(self, error: KafkaError) -> None:
         """Have the transaction aborted."""
         ...
 
     def transition_to_fatal_error(self, error: KafkaError) -> None:
         """End the producer."""
-        ...
-
-    def require_epoch_bump(self) -> None:
-        """Raise the epoch when this transaction ends, if that is the client's to do."""
-        ...
-
-    def epoch_bump_failed(self) -> None:
-        """Take in that the epoch was not raised; it is raised when the next transaction ends."""
-        ...
-
-    def coordinator_found(self, key_type: CoordinatorType, key: str, node: BrokerNode) -> None:
-        """Take in a coordinator's address."""
         ...
 
     def initialized(self, producer: ProducerIdAndEpoch, *, is_epoch_bump: bool) -> None:
@@ -200,7 +188,7 @@ class TxnRequestHandler(ABC):
     """One request, until it has an answer that counts.
 
     Args:
-        actions: the transaction manager.
+        actions: the transaction's progress.
         result: whoever waits for this.
 
     Attributes:
@@ -254,8 +242,8 @@ class TxnRequestHandler(ABC):
 
     def on_response(self, response: Response) -> None:
         """Take in the answer."""
-        if self._actions.has_fatal_error:
-            self.fail(self._actions.last_error or KafkaError())
+        if self._actions.machine.has_fatal_error:
+            self.fail(self._actions.machine.last_error or KafkaError())
             return
         if not isinstance(response, self.answer_type):
             raise IllegalStateError(f"not the answer to this request: {response!r}")
@@ -273,8 +261,8 @@ class TxnRequestHandler(ABC):
         self._is_in_doubt |= failure.was_sent and self.may_begin_transaction
         if failure.was_sent and self.is_harmful_when_late:
             self._actions.request_lost(may_begin_transaction=self.may_begin_transaction)
-        if self._actions.has_fatal_error:
-            self.fail(self._actions.last_error or KafkaError())
+        if self._actions.machine.has_fatal_error:
+            self.fail(self._actions.machine.last_error or KafkaError())
         elif failure is ResponseFailure.UNSUPPORTED_VERSION:
             is_told = isinstance(error, UnsupportedVersionError)
             self.fatal_error(error if error is not None and is_told else self._unsupported(error))
@@ -300,12 +288,12 @@ class TxnRequestHandler(ABC):
         return self.priority is Priority.ADD_PARTITIONS_OR_OFFSETS and not self._is_in_doubt
 
     def _retry(self, *, looks_up: bool = False) -> None:
-        if self.is_of_no_use_for_an_abort and self._actions.is_aborting:
+        if self.is_of_no_use_for_an_abort and self._actions.machine.is_aborting:
             self.give_up()
             return
         if looks_up and self.needs_coordinator is not None:
-            self._actions.lookup_coordinator(self)
-        self._actions.retry(self)
+            self._actions.requests.lookup_coordinator(self)
+        self._actions.requests.retry(self)
 
     def give_up(self) -> None:
         """Fail because the transaction is aborted: without an end an abort would wait for it."""
@@ -319,14 +307,15 @@ class TxnRequestHandler(ABC):
 
     def _carry_out(self, verdict: Verdict, error: KafkaError | None) -> None:
         """Do what a verdict says; COMPLETE and COLLECT are the handler's own."""
+        identity = self._actions.identity
         if verdict.action is Action.LOOK_UP:
             self._retry(looks_up=True)
         elif verdict.action is Action.RETRY or error is None:
             self._retry()
         elif verdict.action is Action.ABORTABLE:
             self.abortable_error(error)
-        elif verdict.action is Action.BUMP_OR_FATAL and self._actions.can_handle_abortable_error:
-            self._actions.require_epoch_bump()
+        elif verdict.action is Action.BUMP_OR_FATAL and identity.can_handle_abortable_error:
+            identity.require_epoch_bump()
             self.abortable_error(error)
         else:
             self.fatal_error(error)

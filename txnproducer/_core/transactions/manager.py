@@ -23,15 +23,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from txnproducer._core.ports import KafkaClient
 from txnproducer._core.transactions.commit_evidence import SentCommit
 from txnproducer._core.transactions.end_txn import EndTxnHandler
-from txnproducer._core.transactions.progress import Outcome, TransactionCourse
-from txnproducer._core.transactions.request_flow import PendingOperation
+from txnproducer._core.transactions.leasing import TransactionLeasing
+from txnproducer._core.transactions.progress import Outcome, TransactionProgress
 from txnproducer._core.transactions.requests import (
     AddOffsetsToTxnHandler,
     InitProducerIdHandler,
     TxnOffsetCommitHandler,
-    TxnRequestHandler,
 )
 from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.state import TransactionState
@@ -59,24 +59,69 @@ _LOG = logging.getLogger(__name__)
 _S = TransactionState
 
 
-class TransactionManager(TransactionCourse):
-    """See the module; arguments and attributes as of `TransactionCourse`."""
+class TransactionManager:
+    """See the module.
+
+    Args:
+        transactional_id: None for an idempotent producer.
+        transaction_timeout_ms: after which the coordinator aborts a transaction by itself.
+        retry_backoff_ms: between two attempts of a request.
+        client: asked for the cluster's finalized features.
+
+    Attributes:
+        progress: what the sender makes of the operations.
+        machine, requests, identity, share: its parts.
+        leasing: how the transaction is shared with other processes.
+        sequences: the partitions' sequence numbers.
+        commit_result: of the present transaction's commit, or the latest one's; None if none was
+            begun.
+        last_commit: the latest commit that was begun; once it was sent, and its answer is lost for
+            good, evidence of it can be asked for.
+        is_half_way: whether a call is adding offsets, or leasing. If it is still set when the next
+            call comes, an exception has left it.
+    """
+
+    def __init__(
+        self,
+        *,
+        transactional_id: str | None,
+        transaction_timeout_ms: int,
+        retry_backoff_ms: int,
+        client: KafkaClient,
+    ) -> None:
+        self.progress = progress = TransactionProgress(
+            transactional_id, transaction_timeout_ms, retry_backoff_ms, client
+        )
+        self.name = progress.name
+        self.transactional_id = transactional_id
+        self.is_transactional = progress.is_transactional
+        self.machine = progress.machine
+        self.requests = progress.requests
+        self.identity = progress.identity
+        self.sequences = progress.identity.sequences
+        self.share = progress.share
+        self.leasing = TransactionLeasing(self, progress)
+        self._pending = progress.pending
+        self.commit_result: TransactionalRequestResult | None = None
+        self.last_commit: SentCommit | None = None
+        self.is_half_way = False
 
     # --- what the application asks for ----------------------------------------------------------
 
     @property
     def unseen_abort(self) -> TransactionalRequestResult | None:
         """An abort that timed out, or was interrupted, and whose end nobody has seen yet."""
-        pending = self._unseen_operation()
+        pending = self._pending.unseen()
         is_abort = pending is not None and pending.kind is _S.ABORTING_TRANSACTION
         return pending.result if pending is not None and is_abort else None
 
     @property
     def is_abort_certain(self) -> bool:
         """Whether the transaction is being aborted and no commit of it was ever sent."""
-        if self.state is not _S.ABORTING_TRANSACTION or self._end_txn is None:
+        end_txn = self.progress.open.end_txn
+        if not self.machine.is_aborting or end_txn is None:
             return False
-        return not self._end_txn.may_be_committed
+        return not end_txn.may_be_committed
 
     def initialize_transactions(self) -> TransactionalRequestResult:
         """Begin to get an identity; older producers of the transactional id are fenced by it.
@@ -85,14 +130,18 @@ class TransactionManager(TransactionCourse):
             IllegalStateError: initialized already, or another call has to be repeated first.
             KafkaError: the producer is in an error state.
         """
+        self.share.check("init_transactions")
         self._ensure_transactional()
-        self._fail_with_error()
-        return self._begin(_S.INITIALIZING, "init_transactions", self._start_initializing)
+        self.fail_with_error()
+        return self.begin_operation(_S.INITIALIZING, "init_transactions", self._start_initializing)
 
     def _start_initializing(self, result: TransactionalRequestResult) -> None:
-        self._go_to(_S.INITIALIZING)
-        self._lost_identity = None
-        self._push_once(InitProducerIdHandler(self, result, self._transaction_timeout_ms))
+        self.machine.go_to(_S.INITIALIZING)
+        self.identity.ask_anew()
+        progress = self.progress
+        self.requests.push_once(
+            InitProducerIdHandler(progress, result, progress.transaction_timeout_ms)
+        )
 
     def begin_transaction(self) -> None:
         """Begin a transaction; nothing is sent.
@@ -102,16 +151,16 @@ class TransactionManager(TransactionCourse):
                 repeated first.
             KafkaError: the producer is in an error state.
         """
-        self._ensure_transactional()
-        self._refuse_if_pending("begin_transaction")
-        self._fail_with_error()
-        if self._lost_identity is not None:
+        self.share.check("begin_transaction")
+        self.check_call("begin_transaction")
+        loss = self.identity.loss
+        if loss is not None:
             raise self._caused(
-                f"the producer has lost its identity ({self._lost_identity}): once that is mended,"
+                f"the producer has lost its identity ({loss}): once that is mended,"
                 " call init_transactions() again",
-                self._lost_identity,
+                loss,
             )
-        if self._has_stray_request:
+        if self.identity.has_stray_request:
             raise ApplicationRecoverableError(
                 f"{self.name}: what was sent before (an answer was lost, or came too late) could"
                 " join the next transaction, or be taken for a part of it; this cluster is too old"
@@ -119,10 +168,12 @@ class TransactionManager(TransactionCourse):
                 " (InitProducerId below version 3): close this producer, and go on with a new one",
                 recovery="restart",
             )
-        self.transition_to(_S.IN_TRANSACTION)
-        self.loss = None
-        self.begun_count += 1
-        self.outcome = "open"
+        self.machine.transition_to(_S.IN_TRANSACTION)
+        self.transaction_begun()
+
+    def transaction_begun(self) -> None:
+        """Take in that a transaction is open, begun here or by another process."""
+        self.progress.begin()
         self.commit_result = None
 
     def begin_commit(self) -> TransactionalRequestResult:
@@ -132,18 +183,24 @@ class TransactionManager(TransactionCourse):
             IllegalStateError: no transaction is open, or another call has to be repeated first.
             KafkaError: the producer is in an error state.
         """
+        self.share.check("commit_transaction")
+        if self.machine.state is _S.IN_TRANSACTION:
+            self.share.check_receipts()
         self._ensure_transactional()
-        return self._begin(
+        return self.begin_operation(
             _S.COMMITTING_TRANSACTION,
             "commit_transaction",
             self._start_commit,
-            check=self._fail_with_error,
+            check=self.fail_with_error,
         )
 
     def _start_commit(self, result: TransactionalRequestResult) -> None:
         self.commit_result = result
-        self._go_to(_S.COMMITTING_TRANSACTION)
-        self.last_commit = SentCommit(self.producer_id_and_epoch, self.is_transaction_v2_enabled)
+        self.machine.go_to(_S.COMMITTING_TRANSACTION)
+        identity = self.identity
+        self.last_commit = SentCommit(
+            identity.producer_id_and_epoch, identity.is_transaction_v2_enabled
+        )
         self._queue_end_txn(result, is_commit=True)
 
     def begin_abort(self) -> TransactionalRequestResult:
@@ -156,89 +213,91 @@ class TransactionManager(TransactionCourse):
                 it could find out what became of it.
             KafkaError: the producer has failed.
         """
+        self.share.check("abort_transaction")
         self._ensure_transactional()
         given_up = self._commit_to_give_up()
         if given_up is not None:
             return self._give_up_commit(given_up)
-        return self._begin(
+        return self.begin_operation(
             _S.ABORTING_TRANSACTION,
             "abort_transaction",
             self._start_abort,
-            check=None if self.has_abortable_error else self._fail_with_error,
+            check=None if self.machine.has_abortable_error else self.fail_with_error,
         )
 
     def _start_abort(self, result: TransactionalRequestResult) -> None:
-        self._go_to(_S.ABORTING_TRANSACTION)
-        self._drop_what_an_abort_needs_not()
+        self.machine.go_to(_S.ABORTING_TRANSACTION)
+        self._drop_requests_not_needed_for_abort()
         self._queue_end_txn(result, is_commit=False)
 
-    def _drop_what_an_abort_needs_not(self) -> None:
-        self._new_partitions.clear()
-        self._queue.end(
-            lambda queued: queued.is_of_no_use_for_an_abort, lambda queued: queued.give_up()
-        )
+    def _drop_requests_not_needed_for_abort(self) -> None:
+        self.progress.open.new_partitions.clear()
+        self.requests.drop_those_an_abort_needs_not()
 
     def _queue_end_txn(self, result: TransactionalRequestResult, *, is_commit: bool) -> None:
-        end_txn = self._end_txn
+        opened = self.progress.open
+        end_txn = opened.end_txn
         if end_txn is None or end_txn.result is not result:
             failed = end_txn
             end_txn = EndTxnHandler(
-                self,
+                self.progress,
                 result,
                 is_commit=is_commit,
-                is_transaction_v2_enabled=self.is_transaction_v2_enabled,
+                is_transaction_v2_enabled=self.identity.is_transaction_v2_enabled,
             )
             if failed is not None and failed.may_be_committed:
                 # Its caller was told, or will not ask any more: the abort has to tell as well.
                 end_txn.inherit(failed)
-            self._end_txn = end_txn
-        self.maybe_update_transaction_v2_enabled(on_initialization=False)
-        self._push_once(end_txn)
+            opened.end_with(end_txn)
+        self.identity.update_transaction_version(on_initialization=False)
+        self.requests.push_once(end_txn)
 
     def _commit_to_give_up(self) -> EndTxnHandler | None:
         """Return a commit under way whose caller has timed out; acknowledge one that failed."""
-        pending = self._unseen_operation()
+        pending, machine = self._pending.unseen(), self.machine
         if pending is None or pending.kind is not _S.COMMITTING_TRANSACTION:
             return None
-        if pending.result.is_successful or self.state is _S.INITIALIZING:
+        if pending.result.is_successful or machine.state is _S.INITIALIZING:
             raise IllegalStateError(
                 f"{self.name}: the transaction is committed, it cannot be aborted any more; call"
                 " commit_transaction() again to see its end"
             )
-        if self.state is _S.COMMITTING_TRANSACTION:
-            return self._end_txn
-        if self.has_abortable_error and self._end_txn is not None:
+        end_txn = self.progress.open.end_txn
+        if machine.state is _S.COMMITTING_TRANSACTION:
+            return end_txn
+        if machine.has_abortable_error and end_txn is not None:
             # The commit will not be sent any more; its caller does not have to hear it first.
-            error = self.last_error or KafkaError()
-            self._end_txn.fail(error)
-            self._queue.end(lambda queued: queued.is_end_txn, lambda queued: queued.fail(error))
+            error = machine.last_error or KafkaError()
+            end_txn.fail(error)
+            self.requests.fail_end_txn(error)
         pending.result.acknowledge()
         lost = pending.result.error
-        if self.has_fatal_error and isinstance(lost, CommitOutcomeUnknownError):
+        if machine.has_fatal_error and isinstance(lost, CommitOutcomeUnknownError):
             # That the producer has failed says less than what its caller has not heard yet.
             raise lost
         return None
 
     def _give_up_commit(self, end_txn: EndTxnHandler) -> TransactionalRequestResult:
-        if end_txn.may_be_committed and not self.can_handle_abortable_error:
+        if end_txn.may_be_committed and not self.identity.can_handle_abortable_error:
             unknown = CommitOutcomeUnknownError(
                 "a commit was sent, its answer is missing, and this cluster is too old to raise"
                 " the producer's epoch, so that the commit could still hit the next transaction"
             )
-            self.transition_to_fatal_error(unknown)
+            self.progress.transition_to_fatal_error(unknown)
             raise unknown
         _LOG.info("%s: giving up a commit in favour of an abort", self.name)
 
         def start(result: TransactionalRequestResult) -> None:
-            if not self.is_aborting:
+            machine = self.machine
+            if not machine.is_aborting:
                 given_up = TransactionAbortedError("the commit was given up for an abort")
-                self.transition_to(_S.ABORTABLE_ERROR, given_up)
-                self.transition_to(_S.ABORTING_TRANSACTION)
-            self._drop_what_an_abort_needs_not()
+                machine.transition_to(_S.ABORTABLE_ERROR, given_up)
+                machine.transition_to(_S.ABORTING_TRANSACTION)
+            self._drop_requests_not_needed_for_abort()
             if end_txn.result is not result:
                 end_txn.turn_into_abort(result)
 
-        return self._start(_S.ABORTING_TRANSACTION, "abort_transaction", start)
+        return self._pending.start(_S.ABORTING_TRANSACTION, "abort_transaction", start)
 
     def send_offsets_to_transaction(
         self,
@@ -253,25 +312,25 @@ class TransactionManager(TransactionCourse):
             IllegalStateError: no transaction is open, or another call has to be repeated first.
             KafkaError: the producer is in an error state.
         """
-        self._ensure_transactional()
         operation = "send_offsets_to_transaction"
+        self.share.check(operation)
+        self._ensure_transactional()
         result = TransactionalRequestResult(operation)
         if not offsets:
             result.done()
             return result
-        self._refuse_if_pending(operation)
-        self._fail_with_error()
-        self._ensure_in_transaction("offsets cannot be sent")
-        is_v2 = self.is_transaction_v2_enabled
+        self.check_call(operation)
+        self.check_in_transaction("offsets cannot be sent")
+        progress, is_v2 = self.progress, self.identity.is_transaction_v2_enabled
         commit = TxnOffsetCommitHandler(
-            self, result, offsets, group_metadata, is_transaction_v2_enabled=is_v2
+            progress, result, offsets, group_metadata, is_transaction_v2_enabled=is_v2
         )
-        handler = commit if is_v2 else AddOffsetsToTxnHandler(self, commit)
-        self.is_half_way = True
+        handler = commit if is_v2 else AddOffsetsToTxnHandler(progress, commit)
+        self.set_half_way(True)
         if is_v2:
-            self._is_started = True
-        self._queue.push(handler)
-        self.is_half_way = False
+            progress.open.start()
+        self.requests.queue.push(handler)
+        self.set_half_way(False)
         return result
 
     def check_can_append(self) -> None:
@@ -282,27 +341,21 @@ class TransactionManager(TransactionCourse):
             ProducerFencedError, InvalidProducerEpochError: `send` returns these as failed futures.
             KafkaError: the producer is in another error state.
         """
-        self._fail_with_error()
-        if not self.is_transactional:
-            return
-        self._refuse_if_pending("send")
-        if not self._has_identity:
-            raise IllegalStateError(f"{self.name}: call init_transactions() before send()")
-        self._ensure_in_transaction("records cannot be sent")
+        self.fail_with_error()
+        if self.is_transactional:
+            self._pending.refuse_others("send")
+            if self.identity.is_due:
+                raise IllegalStateError(f"{self.name}: call init_transactions() before send()")
+            self.check_in_transaction("records cannot be sent")
+        self.share.check("send")
 
     def maybe_add_partition(self, topic_partition: TopicPartition) -> None:
         """Make sure that a partition is in the transaction, or will be; raise as above if not."""
         self.check_can_append()
-        if not self.is_transactional:
-            return
-        if self.is_transaction_v2_enabled:
-            self._partitions.add(topic_partition)
-            self._is_started = True
-        elif not self._is_known(topic_partition):
-            self._new_partitions.add(topic_partition)
-
-    def _is_known(self, topic_partition: TopicPartition) -> bool:
-        return topic_partition in self._partitions or topic_partition in self._pending_partitions
+        if self.is_transactional:
+            self.progress.open.name_partition(
+                topic_partition, is_transaction_v2=self.identity.is_transaction_v2_enabled
+            )
 
     # --- how operations follow each other -------------------------------------------------------
 
@@ -310,92 +363,75 @@ class TransactionManager(TransactionCourse):
         if not self.is_transactional:
             raise IllegalStateError("transactions need a transactional_id in the configuration")
 
-    def _ensure_in_transaction(self, refusal: str) -> None:
-        if self.state is not _S.IN_TRANSACTION:
+    def check_call(self, call: str) -> None:
+        """Refuse a call in an error state, or while the end of another call was not seen."""
+        self._ensure_transactional()
+        self._pending.refuse_others(call)
+        self.fail_with_error()
+
+    def check_in_transaction(self, refusal: str) -> None:
+        """Refuse what needs an open transaction, where there is none."""
+        state = self.machine.state
+        if state is not _S.IN_TRANSACTION:
             raise IllegalStateError(
-                f"{self.name}: {refusal} in state {self.state.name}; call begin_transaction()"
+                f"{self.name}: {refusal} in state {state.name}; call begin_transaction()"
             )
 
-    def _unseen_operation(self) -> PendingOperation | None:
-        if self._pending is not None and self._pending.result.is_acked:
-            self._pending = None
-        return self._pending
-
-    def _refuse_if_pending(self, operation: str) -> None:
-        pending = self._unseen_operation()
-        if pending is not None:
-            earlier = pending.result.operation
-            way_out = " or abort_transaction()" if earlier == "commit_transaction" else ""
-            raise IllegalStateError(
-                f"{self.name}: {operation}() has to wait: {earlier}() is under way, has timed"
-                f" out, or was interrupted; call {earlier}(){way_out} first"
-            )
-
-    def _begin(
+    def begin_operation(
         self,
         kind: TransactionState,
         operation: str,
         start: Callable[[TransactionalRequestResult], None],
         check: Callable[[], None] | None = None,
     ) -> TransactionalRequestResult:
-        pending = self._unseen_operation()
+        """Begin an operation, or return the result of the same one that is under way.
+
+        Args:
+            kind: the state it begins with.
+            operation: the public call's name.
+            start: its steps; each looks first whether it is done, since they may be made again.
+            check: refuses the call, once it is known to be a new one.
+        """
+        pending = self._pending.unseen()
         if pending is not None and pending.kind is kind:
             return pending.result
-        self._refuse_if_pending(operation)
+        self._pending.refuse_others(operation)
         if check is not None:
             check()
-        self.check_transition(kind)
-        return self._start(kind, operation, start)
+        self.machine.check_transition(kind)
+        return self._pending.start(kind, operation, start)
 
-    def _start(
-        self,
-        kind: TransactionState,
-        operation: str,
-        start: Callable[[TransactionalRequestResult], None],
-    ) -> TransactionalRequestResult:
-        """Start an operation: from its first step on it goes on, whatever its caller raises."""
-        result = TransactionalRequestResult(operation)
-        pending = self._pending = PendingOperation(kind, result, start)
-        start(result)
-        pending.start = None
-        return result
-
-    def _go_to(self, state: TransactionState) -> None:
-        if self.state is not state:
-            self.transition_to(state)
-
-    def _push_once(self, handler: TxnRequestHandler) -> None:
-        """Queue the request of an operation, unless it was queued before an exception came."""
-        if not self._queue.any(lambda queued: queued.result is handler.result):
-            self._queue.push(handler)
+    def set_half_way(self, is_half_way: bool, /) -> None:
+        """Note that a call is half-way, or is no longer: an exception may come between."""
+        self.is_half_way = is_half_way
 
     def finish_interrupted_call(self) -> None:
         """Make whole what an exception has left half-way: see `Appender`."""
-        pending = self._pending
-        if pending is not None and pending.start is not None:
-            pending.start(pending.result)
-            pending.start = None
+        self._pending.finish_start()
         if self.is_half_way:
-            self.maybe_transition_to_error_state(
+            self.progress.maybe_transition_to_error_state(
                 TransactionAbortableError(
                     "an exception, as of a signal handler, came in the middle of a call: it is not"
                     " certain what of it belongs to the transaction; abort, and do it again"
                 )
             )
-            self.is_half_way = False
-        if self.has_fatal_error and self.last_error is not None:
-            self._fail_all(self.last_error)
+            self.set_half_way(False)
+        machine = self.machine
+        if machine.has_fatal_error and machine.last_error is not None:
+            self.progress.fail_all(machine.last_error)
 
-    def _fail_with_error(self) -> None:
-        error = self.last_error
-        if not self.has_error or error is None:
+    def fail_with_error(self) -> None:
+        """Raise what an error state has to say to a call."""
+        machine, progress = self.machine, self.progress
+        error = machine.last_error
+        if not machine.has_error or error is None:
             return
         if isinstance(error, ProducerFencedError | InvalidProducerEpochError):
-            raise self.explained(type(error)(str(error), recovery=error.recovery))
+            raise progress.explained(type(error)(str(error), recovery=error.recovery))
         keeps_class = isinstance(error, IllegalStateError | InvalidTxnTimeoutError)
         kind = type(error) if keeps_class else KafkaError
-        state = f"{self._who}, in state {self.state.name}"
-        raise self.explained(self._caused(f"{error} ({state})", error, kind))
+        state = f"{progress.description}, in state {machine.state.name}"
+        raise progress.explained(self._caused(f"{error} ({state})", error, kind))
 
     @staticmethod
     def _caused(text: str, cause: KafkaError, kind: type[KafkaError] = KafkaError) -> KafkaError:

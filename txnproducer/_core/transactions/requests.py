@@ -105,7 +105,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
         found = response.coordinators[0]
         verdict = verdicts.FIND_COORDINATOR.judge(found.error_code)
         if verdict.action is Action.COMPLETE:
-            self._actions.coordinator_found(self.key_type, self.key, found.node)
+            self._actions.requests.coordinator_found(self.key_type, self.key, found.node)
             self.result.done()
             return
         error = verdicts.FIND_COORDINATOR.error(
@@ -115,7 +115,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
     def abortable_error(self, error: KafkaError) -> None:
         """Fail, and have the transaction aborted; while it is aborted already, find a way on."""
-        if not self._actions.is_aborting:
+        if not self._actions.machine.is_aborting:
             super().abortable_error(error)
         elif self.key_type is CoordinatorType.GROUP:
             self.fail(error)  # the offsets that it was for are given up
@@ -211,7 +211,7 @@ class InitProducerIdHandler(TxnRequestHandler):
             self.result.fail(error)
         else:
             self._on_bump_end()
-            self._actions.epoch_bump_failed()
+            self._actions.identity.epoch_bump_failed()
 
 
 class AddPartitionsToTxnHandler(TxnRequestHandler):
@@ -252,7 +252,10 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
             if verdict.action is Action.COLLECT:
                 collected[partition] = code
             elif verdict.action is not Action.COMPLETE:
-                if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._actions.is_aborting:
+                if (
+                    code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    and self._actions.machine.is_aborting
+                ):
                     # Nor will it be known: the broker refuses it before it asks the coordinator,
                     # as long as there is no such topic.
                     self.give_up()

@@ -37,7 +37,7 @@ import logging
 from collections.abc import Mapping
 from enum import Enum, auto
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from txnproducer.errors import (
     IllegalStateError,
@@ -111,20 +111,38 @@ _ADVICE = {
 }
 
 
+class StateWatcher(Protocol):
+    """Hears of errors that change the state."""
+
+    def error_comes(self, error: KafkaError) -> None:
+        """Hear of an error before it becomes the state's; its text may still be changed."""
+        ...
+
+    def has_failed(self) -> None:
+        """Hear that the producer is in FATAL_ERROR."""
+        ...
+
+    def is_poisoned(self, error: KafkaError) -> None:
+        """Hear that an illegal step of the sender has ended the producer."""
+        ...
+
+
 class TransactionStateMachine:
     """Hold the state, and change it only along `TRANSITIONS`.
 
     Args:
-        name: who this is, for messages.
+        name: the producer's, for messages.
+        watcher: hears of errors.
 
     Attributes:
         state: where the producer is.
         last_error: why it is in an error state; None in the others.
-        role: who is calling; set by whoever hands the core an event or an application's call.
+        role: which of the two parties calls; set where the core is handed an event or a call.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, watcher: StateWatcher | None = None) -> None:
         self.name = name
+        self._watcher = watcher
         self.state = TransactionState.UNINITIALIZED
         self.last_error: KafkaError | None = None
         self.role = Role.APPLICATION
@@ -171,12 +189,22 @@ class TransactionStateMachine:
                 changed; for the sender the producer is now in FATAL_ERROR.
             ValueError: an error state without an error; nothing has changed.
         """
+        watcher = self._watcher
+        if watcher is not None and error is not None:
+            watcher.error_comes(error)
         self.check_transition(target)
         if target in ERROR_STATES and error is None:
             raise ValueError(f"a transition to {target.name} needs the error that caused it")
         _LOG.debug("%s: %s -> %s", self.name, self.state.name, target.name, exc_info=error)
         self.state = target
         self.last_error = error
+        if watcher is not None and target is _S.FATAL_ERROR:
+            watcher.has_failed()
+
+    def go_to(self, state: TransactionState) -> None:
+        """Go to a state, unless an interrupted call has done so already."""
+        if self.state is not state:
+            self.transition_to(state)
 
     def check_transition(self, target: TransactionState) -> None:
         """Refuse a state that cannot follow the present one; see `transition_to`."""
@@ -193,11 +221,9 @@ class TransactionStateMachine:
             refusal.recovery = "restart"
             self.state = _S.FATAL_ERROR
             self.last_error = refusal
-            self._on_poisoned(refusal)
+            if self._watcher is not None:
+                self._watcher.is_poisoned(refusal)
         raise refusal
-
-    def _on_poisoned(self, error: KafkaError) -> None:
-        """Hear that an illegal transition has ended the producer; for subclasses."""
 
 
 def recovery_when_fatal(error: KafkaError) -> Recovery:

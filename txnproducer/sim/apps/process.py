@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from txnproducer._core.batches.append_blocked import AppendBlocked
 from txnproducer._core.producer_core import ProducerCore
 from txnproducer._core.transactions.commit_evidence import SentCommit
-from txnproducer._core.transactions.shared import SharedTransactionManager
+from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import IllegalStateError, KafkaError
@@ -203,7 +203,7 @@ class Process:
         return self.world.now_ms
 
     @property
-    def manager(self) -> SharedTransactionManager:
+    def manager(self) -> TransactionManager:
         """The present producer's transaction manager."""
         manager = self.core.transaction_manager
         if manager is None:
@@ -214,13 +214,13 @@ class Process:
     def last_error(self) -> KafkaError | None:
         """What the present producer suffers from."""
         manager = self.core.transaction_manager
-        return None if manager is None else manager.last_error
+        return None if manager is None else manager.machine.last_error
 
     @property
     def has_failed(self) -> bool:
         """Whether the present producer can do nothing any more."""
         manager = self.core.transaction_manager
-        return manager is not None and manager.has_fatal_error
+        return manager is not None and manager.machine.has_fatal_error
 
     def _build_config(self, **changed: Any) -> ProducerConfig:
         nodes = self.world.cluster.nodes.values()
@@ -352,7 +352,7 @@ class Process:
     def describe(self) -> str:
         """Say what it is doing, for a report."""
         manager = self.core.transaction_manager
-        state = "plain" if manager is None else manager.state.name
+        state = "plain" if manager is None else manager.machine.state.name
         return f"{self.name} ({state}, {self.last_error!r}, waits until {self._until_ms})"
 
     def wait_until(self, is_done: Condition, timeout_s: float | None) -> bool:

@@ -287,10 +287,10 @@ def misuse(process: Process, *, is_between: bool = False) -> None:
             "offsets": lambda: core.send_offsets_to_transaction(_OFFSETS, group),
             "send": lambda: append(process, b"outside a transaction"),
         }
-        if not manager.has_producer_id:
+        if not manager.identity.has_producer_id:
             calls["begin"] = core.begin_transaction
     core.finish_interrupted_call()  # which may change the state, and this call would do first
-    state = manager.state
+    state = manager.machine.state
     if state is TransactionState.ABORTABLE_ERROR:
         # The new epoch that an abort asks for was refused so: to abort once more is right.
         calls.pop("abort", None)
@@ -298,10 +298,10 @@ def misuse(process: Process, *, is_between: bool = False) -> None:
     try:
         call()
     except KafkaError:
-        if manager.state is state:
+        if manager.machine.state is state:
             return
     process.world.history.violate(
-        "state", f"{process.name}: {name}; {state.name} became {manager.state.name}"
+        "state", f"{process.name}: {name}; {state.name} became {manager.machine.state.name}"
     )
 
 

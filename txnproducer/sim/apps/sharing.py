@@ -16,7 +16,7 @@ from collections.abc import Generator, Sequence
 from functools import partial
 
 from txnproducer._core.transactions.result import TransactionalRequestResult
-from txnproducer._core.transactions.shared import Part
+from txnproducer._core.transactions.share import Part
 from txnproducer.errors import (
     ClaimRefusedError,
     IllegalStateError,
@@ -105,7 +105,7 @@ class _Run:
     def _end(self, error: KafkaError | None) -> None:
         self.error = error
         self.has_left_opening = self.process.network.has_opening_on_its_way
-        if self._holder.manager.part is Part.HOLDER:
+        if self._holder.manager.share.part is Part.HOLDER:
             self._holder.poke()  # it waits for this
 
     def _work(self, process: Process) -> Generator[_Wait, bool, KafkaError | None]:
@@ -141,7 +141,7 @@ class _Run:
             ended = yield from call(
                 process, lambda: process.core.begin_join(self._lease, self._claim)
             )
-            if self._holder.is_crashed or self._holder.manager.lease != self._lease:
+            if self._holder.is_crashed or self._holder.manager.share.lease != self._lease:
                 history = process.world.history
                 history.straggled_ms[process.transactional_id] = process.now_ms
             if not ended.is_timed_out:
@@ -272,7 +272,7 @@ class _SharedTransaction(UsualTransaction):
         is_due = first.receipt is None and first.error is None and not self._process.is_crashed
         if not is_due or self._world.is_ending or self._attempt.claim != "open":
             return
-        if self._process.manager.lease is None:
+        if self._process.manager.share.lease is None:
             return  # it is aborted
         first.process.pause(rng.choice(_SLEEPS_MS))
         self._run(claim)
@@ -304,7 +304,7 @@ class _SharedTransaction(UsualTransaction):
         """Commit with the receipts that are there, and see that refused if they are not all."""
         core, manager = self._process.core, self._process.manager
         receipts = self._receipts()
-        if len(receipts) == len(self._runs) or manager.has_error:
+        if len(receipts) == len(self._runs) or manager.machine.has_error:
             return
         try:
             core.adopt(receipts)
@@ -351,7 +351,7 @@ class _SharedTransaction(UsualTransaction):
 
     def _commit_it(self) -> Generator[_Wait, bool, bool]:
         is_written = self._attempt.records or self._attempt.group_id is not None
-        lease = self._process.manager.lease  # None where the cluster is too old for it
+        lease = self._process.manager.share.lease  # None where the cluster is too old for it
         if lease is not None and is_written and self._process.rng.random() < _RESUMED_RATE:
             resume(self._process, self._attempt, lease, self._receipts())
         return (yield from super()._commit_it())

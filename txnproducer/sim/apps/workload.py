@@ -121,7 +121,7 @@ class UsualTransaction:
 
     def _identify(self) -> None:
         process, world = self._process, self._world
-        self._attempt.identity = process.manager.producer_id_and_epoch
+        self._attempt.identity = process.manager.identity.producer_id_and_epoch
         openings_kept = world.faults.openings_kept[process.transactional_id or ""]
         self._attempt.kept_before = world.history.openings_kept_before.setdefault(
             self._attempt.identity, openings_kept
@@ -158,7 +158,7 @@ class UsualTransaction:
             process.interrupts.run(process.core.begin_transaction)
         except Interrupted:
             # As a program does that looks where it is before it goes on.
-            if not process.manager.has_ongoing_transaction:
+            if not process.manager.machine.has_ongoing_transaction:
                 self._begin()
 
     def _failed(self, error: KafkaError) -> None:
@@ -322,7 +322,7 @@ class UsualTransaction:
     def _resolve(self) -> None:
         """Ask the coordinator, as `resolve_outcome` does; what it proves is claimed then."""
         manager, name = self._process.manager, self._process.transactional_id or ""
-        commit, again = manager.last_commit, manager.may_begin_again
+        commit, again = manager.last_commit, manager.identity.may_begin_again
         known = self._world.cluster.transaction_coordinator(name).find(name)
         self._attempt.claim = "unknown"
         self._process.judge.unknown(self._process, self._attempt)
@@ -377,9 +377,9 @@ def _age(process: Process) -> Script:
     manager = process.core.transaction_manager
     if manager is None or process.rng.random() >= _AGED_RATE:
         return
-    has_id = yield (lambda: manager.has_producer_id), process.now_ms + 2_000
+    has_id = yield (lambda: manager.identity.has_producer_id), process.now_ms + 2_000
     if has_id:
-        identity = manager.producer_id_and_epoch
+        identity = manager.identity.producer_id_and_epoch
         manager.sequences.adopt(ProducerIdAndEpoch(identity.producer_id, _LAST_EPOCHS))
 
 

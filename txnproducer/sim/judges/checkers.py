@@ -125,8 +125,8 @@ class Checkers:
         can_bump = self._world.options.cluster.init_producer_id_version >= CAN_BUMP
         # The new epoch is refused, for lack of access or because the transaction is abortable: the
         # producer has to be initialized again, which ends all.
-        is_refused = process.manager.state in _NOT_BUMPED
-        is_bumped = can_bump and not (is_refused or process.manager.has_fatal_error)
+        is_refused = process.manager.machine.state in _NOT_BUMPED
+        is_bumped = can_bump and not (is_refused or process.manager.machine.has_fatal_error)
         is_kept = self._world.faults.openings_kept[name] > attempt.kept_before
         if not is_bumped and (is_kept or (is_v1 and attempt.is_leased)):
             # The coordinator denied that there was one, and found it in its log later on; or a
@@ -140,7 +140,7 @@ class Checkers:
     def plain_ended(self, process: Process, attempt: Attempt) -> None:
         """Look at an idempotent producer and its records after a flush."""
         manager = process.core.transaction_manager
-        error = manager.last_error if manager is not None and process.has_failed else None
+        error = manager.machine.last_error if manager is not None and process.has_failed else None
         is_refused = isinstance(error, AuthenticationError | AuthorizationError)
         if error is not None and (process.is_calm or not is_refused):
             self._history.violate("needless", f"{process.name} has failed for good: {error!r}")
@@ -193,7 +193,7 @@ class Checkers:
         name = process.transactional_id
         if name is None or not process.is_calm or process.has_failed:
             return
-        if process.manager.is_left_open_on_close:
+        if process.manager.share.is_left_open_on_close:
             return  # it is another process's
         known = self._world.cluster.transaction_coordinator(name).find(name)
         if known is not None and known.state.value == "Ongoing":

@@ -68,7 +68,7 @@ def _is_overtaken(process: Process) -> bool:
     known = process.world.cluster.transaction_coordinator(name).find(name)
     if known is not None:
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
-        if described == process.manager.producer_id_and_epoch:
+        if described == process.manager.identity.producer_id_and_epoch:
             # It may have fenced the producer, and have forgotten that with a write or its office.
             return _is_disturbed(process) and _has_acted(process, *_FORGETTING)
     return _is_disturbed(process)
@@ -86,7 +86,7 @@ def _is_disturbed(process: Process) -> bool:
 
 
 def _is_behind_the_last_epoch(process: Process) -> bool:
-    identity = process.manager.producer_id_and_epoch
+    identity = process.manager.identity.producer_id_and_epoch
     is_last = identity.producer_epoch == LAST_EPOCH
     return is_last and process.world.history.inits_in_doubt[identity] >= FENCED_AFTER
 

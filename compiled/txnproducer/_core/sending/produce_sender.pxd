@@ -15,6 +15,7 @@ cdef class ProduceSender:
     cdef public Metadata _metadata
     cdef public RecordAccumulator _accumulator
     cdef public object _transactions
+    cdef object _drained
     cdef public Metrics _metrics
     cdef public object requests_in_flight
     cdef public dict _in_flight

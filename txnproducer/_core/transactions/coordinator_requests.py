@@ -1,0 +1,160 @@
+"""The requests to coordinators: what is queued, what is out, and where it goes.
+
+Owns: the queue and the request that left it, the coordinators' addresses. Must not know: states,
+operations, what a request is for.
+
+Rule: one request is out at a time. Taken from the queue, it is sent, or put back, or failed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from txnproducer._core.transactions.request_queue import TxnRequestQueue
+from txnproducer._core.transactions.requests import FindCoordinatorHandler, TxnRequestHandler
+from txnproducer._protocol.messages import BrokerNode, CoordinatorType
+from txnproducer.errors import IllegalStateError, KafkaError
+
+_LOG = logging.getLogger(__name__)
+
+
+class CoordinatorRequests:
+    """See the module.
+
+    Args:
+        name: the producer's, for the log.
+        find_coordinator: makes the look-up of a coordinator, by key and kind.
+
+    Attributes:
+        queue: what waits.
+        out: the request that was taken to be sent, or was sent.
+    """
+
+    def __init__(
+        self, name: str, find_coordinator: Callable[[str, CoordinatorType], FindCoordinatorHandler]
+    ) -> None:
+        self._name = name
+        self._find_coordinator = find_coordinator
+        self.queue = TxnRequestQueue()
+        self.out: TxnRequestHandler | None = None
+        self._has_in_flight = False
+        self._coordinators: dict[CoordinatorType, BrokerNode | None] = {}
+        self._coordinator_keys: dict[CoordinatorType, str] = {}
+
+    @property
+    def has_pending_requests(self) -> bool:
+        """Whether a request is queued."""
+        return bool(self.queue)
+
+    @property
+    def has_in_flight_request(self) -> bool:
+        """Whether a request awaits its answer."""
+        return self._has_in_flight
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued, and nothing out."""
+        return not self.queue and self.out is None
+
+    # --- a request on its way -------------------------------------------------------------------
+
+    def push_once(self, handler: TxnRequestHandler) -> None:
+        """Queue the request of an operation, unless it was queued before an exception came."""
+        if not self.queue.any(lambda queued: queued.result is handler.result):
+            self.queue.push(handler)
+
+    def take(self) -> TxnRequestHandler:
+        """Take the next request out of the queue, to be sent."""
+        handler = self.queue.pop()
+        handler.is_taken = True
+        self.out = handler
+        key_type, key = handler.needs_coordinator, handler.coordinator_key
+        if key_type is not None and self._coordinator_keys.get(key_type) != key:
+            # The one that is known is another group's, or another id's.
+            self._coordinators[key_type] = None
+        return handler
+
+    def put_aside(self) -> None:
+        """Forget the request that was taken: it is not sent, and the caller ends it."""
+        self.out = None
+
+    def retry(self, handler: TxnRequestHandler) -> None:
+        """Put a request back in the queue, in its place."""
+        handler.is_retry = True
+        handler.is_taken = False
+        if self.out is handler:
+            self.out = None
+        self.queue.push(handler)
+
+    def give_up(self, handler: TxnRequestHandler) -> None:
+        """End a request that was taken, and that the abort under way does not need."""
+        self.out = None
+        handler.give_up()
+
+    def set_in_flight(self, handler: TxnRequestHandler, correlation_id: int) -> None:
+        """Note that a request was sent; `correlation_id` is for the log alone."""
+        _LOG.debug("%s: sent %s as request %s", self._name, handler, correlation_id)
+        self.out = handler
+        self._has_in_flight = True
+
+    def clear_in_flight(self) -> None:
+        """Note that the request that was sent has ended; its answer is told to its handler."""
+        self.out = None
+        self._has_in_flight = False
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def drop_those_an_abort_needs_not(self) -> None:
+        """End what is queued to make ready what would be committed."""
+        self.queue.end(
+            lambda queued: queued.is_of_no_use_for_an_abort, lambda queued: queued.give_up()
+        )
+
+    def fail_end_txn(self, error: KafkaError) -> None:
+        """Fail a queued EndTxn."""
+        self.queue.end(lambda queued: queued.is_end_txn, lambda queued: queued.fail(error))
+
+    def fail_all(self, error: KafkaError) -> None:
+        """Fail what is queued, and then what is out."""
+        self.queue.end(lambda _: True, lambda handler: handler.fail(error))
+        if self.out is not None:
+            self.out.fail(error)
+
+    def fail_pending_requests(self, error: KafkaError) -> None:
+        """Fail all requests, and forget the one that was out; the state is the caller's."""
+        self.fail_all(error)
+        self.out = None
+
+    # --- coordinators ---------------------------------------------------------------------------
+
+    def coordinator(self, key_type: CoordinatorType) -> BrokerNode | None:
+        """Return a coordinator's address, or None if it has to be looked up."""
+        return self._coordinators.get(key_type)
+
+    def lookup_coordinator(self, handler: TxnRequestHandler) -> None:
+        """Forget a request's coordinator, and queue its look-up (once)."""
+        key_type, key = handler.needs_coordinator, handler.coordinator_key
+        if key_type is None:
+            raise IllegalStateError(f"{handler} goes to any broker; nothing to look up")
+        self._coordinators[key_type] = None
+
+        def is_same(queued: TxnRequestHandler) -> bool:
+            if not isinstance(queued, FindCoordinatorHandler):
+                return False
+            return (queued.key_type, queued.key) == (key_type, key)
+
+        if not self.queue.any(is_same):
+            self.queue.push(self._find_coordinator(key, key_type))
+
+    def coordinator_found(self, key_type: CoordinatorType, key: str, node: BrokerNode) -> None:
+        """Take in a coordinator's address."""
+        _LOG.info("%s: the coordinator of %s %r is %s", self._name, key_type.name, key, node)
+        self._coordinators[key_type] = node
+        self._coordinator_keys[key_type] = key
+
+    def handle_coordinator_disconnected(self, node_id: int) -> None:
+        """Look up again whatever coordinator this broker was."""
+        for key_type, node in self._coordinators.items():
+            if node is not None and node.node_id == node_id:
+                self._coordinators[key_type] = None

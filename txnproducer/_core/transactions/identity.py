@@ -1,0 +1,185 @@
+"""The producer's identity: id and epoch, when that is raised, and the version of transactions.
+
+Owns: which identity the next request names, whether a new epoch is due at the end of the
+transaction, and which version of transactions is spoken. Must not know: states, requests.
+
+Rules:
+* Transactions v1 or v2 (KIP-890) is a matter of the finalized feature, not of API versions. It is
+  read when the producer is initialized and when a transaction begins to end, and counts from the
+  next transaction on; coming to v2 also raises the epoch.
+* A v1 transaction that lost an answer is followed by a new epoch: the request may still be on its
+  way, and would join a later transaction of the same epoch (KAFKA-17754). Where the cluster can't
+  raise epochs, no further transaction is begun. With v2 every transaction has its own epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txnproducer._core.ports import KafkaClient
+from txnproducer._core.sequences.sequence_manager import SequenceManager
+from txnproducer._protocol.messages import ApiKey
+from txnproducer._protocol.versions import NodeApiVersions
+from txnproducer.errors import KafkaError
+from txnproducer.records import ProducerIdAndEpoch, TransactionLease
+
+# InitProducerId takes the present id and epoch, and answers with the next, from here on (KIP-360).
+_FIRST_VERSION_WITH_BUMP: Final = 3
+
+
+class ProducerIdentity:
+    """See the module.
+
+    Args:
+        sequences: hold id and epoch, and begin at 0 with a new one.
+        client: asked for the cluster's finalized features.
+        is_transactional: whether there is a transactional id.
+
+    Attributes:
+        sequences: the partitions' sequence numbers.
+        is_transaction_v2_enabled: which version the present transaction is written with.
+        coordinator_can_bump: whether the transaction coordinator raises epochs when asked; kept
+            while it is away.
+        is_bump_required: whether the epoch has to be raised when this transaction ends.
+        has_stray_request: whether no transaction may be begun under this epoch, which cannot be
+            raised.
+        may_begin_again: whether a request without an answer may yet begin another transaction, in
+            this epoch (v1).
+        is_due: whether the producer has to be initialized.
+        loss: the refusal that took the identity away; None if there is one, or never was.
+    """
+
+    def __init__(
+        self, sequences: SequenceManager, client: KafkaClient, *, is_transactional: bool
+    ) -> None:
+        self.sequences = sequences
+        self._client = client
+        self._is_transactional = is_transactional
+        self.is_transaction_v2_enabled = False
+        self._is_v2_enabled_next = False
+        self._features_epoch = -1
+        self.coordinator_can_bump = False
+        self.is_bump_required = False
+        self.has_stray_request = False
+        self.may_begin_again = False
+        self.is_due = True
+        self.loss: KafkaError | None = None
+
+    @property
+    def producer_id_and_epoch(self) -> ProducerIdAndEpoch:
+        """The present identity."""
+        return self.sequences.producer_id_and_epoch
+
+    @property
+    def has_producer_id(self) -> bool:
+        """Whether there is an identity."""
+        return self.producer_id_and_epoch.is_valid
+
+    @property
+    def must_bump_from_client(self) -> bool:
+        """Whether raising the epoch after an error is the client's to do, and can be done."""
+        return self.coordinator_can_bump and not self.is_transaction_v2_enabled
+
+    @property
+    def can_handle_abortable_error(self) -> bool:
+        """Whether the epoch will be raised after an abort, by whichever side."""
+        return self.coordinator_can_bump or self.is_transaction_v2_enabled
+
+    def learn_coordinator(self, api_versions: NodeApiVersions | None) -> None:
+        """Learn what the transaction coordinator can do."""
+        version = (
+            None if api_versions is None else api_versions.max_version(ApiKey.INIT_PRODUCER_ID)
+        )
+        self.coordinator_can_bump = version is not None and version >= _FIRST_VERSION_WITH_BUMP
+
+    # --- a new identity -------------------------------------------------------------------------
+
+    def take(self, producer: ProducerIdAndEpoch) -> None:
+        """Take an identity that InitProducerId has given."""
+        if self._is_transactional:
+            self.sequences.reset_sequence_numbers()
+        self.sequences.adopt(producer)
+        # What is late is fenced now.
+        self.is_bump_required = self.has_stray_request = self.may_begin_again = False
+        self.is_due = False
+
+    def take_next(self, producer: ProducerIdAndEpoch) -> None:
+        """Take the identity for the next transaction, if the end of the present one gave it."""
+        if producer.is_valid:
+            self.sequences.reset_sequence_numbers()
+            self.sequences.adopt(producer)
+
+    def begin_next(self) -> None:
+        """Begin the time of the next transaction: its version counts, and no bump is due."""
+        self.is_bump_required = False
+        self.is_transaction_v2_enabled = self._is_v2_enabled_next
+
+    def take_over(self, lease: TransactionLease) -> None:
+        """Take the identity of a transaction that another process has opened."""
+        self.sequences.reset_sequence_numbers()
+        self.sequences.adopt(lease.producer)
+        self.is_transaction_v2_enabled = self._is_v2_enabled_next = lease.is_transaction_v2
+        self.is_due = False
+
+    def ask_anew(self) -> None:
+        """Take in that the application initializes the producer, and has seen why it had to."""
+        self.loss = None
+
+    def lose(self, error: KafkaError) -> None:
+        """Take in that the producer has to be initialized again.
+
+        Args:
+            error: the refusal after which this is so.
+        """
+        if not self.is_due:
+            self.loss = error
+        self.is_due = True
+        self.is_bump_required = False
+        self.sequences.reset_sequence_numbers()
+
+    # --- when the epoch is raised ---------------------------------------------------------------
+
+    def require_epoch_bump(self) -> None:
+        """Raise the epoch when this transaction ends, if that is the client's to do."""
+        if self.must_bump_from_client:
+            self.is_bump_required = True
+
+    def epoch_bump_failed(self) -> None:
+        """Take in that the epoch was not raised; it is raised when the next transaction ends."""
+        # Whatever version is spoken meanwhile: after an upgrade it is v2, and the bump is v1's.
+        self.is_bump_required = True
+
+    def request_lost(self, *, may_begin_transaction: bool) -> None:
+        """Take in that a request of a v1 transaction has no answer, and could do harm later."""
+        if may_begin_transaction:
+            self.may_begin_again = True
+        self.need_new_epoch()
+
+    def need_new_epoch(self) -> None:
+        """Begin no other transaction under this epoch; where it can't be raised, none at all."""
+        if not self._is_transactional or self.is_transaction_v2_enabled:
+            return
+        if self.coordinator_can_bump:
+            self.is_bump_required = True
+        else:
+            self.has_stray_request = True
+
+    def share(self) -> None:
+        """Take in that others write under this identity, and may have requests on their way."""
+        if not self.is_transaction_v2_enabled:
+            self.is_bump_required = self.may_begin_again = True
+
+    # --- the version of transactions ------------------------------------------------------------
+
+    def update_transaction_version(self, *, on_initialization: bool) -> None:
+        """Read the finalized features, if there is a newer reading."""
+        features = self._client.finalized_features()
+        if features.epoch <= self._features_epoch:
+            return
+        self._features_epoch = features.epoch
+        self._is_v2_enabled_next = features.transaction_version >= 2
+        if on_initialization:
+            self.is_transaction_v2_enabled = self._is_v2_enabled_next
+        elif self._is_v2_enabled_next and not self.is_transaction_v2_enabled:
+            # Fences what the v1 transaction may have left: v2 does not add partitions explicitly.
+            self.is_bump_required = True

@@ -1,0 +1,313 @@
+"""How a transaction is leased, joined and resumed.
+
+Owns: the requests for claims, and the order of the steps that give or take a lease. Must not know:
+how processes find each other, bytes, time; what a part may do (`share.py`).
+
+Rules, and why:
+* Participants' numbers begin at 0: so nothing may have been written under the lease's epoch. With
+  v2 each transaction has its own; with v1 a new one is asked for where the present one was used,
+  and another one after the end, which fences what participants have left on the wire.
+* Whether participants have begun the transaction, the holder does not know until it has their
+  receipts: an abort before that is sent in any case, and it does not matter if there was nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from txnproducer._core.transactions.claims import ClaimHandler, FreshEpochHandler, next_answer
+from txnproducer._core.transactions.progress import TransactionProgress
+from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.share import Part
+from txnproducer._core.transactions.state import TransactionState
+from txnproducer.errors import (
+    ClaimRefusedError,
+    IllegalStateError,
+    TransactionAbortedError,
+    UnsupportedVersionError,
+)
+from txnproducer.records import (
+    ProducerIdAndEpoch,
+    TransactionLease,
+    TransactionReceipt,
+    claim_id,
+)
+
+_S = TransactionState
+
+
+class Operations(Protocol):
+    """What leasing asks of the operations, whose order it keeps."""
+
+    def set_half_way(self, is_half_way: bool, /) -> None:
+        """Note that a call is half-way, or is no longer: an exception may come between."""
+        ...
+
+    def check_call(self, call: str) -> None:
+        """Refuse a call in an error state, or while the end of another call was not seen."""
+        ...
+
+    def check_in_transaction(self, refusal: str) -> None:
+        """Refuse what needs an open transaction, where there is none."""
+        ...
+
+    def fail_with_error(self) -> None:
+        """Raise what an error state has to say to a call."""
+        ...
+
+    def begin_operation(
+        self,
+        kind: TransactionState,
+        operation: str,
+        start: Callable[[TransactionalRequestResult], None],
+    ) -> TransactionalRequestResult:
+        """Begin an operation, or return the result of the same one that is under way."""
+        ...
+
+    def transaction_begun(self) -> None:
+        """Take in that a transaction is open."""
+        ...
+
+
+class TransactionLeasing:
+    """See the module.
+
+    Args:
+        operations: the transaction manager.
+        progress: of the transaction that is shared.
+    """
+
+    def __init__(self, operations: Operations, progress: TransactionProgress) -> None:
+        self._operations = operations
+        self._progress = progress
+        self._machine = progress.machine
+        self._identity = progress.identity
+        self._requests = progress.requests
+        self._share = progress.share
+        self._leasing: TransactionalRequestResult | None = None
+        self._wanted_claims = 0
+
+    # --- the holder -----------------------------------------------------------------------------
+
+    def begin_lease(self, claims: int, *, has_incomplete: bool) -> TransactionalRequestResult:
+        """Begin to lease the open transaction; the share has it when the result has ended well.
+
+        Args:
+            claims: for how many participants. 0 hands the transaction itself over: from then on
+                another process has to end it.
+            has_incomplete: whether records are on their way.
+
+        Raises:
+            IllegalStateError: no transaction is open, it is leased, or it is written into.
+            UnsupportedVersionError: the cluster cannot raise epochs.
+            KafkaError: the producer is in an error state.
+        """
+        self._operations.check_call("lease")
+        self._operations.check_in_transaction("there is nothing to lease")
+        leasing = self._leasing
+        is_under_way = self._share.is_leasing and leasing is not None and not leasing.is_acked
+        if leasing is not None and is_under_way and claims == self._wanted_claims:
+            return leasing
+        self._refuse_lease(claims, has_incomplete=has_incomplete)
+        self._operations.set_half_way(True)
+        self._wanted_claims = claims
+        self._leasing = result = TransactionalRequestResult("lease")
+        self._share.begin_leasing()
+        if not claims:
+            self._give_lease(result, Part.GONE)
+        elif self._share.is_epoch_used and not self._identity.is_transaction_v2_enabled:
+            self._take_fresh_epoch(result)
+        else:
+            self._claim_next(result)
+        self._operations.set_half_way(False)
+        return result
+
+    def _refuse_lease(self, claims: int, *, has_incomplete: bool) -> None:
+        name, share, opened = self._progress.name, self._share, self._progress.open
+        if claims < 0:
+            raise ValueError(f"claims must not be negative: {claims}")
+        # An heir may hand on what it has added offsets to; its records have other writers.
+        may_lease = share.part is Part.ALONE or (share.part is Part.HEIR and not claims)
+        if not may_lease or share.is_leasing:
+            raise IllegalStateError(f"{name}: lease() again: {Part.HOLDER.value}")
+        is_written = opened.must_be_ended or opened.has_partitions_to_add
+        if claims and (is_written or has_incomplete):
+            raise IllegalStateError(
+                f"{name}: lease() after send(), or after offsets: participants need a"
+                " transaction into which nothing is written yet; call it right after"
+                " begin_transaction()"
+            )
+        if has_incomplete or not self._requests.is_idle or opened.has_lost_offsets:
+            raise IllegalStateError(
+                f"{name}: lease(claims=0) while requests are on their way, or may be: flush()"
+                " first, or abort"
+            )
+        if not self._identity.can_handle_abortable_error:
+            raise UnsupportedVersionError(
+                f"{name}: a shared transaction needs a cluster that raises epochs when asked"
+                " (InitProducerId version 3, Kafka 2.5)"
+            )
+
+    def _take_fresh_epoch(self, result: TransactionalRequestResult) -> None:
+        def take(producer: ProducerIdAndEpoch) -> None:
+            self._identity.take(producer)
+            self._share.epoch_is_fresh()
+            self._claim_next(result)
+
+        timeout_ms = self._progress.transaction_timeout_ms
+        self._requests.queue.push(FreshEpochHandler(self._progress, result, timeout_ms, take))
+
+    def _claim_next(self, result: TransactionalRequestResult) -> None:
+        """Ask for the first claim whose answer is not known; give the lease if there is none."""
+        if self._machine.state is not _S.IN_TRANSACTION:
+            result.fail(
+                TransactionAbortedError("the transaction was aborted before it was leased")
+            )
+            return
+        answers = self._share.answers
+        claim = next((n for n in range(self._wanted_claims) if n not in answers), None)
+        if claim is None:
+            self._give_lease(result, Part.HOLDER)
+            return
+
+        def take(claimed: ProducerIdAndEpoch) -> None:
+            answer = next_answer(claimed)
+            if answer is not None:  # else it is asked for once more
+                answers[claim] = answer
+            self._claim_next(result)
+
+        self._ask_for_claim(result, claim, take)
+
+    def _ask_for_claim(
+        self,
+        result: TransactionalRequestResult,
+        claim: int,
+        take: Callable[[ProducerIdAndEpoch], None],
+    ) -> None:
+        progress = self._progress
+        name = claim_id(progress.transactional_id or "", claim)
+        self._requests.push_once(
+            ClaimHandler(progress, result, name, progress.transaction_timeout_ms, take)
+        )
+
+    def _give_lease(self, result: TransactionalRequestResult, part: Part) -> None:
+        answers = self._share.answers
+        lease = TransactionLease(
+            self._progress.transactional_id or "",
+            self._progress.producer_id_and_epoch,
+            self._identity.is_transaction_v2_enabled,
+            tuple(answers[n] for n in range(self._wanted_claims)),
+            self._progress.open.is_started,
+        )
+        result.done()
+        # Last: a part that may not end the transaction is taken with nothing left to be done.
+        self._hold(lease, part)
+
+    def _hold(self, lease: TransactionLease, part: Part) -> None:
+        self._share.hold(lease, part)
+        if part is Part.HOLDER:
+            self._progress.open.lease()
+        # What others have on their way, and no answer to, is not known here.
+        self._identity.share()
+
+    def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
+        """Take participants' receipts in; with all of them the transaction can be committed.
+
+        Raises:
+            IllegalStateError: no lease was given.
+            ValueError: a receipt is of another lease, or there is one of this claim, or of one of
+                its partitions, already. None of the receipts is taken then.
+        """
+        share, opened = self._share, self._progress.open
+        new = share.adopt(receipts)
+        opened.take_receipts(
+            is_written=share.is_written,
+            record_count=sum(receipt.record_count for receipt in new),
+            are_all=share.has_all_receipts,
+        )
+
+    # --- a participant --------------------------------------------------------------------------
+
+    def begin_join(self, lease: TransactionLease, claim: int) -> TransactionalRequestResult:
+        """Begin to take a claim of a lease; once that has ended well, records can be sent.
+
+        Raises:
+            IllegalStateError: this producer has an identity already.
+            ValueError: the lease has no such claim.
+        """
+        if not 0 <= claim < len(lease.claims):
+            raise ValueError(f"claim {claim}: the {lease}, which count from 0")
+        if self._progress.transactional_id != lease.transactional_id:
+            raise ValueError(
+                f"{self._progress.name} cannot take part in the {lease}: they need one id"
+            )
+
+        def start(result: TransactionalRequestResult) -> None:
+            self._machine.go_to(_S.INITIALIZING)
+            self._ask_for_claim(
+                result, claim, lambda claimed: self._join(result, lease, claim, claimed)
+            )
+
+        return self._operations.begin_operation(_S.INITIALIZING, "join", start)
+
+    def _join(
+        self,
+        result: TransactionalRequestResult,
+        lease: TransactionLease,
+        claim: int,
+        claimed: ProducerIdAndEpoch,
+    ) -> None:
+        expected = lease.claims[claim]
+        if claimed != expected:
+            error = ClaimRefusedError(
+                f"claim {claim} of {lease.transactional_id!r} was answered with {claimed}"
+                f" instead of {expected}: another process has taken it, or this is an old lease."
+                " Nothing was written; the holder has to abort, and to lease anew"
+            )
+            result.fail(error)
+            self._progress.transition_to_fatal_error(error)
+            return
+        self._share.take_claim(claim, claimed)
+        self._share.hold(lease, Part.PARTICIPANT)
+        self._take_over(lease)
+        result.done()
+
+    def _take_over(self, lease: TransactionLease) -> None:
+        self._identity.take_over(lease)
+        self._machine.transition_to(_S.READY)
+        self._machine.transition_to(_S.IN_TRANSACTION)
+        self._operations.transaction_begun()
+
+    def give_receipt(self, *, has_incomplete: bool) -> TransactionReceipt:
+        """Return what was written; nothing more can be.
+
+        Raises:
+            IllegalStateError: this is no participant, or records are on their way.
+            KafkaError: a record could not be written, or the transaction has ended.
+        """
+        self._operations.fail_with_error()
+        is_participant = self._share.part in (Part.PARTICIPANT, Part.FINISHED)
+        if is_participant and (has_incomplete or not self._requests.is_idle):
+            raise IllegalStateError(
+                f"{self._progress.name}: receipt() while records are on their way"
+            )
+        return self._share.finish()
+
+    # --- who goes on with another process's transaction -----------------------------------------
+
+    def resume(self, lease: TransactionLease) -> None:
+        """Take over a transaction that another process has opened, to end it.
+
+        Raises:
+            IllegalStateError: this producer has an identity already.
+        """
+        self._operations.fail_with_error()
+        self._machine.transition_to(_S.INITIALIZING)
+        part = Part.HOLDER if lease.claims else Part.HEIR
+        self._share.hold(lease, part)
+        self._take_over(lease)
+        # Of a lease with claims nobody here knows whether its holder has added offsets.
+        if lease.is_started or lease.claims:
+            self._progress.open.start()
+        self._hold(lease, part)

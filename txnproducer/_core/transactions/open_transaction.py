@@ -1,0 +1,145 @@
+"""The transaction that is open: what is in it, and what the coordinator may know of it.
+
+Owns: `OpenTransaction`. All that the end of a transaction clears is here, so that end replaces one
+object. Must not know: states, the queue of requests, how it ends.
+
+A transaction v1 has started with the first partition or group that the coordinator has accepted, a
+transaction v2 with the first call. One that was not started ends without EndTxn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txnproducer._core.transactions.end_txn import EndTxnHandler
+from txnproducer._core.transactions.handler import Offsets
+from txnproducer.errors import KafkaError
+from txnproducer.records import OffsetAndMetadata, TopicPartition
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """See the module.
+
+    Attributes:
+        new_partitions: to be added with the next request (v1).
+        pending_partitions: named by a request without an answer so far (v1).
+        partitions: of the transaction.
+        is_started: whether the coordinator knows of it.
+        may_have_begun: whether only requests whose success nobody knows could have begun it.
+        end_txn: the request that ends it, once that was asked for.
+        started_ms: when the coordinator's time-out began to run; None before.
+        record_count: how many records are acknowledged.
+        cause: the latest error.
+    """
+
+    new_partitions: set[TopicPartition] = field(default_factory=set)
+    pending_partitions: set[TopicPartition] = field(default_factory=set)
+    partitions: set[TopicPartition] = field(default_factory=set)
+    is_started: bool = False
+    may_have_begun: bool = False
+    end_txn: EndTxnHandler | None = None
+    started_ms: int | None = None
+    record_count: int = 0
+    cause: KafkaError | None = None
+    _lost_offsets: dict[tuple[str, TopicPartition], set[OffsetAndMetadata]] = field(
+        default_factory=dict
+    )
+
+    @property
+    def has_partitions_to_add(self) -> bool:
+        """Whether the coordinator has not accepted all partitions yet."""
+        return bool(self.new_partitions or self.pending_partitions)
+
+    @property
+    def must_be_ended(self) -> bool:
+        """Whether its end needs an EndTxn."""
+        return self.is_started or self.may_have_begun
+
+    @property
+    def may_be_committed(self) -> bool:
+        """Whether a commit was sent and its outcome is still unknown."""
+        return self.end_txn is not None and self.end_txn.may_be_committed
+
+    @property
+    def has_lost_offsets(self) -> bool:
+        """Whether offsets were sent that nobody answered."""
+        return bool(self._lost_offsets)
+
+    def name_partition(self, place: TopicPartition, *, is_transaction_v2: bool) -> None:
+        """Take a partition in: with v2 at once, with v1 by the next AddPartitionsToTxn."""
+        if is_transaction_v2:
+            self.partitions.add(place)
+            self.is_started = True
+        elif place not in self.partitions and place not in self.pending_partitions:
+            self.new_partitions.add(place)
+
+    def take_new_partitions(self) -> frozenset[TopicPartition]:
+        """Return the partitions of the next AddPartitionsToTxn; none if there is no new one.
+
+        They are all that have no answer, also those of a request that is repeated.
+        """
+        if not self.new_partitions:
+            return frozenset()
+        self.pending_partitions |= self.new_partitions
+        self.new_partitions.clear()
+        return frozenset(self.pending_partitions)
+
+    def partitions_answered(
+        self, partitions: frozenset[TopicPartition], *, are_added: bool
+    ) -> None:
+        """Take in that partitions are, or are not, in the transaction."""
+        self.pending_partitions -= partitions
+        if are_added:
+            self.partitions |= partitions
+            self.begun()
+
+    def start(self) -> None:
+        """Take in that a call has started it, as each call does with v2, or another process."""
+        self.is_started = True
+
+    def take_receipts(self, *, is_written: bool, record_count: int, are_all: bool) -> None:
+        """Take in what participants have written.
+
+        Args:
+            is_written: whether one of them has written something.
+            record_count: how many records the new receipts tell of.
+            are_all: whether every participant has given its receipt.
+        """
+        self.is_started |= is_written
+        self.record_count += record_count
+        if are_all:
+            self.may_have_begun = False
+
+    def lease(self) -> None:
+        """Take in that participants may begin it; their receipts will tell."""
+        self.may_have_begun = True
+
+    def end_with(self, end_txn: EndTxnHandler) -> None:
+        """Take in the request that ends it."""
+        self.end_txn = end_txn
+
+    def begun(self) -> None:
+        """Take in that the coordinator knows of it."""
+        self.is_started = True
+        self.may_have_begun = False
+
+    def begun_perhaps(self) -> None:
+        """Take in that a request whose success nobody knows may have begun it."""
+        self.may_have_begun = self.may_have_begun or not self.is_started
+
+    def lose_offsets(self, group_id: str, offsets: Offsets) -> None:
+        """Take in that offsets were sent, and have no answer."""
+        for place, offset in offsets:
+            self._lost_offsets.setdefault((group_id, place), set()).add(offset)
+
+    def could_be_overwritten(self, group_id: str, offsets: Offsets) -> bool:
+        """Tell whether a delayed copy of other offsets could arrive after these.
+
+        Offsets have no sequence numbers: of two requests in one transaction the last one to arrive
+        counts. (Java sends them; a group then goes back to offsets it has passed.)
+        """
+        return any(
+            self._lost_offsets.get((group_id, place), {offset}) != {offset}
+            for place, offset in offsets
+        )

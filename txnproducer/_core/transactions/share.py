@@ -1,0 +1,252 @@
+"""The share that a producer has in a transaction which several processes write.
+
+Why it exists: a transaction belongs to a producer id and epoch. So a process can hand these to
+others (`TransactionLease`), which write under them, each into partitions of its own, and give back
+what they have written (`TransactionReceipt`); the holder commits all of it with one EndTxn.
+
+Owns: which part the producer has, what this part may do, the receipts and the claims. Must not
+know: requests, states, how a lease is given (`leasing.py`).
+
+Rules, and why:
+* A commit needs the receipt of every claim. The coordinator answers EndTxn before the markers are
+  written, and until then a leader takes what the transaction's writers send: a straggler would be
+  committed. A receipt says that its participant will send nothing more.
+* One writer for each partition, decided by the broker: see `claims`. Two receipts for one
+  partition are refused.
+* A participant never ends the transaction, and never asks for another identity: what is wrong with
+  it is for the holder to judge, by an abort.
+* Claims that a committed transaction has used need not be asked for again: the next answer is one
+  more than what the receipt says. After any other end they are asked for anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from txnproducer._core.sequences.partition_map import NumberedBatch
+from txnproducer._core.transactions.claims import next_answer
+from txnproducer.errors import IllegalStateError
+from txnproducer.records import (
+    PartitionReceipt,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionLease,
+    TransactionReceipt,
+)
+
+
+class Part(Enum):
+    """What a producer has to do with its transaction; the values are told in refusals."""
+
+    ALONE = "no lease of this transaction was given"
+    HOLDER = "the transaction is leased: its participants write the records"
+    HEIR = "the records of this transaction were written by another process"
+    PARTICIPANT = "a participant writes, and the holder of the lease does the rest"
+    FINISHED = "this participant has given its receipt, which says that nothing follows"
+    GONE = "the transaction was handed over to another process"
+
+
+_MAY_WRITE: Final = (Part.ALONE, Part.PARTICIPANT)
+_MAY_END: Final = (Part.ALONE, Part.HOLDER, Part.HEIR)
+_ALLOWED: Final = MappingProxyType(
+    {
+        "init_transactions": _MAY_END,
+        "begin_transaction": _MAY_END,
+        "commit_transaction": _MAY_END,
+        "abort_transaction": _MAY_END,
+        "send_offsets_to_transaction": _MAY_END,
+        "send": _MAY_WRITE,
+    }
+)
+"""Which parts may make a call."""
+
+
+class Share:
+    """See the module.
+
+    Args:
+        name: the producer's, for refusals.
+
+    Attributes:
+        part: this producer's, in the transaction that is open.
+        lease: of it; None if there is none.
+        is_leasing: whether a lease of it was begun.
+        is_epoch_used: whether records of another transaction were written under this epoch.
+        answers: what the broker will answer to the next that takes a claim, by claim.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.part = Part.ALONE
+        self.lease: TransactionLease | None = None
+        self.is_leasing = False
+        self.is_epoch_used = False
+        self.answers: dict[int, ProducerIdAndEpoch] = {}
+        self._receipts: dict[int, TransactionReceipt] = {}
+        self._claim = -1
+        self._claimed = ProducerIdAndEpoch.NONE
+        self._written: Counter[TopicPartition] = Counter()
+
+    @property
+    def is_left_open_on_close(self) -> bool:
+        """Whether the open transaction is another process's to end."""
+        return self.part not in _MAY_END
+
+    def check(self, call: str) -> None:
+        """Refuse a call that this part may not make.
+
+        Raises:
+            IllegalStateError: it may not; the text says why.
+        """
+        if self.part not in _ALLOWED[call]:
+            raise IllegalStateError(f"{self._name}: {call}(): {self.part.value}")
+        if call == "send" and self.is_leasing:
+            # Participants' numbers begin at 0, so no records may use these any more.
+            raise IllegalStateError(f"{self._name}: send(): {Part.HOLDER.value}")
+
+    def check_receipts(self) -> None:
+        """Refuse a commit while the receipt of a claim is missing.
+
+        Raises:
+            IllegalStateError: it is; the text names the claims.
+        """
+        if self.part is not Part.HOLDER or self.lease is None:
+            return
+        claims = range(len(self.lease.claims))
+        missing = [str(claim) for claim in claims if claim not in self._receipts]
+        if missing:
+            raise IllegalStateError(
+                f"{self._name}: commit_transaction() before the receipts of all participants"
+                f" were adopted: claim {', '.join(missing)} is missing; adopt() them, or abort"
+            )
+
+    # --- a part is taken ------------------------------------------------------------------------
+
+    def epoch_is_fresh(self) -> None:
+        """Take in an epoch under which nothing was written."""
+        self.is_epoch_used = False
+
+    def begin_leasing(self) -> None:
+        """Take in that a lease of the open transaction was begun."""
+        self.is_leasing = True
+
+    def hold(self, lease: TransactionLease, part: Part) -> None:
+        """Take a part in a transaction that is leased."""
+        self.lease = lease
+        self.part = part
+
+    def take_claim(self, claim: int, claimed: ProducerIdAndEpoch) -> None:
+        """Note the claim that this participant has taken, and what the broker answered."""
+        self._claim, self._claimed = claim, claimed
+
+    # --- receipts -------------------------------------------------------------------------------
+
+    def adopt(self, receipts: Iterable[TransactionReceipt]) -> list[TransactionReceipt]:
+        """Take participants' receipts in, all of them or none.
+
+        Returns:
+            Those that were new.
+
+        Raises:
+            IllegalStateError: no lease was given.
+            ValueError: a receipt is of another lease, or there is one of this claim, or of one of
+                its partitions, already.
+        """
+        lease = self.lease
+        if self.part is not Part.HOLDER or lease is None:
+            raise IllegalStateError(
+                f"{self._name}: adopt() needs an open transaction that is leased"
+            )
+        adopted = dict(self._receipts)
+        for receipt in receipts:
+            _check_receipt(receipt, lease, adopted)
+            adopted[receipt.claim] = receipt
+        new = [receipt for claim, receipt in adopted.items() if claim not in self._receipts]
+        self._receipts = adopted
+        return new
+
+    @property
+    def has_all_receipts(self) -> bool:
+        """Whether there is one of every claim."""
+        return self.lease is not None and len(self._receipts) == len(self.lease.claims)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a participant has written something, by the receipts."""
+        return any(receipt.partitions for receipt in self._receipts.values())
+
+    def note_written(self, batch: NumberedBatch) -> None:
+        """Count a participant's records that are acknowledged."""
+        if self.part is Part.PARTICIPANT:
+            self._written[batch.topic_partition] += batch.record_count
+
+    def finish(self) -> TransactionReceipt:
+        """Return the receipt of what was written; nothing more can be.
+
+        Raises:
+            IllegalStateError: this is no participant.
+        """
+        lease = self.lease
+        if self.part not in (Part.PARTICIPANT, Part.FINISHED) or lease is None:
+            raise IllegalStateError(f"{self._name}: a receipt is a participant's")
+        self.part = Part.FINISHED
+        written = tuple(PartitionReceipt(*each) for each in sorted(self._written.items()))
+        return TransactionReceipt(
+            lease.transactional_id, lease.producer, self._claim, self._claimed, written
+        )
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def end(self, *, is_committed: bool) -> None:
+        """Take in the end of the transaction."""
+        receipts = self._receipts
+        self.forget()
+        if is_committed:
+            self._keep_answers(receipts)
+        self.is_epoch_used = True
+
+    def _keep_answers(self, receipts: Mapping[int, TransactionReceipt]) -> None:
+        for claim, receipt in receipts.items():
+            answer = next_answer(receipt.claimed)
+            if answer is not None:
+                self.answers[claim] = answer
+
+    def forget(self) -> None:
+        """Be alone again."""
+        self.answers.clear()
+        self.part = Part.ALONE
+        self.lease = None
+        self.is_leasing = False
+        self._receipts = {}
+
+
+def _check_receipt(
+    receipt: TransactionReceipt, lease: TransactionLease, adopted: dict[int, TransactionReceipt]
+) -> None:
+    """Refuse a receipt that does not belong to what is adopted."""
+    if (receipt.transactional_id, receipt.producer) != (lease.transactional_id, lease.producer):
+        raise ValueError(
+            f"the receipt of {receipt.transactional_id!r} ({receipt.producer}) is of another"
+            f" transaction than the {lease}"
+        )
+    claim = receipt.claim
+    if not 0 <= claim < len(lease.claims) or receipt.claimed != lease.claims[claim]:
+        raise ValueError(f"the receipt of claim {claim} ({receipt.claimed}): not of this {lease}")
+    if claim in adopted and adopted[claim] != receipt:
+        raise ValueError(f"there are two receipts of claim {claim}")
+    writers = {
+        each.topic_partition: other.claim
+        for other in adopted.values()
+        for each in other.partitions
+        if other.claim != claim
+    }
+    for place, _ in receipt.partitions:
+        if place in writers:
+            raise ValueError(
+                f"claims {writers[place]} and {claim} have both written to {place.topic}-"
+                f"{place.partition}: a partition of a shared transaction has one writer; abort"
+            )
