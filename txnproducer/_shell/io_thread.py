@@ -543,7 +543,7 @@ class IoThread:
         # The first three failures are logged with their traces, then only the 4th, 8th, 16th ...
         if failures <= 3 or failures & (failures - 1) == 0:
             _LOG.exception(
-                "%s: an unexpected error (%d in a row); going on", self._thread.name, failures
+                "%s: an unexpected error (number %d); going on", self._thread.name, failures
             )
         self._leaving.wait(doubled(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, failures) / 1000)
 
