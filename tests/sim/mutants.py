@@ -769,7 +769,7 @@ MUTANTS = (
     Mutant(
         "claims-epochs-never-end",
         "_core/transactions/claims.py",
-        "if epoch <= _LAST_EPOCH else None",
+        "if epoch <= LAST_EPOCH else None",
         "if epoch else None",
         "an epoch can always be raised by one",
     ),

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from txnproducer._core.transactions import verdicts
+from txnproducer._core.transactions.commit_evidence import LAST_EPOCH
 from txnproducer._core.transactions.handler import Priority, TransactionActions, TxnRequestHandler
 from txnproducer._core.transactions.requests import InitProducerIdHandler
 from txnproducer._core.transactions.result import TransactionalRequestResult
@@ -29,15 +30,13 @@ from txnproducer._protocol.messages import (
 from txnproducer.errors import KafkaError
 from txnproducer.records import ProducerIdAndEpoch
 
-# Beyond it a coordinator begins with another producer id, and nobody knows which.
-_LAST_EPOCH: Final = 2**15 - 2
 _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
 
 
 def next_answer(claimed: ProducerIdAndEpoch) -> ProducerIdAndEpoch | None:
     """Return what the next to take a claim will be answered; None if that can't be told."""
     epoch = claimed.producer_epoch + 1
-    return ProducerIdAndEpoch(claimed.producer_id, epoch) if epoch <= _LAST_EPOCH else None
+    return ProducerIdAndEpoch(claimed.producer_id, epoch) if epoch <= LAST_EPOCH else None
 
 
 class ClaimHandler(TxnRequestHandler):

@@ -30,8 +30,9 @@ _ENDS: Final[dict[str, ResolvedOutcome]] = {
     "PrepareAbort": "aborted",
     "CompleteAbort": "aborted",
 }
-# The last epoch that a producer gets; the one above is for fencing, and for v2's last end.
-_LAST_EPOCH: Final = 2**15 - 2
+# The last epoch that a producer gets. The one above is for fencing, and for v2's last end; after
+# it the coordinator goes on under another producer id.
+LAST_EPOCH: Final = 2**15 - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +71,4 @@ def _is_its_end(commit: SentCommit, described: ProducerIdAndEpoch) -> bool:
     if described == ProducerIdAndEpoch(producer_id, epoch + 1):
         return True
     has_rotated = described.producer_id != producer_id and described.producer_epoch == 0
-    return epoch == _LAST_EPOCH and has_rotated
+    return epoch == LAST_EPOCH and has_rotated

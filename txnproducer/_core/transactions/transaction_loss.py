@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from txnproducer._core.transactions.commit_evidence import LAST_EPOCH
 from txnproducer._protocol.messages import TransactionDescription
 from txnproducer.errors import (
     ErrorCode,
@@ -87,8 +88,6 @@ _SIGNS: Final = (
     ProducerFencedError,
 )
 _TOLD_AS: Final = (*_SIGNS, TransactionAbortableError, KafkaError)
-# The last epoch that a producer gets; v2 goes on under a new producer id after it.
-_LAST_EPOCH: Final = 2**15 - 2
 
 _WAY_OUT: Final = {
     Cause.TIMED_OUT: "Make transactions shorter, or raise transaction_timeout_ms",
@@ -170,7 +169,7 @@ class TransactionLoss:
     def _step_to(self, description: TransactionDescription) -> Step | None:
         producer_id, epoch = self.producer.producer_id, self.producer.producer_epoch
         if description.producer_id != producer_id:
-            is_rotated = epoch == _LAST_EPOCH and description.producer_epoch == 0
+            is_rotated = epoch == LAST_EPOCH and description.producer_epoch == 0
             return Step.NEXT if is_rotated and self.version == 2 else Step.LATER
         if description.producer_epoch <= epoch:
             return None
