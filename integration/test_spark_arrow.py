@@ -201,7 +201,7 @@ def test_rows_are_shuffled_to_the_task_of_their_partition(spark, has_ids, monkey
 
 
 def test_a_task_that_gets_rows_of_another_fails(spark, kafka, topics, sink, monkeypatch):
-    from txnproducer.spark import sink as module
+    from txnproducer.spark.driver import whole_batch as module
 
     def wrongly(frame, partitions):
         cut = placed(frame, partitions)
