@@ -1,0 +1,95 @@
+"""The code on the pages for users works, and the names of metrics there are the producer's."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnproducer import TransactionalProducer
+from txnproducer._protocol.messages import ApiKey
+from txnproducer._shell.record_writer import _TIMES
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def names_of(page: str, containing: str) -> dict[str, Any]:
+    """Run the one Python block of a page that has a text, and return its names."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    [block] = [block for block in blocks if containing in block]
+    names: dict[str, Any] = {}
+    exec(block, names)
+    return names
+
+
+@pytest.fixture
+def one(client):
+    client.topics = {"orders": 2}
+    producer = TransactionalProducer("boot:9092", "txn", linger_ms=0, max_block_ms=10_000)
+    producer.init_transactions()
+    yield producer
+    producer.close(0)
+
+
+def commits(client) -> int:
+    return sum(request.is_commit for request in client.sent(ApiKey.END_TXN))
+
+
+def test_a_slot_is_taken_once_and_is_free_again_when_its_file_is_closed(tmp_path):
+    take_slot = names_of("transactional-id.md", "flock")["take_slot"]
+    first, first_lock = take_slot(tmp_path, 2)
+    second, second_lock = take_slot(tmp_path, 2)
+    assert (first, second) == (0, 1)
+    with pytest.raises(RuntimeError, match="all 2 slots"):
+        take_slot(tmp_path, 2)
+    first_lock.close()
+    again, again_lock = take_slot(tmp_path, 2)
+    assert again == 0
+    second_lock.close()
+    again_lock.close()
+
+
+def test_threads_with_the_lock_of_the_page_commit_one_after_the_other(one, client):
+    handle = names_of("services.md", "def handle")["handle"]
+    threads = [threading.Thread(target=handle, args=(one, b"order")) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert commits(client) == 8
+
+
+def test_a_cancelled_coroutine_of_the_page_leaves_its_transaction_to_the_end(one, client):
+    writer = names_of("services.md", "asyncio.to_thread")["Writer"](one)
+
+    async def write_five_and_cancel_one() -> list[object]:
+        tasks = [asyncio.create_task(writer.write(b"order")) for _ in range(5)]
+        await asyncio.sleep(0)  # each has handed its order to a thread
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(write_five_and_cancel_one())
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert results[1:] == [None] * 4
+    assert one.transaction_state == "READY"
+    assert commits(client) == 5
+
+
+def test_the_page_has_the_names_of_all_metrics(one):
+    page = (DOCS / "metrics-and-logs.md").read_text("utf-8")
+    table = page[page.index("## Metrics") : page.index("## Logs")]
+    told = {
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([a-z-]+)`", line.split("|")[1])
+    }
+    with one.transaction():
+        one.send("orders", b"value")
+        one.flush()
+    timed = {f"{name}-time-ns-total" for name in _TIMES.values()}
+    assert told == one.metrics().keys() | timed
