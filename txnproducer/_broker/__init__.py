@@ -1,10 +1,10 @@
 """A model of a Kafka cluster as producers see it: in memory, in virtual time, without any I/O.
 
-Why it exists: what a producer does under fault is judged against it, millions of requests at a
-time (`txnproducer.sim`). It shares the messages, the batch reader and the error codes with the
-client, and no logic: a shared helper would share its bug with its judge.
+Why it exists: the simulator (`txnproducer.sim`) tests producers under faults against this model,
+with millions of requests. The model shares the messages, the batch reader and the error codes with
+the client, but no logic: an error in a shared helper would escape the checks.
 
-What keeps it honest: one suite of requests is sent to it and to real brokers, and every answer is
-compared. `cluster.py` is the door; each API has a file in `handlers/`, which opens with what the
-API does and what is left out of it here.
+How it is kept correct: a suite of requests is sent to the model and to real brokers, and all
+answers are compared. `cluster.py` is the entry point. Each API has a file in `handlers/`. Its
+docstring describes the API and the parts of it that the model leaves out.
 """

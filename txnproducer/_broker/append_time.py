@@ -1,4 +1,4 @@
-"""What a broker does to a batch where `message.timestamp.type` is LogAppendTime.
+"""Rewriting of a batch for a topic with `message.timestamp.type=LogAppendTime`.
 
 Owns: `stamped`. Must not know: logs, topics.
 """
@@ -16,13 +16,13 @@ _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _TIMESTAMP: Final = struct.Struct(">q")
 _CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21  # and from here on the CRC counts
+_ATTRIBUTES_AT: Final = 21  # the CRC covers the bytes from here on
 _MAX_TIMESTAMP_AT: Final = 35
 _LOG_APPEND_TIME: Final = 0x08
 
 
 def stamped(batch: RecordBatch, now_ms: int) -> RecordBatch:
-    """Return the batch with the broker's time for each of its records."""
+    """Return the batch with the broker's time as the timestamp of each record."""
     data = bytearray(bytes(batch))
     _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, batch.header.attributes | _LOG_APPEND_TIME)
     _TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, now_ms)

@@ -1,14 +1,14 @@
-"""The modelled cluster: brokers, who leads what, who coordinates what, and the time.
+"""The modelled cluster: its brokers, the leaders and coordinators, and the time.
 
-Why it exists: the one door through which the simulator, the tests and the comparison with a real
-broker send their requests.
-Owns: `BrokerCluster`: topics, leaders, coordinators' places, timers, refusals. Must not know: what
-a request means (`handlers/`), networks.
+Why it exists: the simulator, the tests and the comparison with real brokers send their requests
+through this one entry point.
+Owns: `BrokerCluster`: topics, leaders, the brokers of coordinators, timers, refusals. Must not
+know: the meaning of requests (`handlers/`), networks.
 
 Rules:
-* `handle` answers at once and as a whole; whatever takes time is done by `advance`.
-* A broker that is down answers nothing: whoever carries requests asks `is_up`.
-* All that is random comes from the rng that it was made with.
+* `handle` answers a request completely and at once. `advance` does everything that takes time.
+* A broker that is down answers nothing: the code that carries requests calls `is_up` first.
+* All randomness comes from the rng that the cluster was made with.
 """
 
 from __future__ import annotations
@@ -69,25 +69,30 @@ _TRANSACTIONS_V2 = 2
 
 
 class BrokerCluster:
-    """See the module.
+    """A cluster of brokers in memory.
 
     Args:
-        options: what the cluster is like.
-        rng: for everything random.
+        options: the settings of the cluster.
+        rng: the source of all randomness.
 
     Attributes:
-        transaction_version: the finalized feature; change it with `finalize`.
-        topology: the topics, as they are and as brokers know them.
-        decide_log_write: what becomes of writes to the transaction log; replace it for faults.
-        decide_append: an error for a Produce partition, and whether it is appended all the same;
-            replace it for faults.
-        decide_offsets_append: the same for the offsets of a TxnOffsetCommit.
-        decide_wrong_topic_id: the error of a batch for a topic that was deleted; likewise.
-        decide_refusal: an error of a coordinator that has taken no step; replace it for faults.
-        denied: resources that are refused.
-        compacted: topics whose records need a key.
-        counts: what happened by itself: refused, stale, timed out, expired, forgotten, rotated.
-        acts_of_time: how often each transactional id was timed out, or forgotten.
+        transaction_version: the finalized feature. Change it with `finalize`.
+        topology: the topics, as they are and as each broker knows them.
+        decide_log_write: decides the outcome of a write to the transaction log. Replace it for
+            faults.
+        decide_append: returns the error for a partition of a Produce request, and whether the
+            batch is appended nevertheless. Replace it for faults.
+        decide_offsets_append: the same for the offsets of a TxnOffsetCommit request.
+        decide_wrong_topic_id: returns the error for a batch to a deleted topic. Replace it for
+            faults.
+        decide_refusal: returns the error of a coordinator that refuses a request without any
+            change. Replace it for faults.
+        denied: the resources to which access is refused.
+        compacted: the topics whose records need a key.
+        counts: how often each event occurred that no request caused: refused, stale, timed out,
+            expired, forgotten, rotated.
+        acts_of_time: for each transactional id, how often its transaction timed out or the id
+            expired.
     """
 
     def __init__(self, options: ClusterOptions, rng: Rng) -> None:
@@ -126,7 +131,7 @@ class BrokerCluster:
     # --- requests -------------------------------------------------------------------------------
 
     def api_versions(self, node_id: int) -> NodeApiVersions:
-        """Return what a broker offers in its handshake."""
+        """Return the API versions that a broker offers in its handshake."""
         newest = self.options.init_producer_id_version
         ranges = {**_VERSIONS, ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, newest)}
         if self.options.is_before_2_5:
@@ -138,15 +143,15 @@ class BrokerCluster:
         return NodeApiVersions(ranges) if node_id in self.nodes else NodeApiVersions()
 
     def knows_topic_ids(self, node_id: int) -> bool:
-        """Tell whether a broker names topics by their ids."""
+        """Return whether a broker identifies topics by their ids."""
         return not self.is_old(node_id)
 
     def takes_topic_ids(self, node_id: int) -> bool:
-        """Tell whether Produce names topics by their ids (KIP-516)."""
+        """Return whether a broker takes topic ids in Produce requests (KIP-516)."""
         return self.knows_topic_ids(node_id) and not self.options.is_before_4
 
     def told_log_start(self, log: PartitionLog) -> int:
-        """Return where a log starts, as it is told to an unknown producer: -1 where unknown."""
+        """Return the log start offset for an UNKNOWN_PRODUCER_ID error, or -1 for unknown."""
         return log.log_start_offset if self._rng.randrange(4) else -1
 
     def is_old(self, node_id: int) -> bool:
@@ -161,12 +166,12 @@ class BrokerCluster:
         return FinalizedFeatures(self._features_epoch, levels)
 
     def finalize(self, transaction_version: int) -> None:
-        """Upgrade, or downgrade, the version of transactions."""
+        """Upgrade or downgrade the version of transactions."""
         self.transaction_version = transaction_version
         self._features_epoch += 1
 
     def is_allowed(self, resource: Resource, name: str) -> bool:
-        """Tell whether access to something is not refused."""
+        """Return whether access to a resource is allowed."""
         if self.denied and (resource, name) in self.denied:
             self.counts["refused"] += 1
             return False
@@ -175,7 +180,7 @@ class BrokerCluster:
     # --- time -----------------------------------------------------------------------------------
 
     def call_at(self, due_ms: int, action: Callable[[int], None]) -> None:
-        """Have something done when `advance` comes to a time."""
+        """Schedule an action. `advance` runs it when its time is reached."""
         heapq.heappush(self._timers, (due_ms, next(self._order), action))
 
     def next_event_ms(self) -> int:
@@ -183,7 +188,7 @@ class BrokerCluster:
         return self._timers[0][0]
 
     def advance(self, now_ms: int) -> None:
-        """Do what is due."""
+        """Run the actions that are due."""
         timers = self._timers
         while timers and timers[0][0] <= now_ms:
             due_ms, _, action = heapq.heappop(timers)
@@ -216,27 +221,27 @@ class BrokerCluster:
                 forgotten = log.states.forget_idle(now_ms - expiration_ms)
                 self.counts["forgotten"] += forgotten
                 if forgotten and self.options.is_before_2_5 and self._rng.randrange(2):
-                    # There it is retention that makes a partition forget: the records are gone.
+                    # Brokers before 2.5 forget a producer when retention deletes its records.
                     log.log_start_offset = log.last_stable_offset
 
     def marker_delay_ms(self) -> int:
-        """Return how long a marker takes to its partition."""
+        """Return how long a marker takes to reach its partition."""
         longest_ms = self.options.max_marker_delay_ms
         return self._rng.randrange(longest_ms + 1) if longest_ms else 0
 
     # --- topics and leaders ---------------------------------------------------------------------
 
     def create_topic(self, name: str, partition_count: int, now_ms: int | None = None) -> None:
-        """Create a topic; brokers learn of it after a while, or at once without a time."""
+        """Create a topic. Brokers learn of it after a delay, or at once if no time is given."""
         self.topology.create(name, partition_count, now_ms)
 
     def delete_topic(self, name: str, now_ms: int) -> None:
-        """Delete a topic; brokers learn of it after a while."""
+        """Delete a topic. Brokers learn of it after a delay."""
         self.topology.delete(name, now_ms)
         self.advance(now_ms)
 
     def add_partitions(self, name: str, partition_count: int, now_ms: int) -> None:
-        """Give a topic more partitions: so many in all."""
+        """Raise the number of a topic's partitions to the given total."""
         self.topology.add_partitions(name, partition_count, now_ms)
         self.advance(now_ms)
 
@@ -245,26 +250,26 @@ class BrokerCluster:
         return self.topology.known_leader(node_id, place)
 
     def move_partition(self, place: TopicPartition, node_id: int, now_ms: int) -> None:
-        """Give a partition another leader (-1: nobody); brokers learn of it after a while."""
+        """Give a partition another leader, or none (-1). Brokers learn of it after a delay."""
         self.topology.move(place, node_id, now_ms)
         self.advance(now_ms)
 
     # --- coordinators ---------------------------------------------------------------------------
 
     def coordinator_number(self, key: str) -> int:
-        """Return the partition that an id or a group is kept in."""
+        """Return the partition in which an id or a group is kept."""
         return crc32(key.encode()) % self.options.coordinator_count
 
     def coordinator_node(self, kind: CoordinatorType, key: str) -> int:
-        """Return which broker coordinates an id or a group."""
+        """Return the broker that coordinates an id or a group."""
         return self._coordinator_nodes[kind][self.coordinator_number(key)]
 
     def transaction_coordinator(self, transactional_id: str) -> TransactionCoordinator:
-        """Return an id's coordinator, wherever it is."""
+        """Return the coordinator of an id, on whichever broker it is."""
         return self._transaction_coordinators[self.coordinator_number(transactional_id)]
 
     def group_offsets(self, group_id: str) -> GroupOffsets:
-        """Return where a group's offsets are kept."""
+        """Return the offsets partition of a group."""
         return self._group_offsets[self.coordinator_number(group_id)]
 
     def offsets_partition(self, group_id: str) -> TopicPartition:
@@ -274,7 +279,7 @@ class BrokerCluster:
     def check_coordinator(
         self, node_id: int, kind: CoordinatorType, key: str, now_ms: int
     ) -> ErrorCode:
-        """Judge whether a broker is the loaded coordinator of an id or a group."""
+        """Return the error if a broker is not the loaded coordinator of an id or a group."""
         number = self.coordinator_number(key)
         if self._coordinator_nodes[kind][number] != node_id:
             return ErrorCode.NOT_COORDINATOR
@@ -288,7 +293,7 @@ class BrokerCluster:
     def move_coordinator(
         self, kind: CoordinatorType, number: int, node_id: int, now_ms: int
     ) -> None:
-        """Let another broker coordinate a part of the ids, or of the groups."""
+        """Move one partition of ids, or of groups, to another broker."""
         self._coordinator_nodes[kind][number] = node_id
         loading_ms = self.options.loading_ms
         if kind is CoordinatorType.TRANSACTION:
@@ -298,7 +303,7 @@ class BrokerCluster:
             self._group_offsets[number].states.verifications.clear()
 
     def preset_epoch(self, transactional_id: str, epoch: int) -> None:
-        """Let an id begin its life as if it had used up its epochs below one."""
+        """Create an id that has used all epochs below the given one."""
         self.transaction_coordinator(transactional_id).preset_epoch(transactional_id, epoch)
 
     def rehash_coordinators(self, now_ms: int) -> None:
@@ -312,16 +317,16 @@ class BrokerCluster:
     # --- brokers --------------------------------------------------------------------------------
 
     def is_up(self, node_id: int) -> bool:
-        """Tell whether a broker answers."""
+        """Return whether a broker is up."""
         return node_id in self.nodes and node_id not in self._down
 
     def pick_node(self) -> int:
-        """Return a broker that is up, any; -1 if there is none."""
+        """Return any broker that is up, or -1 if there is none."""
         up = [n for n in self.nodes if n not in self._down]
         return up[self._rng.randrange(len(up))] if up else NOBODY
 
     def stop_node(self, node_id: int, now_ms: int) -> None:
-        """Stop a broker: what it led and coordinated goes to others, if there are any."""
+        """Stop a broker. The brokers that are up take over its partitions and coordinators."""
         self._down.add(node_id)
         for place, leader in list(self.leaders.items()):
             if leader == node_id:
@@ -332,7 +337,7 @@ class BrokerCluster:
                     self.move_coordinator(kind, number, self.pick_node(), now_ms)
 
     def start_node(self, node_id: int, now_ms: int) -> None:
-        """Start a stopped broker; it takes what nobody leads."""
+        """Start a stopped broker. It takes over partitions and coordinators without a broker."""
         self._down.discard(node_id)
         for place, leader in list(self.leaders.items()):
             if leader == NOBODY:
@@ -342,24 +347,24 @@ class BrokerCluster:
                 if not self.is_up(coordinator) or coordinator == node_id:
                     self.move_coordinator(kind, number, node_id, now_ms)
 
-    # --- what coordinators need -----------------------------------------------------------------
+    # --- services for coordinators ---------------------------------------------------------------
 
     def new_producer_id(self) -> int:
-        """Return a producer id that nobody has."""
+        """Return a producer id that was never used."""
         return next(self._producer_ids)
 
     def log_write(self, changed: TransactionMetadata) -> LogWrite:
-        """Decide what becomes of a write to the transaction log."""
+        """Decide the outcome of a write to the transaction log."""
         return self.decide_log_write(changed)
 
     def write_marker(self, place: TopicPartition, marker: Marker, now_ms: int) -> ErrorCode:
-        """Write a marker to a partition, or to a partition of offsets."""
+        """Write a marker to a partition of records or of offsets."""
         target: PartitionLog | GroupOffsets
         if place.topic == OFFSETS_TOPIC:
             leader = self._coordinator_nodes[CoordinatorType.GROUP][place.partition]
             target = self._group_offsets[place.partition]
         elif place not in self.logs:
-            return ErrorCode.NONE  # its topic was deleted: there is nothing to mark
+            return ErrorCode.NONE  # the topic was deleted
         else:
             leader, target = self.leaders[place], self.logs[place]
         if not self.is_up(leader):
@@ -373,20 +378,20 @@ class BrokerCluster:
             is_v2=marker.is_v2,
         )
 
-    # --- what consumers and judges ask ----------------------------------------------------------
+    # --- questions of consumers and judges ------------------------------------------------------
 
     def read(
         self, place: TopicPartition, *, read_committed: bool, from_offset: int = 0
     ) -> list[ReadRecord]:
-        """Return what a consumer reads."""
+        """Return the records that a consumer reads."""
         return self.logs[place].read(read_committed=read_committed, from_offset=from_offset)
 
     def log_end_offset(self, place: TopicPartition) -> int:
-        """Return the next record's offset."""
+        """Return the offset of the next record."""
         return self.logs[place].log_end_offset
 
     def last_stable_offset(self, place: TopicPartition) -> int:
-        """Return up to where read_committed consumers get."""
+        """Return the offset up to which read_committed consumers read."""
         return self.logs[place].last_stable_offset
 
     def committed_offsets(
@@ -399,30 +404,30 @@ class BrokerCluster:
         return offsets.committed(group_id)
 
     def producer_states(self, place: TopicPartition) -> list[tuple[int, int, int]]:
-        """Return producer id, epoch and last sequence of those that a partition remembers."""
+        """Return producer id, epoch and last sequence of each producer known to a partition."""
         return [
             (producer_id, state.epoch, state.last_sequence)
             for producer_id, state in self.logs[place].states.producers.items()
         ]
 
     def has_forgotten(self, place: TopicPartition, producer_id: int) -> bool:
-        """Tell whether a partition forgot a producer that has appended nothing since."""
+        """Return whether a partition forgot a producer that has appended nothing since."""
         return place in self.logs and producer_id in self.logs[place].states.forgotten
 
     def offsets_history(self) -> list[tuple[str, TopicPartition, OffsetAndMetadata]]:
-        """Return every offset that became a group's; of each group in order."""
+        """Return every offset that was committed for a group, for each group in order."""
         return [change for offsets in self._group_offsets for change in offsets.history]
 
     def has_lost_offsets(self, group_id: str) -> bool:
-        """Tell whether a broker before 4.0 has lost a group's pending offsets."""
+        """Return whether a broker before 4.0 has lost pending offsets of a group."""
         return group_id in self.group_offsets(group_id).lost
 
     @property
     def has_pending_offsets(self) -> bool:
-        """Whether offsets wait for the end of their transaction."""
+        """Whether offsets are pending until their transaction ends."""
         return any(offsets.has_pending for offsets in self._group_offsets)
 
     @property
     def open_transactions(self) -> list[str]:
-        """The transactional ids whose transaction has not ended, markers included."""
+        """The transactional ids whose transaction has not ended, or still has markers to write."""
         return [name for c in self._transaction_coordinators for name in c.open_ids]

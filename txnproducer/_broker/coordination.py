@@ -1,7 +1,7 @@
-"""What the APIs of the transaction coordinator share: whose broker, and adding partitions.
+"""Checks that the APIs of the transaction coordinator share, and adding partitions.
 
-Owns: the checks that open each of them; how partitions get into a transaction, or are verified to
-be in it, also on behalf of a partition's leader (KIP-890). Must not know: messages.
+Owns: the checks at the start of each API; adding partitions to a transaction, or verifying them,
+also for a partition's leader (KIP-890). Must not know: messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def check_transactional_id(
     cluster: BrokerCluster, node_id: int, transactional_id: str, now_ms: int
 ) -> ErrorCode:
-    """Judge whether a broker may answer for a transactional id."""
+    """Return the error if a broker may not answer for a transactional id."""
     kind = CoordinatorType.TRANSACTION
     return check_name(cluster, transactional_id) or cluster.check_coordinator(
         node_id, kind, transactional_id, now_ms
@@ -32,7 +32,7 @@ def check_transactional_id(
 
 
 def check_name(cluster: BrokerCluster, transactional_id: str) -> ErrorCode:
-    """Judge whether any broker may answer for a transactional id."""
+    """Return the error if no broker may answer for a transactional id."""
     if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, transactional_id):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if not transactional_id:
@@ -43,7 +43,7 @@ def check_name(cluster: BrokerCluster, transactional_id: str) -> ErrorCode:
 def check_producer(
     known: TransactionMetadata | None, producer_id: int, producer_epoch: int
 ) -> ErrorCode:
-    """Judge whether a request comes from the present producer of its id, at a time for writing."""
+    """Return the error if the producer is not the present one, or markers are being written."""
     if known is None or known.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != producer_epoch:
@@ -54,7 +54,7 @@ def check_producer(
 def has_begun(
     cluster: BrokerCluster, states: ProducerStates, producer_id: int, producer_epoch: int
 ) -> bool:
-    """Tell whether a partition need not ask the coordinator about a producer any more."""
+    """Return whether a transaction has begun in a partition, so that it need not be verified."""
     epoch = None if cluster.options.is_before_4 else producer_epoch
     return states.has_open_transaction(producer_id, epoch)
 
@@ -69,14 +69,14 @@ def add_partitions(
     *,
     is_v2: bool,
 ) -> ErrorCode:
-    """Add partitions to an id's transaction, and begin it with the first ones."""
+    """Add partitions to an id's transaction. The first ones begin the transaction."""
     coordinator = cluster.transaction_coordinator(transactional_id)
     known = coordinator.find(transactional_id)
     refusal = cluster.decide_refusal()
     if refusal:
         return refusal
     if known is not None and known.state.is_prepared and not cluster.options.is_before_4:
-        return ErrorCode.CONCURRENT_TRANSACTIONS  # whoever asks (KAFKA-18660)
+        return ErrorCode.CONCURRENT_TRANSACTIONS  # also to a fenced producer (KAFKA-18660)
     code = check_producer(known, producer_id, producer_epoch)
     if code or known is None:
         return code
@@ -93,7 +93,7 @@ def verify_partitions(
     producer_epoch: int,
     partitions: Iterable[TopicPartition],
 ) -> dict[TopicPartition, ErrorCode]:
-    """Tell of each partition whether it is in the transaction."""
+    """Return for each partition the error if it is not in the transaction."""
     known = cluster.transaction_coordinator(transactional_id).find(transactional_id)
     code = check_producer(known, producer_id, producer_epoch)
     if code or known is None:
@@ -114,7 +114,7 @@ def ask_coordinator(
     *,
     is_v2: bool,
 ) -> dict[TopicPartition, ErrorCode]:
-    """Let a partition's leader add (v2) or verify (v1) partitions at the coordinator."""
+    """Add (v2) or verify (v1) partitions at the coordinator for a partition's leader."""
     if not partitions:
         return {}
     kind = CoordinatorType.TRANSACTION
@@ -133,7 +133,8 @@ def ask_coordinator(
         codes = verify_partitions(
             cluster, transactional_id, producer_id, producer_epoch, partitions
         )
-    # A leader speaks of the epoch, not of fencing: the producer may abort and go on (KIP-588).
+    # A partition leader answers INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED: the producer
+    # may abort and continue (KIP-588).
     return {
         place: ErrorCode.INVALID_PRODUCER_EPOCH if code == ErrorCode.PRODUCER_FENCED else code
         for place, code in codes.items()

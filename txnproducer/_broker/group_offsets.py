@@ -1,16 +1,17 @@
-"""One partition of committed offsets: what groups have committed, and what is pending.
+"""One partition of `__consumer_offsets`: the committed and the pending offsets of groups.
 
-Why it exists: offsets sent in a transaction count only once it is committed (KIP-98, KIP-447).
+Why it exists: offsets that are sent in a transaction count only after it is committed (KIP-98,
+KIP-447).
 Owns: `GroupOffsets`, one per partition of `__consumer_offsets`. Must not know: requests.
 
 Rules:
-* Offsets of an open transaction are pending; a consumer that asks for stable ones must wait.
-* A commit marker makes them the group's, in the order in which they were written; an abort marker
-  drops them.
-* A member that is not the group's present one is refused, where the group has members.
+* Offsets of an open transaction are pending. A consumer that asks for stable offsets must wait.
+* A commit marker commits the pending offsets in the order in which they were written. An abort
+  marker drops them.
+* If a group has members, a request from a member of an earlier generation is refused.
 
-Simplification: a group has no rebalances of its own; whoever plays its consumers sets generation
-and members.
+Simplification: groups do not rebalance by themselves. The code that simulates the consumers sets
+generation and members.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Group:
     """One group.
 
     Attributes:
-        committed: its offsets.
-        generation_id: the present one; -1 if it has no members.
-        members: member ids, each with its instance id or None.
+        committed: the committed offsets.
+        generation_id: the present generation, or -1 if the group has no members.
+        members: the member ids, each with its instance id or None.
     """
 
     committed: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
@@ -42,13 +43,14 @@ class Group:
 
 
 class GroupOffsets:
-    """See the module.
+    """The groups of one offsets partition.
 
     Attributes:
-        groups: by group id.
-        history: every offset that became a group's, in order.
-        states: what is remembered of transactional producers.
-        lost: the groups that have lost pending offsets over a refusal, as before 4.0.
+        groups: the groups by their ids.
+        history: every committed offset, in order.
+        states: the state of transactional producers.
+        lost: the groups that lost pending offsets because of a refused commit, as before Kafka
+            4.0.
     """
 
     __slots__ = ("_pending", "groups", "history", "lost", "states")
@@ -61,14 +63,14 @@ class GroupOffsets:
         self._pending: dict[int, dict[tuple[str, TopicPartition], OffsetAndMetadata]] = {}
 
     def group(self, group_id: str) -> Group:
-        """Return a group, a new one if there was none."""
+        """Return a group. Create it if it does not exist."""
         return self.groups.setdefault(group_id, Group())
 
     def check_member(self, request: TxnOffsetCommitRequest) -> ErrorCode:
-        """Judge whether a commit comes from the group's present member (KIP-447)."""
+        """Return the error if a commit is not from a present member of the group (KIP-447)."""
         group = self.groups.get(request.group_id)
         if request.generation_id < 0 and (group is None or not group.members):
-            return ErrorCode.NONE  # whoever it is, it does not take part in a group
+            return ErrorCode.NONE  # without members there is nothing to compare
         if group is None:
             return ErrorCode.ILLEGAL_GENERATION
         instance_id = request.group_instance_id
@@ -103,7 +105,7 @@ class GroupOffsets:
     def forget_pending(
         self, producer_id: int, group_id: str, places: Iterable[TopicPartition]
     ) -> None:
-        """Lose offsets of an open transaction."""
+        """Remove pending offsets of an open transaction."""
         pending = self._pending.get(producer_id, {})
         for place in places:
             if pending.pop((group_id, place), None) is not None:
@@ -119,7 +121,7 @@ class GroupOffsets:
         is_commit: bool,
         is_v2: bool,
     ) -> ErrorCode:
-        """End a producer's transaction here."""
+        """End a producer's transaction in this partition."""
         code = self.states.check_marker(producer_id, epoch, coordinator_epoch, is_v2=is_v2)
         if code:
             return code
@@ -132,12 +134,12 @@ class GroupOffsets:
         return ErrorCode.NONE
 
     def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return a group's offsets."""
+        """Return the committed offsets of a group."""
         group = self.groups.get(group_id)
         return {} if group is None else dict(group.committed)
 
     def pending_partitions(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions whose offsets are not stable."""
+        """Return the partitions whose offsets are pending."""
         return {
             place
             for pending in self._pending.values()
@@ -147,7 +149,7 @@ class GroupOffsets:
 
     @property
     def has_pending(self) -> bool:
-        """Whether a transaction's offsets are not decided."""
+        """Whether a transaction with offsets in this partition is open."""
         return any(self._pending.values())
 
 

@@ -1,7 +1,7 @@
-"""What a modelled cluster is like.
+"""The settings of a modelled cluster.
 
-Owns: `ClusterOptions`. All times are milliseconds; the defaults are Apache Kafka's, but for what
-makes a test wait.
+Owns: `ClusterOptions`. All times are milliseconds. The defaults are Apache Kafka's, except for
+those that would make a test wait.
 """
 
 from __future__ import annotations
@@ -16,33 +16,37 @@ _VERSION_OF_KIP_360: Final = 3  # of InitProducerId
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The settings.
+    """The settings of a cluster.
 
     Attributes:
-        node_count: how many brokers; their ids count from 0.
-        transaction_version: the finalized feature; 2 turns transactions v2 on.
-        coordinator_count: how many partitions `__transaction_state` has, and
+        node_count: the number of brokers. Their ids count from 0.
+        transaction_version: the finalized feature. 2 turns transactions v2 on.
+        coordinator_count: the number of partitions of `__transaction_state` and of
             `__consumer_offsets`.
-        max_transaction_timeout_ms: InitProducerId refuses a longer one.
-        abort_check_interval_ms: how often transactions are looked at for their time-out.
-        transactional_id_expiration_ms: after which an idle id is forgotten; None for never.
-        producer_id_expiration_ms: after which a partition forgets an idle producer.
-        max_marker_delay_ms: markers take from 0 to this.
-        max_metadata_delay_ms: brokers learn of a new leader after 0 to this.
-        loading_ms: how long a coordinator that has moved takes to load.
-        max_message_bytes: of a batch.
-        init_producer_id_version: the newest that is offered; below 3 (before Kafka 2.5) epochs
-            can't be raised, and a partition refuses later numbers of a producer it does not know.
-        old_node_count: so many brokers, the first ones, know neither requests of transactions v2
-            nor topic ids yet: a rolling upgrade. Finalizing the feature means that all are new.
-        missing_topic: what Metadata says of a topic that there is not: LEADER_NOT_AVAILABLE while
-            it is being created, INVALID_REPLICATION_FACTOR where that fails.
+        max_transaction_timeout_ms: the longest time-out that InitProducerId accepts.
+        abort_check_interval_ms: how often the coordinator looks for transactions that have timed
+            out.
+        transactional_id_expiration_ms: the time after which an idle id expires. None means never.
+        producer_id_expiration_ms: the time after which a partition forgets an idle producer.
+        max_marker_delay_ms: the longest time that a marker takes. The shortest is 0.
+        max_metadata_delay_ms: the longest time until a broker learns of a new leader. The shortest
+            is 0.
+        loading_ms: how long a coordinator loads its log after a move.
+        max_message_bytes: the largest size of a batch.
+        init_producer_id_version: the newest version offered. Below 3 (before Kafka 2.5) epochs
+            cannot be raised, and a partition refuses a batch of an unknown producer that does not
+            begin at 0.
+        old_node_count: the first brokers of a rolling upgrade, which know neither requests of
+            transactions v2 nor topic ids yet. After the feature is finalized all brokers are new.
+        missing_topic: the error in Metadata for a missing topic: LEADER_NOT_AVAILABLE while it is
+            being created, INVALID_REPLICATION_FACTOR if that fails.
         log_append_time: the topics whose records get the broker's time.
-        is_before_4: a broker of Apache Kafka 3.9 with transactions v1, not of 4.x. Where a
-            transaction has begun in a partition it takes batches of a later epoch unasked; a group
-            that it does not know is to it one without members; and offsets that it refuses for
-            their old epoch take the new epoch's pending ones of the same partitions with them. A
-            fenced producer that adds partitions is told so even while markers are written.
+        is_before_4: whether the brokers are Apache Kafka 3.9 with transactions v1, not 4.x. After
+            a transaction has begun in a partition, such a leader accepts batches of a later epoch
+            without asking the coordinator. An unknown group counts as one without members. Offsets
+            that are refused for their old epoch remove pending offsets of the new epoch for the
+            same partitions. A fenced producer that adds partitions gets PRODUCER_FENCED even while
+            markers are written.
     """
 
     node_count: int = 1

@@ -1,11 +1,12 @@
 """One partition's log: batches, control records, the last stable offset, aborted ranges.
 
-Why it exists: what consumers read, at both isolation levels, is what a producer is judged by.
-Owns: `PartitionLog`, `LogEntry`. Must not know: who leads it, requests, coordinators.
+Why it exists: a producer is judged by the records that consumers read at both isolation levels.
+Owns: `PartitionLog`, `LogEntry`. Must not know: leaders, requests, coordinators.
 
-Simplifications: the log is one for the whole cluster (replication is not modelled: what was
-appended is never lost, as with `acks=all` and enough replicas in sync); nothing is deleted. A
-producer is forgotten by when it was last heard of, not by its records' timestamps.
+Simplifications: the whole cluster has one log for a partition. Replication is not modelled:
+appended records are never lost, as with `acks=all` and enough in-sync replicas. Records are never
+deleted. The time since a producer's last request decides when it is forgotten, not the timestamps
+of its records.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ class LogEntry(NamedTuple):
     """A batch, or a marker (`batch` is None).
 
     Attributes:
-        base_offset: of its first record.
-        record_count: how many offsets it takes.
-        producer_id: whose; -1 for nobody's.
-        producer_epoch: whose.
-        is_transactional: whether read_committed consumers wait for its end.
-        batch: the records; None for a marker.
-        is_commit: what a marker says.
+        base_offset: the offset of its first record.
+        record_count: the number of its offsets.
+        producer_id: the id of its producer, or -1 without one.
+        producer_epoch: the epoch of its producer.
+        is_transactional: whether read_committed consumers wait for the end of its transaction.
+        batch: the records, or None for a marker.
+        is_commit: whether a marker commits its transaction.
     """
 
     base_offset: int
@@ -42,7 +43,7 @@ class LogEntry(NamedTuple):
 
 
 class AbortedRange(NamedTuple):
-    """A transaction that was aborted: from its first offset to its marker."""
+    """An aborted transaction: the range from its first offset to its marker."""
 
     producer_id: int
     first_offset: int
@@ -50,13 +51,13 @@ class AbortedRange(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What became of a batch.
+    """The result of appending a batch.
 
     Attributes:
-        error_code: why it was refused.
-        base_offset: where it is; -1 if it was refused.
-        append_time_ms: as the answer tells it. Of a batch that was there already it is the newest
-            timestamp in it, whoever gave that.
+        error_code: the reason for a refusal.
+        base_offset: the offset of its first record, or -1 if it was refused.
+        append_time_ms: the time as the answer has it. For a duplicate it is the newest timestamp
+            of the batch, whether a client or a broker set it.
     """
 
     error_code: ErrorCode
@@ -73,18 +74,19 @@ class ReadRecord(NamedTuple):
 
 
 class PartitionLog:
-    """See the module.
+    """The log of one partition.
 
     Args:
         is_before_2_5: see `ProducerStates`.
-        is_log_append_time: whether the broker's clock gives the timestamps.
+        is_log_append_time: whether the broker's clock sets the timestamps.
 
     Attributes:
         entries: batches and markers, by offset.
-        aborted: the aborted ranges, by their markers' offsets.
-        states: what is remembered of producers.
-        log_start_offset: the first record's; retention moves it on. The entries stay, for judges.
-        log_end_offset: the next record's offset.
+        aborted: the aborted ranges, by the offsets of their markers.
+        states: the state of each producer.
+        log_start_offset: the offset of the first record. Retention raises it, but the entries stay
+            for the judges of a run.
+        log_end_offset: the offset of the next record.
     """
 
     __slots__ = (
@@ -105,7 +107,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below this offset every transaction has ended."""
+        """The offset below which every transaction has ended."""
         firsts = [
             state.first_offset
             for state in self.states.producers.values()
@@ -114,7 +116,7 @@ class PartitionLog:
         return min(firsts, default=self.log_end_offset)
 
     def append(self, batch: RecordBatch, now_ms: int) -> Appended:
-        """Append a client's batch, once."""
+        """Append a client's batch unless it is a duplicate."""
         append_time_ms = -1
         if self._is_log_append_time:
             batch, append_time_ms = stamped(batch, now_ms), now_ms
@@ -178,7 +180,7 @@ class PartitionLog:
         return ErrorCode.NONE
 
     def visible_entries(self, *, read_committed: bool, from_offset: int = 0) -> Iterator[LogEntry]:
-        """Yield the batches that a consumer gets at an isolation level, whole ones."""
+        """Yield the whole batches that a consumer gets at an isolation level."""
         end = self.last_stable_offset if read_committed else self.log_end_offset
         for entry in self.entries[self._index_of(from_offset) :]:
             if entry.base_offset >= end:
@@ -194,7 +196,7 @@ class PartitionLog:
         yield from self.entries[self._index_of(offset) :]
 
     def is_committed(self, entry: LogEntry) -> bool:
-        """Tell whether a transactional batch is visible to read_committed consumers."""
+        """Return whether a transactional batch is visible to read_committed consumers."""
         return entry.base_offset < self.last_stable_offset and not self._is_aborted(entry)
 
     def _index_of(self, offset: int) -> int:

@@ -1,15 +1,15 @@
-"""What a partition's leader remembers of each producer: the window of its last five batches.
+"""The state that a partition's leader keeps of each producer: its last five batches.
 
-Why it exists: this is what makes appends idempotent, and transactional ones fenced (KIP-98).
+Why it exists: this state makes appends idempotent and fences transactional producers (KIP-98).
 Owns: `ProducerState`, `ProducerStates`. Must not know: offsets of others, coordinators, requests.
 
 Rules:
 * A batch whose sequences equal one of the last five of the same epoch is a duplicate.
-* A new epoch begins at sequence 0, unless nothing is known of the producer.
-* An epoch below the one that was seen last is refused, from a client and from a coordinator.
+* A new epoch begins at sequence 0, unless the producer is unknown.
+* An epoch below the last one seen is refused, whether a client or a coordinator sends it.
 * Sequences wrap from 2^31-1 to 0.
-* A first batch that waits to be verified with the coordinator keeps later ones out (KAFKA-14561),
-  and with transactions v2 it has to begin at 0 where nothing is known of the producer.
+* While the first batch of a transaction is not verified with the coordinator, later batches are
+  refused (KAFKA-14561). With transactions v2 it must begin at 0 if the producer is unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_EPOCH = 0x7FFF
 
 
 class BatchSeen(NamedTuple):
-    """One batch that was appended; its time is the newest of its records'."""
+    """One appended batch. Its time is the newest of its records'."""
 
     first_sequence: int
     last_sequence: int
@@ -39,10 +39,11 @@ class ProducerState:
     """One producer in one partition.
 
     Attributes:
-        epoch: of the last batch or marker; -1 before the first.
+        epoch: the epoch of the last batch or marker, or -1 before the first.
         window: the last five batches of the epoch.
-        coordinator_epoch: of the last marker; -1 before the first.
-        first_offset: where its open transaction begins; None if none is open here.
+        coordinator_epoch: the coordinator epoch of the last marker, or -1 before the first.
+        first_offset: the offset at which its open transaction begins, or None if none is open
+            here.
     """
 
     epoch: int = -1
@@ -53,13 +54,13 @@ class ProducerState:
 
     @property
     def last_sequence(self) -> int:
-        """The last record's sequence, -1 for none in this epoch."""
+        """The sequence of the last record, or -1 if the epoch has none."""
         return self.window[-1].last_sequence if self.window else -1
 
 
 @dataclass(slots=True)
 class Verification:
-    """A first batch that waited, or waits, for the coordinator's word."""
+    """A first batch that is, or was, being verified with the coordinator."""
 
     epoch: int
     lowest_sequence: int
@@ -71,12 +72,12 @@ class ProducerStates:
     """All producers of one partition.
 
     Args:
-        is_before_2_5: whether a later number of an unknown producer is refused (KIP-360).
+        is_before_2_5: whether an unknown producer's batch must begin at 0 (KIP-360).
 
     Attributes:
-        producers: by their ids.
-        verifications: what waits to be verified, by producer id.
-        forgotten: who was forgotten, and has appended nothing since.
+        producers: the producers by their ids.
+        verifications: the batches being verified, by producer id.
+        forgotten: the ids of producers that were forgotten and have appended nothing since.
     """
 
     __slots__ = ("_is_before_2_5", "forgotten", "producers", "verifications")
@@ -88,7 +89,7 @@ class ProducerStates:
         self.verifications: dict[int, Verification] = {}
 
     def has_open_transaction(self, producer_id: int, epoch: int | None) -> bool:
-        """Tell whether the producer's transaction has begun here under this epoch (None: any)."""
+        """Return whether a producer's transaction is open here under an epoch (None: any)."""
         state = self.producers.get(producer_id)
         if state is None or state.first_offset is None:
             return False
@@ -97,7 +98,7 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, is_v2: bool
     ) -> None:
-        """Note that a first batch goes to be verified: later sequences are kept out until then."""
+        """Note that a first batch is being verified. Later sequences are refused until then."""
         known = self.verifications.get(producer_id)
         if known is None:
             self.verifications[producer_id] = Verification(epoch, sequence, is_v2, now_ms)
@@ -109,7 +110,7 @@ class ProducerStates:
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> BatchSeen | None:
-        """Return the batch in the window that has these very sequences."""
+        """Return the batch in the window that has exactly these sequences."""
         state = self.producers.get(producer_id)
         if state is None or state.epoch != epoch:
             return None
@@ -119,7 +120,7 @@ class ProducerStates:
         return None
 
     def check(self, producer_id: int, epoch: int, first_sequence: int) -> ErrorCode:
-        """Judge a batch that is no duplicate."""
+        """Return the error for a batch that is not a duplicate."""
         state = self.producers.get(producer_id)
         verification = self.verifications.get(producer_id)
         if state is not None and epoch < state.epoch:
@@ -134,21 +135,21 @@ class ProducerStates:
             return ErrorCode.NONE if is_start else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         last = state.last_sequence
         if self._is_before_2_5 and last == -1 and first_sequence != 0:
-            return ErrorCode.UNKNOWN_PRODUCER_ID  # only a marker is left of the producer
+            return ErrorCode.UNKNOWN_PRODUCER_ID  # only a marker of the producer is known
         is_next = first_sequence == (0 if last == MAX_SEQUENCE else last + 1)
         return ErrorCode.NONE if is_next else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def append(
         self, producer_id: int, epoch: int, seen: BatchSeen, now_ms: int, *, opens_at: int | None
     ) -> None:
-        """Take in a batch that was appended.
+        """Update the state for an appended batch.
 
         Args:
-            producer_id: whose.
-            epoch: whose.
+            producer_id: the producer's id.
+            epoch: the producer's epoch.
             seen: the batch.
             now_ms: the time.
-            opens_at: its offset if it is transactional, else None.
+            opens_at: the offset of the batch if it is transactional, otherwise None.
         """
         state = self._of(producer_id, epoch)
         self.forgotten.discard(producer_id)
@@ -160,7 +161,7 @@ class ProducerStates:
                 state.first_offset = opens_at
 
     def open(self, producer_id: int, epoch: int) -> None:
-        """Take in a transactional write without sequences: a coordinator's, of offsets."""
+        """Update the state for offsets that a group coordinator wrote in a transaction."""
         state = self._of(producer_id, epoch)
         self.verifications.pop(producer_id, None)
         if state.first_offset is None:
@@ -169,7 +170,7 @@ class ProducerStates:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, is_v2: bool
     ) -> ErrorCode:
-        """Judge a coordinator's marker."""
+        """Return the error for a coordinator's marker."""
         state = self.producers.get(producer_id)
         if state is None:
             return ErrorCode.NONE
@@ -183,21 +184,22 @@ class ProducerStates:
     def append_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, now_ms: int
     ) -> int | None:
-        """Take in a marker; return where the transaction that it ends begins, None if nowhere."""
+        """Update the state for a marker. Return the first offset of its transaction, if any."""
         state = self._of(producer_id, epoch)
         first_offset, state.first_offset = state.first_offset, None
         state.coordinator_epoch = coordinator_epoch
         state.last_ms = now_ms
         waiting = self.verifications.get(producer_id)
-        # With v2 a marker of the very epoch that waits ended the transaction before it.
+        # With v2, a marker with the epoch of the waiting batch ended the transaction before.
         if waiting is not None and not (waiting.is_v2 and waiting.epoch == epoch):
             del self.verifications[producer_id]
         return first_offset
 
     def forget_idle(self, before_ms: int) -> int:
-        """Forget what was not seen after a time; return how many producers.
+        """Forget the producers that were not seen after a time, and return their number.
 
-        A producer whose transaction is open is kept. What waits to be verified is forgotten too.
+        A producer with an open transaction is kept. Batches that are being verified are forgotten,
+        too.
         """
         idle = [
             producer_id

@@ -1,4 +1,4 @@
-"""What a cluster has names for: kinds of resources that access can be refused to, ids of topics.
+"""Named resources of a cluster: the kinds to which access can be refused, and ids of topics.
 
 Owns: `Resource`, `topic_id_of`.
 """
@@ -12,8 +12,8 @@ from zlib import crc32
 class Resource(Enum):
     """A kind of resource.
 
-    The cluster's refusal is that of idempotent producers: of its IDEMPOTENT_WRITE, and of writing
-    to any topic, either of which would be enough (KIP-679).
+    The refusal of the cluster stands for that of idempotent writes: neither IDEMPOTENT_WRITE nor
+    writing to any topic is allowed, each of which would be enough (KIP-679).
     """
 
     TOPIC = auto()
@@ -23,5 +23,5 @@ class Resource(Enum):
 
 
 def topic_id_of(name: str, generation: int = 0) -> bytes:
-    """Return a topic's id: 16 bytes made of its name, and of how often it was deleted before."""
+    """Return a topic's id: 16 bytes made of its name and of how often it was deleted before."""
     return crc32(name.encode(), generation).to_bytes(16, "big")

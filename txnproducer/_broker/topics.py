@@ -1,13 +1,14 @@
-"""The topics of a modelled cluster: their ids, partitions and leaders, as they are and as known.
+"""The topics of a modelled cluster with their partitions and leaders, as each broker knows them.
 
-Why it exists: a topic can be deleted and made again under its name, and get more partitions. The
-brokers learn of it one by one, as they do of new leaders.
+Why it exists: a topic can be deleted and created again under its name, and can get more
+partitions. As with new leaders, each broker learns of this at a time of its own.
 Owns: `Topics`, `Life`. Must not know: requests, coordinators.
 
 Rules:
-* A topic made again has another id, empty logs, and leader epochs that begin at 0.
-* What a partition held when its topic was deleted stays, for judges.
-* The leader itself knows at once; the others tell what they last heard.
+* A topic that is created again has another id, empty logs, and leader epochs that begin at 0.
+* The logs of a deleted topic are kept for the judges of a run.
+* A new leader knows at once that it leads. The other brokers answer with the last state that they
+  have learned.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from txnproducer.records import TopicPartition
 
 
 class Life(NamedTuple):
-    """A partition from the creation of its topic to its deletion.
+    """One life of a partition: from the creation of its topic to its deletion.
 
     Attributes:
-        place: its name.
+        place: the topic and the number.
         generation: how often its topic had been deleted before.
     """
 
@@ -42,7 +43,7 @@ class TopicView:
 
     Attributes:
         generation: how often it had been deleted before.
-        is_there: whether it exists, for all that the broker knows.
+        is_there: whether it exists, as far as the broker knows.
         leaders: leader and leader epoch of each partition.
     """
 
@@ -52,22 +53,22 @@ class TopicView:
 
 
 class Topics:
-    """See the module.
+    """The topics of one cluster.
 
     Args:
-        options: of the cluster.
-        rng: for the time that news take.
+        options: the settings of the cluster.
+        rng: draws how long news take.
         nodes: the brokers.
-        call_at: has something done at a time.
-        counts: takes how often a broker told what was out of date.
+        call_at: schedules an action.
+        counts: counts the answers with metadata that was out of date.
 
     Attributes:
-        partition_counts: by topic.
+        partition_counts: the number of partitions by topic.
         ids: the topics' names by their ids.
-        former_ids: ids of topics that were deleted.
-        logs: by partition, of the topics that there are.
-        leaders: likewise.
-        leader_epochs: likewise.
+        former_ids: the ids of deleted topics.
+        logs: the logs by partition, of existing topics only.
+        leaders: the leaders, likewise.
+        leader_epochs: the leader epochs, likewise.
         generations: how often each topic was deleted.
     """
 
@@ -95,7 +96,7 @@ class Topics:
         self._views: dict[int, dict[str, TopicView]] = {node_id: {} for node_id in nodes}
 
     def topic_id(self, name: str, generation: int | None = None) -> bytes:
-        """Return the id that a topic has, or had."""
+        """Return the id that a topic has, or had in an earlier generation."""
         return topic_id_of(name, self.generations[name] if generation is None else generation)
 
     def life(self, place: TopicPartition) -> Life:
@@ -103,18 +104,18 @@ class Topics:
         return Life(place, self.generations[place.topic])
 
     def all_logs(self) -> dict[Life, PartitionLog]:
-        """Return every log that there is or was."""
+        """Return every log, those of deleted topics included."""
         return self._deleted | {self.life(place): log for place, log in self.logs.items()}
 
     # --- changes --------------------------------------------------------------------------------
 
     def create(self, name: str, partition_count: int, now_ms: int | None = None) -> None:
-        """Create a topic; partition p is led by broker p modulo the number of brokers.
+        """Create a topic. The leader of partition p is broker p modulo the number of brokers.
 
         Args:
             name: its name.
-            partition_count: how many partitions.
-            now_ms: the time; None to let every broker know at once.
+            partition_count: the number of its partitions.
+            now_ms: the time, or None to let every broker know at once.
         """
         self.ids[self.topic_id(name)] = name
         generation = self.generations[name]
@@ -135,7 +136,7 @@ class Topics:
         self.generations[name] += 1
 
     def add_partitions(self, name: str, partition_count: int, now_ms: int | None = None) -> None:
-        """Give a topic more partitions: so many in all."""
+        """Raise the number of a topic's partitions to the given total."""
         for number in range(self.partition_counts[name], partition_count):
             place = TopicPartition(name, number)
             self.logs[place] = PartitionLog(
@@ -148,17 +149,17 @@ class Topics:
         self.partition_counts[name] = partition_count
 
     def move(self, place: TopicPartition, node_id: int, now_ms: int) -> None:
-        """Give a partition another leader (-1: nobody)."""
+        """Give a partition another leader, or none (-1)."""
         self.leader_epochs[place] += 1
-        # What waits to be verified is known to the old leader alone.
+        # Only the old leader knows which batches are being verified.
         self.logs[place].states.verifications.clear()
         self.leaders[place] = node_id
         self._tell_leader(place, now_ms)
 
-    # --- what brokers know ----------------------------------------------------------------------
+    # --- the brokers' knowledge -----------------------------------------------------------------
 
     def known_leader(self, node_id: int, place: TopicPartition) -> tuple[int, int]:
-        """Return a partition's leader and leader epoch as a broker knows them, -1 for neither."""
+        """Return a partition's leader and leader epoch as a broker knows them, or -1 for both."""
         view = self._views[node_id].get(place.topic)
         known = (-1, -1) if view is None else view.leaders.get(place.partition, (-1, -1))
         if known[0] != self.leaders.get(place, -1):
@@ -166,7 +167,7 @@ class Topics:
         return known
 
     def view(self, node_id: int, name: str) -> TopicView | None:
-        """Return a topic as a broker knows it; None if it knows of none."""
+        """Return a topic as a broker knows it, or None if it does not know the topic."""
         view = self._views[node_id].get(name)
         return view if view is not None and view.is_there else None
 
@@ -178,7 +179,7 @@ class Topics:
         self._tell(now_ms, lambda views: _learn_leader(views, life, news))
 
     def _tell(self, now_ms: int | None, learn: Callable[[dict[str, TopicView]], None]) -> None:
-        """Let each broker learn something after a while."""
+        """Let each broker learn of a change after a delay."""
         longest_ms = self._options.max_metadata_delay_ms
         for views in self._views.values():
             if now_ms is None:

@@ -1,21 +1,22 @@
 """The transaction coordinators of a cluster: ids, their log, markers, time-outs, moves.
 
-Why it exists: between the requests (`handlers/`) and the partitions' logs somebody has to decide
-transactions, write their markers in a time that is not nought, and survive its own broker.
+Why it exists: the coordinator decides transactions, writes their markers, which takes time, and
+survives the failure of its broker. The requests (`handlers/`) and the partitions' logs do none of
+this.
 Owns: `TransactionCoordinator`, one for each partition of `__transaction_state`. Must not know:
 requests.
 
 Rules:
-* Every change is written to the coordinator's log first. What it remembers and what is in the log
-  can come to differ: a log that is too slow counts as one that failed, and keeps the record.
-* Whoever takes a coordinator over begins with its log, under a higher coordinator epoch, and
-  writes the markers of decided transactions again.
-* Markers go to each partition by themselves and take time; when all are written, the transaction
-  is complete. Marks of a former coordinator may still arrive: the partitions fence them.
-* A transaction older than its time-out is aborted, and its producer fenced.
+* Every change is written to the coordinator's log first. Memory and log can differ: a write that
+  takes too long counts as failed, but the log keeps the record.
+* A broker that takes a coordinator over loads the log, raises the coordinator epoch, and writes
+  the markers of decided transactions again.
+* Each partition gets its marker by itself, after a delay. When all are written, the transaction is
+  complete. Markers of an earlier coordinator epoch may still arrive: the partitions refuse them.
+* A transaction older than its time-out is aborted, and its producer is fenced.
 
 Simplifications: a change is written and answered in one step, so that two requests for an id never
-meet in the midst of one (a real broker answers the second CONCURRENT_TRANSACTIONS).
+overlap (a real broker answers the second CONCURRENT_TRANSACTIONS).
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ _S = TransactionState
 
 
 class LogWrite(Enum):
-    """What becomes of a write to the coordinator's log."""
+    """The outcome of a write to the coordinator's log."""
 
     DONE = auto()
     LOST = auto()  # refused, and not in the log
-    LATE = auto()  # refused as too slow, and in the log all the same
-    BROKEN = auto()  # something went wrong that nobody thought of, before it was in the log
-    BROKEN_LATE = auto()  # the same, afterwards
+    LATE = auto()  # refused as too slow, but in the log
+    BROKEN = auto()  # an unexpected error before the write
+    BROKEN_LATE = auto()  # an unexpected error after the write
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a transaction, on its way to one partition."""
+    """The end of a transaction, to be written to one partition."""
 
     producer_id: int
     producer_epoch: int
@@ -59,7 +60,7 @@ class Marker:
 
 
 class Surroundings(Protocol):
-    """What a coordinator needs of its cluster."""
+    """The parts of its cluster that a coordinator needs."""
 
     @property
     def transaction_version(self) -> int:
@@ -68,23 +69,23 @@ class Surroundings(Protocol):
 
     @property
     def counts(self) -> Counter[str]:
-        """What happened by itself."""
+        """How often each event occurred that no request caused."""
         ...
 
     def new_producer_id(self) -> int:
-        """Return a producer id that nobody has."""
+        """Return a producer id that was never used."""
         ...
 
     def log_write(self, changed: TransactionMetadata) -> LogWrite:
-        """Decide what becomes of a write."""
+        """Decide the outcome of a write."""
         ...
 
     def marker_delay_ms(self) -> int:
-        """Return how long a marker takes to its partition."""
+        """Return how long a marker takes to reach its partition."""
         ...
 
     def call_at(self, due_ms: int, action: Callable[[int], None]) -> None:
-        """Have something done at a time."""
+        """Schedule an action."""
         ...
 
     def write_marker(self, place: TopicPartition, marker: Marker, now_ms: int) -> ErrorCode:
@@ -93,14 +94,14 @@ class Surroundings(Protocol):
 
 
 class TransactionCoordinator:
-    """See the module.
+    """The coordinator of one partition of transactional ids.
 
     Args:
-        cluster: its surroundings.
+        cluster: the cluster around it.
 
     Attributes:
-        epoch: raised with every move.
-        loading_until_ms: before that, requests are answered COORDINATOR_LOAD_IN_PROGRESS.
+        epoch: the coordinator epoch, which each move raises.
+        loading_until_ms: the time before which requests get COORDINATOR_LOAD_IN_PROGRESS.
     """
 
     def __init__(self, cluster: Surroundings) -> None:
@@ -112,7 +113,7 @@ class TransactionCoordinator:
         self.loading_until_ms = 0
 
     def find(self, transactional_id: str) -> TransactionMetadata | None:
-        """Return what is known of an id."""
+        """Return the state of an id, or None if it is unknown."""
         return self._ids.get(transactional_id)
 
     @property
@@ -124,7 +125,7 @@ class TransactionCoordinator:
         ]  # fmt: skip
 
     def create(self, transactional_id: str, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-        """Begin to keep an id; it is written with its first change."""
+        """Create an id in memory. Its first change writes it to the log."""
         created = TransactionMetadata(
             transactional_id, self._cluster.new_producer_id(), timeout_ms, last_update_ms=now_ms
         )
@@ -132,13 +133,13 @@ class TransactionCoordinator:
         return created
 
     def preset_epoch(self, transactional_id: str, epoch: int) -> None:
-        """Keep an id that has used up its epochs below one."""
+        """Create an id that has used all epochs below the given one."""
         created = self.create(transactional_id, 60_000, 0)
         self._ids[transactional_id] = replace(created, producer_epoch=epoch)
         self._log[transactional_id] = self._ids[transactional_id]
 
     def write(self, changed: TransactionMetadata) -> ErrorCode:
-        """Write a change to the log, and take it in."""
+        """Write a change to the log, and then update the memory."""
         name = changed.transactional_id
         result = self._cluster.log_write(changed)
         if result not in (LogWrite.LOST, LogWrite.BROKEN):
@@ -161,10 +162,10 @@ class TransactionCoordinator:
     def end(
         self, known: TransactionMetadata, now_ms: int, *, is_commit: bool, is_v2: bool
     ) -> tuple[ErrorCode, TransactionMetadata]:
-        """Decide a transaction; the markers are on their way then.
+        """Decide a transaction and send its markers.
 
         Returns:
-            The verdict, and the id as it will be when the transaction is complete.
+            The error code, and the id as it will be after the transaction is complete.
         """
         state = _S.PREPARE_COMMIT if is_commit else _S.PREPARE_ABORT
         rotates = is_v2 and known.is_epoch_exhausted
@@ -176,7 +177,7 @@ class TransactionCoordinator:
         return code, prepared.completed(now_ms)
 
     def fence(self, known: TransactionMetadata, now_ms: int) -> ErrorCode:
-        """Abort a transaction that its producer shall not end any more."""
+        """Abort the transaction of a producer that must not end it itself."""
         is_v2 = self._cluster.transaction_version >= 2
         if is_v2:
             return self.end(known, now_ms, is_commit=False, is_v2=True)[0]
@@ -222,7 +223,7 @@ class TransactionCoordinator:
                 lambda due_ms: self._resend(name, place, marker, due_ms),
             )
             return
-        # Written, or refused because a newer marker has been there: nothing is left to do here.
+        # The marker is written, or the partition has a newer one: it needs nothing more.
         self._unwritten.get(name, set()).discard(place)
         self._maybe_complete(name, now_ms)
 
@@ -248,9 +249,9 @@ class TransactionCoordinator:
     # --- time -----------------------------------------------------------------------------------
 
     def abort_timed_out(self, now_ms: int) -> list[str]:
-        """Abort the transactions whose time is up; return their ids.
+        """Abort the transactions that have timed out, and return their ids.
 
-        None while the log is being loaded: their markers would be written twice.
+        While the log is being loaded none is aborted: their markers would be written twice.
         """
         if now_ms < self.loading_until_ms:
             return []
@@ -264,7 +265,7 @@ class TransactionCoordinator:
         return late
 
     def forget_idle(self, before_ms: int) -> list[str]:
-        """Forget ids that are at rest since before a time; return them."""
+        """Forget the ids that were idle since before a time, and return them."""
         idle = [
             name
             for name, known in self._ids.items()
@@ -277,7 +278,7 @@ class TransactionCoordinator:
         return idle
 
     def take_over(self, now_ms: int, loading_ms: int) -> None:
-        """Go on on another broker, with what is in the log."""
+        """Continue on another broker with the state in the log."""
         self.epoch += 1
         self.loading_until_ms = now_ms + loading_ms
         self._ids = dict(self._log)
@@ -292,6 +293,6 @@ class TransactionCoordinator:
         if epoch != self.epoch:
             return
         for known in list(self._ids.values()):
-            # What was decided at this very moment has its markers on their way already.
+            # A transaction that was decided at this same moment has sent its markers already.
             if known.state.is_prepared and known.transactional_id not in self._unwritten:
                 self._send_markers(known, now_ms)

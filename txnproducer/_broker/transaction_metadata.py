@@ -1,13 +1,14 @@
-"""What the transaction coordinator keeps of one transactional id, and how it changes.
+"""The state of one transactional id at the coordinator, and its changes.
 
-Why it exists: the rules of epochs are subtle, and differ between transactions v1 and v2 (KIP-360,
-KIP-890); they stand here without requests around them.
+Why it exists: the rules for epochs are subtle and differ between transactions v1 and v2 (KIP-360,
+KIP-890). Here they stand apart from the requests.
 Owns: `TransactionMetadata`, `TransactionState`, and the changes. Must not know: requests, logs.
 
 Rules:
-* A value, never changed in place: what was written to the coordinator's log stays as it was.
-* The last epoch of an id that a client may get is 32766, so that 32767 can always fence it.
-* v1 ends a transaction under its own epoch; v2 raises the epoch with every end, and takes a new
+* The state is a value that never changes: a record in the coordinator's log stays as it was
+  written.
+* The last epoch that a client can get is 32766. The epoch 32767 remains to fence it.
+* v1 ends a transaction under its own epoch. v2 raises the epoch at every end, and takes a new
   producer id when the epochs are used up.
 """
 
@@ -23,7 +24,7 @@ LAST_CLIENT_EPOCH = MAX_EPOCH - 1
 
 
 class TransactionState(Enum):
-    """The states, by the names that DescribeTransactions tells."""
+    """The states by their names in DescribeTransactions."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -34,12 +35,12 @@ class TransactionState(Enum):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the end is decided, and markers are being written."""
+        """Whether the end is decided and markers are being written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last transaction has ended altogether."""
+        """Whether the last transaction has ended and all its markers are written."""
         return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
@@ -48,12 +49,13 @@ class TransactionMetadata:
     """One transactional id.
 
     Attributes:
-        previous_producer_id: the one before `producer_id`, as of the last change.
-        next_producer_id: the one that follows when the transaction is complete (-1: the same).
-        last_producer_epoch: the one before, if the present one was asked for by its owner.
-        partitions: in the transaction; offsets partitions among them.
+        previous_producer_id: the producer id before the last change.
+        next_producer_id: the producer id after the transaction is complete, or -1 if it stays the
+            same.
+        last_producer_epoch: the previous epoch, if its owner asked for the present one.
+        partitions: the partitions in the transaction, those of `__consumer_offsets` included.
         is_v2: whether the transaction is one of version 2.
-        has_failed_fence: a v1 fence raised the epoch in memory, but could not be written.
+        has_failed_fence: whether a v1 fence raised the epoch in memory but could not be written.
     """
 
     transactional_id: str
@@ -72,17 +74,17 @@ class TransactionMetadata:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether no epoch is left that a client may get."""
+        """Whether no epoch is left that a client can get."""
         return self.producer_epoch >= LAST_CLIENT_EPOCH
 
     def incremented(
         self, timeout_ms: int, expected_epoch: int | None, now_ms: int
     ) -> TransactionMetadata | None:
-        """Return the id with its next epoch; None if whoever asks was fenced.
+        """Return the id with its next epoch, or None if the producer that asks was fenced.
 
         Args:
-            timeout_ms: of the next transactions.
-            expected_epoch: what the asking producer has; None for one that begins.
+            timeout_ms: the time-out of the next transactions.
+            expected_epoch: the epoch of the producer that asks, or None for a new producer.
             now_ms: the time.
         """
         epoch, last = self.producer_epoch + 1, -1
@@ -90,7 +92,7 @@ class TransactionMetadata:
             if self.producer_epoch in (-1, expected_epoch):
                 last = self.producer_epoch
             elif expected_epoch == self.last_producer_epoch:
-                epoch, last = self.producer_epoch, self.last_producer_epoch  # its retry
+                epoch, last = self.producer_epoch, self.last_producer_epoch  # a repeated request
             else:
                 return None
         return self._empty(self.producer_id, epoch, last, timeout_ms, now_ms)
@@ -121,7 +123,7 @@ class TransactionMetadata:
     def with_partitions(
         self, partitions: frozenset[TopicPartition], now_ms: int, *, is_v2: bool
     ) -> TransactionMetadata:
-        """Return the id with partitions added; the first ones begin the transaction."""
+        """Return the id with partitions added. The first ones begin the transaction."""
         is_ongoing = self.state is TransactionState.ONGOING
         return replace(
             self,
@@ -171,5 +173,5 @@ class TransactionMetadata:
         )
 
     def with_failed_fence(self, epoch: int) -> TransactionMetadata:
-        """Return the id after a v1 fence that was not written: its epoch is spent all the same."""
+        """Return the id after a v1 fence that was not written. Its epoch is used up anyway."""
         return replace(self, producer_epoch=epoch, last_producer_epoch=-1, has_failed_fence=True)

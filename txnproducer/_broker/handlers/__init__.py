@@ -1,6 +1,6 @@
-"""The APIs, one file each: what a broker does with a request.
+"""The APIs of a broker, one file each.
 
-`handle` is the door of the broker model. Owns: which file answers which request.
+`handle` is the entry point of the broker model. Owns: the table from requests to files.
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ def handle(
 ) -> messages.Response:
     """Answer a request that has reached a broker."""
     if cluster.is_old(node_id) and isinstance(request, _OF_BOTH_VERSIONS):
-        # To such a broker it goes in an older version, whatever its sender means.
+        # The broker offers only an older version of the API, which does not know transactions v2.
         request = replace(request, is_transaction_v2_enabled=False)
     return _HANDLERS[type(request)](cluster, node_id, request, now_ms)

@@ -4,8 +4,8 @@ Behavior:
 * Adds a group's partition of `__consumer_offsets` to the transaction, as AddPartitionsToTxn does
   with others.
 
-Version notes: with transactions v2 clients do not send it.
-Simplifications: none of its own; it is answered in one step (see `transaction_coordinator`).
+Version notes: clients do not send it with transactions v2.
+Simplifications: no other than answering in one step (see `transaction_coordinator`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txnproducer.errors import ErrorCode
 def handle(
     cluster: BrokerCluster, node_id: int, request: AddOffsetsToTxnRequest, now_ms: int
 ) -> AddOffsetsToTxnResponse:
-    """Answer; see the module."""
+    """Answer an AddOffsetsToTxn request."""
     name = request.transactional_id
     if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name):
         return AddOffsetsToTxnResponse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

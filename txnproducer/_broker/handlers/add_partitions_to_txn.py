@@ -1,12 +1,13 @@
 """AddPartitionsToTxn (key 24), v0-v3 from clients.
 
 Behavior:
-* Adds partitions to the transaction, and begins it with the first ones. All or none: where one is
-  unknown or refused, the others are OPERATION_NOT_ATTEMPTED.
-* While the former transaction's markers are written: CONCURRENT_TRANSACTIONS.
+* Adds partitions to the transaction. The first ones begin it. Either all partitions are added or
+  none: if one is unknown or refused, the others get OPERATION_NOT_ATTEMPTED.
+* Answers CONCURRENT_TRANSACTIONS while the markers of the previous transaction are written.
 
-Version notes: v4 and above are between brokers; with transactions v2 clients do not send it.
-Simplifications: none of its own; it is answered in one step (see `transaction_coordinator`).
+Version notes: brokers send v4 and above to each other; clients do not send it with transactions
+v2.
+Simplifications: no other than answering in one step (see `transaction_coordinator`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from txnproducer.records import TopicPartition
 def handle(
     cluster: BrokerCluster, node_id: int, request: AddPartitionsToTxnRequest, now_ms: int
 ) -> AddPartitionsToTxnResponse:
-    """Answer; see the module."""
+    """Answer an AddPartitionsToTxn request."""
     name = request.transactional_id
     if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name):
         return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

@@ -1,9 +1,9 @@
 """DescribeTransactions (key 65), v0.
 
 Behavior:
-* Tells the state of each id that the asked broker coordinates; TRANSACTIONAL_ID_NOT_FOUND for one
-  that it does not know.
-* Partitions of topics that access is refused to are left out.
+* Returns the state of each id that the broker coordinates. An id that it does not know gets
+  TRANSACTIONAL_ID_NOT_FOUND.
+* Leaves out partitions of topics to which access is refused.
 
 Version notes: there is one version (KIP-664).
 Simplifications: none.
@@ -25,7 +25,7 @@ from txnproducer.errors import ErrorCode
 def handle(
     cluster: BrokerCluster, node_id: int, request: DescribeTransactionsRequest, now_ms: int
 ) -> DescribeTransactionsResponse:
-    """Answer; see the module."""
+    """Answer a DescribeTransactions request."""
     return DescribeTransactionsResponse(
         tuple(_describe(cluster, node_id, name, now_ms) for name in request.transactional_ids)
     )

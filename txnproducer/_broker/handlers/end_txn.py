@@ -2,17 +2,17 @@
 
 Behavior:
 * Decides the open transaction, and answers before the markers are written.
-* While markers are written: CONCURRENT_TRANSACTIONS; to v2 whoever asks, to v1 the present
-  producer.
-* v1: the epoch has to be the present one. Repeated after the end, the same decision is NONE, the
-  other one INVALID_TXN_STATE. Without a transaction: INVALID_TXN_STATE.
-* v2 (KIP-890): every end raises the epoch, and the answer has the next producer id and epoch. The
-  former epoch is a repetition of the last end: the same decision NONE, the other one
-  INVALID_TXN_STATE. With the present epoch and no open transaction an abort succeeds, and raises
-  the epoch; a commit is INVALID_TXN_STATE.
+* Answers CONCURRENT_TRANSACTIONS while markers are written: with v2 to every producer, with v1
+  only to the present one.
+* v1: the request must have the present epoch. After the end, the same decision gets NONE again,
+  and the other one gets INVALID_TXN_STATE. Without a transaction the answer is INVALID_TXN_STATE.
+* v2 (KIP-890): every end raises the epoch, and the answer has the next producer id and epoch. A
+  request with the previous epoch repeats the last end: the same decision gets NONE, and the other
+  one gets INVALID_TXN_STATE. With the present epoch and no open transaction, an abort succeeds and
+  raises the epoch, and a commit gets INVALID_TXN_STATE.
 
-Version notes: v5 speaks transactions v2.
-Simplifications: none of its own; it is answered in one step (see `transaction_coordinator`).
+Version notes: v5 is for transactions v2.
+Simplifications: no other than answering in one step (see `transaction_coordinator`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _S = TransactionState
 def handle(
     cluster: BrokerCluster, node_id: int, request: EndTxnRequest, now_ms: int
 ) -> EndTxnResponse:
-    """Answer; see the module."""
+    """Answer an EndTxn request."""
     code = check_transactional_id(cluster, node_id, request.transactional_id, now_ms)
     if code:
         return EndTxnResponse(code)
@@ -47,8 +47,8 @@ def handle(
         if judged or not is_v2:
             return EndTxnResponse(judged)
         return EndTxnResponse(judged, known.producer_id, known.producer_epoch)
-    # Only of a commit that is not made yet. In answer to an abort it would make no sense, and is
-    # the end of the producer (KAFKA-19250).
+    # Only a commit that changes something is refused. A producer treats this answer to an abort as
+    # fatal (KAFKA-19250).
     refusal = cluster.decide_refusal() if request.is_commit else ErrorCode.NONE
     if refusal:
         return EndTxnResponse(refusal)
@@ -59,7 +59,7 @@ def handle(
 
 
 def _judge_v1(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode | None:
-    """Return the answer to an EndTxn that changes nothing; None for one that ends it."""
+    """Return the answer to an EndTxn that changes nothing, or None if it ends the transaction."""
     if known.producer_id != request.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != request.producer_epoch:
@@ -77,7 +77,7 @@ def _repeated(known: TransactionMetadata, *, is_commit: bool) -> ErrorCode:
 
 
 def _judge_v2(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode | None:
-    """Return the answer to an EndTxn that changes nothing; None for one that ends it."""
+    """Return the answer to an EndTxn that changes nothing, or None if it ends the transaction."""
     if known.state.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     is_after_rotation = (
@@ -95,5 +95,5 @@ def _judge_v2(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode |
         return None
     if known.state.is_complete and is_retry:
         return _repeated(known, is_commit=request.is_commit)
-    # At rest, with the present epoch: an abort of nothing raises the epoch.
+    # No transaction is open, and the epoch is the present one: an abort only raises the epoch.
     return ErrorCode.INVALID_TXN_STATE if request.is_commit else None

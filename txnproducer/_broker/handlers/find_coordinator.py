@@ -1,11 +1,11 @@
 """FindCoordinator (key 10), v0-v6.
 
 Behavior:
-* Tells which broker coordinates a transactional id or a group. Where that broker is down:
-  COORDINATOR_NOT_AVAILABLE.
+* Returns the broker that coordinates a transactional id or a group. If that broker is down, the
+  answer is COORDINATOR_NOT_AVAILABLE.
 
 Version notes: v4 asks for many keys at once; a producer asks for one.
-Simplifications: every broker knows at once where a coordinator has gone.
+Simplifications: every broker learns at once that a coordinator has moved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOWHERE = BrokerNode(-1, "", -1)
 def handle(
     cluster: BrokerCluster, node_id: int, request: FindCoordinatorRequest, now_ms: int
 ) -> FindCoordinatorResponse:
-    """Answer; see the module."""
+    """Answer a FindCoordinator request."""
     del node_id, now_ms
     code = _check(cluster, request)
     node = _NOWHERE

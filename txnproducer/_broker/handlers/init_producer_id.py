@@ -1,18 +1,20 @@
 """InitProducerId (key 22), v0-v5.
 
 Behavior:
-* Without a transactional id: a new producer id, epoch 0, from any broker.
-* With one: the next epoch. An open transaction is aborted first, and its producer fenced; whoever
-  asks, though it be a fenced one, has to come again (CONCURRENT_TRANSACTIONS) until that is
-  complete.
-* With the present id and epoch (v3): the next epoch for the one who has these, PRODUCER_FENCED for
-  others; asked again after a lost answer, the same answer.
-* When the epochs are used up, a new producer id: to whoever has the last epoch, or names none.
-  UNKNOWN_SERVER_ERROR to all others, be they fenced or asking again for the last epoch.
-* A time-out of 0 or less, or above the cluster's limit: INVALID_TRANSACTION_TIMEOUT, from any
-  broker.
+* Without a transactional id: any broker returns a new producer id with epoch 0.
+* With a transactional id: the coordinator returns the next epoch. It first aborts an open
+  transaction and fences its producer. Until the abort is complete, every request gets
+  CONCURRENT_TRANSACTIONS and has to be repeated, also one from a fenced producer.
+* With the present producer id and epoch (v3): the producer that has them gets the next epoch, and
+  others get PRODUCER_FENCED. If the request is repeated after a lost answer, the answer is the
+  same.
+* When the epochs are used up: a request with the last epoch, or without any, gets a new producer
+  id. All others get UNKNOWN_SERVER_ERROR, whether they are fenced or repeat the request for the
+  last epoch.
+* A time-out of 0 or less, or above the cluster's limit: any broker answers
+  INVALID_TRANSACTION_TIMEOUT.
 
-Version notes: v3 brings the present id and epoch (KIP-360), v4 the code PRODUCER_FENCED.
+Version notes: v3 adds the present id and epoch (KIP-360), v4 the code PRODUCER_FENCED.
 Simplifications: no two-phase commit (KIP-939).
 """
 
@@ -33,7 +35,7 @@ from txnproducer.errors import ErrorCode
 def handle(
     cluster: BrokerCluster, node_id: int, request: InitProducerIdRequest, now_ms: int
 ) -> InitProducerIdResponse:
-    """Answer; see the module."""
+    """Answer an InitProducerId request."""
     code = _check_access(cluster, request.transactional_id)
     if code:
         return InitProducerIdResponse(code)
@@ -83,7 +85,7 @@ def _init(
 def _is_expected(known: TransactionMetadata, request: InitProducerIdRequest) -> bool:
     if known.producer_epoch == -1 or request.producer_id == known.producer_id:
         return True
-    # The retry of a bump that took a new producer id.
+    # The first answer to this repeated request gave a new producer id.
     is_previous = request.producer_id == known.previous_producer_id
     return is_previous and request.producer_epoch >= LAST_CLIENT_EPOCH
 
@@ -99,8 +101,8 @@ def _next(
     if not known.is_epoch_exhausted:
         return known.incremented(timeout_ms, expected, now_ms) or ErrorCode.PRODUCER_FENCED
     if expected not in (None, known.producer_epoch):
-        # Kafka throws an IllegalStateException before it asks whose epoch this is: a fenced
-        # producer's, or the present one's whose last answer was lost.
+        # Kafka throws an IllegalStateException before it compares the epochs. The epoch may be
+        # that of a fenced producer, or of the present one after a lost answer.
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return known.rotated(
         cluster.new_producer_id(), timeout_ms, now_ms, keeps_last_epoch=expected is not None

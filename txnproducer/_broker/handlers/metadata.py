@@ -1,14 +1,14 @@
 """Metadata (key 3), v0-v13.
 
 Behavior:
-* Tells the brokers that are up, and of each topic asked for its id and its partitions' leaders, as
-  the asked broker knows them: it may be behind.
-* A partition without a leader is LEADER_NOT_AVAILABLE, an unknown topic is
-  UNKNOWN_TOPIC_OR_PARTITION, or what came of creating it. A name that no topic can have is
-  INVALID_TOPIC_EXCEPTION.
+* Returns the brokers that are up, and for each topic asked for its id and its partitions' leaders,
+  as the asked broker knows them. This may be out of date.
+* A partition without a leader gets LEADER_NOT_AVAILABLE. An unknown topic gets
+  UNKNOWN_TOPIC_OR_PARTITION, or the result of its automatic creation. A name that no topic can
+  have gets INVALID_TOPIC_EXCEPTION.
 
-Version notes: topic ids come with v10, leader epochs with v7.
-Simplifications: a topic that is created on the way is never there; replicas are not told.
+Version notes: topic ids are new in v10, leader epochs in v7.
+Simplifications: the automatic creation of a topic never completes; replicas are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 def handle(
     cluster: BrokerCluster, node_id: int, request: MetadataRequest, now_ms: int
 ) -> MetadataResponse:
-    """Answer; see the module."""
+    """Answer a Metadata request."""
     del now_ms
     brokers = tuple(node for n, node in cluster.nodes.items() if cluster.is_up(n))
     return MetadataResponse(

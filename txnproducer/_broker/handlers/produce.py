@@ -1,26 +1,26 @@
 """Produce (key 0), v3-v13.
 
 Behavior:
-* A refused transactional id, or none, refuses every partition where any batch is transactional.
-* Appends one batch to each partition; one partition's refusal leaves the others alone. Anything
-  but one whole batch is INVALID_RECORD. What a batch holds is looked at last, when its partition
-  is in the transaction already.
-* A transactional batch has to belong to the open transaction: v1 asks the coordinator whether the
-  partition was added, v2 has it added now (KIP-890). Once a transaction has begun in a partition,
-  nobody is asked any more.
-* A batch is refused as a whole where a record is not valid (no key, in a compacted topic), and the
-  record is named (KIP-467).
-* A broker that does not lead a partition refuses, and names the leader if it knows it, and its
-  address if that is up (KIP-951; older brokers name nobody).
-* Brokers before 2.5 ask for each idempotent request whether the producer may write so, and keep
-  no numbers out because an earlier batch waits to be verified (KAFKA-14561).
+* If any batch is transactional, a missing transactional id, or one to which access is refused,
+  refuses every partition.
+* Appends one batch to each partition. The refusal of one partition does not affect the others.
+  Anything but one whole batch is INVALID_RECORD. The records of a batch are checked last, after
+  its partition was added to the transaction.
+* A transactional batch must belong to the open transaction: with v1 the leader asks the
+  coordinator whether the partition was added, with v2 it asks it to add the partition (KIP-890).
+  After a transaction has begun in a partition, the leader does not ask any more.
+* If one record is invalid (without a key, in a compacted topic), the whole batch is refused, and
+  the answer names the record (KIP-467).
+* A broker that does not lead a partition refuses the batch. It names the leader if it knows it,
+  and its address if that broker is up (KIP-951; older brokers do not).
+* Brokers before 2.5 check at each idempotent request whether the producer may write idempotently.
+  They do not refuse a batch because an earlier one is not verified yet (KAFKA-14561).
 
-Version notes: v10 names new leaders, v11 knows TRANSACTION_ABORTABLE, v12 speaks transactions v2,
+Version notes: v10 names new leaders, v11 knows TRANSACTION_ABORTABLE, v12 is for transactions v2,
 v13 names topics by id.
-Simplifications: brokers before 3.6 verify as well; those of the time took any batch (KIP-98).
-Verification and append are one step, so that no marker can come in between; while
-markers are written the answer is CONCURRENT_TRANSACTIONS at once (a real broker asks again for
-100 ms).
+Simplifications: brokers before 3.6 verify, too; the real ones accepted any batch (KIP-98).
+Verification and append are one step, so that no marker can be written between them. While markers
+are written the answer is CONCURRENT_TRANSACTIONS at once (a real broker asks again for 100 ms).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from txnproducer._record import BatchHeader, RecordBatch, read_header
 from txnproducer.errors import CorruptRecordError, ErrorCode
 from txnproducer.records import TopicPartition
 
-# What a producer would not retry otherwise, though it can.
+# Errors of the coordinator that become a retriable error, because producers do not retry them.
 _UNVERIFIED = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -57,7 +57,7 @@ _UNVERIFIED = frozenset(
 
 
 class Batch(NamedTuple):
-    """A batch that has been found whole; whether its records are sound is not known yet."""
+    """A complete batch whose records have not been checked yet."""
 
     header: BatchHeader
     records: bytes
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
 def handle(
     cluster: BrokerCluster, node_id: int, request: ProduceRequest, now_ms: int
 ) -> ProduceResponse:
-    """Answer; see the module."""
+    """Answer a Produce request."""
     if request.acks not in (-1, 0, 1):
         return _all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     if _is_idempotence_refused(cluster, request):
@@ -93,18 +93,18 @@ def handle(
 
 
 def _has_batch(request: ProduceRequest, is_such: Callable[[BatchHeader], bool]) -> bool:
-    """Tell whether any batch is such a one, be it in a partition that is refused."""
+    """Return whether any batch header has a property, those of refused partitions included."""
     for partition in request.partitions:
         try:
             if is_such(read_header(bytes(partition.records))):
                 return True
         except CorruptRecordError:
-            continue  # refused later on, by itself
+            continue  # refused later, by itself
     return False
 
 
 def _is_idempotence_refused(cluster: BrokerCluster, request: ProduceRequest) -> bool:
-    """Tell whether the producer may not be idempotent: long asked each time (until KIP-679)."""
+    """Return whether idempotent writes are refused. Only brokers before 2.5 check (KIP-679)."""
     if not cluster.options.is_before_2_5 or cluster.is_allowed(Resource.CLUSTER, ""):
         return False
     return request.transactional_id is None and _has_batch(request, attrgetter("has_producer_id"))

@@ -1,17 +1,17 @@
 """TxnOffsetCommit (key 28), v0-v5.
 
 Behavior:
-* Writes a group's offsets in the transaction: pending until it is committed.
-* The group's partition has to be in the transaction (v1: added before, and verified; v2: it is
-  added now), the producer has to be the present one, and so has the group's member.
-* What goes wrong with the write comes as an error of the coordinator, one that asks the client to
-  look for it again or to wait. Offsets that the log kept although it failed are pending from 4.0
-  on; before, a failed write takes pending offsets of the same partitions with it.
+* Writes a group's offsets in the transaction. They are pending until it is committed.
+* The group's partition must be in the transaction (v1: added before, and verified; v2: added by
+  this request). The producer and the group's member must be the present ones.
+* If the write fails, the answer is an error of the coordinator that lets the client look it up
+  again, or wait. If the log keeps the offsets in spite of its error, they are pending from 4.0 on.
+  Before 4.0, a failed write also drops pending offsets of the same partitions.
 
-Version notes: v3 brings the member (KIP-447), v5 transactions v2 (KIP-890).
-Simplifications: metadata longer than 4 KiB is the only refusal of a single partition besides
-unknown topics. Offsets that the log of a broker before 4.0 kept in spite of its error do not come
-back when the group moves.
+Version notes: v3 adds the member (KIP-447), v5 transactions v2 (KIP-890).
+Simplifications: a single partition is refused only for an unknown topic or for metadata longer
+than 4 KiB. Offsets that the log of a broker before 4.0 kept in spite of its error are lost when
+the group moves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txnproducer._protocol.messages import (
 from txnproducer.errors import ErrorCode
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
-# A real broker does not let a client see these of its own log.
+# Errors of its own log, which a real broker translates for the client.
 _TRANSLATED = {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -54,7 +54,7 @@ _TRANSLATED_BEFORE_4 = _TRANSLATED | {
 def handle(
     cluster: BrokerCluster, node_id: int, request: TxnOffsetCommitRequest, now_ms: int
 ) -> TxnOffsetCommitResponse:
-    """Answer; see the module."""
+    """Answer a TxnOffsetCommit request."""
     code = _check_access(cluster, request)
     if code:
         return _respond(dict.fromkeys((place for place, _ in request.offsets), code))
