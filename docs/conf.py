@@ -44,6 +44,7 @@ parts = {
         "state-machine",
         "simulator",
         "simulator-bugs",
+        "simulator-found",
         "conformance",
         "oracle-differences",
         "benchmarks",
