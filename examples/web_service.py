@@ -46,11 +46,14 @@ class GroupWriter:
         self.transactions = 0
         self.failure: KafkaError | None = None
 
-    def write(self, value: bytes) -> None:
-        """Return when the value is committed; raise what its transaction has raised."""
+    def submit(self, value: bytes) -> Future[None]:
+        """Return a future that ends when the value is committed, or with its transaction's error.
+
+        A value whose future is cancelled before its transaction begins is not written.
+        """
         done: Future[None] = Future()
         self._waiting.put((value, done))
-        done.result()
+        return done
 
     def stop(self) -> None:
         """End `run` after the values that were handed in before."""
@@ -67,6 +70,7 @@ class GroupWriter:
             self._write_together([each for each in taken if each is not None])
 
     def _write_together(self, group: list[tuple[bytes, Future[None]]]) -> None:
+        group = [each for each in group if each[1].set_running_or_notify_cancel()]
         error = self.failure or self._error_of_writing([value for value, _ in group])
         if error is not None and error.recovery != "abort":
             self.failure = error
@@ -109,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
         """Write the body."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            self.server.writer.write(body)
+            self.server.writer.submit(body).result()
         except KafkaError as error:
             self.send_error(503, explain=f"{error} (what to do: {error.recovery})")
         else:

@@ -64,7 +64,7 @@ def test_threads_with_the_lock_of_the_page_commit_one_after_the_other(one, clien
 
 
 def test_a_cancelled_coroutine_of_the_page_leaves_its_transaction_to_the_end(one, client):
-    writer = names_of("services.md", "asyncio.to_thread")["Writer"](one)
+    writer = names_of("services.md", "class Writer")["Writer"](one)
 
     async def write_five_and_cancel_one():
         tasks = [asyncio.create_task(writer.write(b"order")) for _ in range(5)]
