@@ -37,6 +37,7 @@ DONE = (
     "txnproducer/records.py",
     "txnproducer/testing",
     "txnproducer/transaction.py",
+    "txnproducer/sim",
     "txnproducer/spark",
 )
 

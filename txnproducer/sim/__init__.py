@@ -1,22 +1,18 @@
-"""The deterministic simulator: the core that ships, modelled brokers, virtual time, seeded faults.
+"""The deterministic simulator: the production core, modelled brokers, virtual time, seeded faults.
 
-Why it exists: what goes wrong in production goes wrong once in millions of requests, in an order
-nobody thought of. Here one number, the seed, draws such an order, and draws it again when asked.
-The method is FoundationDB's and TigerBeetle's.
+Why it exists: the errors that cost data happen once in millions of requests, in an unexpected
+order of events. Here one number, the seed, draws such an order, and the same seed repeats it.
+FoundationDB and TigerBeetle are tested in this way.
 
-What is real: `_core`, the whole of it, through `ProducerCore`, as the facade drives it. What is
-not: brokers (`_broker`, kept honest against real ones), the network, the clock, the threads.
+Real: all of `_core`, driven through `ProducerCore` as the facade drives it. Simulated: the brokers
+(`_broker`, which is compared with real ones), the network, the clock, the threads.
 
-    options     what a seed draws: cluster, producers, faults and their rates
-    faults      the kinds of faults, and how often each took effect
-    network     a `KafkaClient` that delays, loses, cuts, throttles, and delivers late
-    client      one producer process: core, network, and the application's script
-    workload    the scripts: transactions, offsets, plain idempotent records
-    history     what the applications did and were told
-    trouble     what happens to the cluster and to processes
-    checkers    judges the history against the logs; knows nothing of the scripts
-    simulator   the loop and the phases
-    trace       one line per event, the same for the same seed
+    world/       the cluster, the network, the faults, the options that a seed draws
+    apps/        the producer processes, and the applications that use them
+    judges/      checks of the history and the calls against the logs
+    trouble      random events that hit the cluster and the processes
+    simulator    one run and its phases
+    campaign     many runs, and the file with their results
 """
 
 from __future__ import annotations

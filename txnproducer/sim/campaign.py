@@ -1,12 +1,12 @@
-"""Many seeds: what they showed in sum, and the file that a long campaign goes on from.
+"""Many seeds: the sum of their results, and the file from which a long campaign continues.
 
-Why it exists: a hundred million requests do not fit into one evening.
-Owns: `Totals`, their lines in a results file, the fingerprint that tells which code was run. Must
-not know: how seeds are spread over processors, and any clock (the command has both).
+Why it exists: a campaign of a hundred million requests takes longer than one evening.
+Owns: `Totals`, their lines in a results file, the fingerprint of the code that was run. Must not
+know: the distribution of seeds over processors, and any clock (the command has both).
 
 Rules:
-* A seed is counted once, whatever the lines of the file overlap in.
-* What breaks the judge is a failure of that seed, not the end of the campaign.
+* A seed is counted once, even if lines of the file overlap.
+* An exception of the judge is a failure of that seed and does not end the campaign.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txnproducer._record.implementation import IMPL
 from txnproducer.sim.simulator import SeedResult, run_seed
 from txnproducer.sim.world.faults import FaultKind
 
-# All that the simulator imports of this package, and what that imports in its turn.
+# All that the simulator imports from this package, directly or indirectly.
 _JUDGED_AND_JUDGE = (
     "_core/**/*.py",
     "_broker/**/*.py",
@@ -38,24 +38,24 @@ _JUDGED_AND_JUDGE = (
     "errors/**/*.py",
     "records.py",
 )
-# What the compiled parts are made of besides.
+# The other sources of the compiled parts.
 _COMPILED_FROM = ("../compiled/**/*.pxd", "_record/*.pyx", "_record/*.h")
-# From so many seeds on, a kind of fault that never took effect is a hole in the simulation.
+# With this many seeds, a kind of fault that never took effect is a gap in the simulation.
 SEEDS_THAT_SHOW_ALL = 1000
 
 
 @dataclass(slots=True)
 class Totals:
-    """What some seeds showed.
+    """The sum of the results of some seeds.
 
     Attributes:
-        seeds: how many.
-        requests: sent by producers.
-        virtual_ms: of all runs.
-        transactions: by claim.
-        faults: by name, how often each took effect.
+        seeds: how many seeds were run.
+        requests: how many requests producers sent.
+        virtual_ms: the virtual time of all runs.
+        transactions: how many there were, by claim.
+        faults: how often each kind took effect, by its name.
         failures: seed, checker and text of each seed that failed.
-        seconds: that processes spent on it, in sum.
+        seconds: the processor time of all runs.
     """
 
     seeds: int = 0
@@ -67,7 +67,7 @@ class Totals:
     seconds: float = 0.0
 
     def add(self, other: Totals) -> None:
-        """Add what other seeds showed."""
+        """Add the results of other seeds."""
         self.seeds += other.seeds
         self.requests += other.requests
         self.virtual_ms += other.virtual_ms
@@ -113,7 +113,7 @@ def run_seeds(seeds: Iterable[int]) -> Totals:
     for seed in seeds:
         try:
             result = _run_without_collector(seed)
-        except Exception as error:  # noqa: BLE001 - it has to be told with its seed, whatever it is
+        except Exception as error:  # noqa: BLE001 - every exception is a failure of its seed
             totals.add(Totals(1, failures=[(seed, "crash", _where_and_what(error))]))
             continue
         faults = Counter({kind.value: count for kind, count in result.faults.items()})
@@ -131,7 +131,7 @@ def _where_and_what(error: Exception) -> str:
 
 
 def _run_without_collector(seed: int) -> SeedResult:
-    """Run a seed; looking for garbage in between would take a seventh of the time."""
+    """Run a seed without garbage collection, which would take a seventh of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -142,7 +142,7 @@ def _run_without_collector(seed: int) -> SeedResult:
 
 
 def fingerprint() -> str:
-    """Return what tells apart two versions of the judged code and of its judge, and who ran it."""
+    """Return an id of the version of core and judge, and of the way in which the code runs."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in [*judged_files(), *_files(_COMPILED_FROM)]:
@@ -153,13 +153,13 @@ def fingerprint() -> str:
 
 
 def who_runs() -> str:
-    """Return how the judged code runs: interpreted, compiled for users, or compiled by mypyc."""
+    """Return how the core runs: interpreted, compiled for users, or compiled by mypyc."""
     is_source = str(sender.__file__).endswith(".py")
     return "mypyc" if IMPL == "python" and not is_source else IMPL
 
 
 def judged_files() -> list[Path]:
-    """Return the files whose change makes earlier results those of another version."""
+    """Return the files of the version: if one changes, earlier results do not count any more."""
     return _files(_JUDGED_AND_JUDGE)
 
 
@@ -170,13 +170,13 @@ def _files(patterns: Iterable[str]) -> list[Path]:
 
 @dataclass(slots=True)
 class Noted:
-    """What a results file holds.
+    """The contents of a results file.
 
     Attributes:
         totals: the sum of this version's chunks.
-        seeds: that they ran.
-        other_versions: how many lines are of other versions, and left out.
-        unreadable: how many lines are torn, and left out.
+        seeds: the seeds of these chunks.
+        other_versions: the number of lines of other versions, which are left out.
+        unreadable: the number of incomplete lines, which are left out.
     """
 
     totals: Totals = field(default_factory=Totals)
@@ -189,8 +189,8 @@ class ResultsFile:
     """A file of finished chunks, one JSON line each.
 
     Args:
-        path: where; made if it is not there.
-        version: only lines of this fingerprint count.
+        path: the path. The file is created if it does not exist.
+        version: the fingerprint. Only lines with it count.
     """
 
     def __init__(self, path: Path, version: str) -> None:
@@ -198,10 +198,10 @@ class ResultsFile:
         self._version = version
 
     def read(self) -> Noted:
-        """Return what was done before.
+        """Return the results of earlier campaigns.
 
-        A process that was killed may have left half a line behind. And two that ran at the same
-        time may both have run a seed: the first line with it counts.
+        A killed process may have left an incomplete line. Two processes that ran at the same time
+        may both have run a seed: the first line with it counts.
         """
         noted = Noted()
         if not self._path.exists():
@@ -217,7 +217,7 @@ class ResultsFile:
         return noted
 
     def append(self, seeds: range, totals: Totals) -> None:
-        """Note a finished chunk, on a line of its own even behind half a line."""
+        """Append a finished chunk on a line of its own, even after an incomplete line."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         place = {"version": self._version, "first_seed": seeds.start, "seed_count": len(seeds)}
         line = json.dumps(place | totals.to_json()).encode() + b"\n"
@@ -247,8 +247,8 @@ class SeedsToRun:
     """Hands out the seeds that were not run yet, in ascending order.
 
     Args:
-        first: where to begin.
-        done: seeds to leave out.
+        first: the first seed.
+        done: the seeds to leave out.
     """
 
     def __init__(self, first: int, done: set[int]) -> None:
@@ -256,7 +256,7 @@ class SeedsToRun:
         self._done = done
 
     def take(self, most: int) -> range:
-        """Return the next seeds side by side: at least one, and no more than asked for."""
+        """Return the next range of consecutive seeds: at least one, at most the given number."""
         while self._next in self._done:
             self._next += 1
         first = self._next

@@ -1,12 +1,12 @@
-"""A run: the world, the programs, the trouble and the judges, and its phases.
+"""A run: the world, the programs, the trouble, the judges, and the phases.
 
-Why it exists: one seed, one run, the same run each time.
-Owns: `Simulator`: the phases, the result; `run_seed`. Must not know: what a checker looks at, what
-an application does.
+Why it exists: one seed makes one run, and the same run each time.
+Owns: `Simulator`: the phases, the result; `run_seed`. Must not know: the details of checks and of
+applications.
 
-Phases: in the safety phase everything may go wrong. When enough was done, everything heals, and in
-the liveness phase every application has to finish in bounded virtual time, whatever state it was
-left in. Then time passes until the coordinators have cleaned up, and the checkers judge.
+Phases: in the safety phase any fault may occur. After enough requests and transactions, the faults
+end. In the liveness phase every application has to finish in bounded virtual time, from any state.
+Then time passes until the coordinators have cleaned up, and the checkers judge.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from txnproducer.sim.world.options import RunKind, SimOptions
 from txnproducer.sim.world.trace import Trace
 from txnproducer.sim.world.world import World
 
-# The safety phase ends after this, even if requests are rare because everything is broken.
+# The safety phase ends after this time, even if the faults leave few requests.
 _LONGEST_SAFETY_MS = 240_000
 _CONSUME_EVERY_MS = 700
-# What idle applications may rest in all, between the attempts that prove them well.
+# The longest time for which idle applications may sleep between their last attempts.
 _LONGEST_REST_MS = 600_000
 _CORE_LOGGER = logging.getLogger("txnproducer._core")
 
 
 @dataclass(slots=True)
 class SeedResult:
-    """What a run showed.
+    """The result of a run.
 
     Attributes:
-        seed: which.
-        requests: sent by producers.
-        transactions: by claim.
+        seed: the seed.
+        requests: how many requests producers sent.
+        transactions: how many there were, by claim.
         faults: how often each kind took effect.
-        virtual_ms: how long it took, by its own clock.
-        violations: checker and text of everything that must not be.
+        virtual_ms: the virtual time that it took.
+        violations: the checker and the text of each violation.
     """
 
     seed: int
@@ -69,18 +69,18 @@ def run_seed(
     Args:
         seed: draws everything.
         emit: takes each line of the trace; None for no trace.
-        kind: make the run of this kind, whatever the seed draws.
+        kind: the kind of the run; None lets the seed draw it.
     """
     options = SimOptions.draw(seed, kind)
     return Simulator(options, Trace(emit)).run()
 
 
 class Simulator:
-    """See the module.
+    """One run of the simulator.
 
     Args:
-        options: of the run.
-        trace: takes the lines.
+        options: the options of the run.
+        trace: takes the lines of the trace.
     """
 
     def __init__(self, options: SimOptions, trace: Trace) -> None:
@@ -92,13 +92,13 @@ class Simulator:
     # --- the run --------------------------------------------------------------------------------
 
     def run(self) -> SeedResult:
-        """Run; see the module."""
+        """Run all phases and return the result."""
         with _listening(partial(self.world.history.violate, "logged")):
             try:
                 self._run_phases()
                 if not self.world.history.violations:
                     self.checkers.finish()
-            except Exception as error:  # noqa: BLE001 - whatever the core raises is its fault
+            except Exception as error:  # noqa: BLE001 - every exception of the core is a violation
                 self.world.history.violate("crash", _told(error))
         return self._result()
 
@@ -110,7 +110,7 @@ class Simulator:
         self._live()
 
     def _live(self) -> None:
-        """Let everything heal, everybody finish, and the coordinators clean up."""
+        """End the faults, and let the applications finish and the coordinators clean up."""
         world = self.world
         self.trouble.heal(world.now_ms)
         world.note_healing()
@@ -158,15 +158,15 @@ def _told(error: Exception) -> str:
 
 
 def _listener(take: Callable[[str], None]) -> logging.Handler:
-    """Return what takes the exceptions that the core logs."""
+    """Return a handler for the exceptions that the core logs."""
 
     def emit(record: logging.LogRecord) -> None:
         if record.exc_info and not isinstance(record.exc_info[1], CallbackError):
             take(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
     handler = logging.Handler(logging.ERROR)
-    # No class of its own: `logging` keeps weak references to handlers, which the classes of
-    # compiled modules do not bear (`tests/sim/compiled.py`).
+    # This is not a class of its own: `logging` keeps weak references to handlers, which the
+    # classes of compiled modules do not support (`tests/sim/compiled.py`).
     handler.emit = emit  # type: ignore[method-assign]
     return handler
 

@@ -1,4 +1,4 @@
-"""What happens to the cluster and to processes, at random times, while faults are on.
+"""Random events that hit the cluster and the processes while faults are on.
 
 Owns: `Trouble`: the events of `EVENT_INTERVALS_MS` and `LATER_INTERVALS_MS`, and counting those
 that took effect. Must not know: the workload, the checkers.
@@ -22,7 +22,7 @@ from txnproducer.sim.world.faults import FaultKind, Faults
 from txnproducer.sim.world.options import COMPACTED_TOPIC
 from txnproducer.sim.world.world import World
 
-# What a leader says when it could not append, and when it did, but too slowly.
+# Errors of a leader that did not append. One that appended too slowly has the errors in `_KEPT`.
 _REFUSALS = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -33,13 +33,13 @@ _OTHER_FEATURE_RATE = 0.3
 _MOVED_TOO_RATE = 0.3
 _SOON_MS = 20
 _BLINK_MS = 40
-# Between the deletion of a topic and its creation.
+# The times between the deletion of a topic and its creation.
 _GAPS_MS = (0, 50, 2000)
 _MOST_PARTITIONS = 8
-# For so long one broker refuses logins, or until all is mended.
+# How long one broker refuses logins. The longest lasts until the faults end.
 _REFUSING_MS = (500, 5000, 1 << 40)
 _LOWERED_MS = 600
-# Less than a batch of several of the records that are sent, and less than one of a large one.
+# Some are too small for a batch of several records, and some for one large record.
 _LOWERED_LIMITS_BYTES = (110, 150, 300)
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3
@@ -51,13 +51,13 @@ _MILD = (FaultKind.LEADER_MOVED, FaultKind.COORDINATOR_MOVED, FaultKind.GROUP_MO
 _MOVES_WHEN_HEALED = 4
 _MOVED_WITHIN_MS = 4000
 _KEPT = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
-# A group's coordinator waits for no other replica.
+# A group's coordinator does not wait for other replicas.
 _OFFSETS_REFUSALS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
 _OFFSETS_KEPT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT)
 
 
 class _Appends:
-    """Decides what becomes of each append of one kind."""
+    """Decides the outcome of each append of one kind."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class _Appends:
         self._left = refusals_when_healed
 
     def decide(self) -> tuple[ErrorCode, bool]:
-        """Return what is told, and whether it is written."""
+        """Return the error, and whether the batch is written."""
         if self._faults.is_healed:
             return self._decide_when_healed()
         if self._faults.happens(FaultKind.APPEND_REFUSED):
@@ -84,7 +84,7 @@ class _Appends:
         return ErrorCode.NONE, True
 
     def _decide_when_healed(self) -> tuple[ErrorCode, bool]:
-        """Refuse for a while what any producer can send again: nobody may fail over that."""
+        """Refuse some appends for a while. Any producer can repeat them and must not fail."""
         if not self._left or self._rng.random() >= _REFUSED_WHEN_HEALED:
             return ErrorCode.NONE, True
         self._left -= 1
@@ -94,11 +94,11 @@ class _Appends:
 
 
 class Trouble:
-    """See the module.
+    """The random events of one run.
 
     Args:
-        world: to which it happens.
-        programs: whose processes it hits.
+        world: the world that they hit.
+        programs: the programs with the processes that they hit.
         rng: draws the times and the victims.
     """
 
@@ -110,7 +110,7 @@ class Trouble:
         self._counts = world.faults.counts
         records, offsets = _REFUSALS_WHEN_HEALED, _OFFSETS_REFUSALS_WHEN_HEALED
         self._log_writes_left = _LOG_WRITES_WHEN_HEALED
-        # How many partitions the topic that is made again has ever had.
+        # The largest number of partitions that the recreated topic has ever had.
         self._widest = world.options.partition_count
         cluster = world.cluster
         cluster.decide_log_write = self._decide_log_write
@@ -141,7 +141,7 @@ class Trouble:
         }
 
     def start(self) -> None:
-        """Let trouble begin."""
+        """Schedule the first event of each kind."""
         for kind, interval_ms in self._world.options.intervals_ms.items():
             self._plan(kind, interval_ms)
 
@@ -179,11 +179,11 @@ class Trouble:
         return decision
 
     def _decide_wrong_topic_id(self) -> ErrorCode:
-        """Say what a leader says that has not taken in, or has, that a topic is another one."""
+        """Return one of the errors of a leader whose topic has another id than the batch."""
         return self._rng.choice((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID))
 
     def _decide_refusal(self) -> ErrorCode:
-        """Call a transaction abortable, as any request of a transaction may be (KIP-1050)."""
+        """Sometimes answer TRANSACTION_ABORTABLE, as brokers may for any request (KIP-1050)."""
         if self._faults.happens(FaultKind.CALLED_ABORTABLE):
             return ErrorCode.TRANSACTION_ABORTABLE
         return ErrorCode.NONE
@@ -196,12 +196,12 @@ class Trouble:
         if not self._faults.happens(FaultKind.LOG_WRITE_LATE):
             return LogWrite.DONE
         if self._rng.random() < _MOVED_TOO_RATE:
-            # Whose replicas are too slow often loses its office.
+            # A broker with slow replicas often loses its coordinators.
             self._later(_SOON_MS, partial(self._happen_once, FaultKind.COORDINATOR_MOVED))
         return LogWrite.LATE
 
     def _decide_log_write_when_healed(self) -> LogWrite:
-        """Let a few writes fail, or be kept in spite of it: the request can be sent again."""
+        """Let a few writes fail or be kept in spite of an error. The producer can repeat them."""
         if self._log_writes_left and self._rng.random() < _LOG_WRITE_FAILS_WHEN_HEALED:
             self._log_writes_left -= 1
             return self._rng.choice((LogWrite.LOST, LogWrite.LATE))
@@ -265,7 +265,7 @@ class Trouble:
         before = cluster.counts["refused"]
         cluster.denied.add(refusal)
         if self._rng.random() < _MOVED_TOO_RATE:
-            cluster.rehash_coordinators(now_ms)  # so that they are asked for
+            cluster.rehash_coordinators(now_ms)  # producers have to look them up
 
         def allow(_: int) -> None:
             cluster.denied.discard(refusal)
@@ -273,10 +273,10 @@ class Trouble:
                 self._counts[FaultKind.ACCESS_REFUSED] += 1
 
         self._later(2000, allow)
-        return False  # counted when it is over, if it mattered
+        return False  # counted later, if a request was refused
 
     def _blink(self, now_ms: int) -> bool:  # noqa: ARG002
-        """Refuse a topic to some of the requests that are on their way together."""
+        """Refuse access to a topic for a moment, so that some requests in flight fail."""
         cluster = self._world.cluster
         refusal = (Resource.TOPIC, self._rng.choice(("topic", "topic", "compacted")))
         before = cluster.counts["refused"]
@@ -288,10 +288,10 @@ class Trouble:
                 self._counts[FaultKind.ACCESS_BLINKED] += 1
 
         self._later(_BLINK_MS, allow)
-        return False  # counted when it is over, if it mattered
+        return False  # counted later, if a request was refused
 
     def _lower_limit(self, now_ms: int) -> bool:  # noqa: ARG002
-        """Let batches be too large that were not, and may be written."""
+        """Lower the size limit of batches. Batches in flight may be written and then too large."""
         before = self._counts[FaultKind.BATCH_TOO_LARGE]
         self._limit_batches(self._rng.choice(_LOWERED_LIMITS_BYTES))
 
@@ -301,14 +301,14 @@ class Trouble:
                 self._counts[FaultKind.LIMIT_LOWERED] += 1
 
         self._later(_LOWERED_MS, restore)
-        return False  # counted when it is over, if it mattered
+        return False  # counted later, if a batch was too large
 
     def _limit_batches(self, limit_bytes: int) -> None:
         cluster = self._world.cluster
         cluster.options = replace(cluster.options, max_message_bytes=limit_bytes)
 
     def _recreate_topic(self, now_ms: int) -> bool:
-        """Delete the topic that no offsets are of; it is made again at once, or later."""
+        """Delete the topic that has no committed offsets. It is created again at once or later."""
         cluster = self._world.cluster
         if COMPACTED_TOPIC not in cluster.topics:
             return False
@@ -320,7 +320,8 @@ class Trouble:
     def _make_topic(self, now_ms: int) -> None:
         cluster, count = self._world.cluster, self._world.options.partition_count
         if self._faults.is_healed:
-            # Without a partition that producers know of they could not deliver what is for it.
+            # Producers cannot deliver records for a partition that they know but that does not
+            # exist.
             count = self._widest
         if COMPACTED_TOPIC not in cluster.topics:
             cluster.create_topic(COMPACTED_TOPIC, count, now_ms)
@@ -369,7 +370,7 @@ class Trouble:
         network.unreachable.add(node_id)
         network.lose_node(node_id, now_ms)
         self._later(3000, lambda _: network.unreachable.discard(node_id))
-        return False  # counted by the network, when somebody tries
+        return False  # counted by the network at the next connection
 
     def _refuse_login(self, now_ms: int) -> bool:
         process = self._pick_process()
@@ -383,7 +384,7 @@ class Trouble:
             network.is_login_refused = False
 
         self._later(300, accept)
-        return False  # counted by the network, when somebody tries
+        return False  # counted by the network at the next connection
 
     def _refuse_login_at_one(self, now_ms: int) -> bool:
         process, node_id = self._pick_process(), self._pick_node()
@@ -393,7 +394,7 @@ class Trouble:
         network.refusing.add(node_id)
         network.lose_node(node_id, now_ms)
         self._later(self._rng.choice(_REFUSING_MS), lambda _: network.refusing.discard(node_id))
-        return False  # counted by the network, when somebody tries
+        return False  # counted by the network at the next connection
 
     def _crash_client(self, now_ms: int) -> bool:  # noqa: ARG002
         process = self._pick_process()
@@ -419,7 +420,7 @@ class Trouble:
     # --- the end --------------------------------------------------------------------------------
 
     def heal(self, now_ms: int) -> None:
-        """Mend everything."""
+        """End all faults."""
         self._faults.is_healed = True
         cluster = self._world.cluster
         cluster.denied.clear()
@@ -427,7 +428,8 @@ class Trouble:
         for node_id in cluster.nodes:
             self._return_broker(node_id, now_ms)
         if FaultKind.TOPIC_RECREATED in self._world.options.intervals_ms:
-            # Once more, while producers know it as it was: they have to find the new one.
+            # Recreate the topic once more. Producers know the old one and have to find the new
+            # one.
             if COMPACTED_TOPIC in cluster.topics:
                 cluster.delete_topic(COMPACTED_TOPIC, now_ms)
             self._make_topic(now_ms)
@@ -437,5 +439,6 @@ class Trouble:
             process.network.refusing.clear()
         for _ in range(_MOVES_WHEN_HEALED):
             kind = self._rng.choice(_MILD)
-            # As it happens in healthy clusters: nobody may fail over that.
+            # Healthy clusters also move leaders and coordinators, and no producer may fail over
+            # that.
             self._later(_MOVED_WITHIN_MS, partial(self._happen_once, kind))

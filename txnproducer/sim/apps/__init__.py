@@ -1,1 +1,1 @@
-"""The programs that are simulated: what an application does with a producer."""
+"""The simulated programs: applications that use a producer."""

@@ -1,9 +1,9 @@
-"""How simulated applications call what may take a while, and how they close a producer.
+"""Blocking calls of simulated applications, and closing a producer.
 
-Why it exists: a call begins, waits up to `max_block_ms`, acknowledges, raises, as
-`TransactionalProducer` has it; what was waited for in vain is called again.
-Owns: `call`, `Patience`, `close`. Must not know: transactions' scripts (`workload.py`), what the
-logs say.
+Why it exists: like a call of `TransactionalProducer`, a call begins, waits up to `max_block_ms`,
+and then acknowledges its result or raises. After a time-out the application repeats it.
+Owns: `call`, `Patience`, `close`. Must not know: transactions' scripts (`workload.py`), the
+contents of the logs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SEEDS_WITH_WAITERS = 50
 
 @dataclass(slots=True)
 class Ended:
-    """How a call ended.
+    """The outcome of a call.
 
     Attributes:
-        error: None for success.
-        is_refused: whether it never began.
-        is_timed_out: whether it goes on, and its caller waits no longer.
+        error: the error, or None for success.
+        is_refused: whether it was refused before it began.
+        is_timed_out: whether its caller stopped waiting while the operation goes on.
         result: the operation.
     """
 
@@ -43,11 +43,11 @@ class Ended:
 def call(
     process: Process, begin: Callable[[], TransactionalRequestResult]
 ) -> Generator[tuple[Condition, int], bool, Ended]:
-    """Do what a blocking call does."""
+    """Call an operation and wait for its result, as a blocking call does."""
     try:
         result = process.interrupts.run(begin)
     except Interrupted:
-        # Like one that has timed out: it may have begun, and can be made again.
+        # An interrupted call is like one that timed out: it may have begun, and can be repeated.
         return Ended(KafkaTimeoutError(), is_timed_out=True)
     except KafkaError as error:
         return Ended(error, is_refused=True)
@@ -63,10 +63,10 @@ def call(
 
 
 class Patience:
-    """How long an application calls again and again what it wants to end.
+    """Decides how long an application repeats a call that times out.
 
-    While there is trouble it gives up now and then. Once all is well it waits as long as any call
-    may take, and it has to see the end of it.
+    While faults are on, an application sometimes gives up. After they end it waits as long as any
+    call may take. The call must end within that time.
     """
 
     def __init__(self, process: Process) -> None:
@@ -75,7 +75,7 @@ class Patience:
         self._calls = 0
 
     def lasts(self) -> bool:
-        """Tell whether to call, the first time included."""
+        """Return whether to call again. The first call counts, too."""
         self._calls += 1
         world = self._process.world
         since_ms = max(self._begun_ms, world.healed_ms)
@@ -83,13 +83,13 @@ class Patience:
         return self._calls <= _PATIENCE or (world.is_ending and is_waiting)
 
     def gave_up(self, call: str) -> None:
-        """Have it judged that the call did not end."""
+        """Report that the call did not end."""
         if self._process.world.is_ending and self._calls > _PATIENCE:
             self._process.judge.gave_up(self._process, call)
 
 
 def close(process: Process) -> Script:
-    """Close the producer, in good order or by force, and look at what it leaves behind."""
+    """Close the producer, in good order or by force, and check the state that it leaves."""
     core, checkers = process.core, process.judge
     process.is_closing = True
     world = process.world
@@ -113,7 +113,7 @@ def close(process: Process) -> Script:
             checkers.gave_up(process, "close")
         _insist(process, partial(core.force_close, process.now_ms))
     if process.rng.random() < 0.1:
-        core.force_close(process.now_ms)  # once more changes nothing
+        core.force_close(process.now_ms)  # a second time has no effect
     for event in process.network.close():
         core.handle(event, process.now_ms)
     for batch in core.take_callbacks():
@@ -123,7 +123,7 @@ def close(process: Process) -> Script:
 
 
 def _insist(process: Process, entry: Callable[[], None]) -> None:
-    """Make a call until no exception comes into it."""
+    """Repeat a call until no exception interrupts it."""
     while True:
         try:
             process.interrupts.run(entry)
@@ -133,13 +133,13 @@ def _insist(process: Process, entry: Callable[[], None]) -> None:
 
 
 def have_somebody_wait(process: Process) -> None:
-    """Have another thread's send wait while the transaction ends; in few seeds, undrawn."""
+    """In a few seeds, let another thread's send wait while the transaction ends."""
     if process.world.options.seed % _SEEDS_WITH_WAITERS == 0:
         process.waiting = process.core, _begin_to_wait(process)
 
 
 def see_who_waits_refused(process: Process) -> None:
-    """See that what has waited since an earlier transaction is no part of this one."""
+    """Check that a send which waited since an earlier transaction is refused in this one."""
     (core, blocked), process.waiting = process.waiting, (None, None)
     if blocked is None or core is not process.core:
         return
@@ -153,7 +153,7 @@ def see_who_waits_refused(process: Process) -> None:
 
 
 def _begin_to_wait(process: Process) -> AppendBlocked | None:
-    """Send what has to wait for metadata, from another thread so to speak."""
+    """Send a record that has to wait for metadata, as if from another thread."""
     try:
         outcome = begin_append(process, "nowhere", b"waits")
     except KafkaError:
@@ -162,7 +162,7 @@ def _begin_to_wait(process: Process) -> AppendBlocked | None:
 
 
 def _wait_no_longer(process: Process, blocked: AppendBlocked) -> None:
-    """See who waits while the producer is closed be told at once."""
+    """Check that a waiting send fails at once when the producer is closed."""
     if process.core.append_can_proceed(blocked):
         try:
             begin_append(process, "nowhere", b"waits", blocked)
@@ -172,7 +172,7 @@ def _wait_no_longer(process: Process, blocked: AppendBlocked) -> None:
 
 
 def _send_too_late(process: Process) -> None:
-    """Send while the producer is being closed, as another thread may."""
+    """Check that a send is refused while the producer is being closed."""
     try:
         told = append(process, b"too late")
     except KafkaError:

@@ -1,14 +1,15 @@
-"""Exceptions that come into a call from outside: Ctrl-C, a soft time limit, an alarm.
+"""Exceptions that interrupt a call from outside: Ctrl-C, a soft time limit, an alarm.
 
-Why it exists: a signal handler may raise anywhere in the application's thread. Afterwards the call
-can be made again, or the transaction aborted; the record is in, or its transaction cannot commit.
-Owns: `Interrupted`, `Interrupts`, which raises it before an entry of the core, after it, or at an
-inner call. Must not know: what the entries do.
+Why it exists: a signal handler can raise anywhere in the application's thread. Afterwards the
+application can repeat the call or abort the transaction. Either the record was taken, or its
+transaction cannot commit.
+Owns: `Interrupted`, and `Interrupts`, which raises it before an entry of the core, after it, or at
+an inner call. Must not know: the work of the entries.
 
-Inner calls are counted by the interpreter's profiling hook, and only those of functions in modules
-that are never compiled for users: so a seed means the same with and without compiled parts. Code
-that mypyc compiles calls no such hook. Therefore the exception comes at inner calls only in runs
-of the kind `interrupted`, which no seed draws by itself: a compiled campaign never has one.
+The interpreter's profiling hook counts inner calls. Only functions in modules that are never
+compiled for users count, so that a seed means the same with and without compiled parts. Code
+compiled by mypyc calls no such hook. Therefore the exception is raised at inner calls only in runs
+of the kind `interrupted`. No seed draws this kind, so a compiled campaign never has one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final, TypeVar
 from txnproducer.sim.world.faults import FaultKind, Faults
 
 _Result = TypeVar("_Result")
-# Of the core; none of them is in setup.py's AS_THEY_ARE, which a test looks after.
+# Modules of the core. A test checks that setup.py's AS_THEY_ARE has none of them.
 COUNTED_MODULES: Final = frozenset(
     {
         "txnproducer._core.append.appender",
@@ -45,16 +46,16 @@ COUNTED_MODULES: Final = frozenset(
         "txnproducer._core.transactions.state",
     }
 )
-# Most entries make fewer; then the exception comes after the entry.
+# If an entry makes fewer inner calls, as most do, the exception is raised after it.
 _MOST_INNER_CALLS = 30
 
 
 class Interrupted(BaseException):
-    """What a signal handler raises.
+    """The exception that a signal handler raises.
 
     Attributes:
-        lost: what the call had returned, if it had.
-        is_inside: whether it came at an inner call.
+        lost: the value that the call had returned, if it had returned.
+        is_inside: whether it was raised at an inner call.
     """
 
     def __init__(self, lost: object = None, *, is_inside: bool = False) -> None:
@@ -64,12 +65,12 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """See the module.
+    """Raises exceptions in calls of the core.
 
     Args:
-        faults: draws whether one comes, and counts it.
-        rng: draws when.
-        is_inside: whether it comes at inner calls.
+        faults: draws whether an exception is raised, and counts it.
+        rng: draws the moment.
+        is_inside: whether it is raised at inner calls.
     """
 
     def __init__(self, faults: Faults, rng: random.Random, *, is_inside: bool) -> None:
@@ -78,10 +79,10 @@ class Interrupts:
         self._is_inside = is_inside
 
     def run(self, call: Callable[[], _Result]) -> _Result:
-        """Make a call of the core's.
+        """Call an entry of the core, and interrupt it if a fault is drawn.
 
         Raises:
-            Interrupted: an exception came into it.
+            Interrupted: an exception interrupted the call.
         """
         if not self._faults.happens(FaultKind.INTERRUPTED):
             return call()
@@ -93,10 +94,10 @@ class Interrupts:
 
 
 def run_until(call_count: int, call: Callable[[], _Result]) -> _Result:
-    """Make a call, but raise once it has made so many inner calls.
+    """Make a call, and interrupt it after a number of inner calls.
 
     Raises:
-        Interrupted: it makes more.
+        Interrupted: the call makes more inner calls.
     """
     left = call_count
 
@@ -117,6 +118,6 @@ def run_until(call_count: int, call: Callable[[], _Result]) -> _Result:
 
 
 def _is_counted(frame: FrameType) -> bool:
-    # Comprehensions are calls in some versions of Python only.
+    # Only some versions of Python execute a comprehension as a call.
     is_function = not frame.f_code.co_name.startswith("<")
     return is_function and frame.f_globals.get("__name__") in COUNTED_MODULES

@@ -1,11 +1,11 @@
 """One producer process: a core, its network, and the application that uses them.
 
-Why it exists: it does what the facade and its I/O thread do (turn the loop, run callbacks, let
-calls wait), in virtual time and one thing after the other.
-Owns: `Process`. Must not know: what the application does (`workload.py`), what the logs say.
+Why it exists: it does the work of the facade and its I/O thread (run the loop, run callbacks, let
+calls wait), in virtual time and one step after the other.
+Owns: `Process`. Must not know: the applications (`workload.py`), the contents of the logs.
 
-An application is a generator. It yields what it waits for, a condition and a time, and gets back
-whether the condition holds. Whatever it is in the midst of, the process may crash.
+An application is a generator. It yields a condition and a time to wait for, and receives whether
+the condition holds. The process can crash at any of these points.
 """
 
 from __future__ import annotations
@@ -32,82 +32,82 @@ Condition: TypeAlias = Callable[[], bool]
 Script: TypeAlias = Generator[tuple[Condition, int], bool, Any]
 
 FOR_EVER_MS = 1 << 40
-# More turns than this at one moment: the core asks to be called again without doing anything.
+# A core that asks for more turns than this at one moment does nothing in them.
 _SPINNING = 500
 _LOOK_TOO_EARLY_EACH = 5
 
 
 class Judge(Protocol):
-    """Takes in what happens to a process."""
+    """Judges the events of a process."""
 
     def refused(self, process: Process, call: str, error: KafkaError) -> None:
-        """Look at why a call failed."""
+        """Check the reason for which a call failed."""
         ...
 
     def committed(self, process: Process, attempt: Attempt) -> None:
-        """Look at a commit that returns."""
+        """Check the records when a commit returns."""
         ...
 
     def ended(self, process: Process, attempt: Attempt) -> None:
-        """Look at a transaction whose end returns."""
+        """Check the coordinator when the end of a transaction returns."""
         ...
 
     def plain_ended(self, process: Process, attempt: Attempt) -> None:
-        """Look at an idempotent producer after a flush."""
+        """Check an idempotent producer after a flush."""
         ...
 
     def closed(self, process: Process) -> None:
-        """Look at what a closed producer leaves behind."""
+        """Check the state that a closed producer leaves."""
         ...
 
     def closed_in_time(self, process: Process) -> None:
-        """Look at what a producer leaves open that was closed in good order."""
+        """Check that a producer closed in good order left no transaction open."""
         ...
 
     def failed_for_good(self, process: Process) -> None:
-        """Look why a producer can do nothing any more."""
+        """Check the reason for which a producer failed for good."""
         ...
 
     def init_failed(self, process: Process, error: KafkaError) -> None:
-        """Look at an initialization that failed."""
+        """Check an initialization that failed."""
         ...
 
     def timed_out(self, process: Process, waited_ms: int) -> None:
-        """Look at how long a call took that has not ended."""
+        """Check the time that an unfinished call has taken."""
         ...
 
     def gave_up(self, process: Process, call: str) -> None:
-        """Note a call that did not end, though all is well."""
+        """Report a call that did not end although no faults are left."""
         ...
 
     def resolved(
         self, attempt: Attempt, commit: SentCommit, described: ProducerIdAndEpoch, state: str
     ) -> None:
-        """Look at what was found out about a commit."""
+        """Check the outcome that was found for a commit."""
         ...
 
     def unknown(self, process: Process, attempt: Attempt) -> None:
-        """Look at a commit that is called unknown."""
+        """Check a commit with an unknown outcome."""
         ...
 
 
 class Run(Protocol):
-    """What a process asks of the run that it is part of."""
+    """The services of the run for its processes."""
 
     world: World
     judge: Judge
     interrupts: Interrupts
 
     def is_calm(self, process: Process) -> bool:
-        """Tell whether all is well, and nobody else uses the process's transactional id."""
+        """Return whether the faults are over and no other process uses the transactional id."""
         ...
 
     def wants_more(self, process: Process) -> bool:
-        """Tell whether an application shall go on."""
+        """Return whether an application shall continue."""
         ...
 
     def must_begin_anew(self, process: Process) -> bool:
-        """Tell whether an application has to go on with a new producer."""
+        """Return whether an application has to continue with a new producer."""
         ...
 
     def group_of(self, process: Process) -> str:
@@ -115,11 +115,11 @@ class Run(Protocol):
         ...
 
     def new_attempt(self, process: Process) -> Attempt:
-        """Begin to note what an application does."""
+        """Return a new record of an application's attempt."""
         ...
 
     def count_transaction(self, attempt: Attempt) -> None:
-        """Count a transaction that comes to its end."""
+        """Count a transaction that reaches its end."""
         ...
 
     def start_participant(
@@ -130,25 +130,25 @@ class Run(Protocol):
 
 
 class Process:
-    """See the module.
+    """A simulated producer process.
 
     Args:
-        programs: of the run, with the world around them.
-        name: for the trace.
-        transactional_id: None for an idempotent producer.
-        settings: of the producer.
-        rng: of this process alone.
-        make_script: makes the application; called again after a crash.
-        holder: whose transaction it takes part in; None for a producer of its own.
+        programs: the programs of the run, with the world around them.
+        name: the name in the trace.
+        transactional_id: the transactional id, or None for an idempotent producer.
+        settings: the settings of the producer.
+        rng: the randomness of this process alone.
+        make_script: makes the application. It is called again after a crash.
+        holder: the process in whose transaction it takes part, or None for a producer of its own.
 
     Attributes:
         core: the present producer.
-        incarnation: counts producers under this id, of all processes.
+        incarnation: the number of the producer among all producers with this id.
         is_done: whether the application has ended.
-        is_second: whether it was started beside another under its id.
-        is_calm: whether its producer began when all was well, and has nobody beside it.
+        is_second: whether it was started beside another process with the same id.
+        is_calm: whether its producer began after the faults ended, and no other one has its id.
         is_closing: whether its application has begun to close its producer.
-        failed_appends: how many records failed at once that are part of no attempt.
+        failed_appends: the number of records that failed at once and belong to no attempt.
     """
 
     core: ProducerCore
@@ -188,18 +188,18 @@ class Process:
         self._wake_ms = FOR_EVER_MS
         self._is_fresh = False
         self._looks = 0
-        # Another thread's send, and the producer where it waits.
+        # A send of another thread, and the producer in which it waits.
         self.waiting: tuple[ProducerCore | None, AppendBlocked | None] = (None, None)
         self.renew()
 
     def is_looking_too_early(self) -> bool:
-        """Tell, now and then, whether a wait for memory or metadata ends for no reason."""
+        """Return, now and then, that a wait for memory or metadata ends without a reason."""
         self._looks += 1
         return self._looks % _LOOK_TOO_EARLY_EACH == 0
 
     @property
     def now_ms(self) -> int:
-        """The time."""
+        """The virtual time."""
         return self.world.now_ms
 
     @property
@@ -212,13 +212,13 @@ class Process:
 
     @property
     def last_error(self) -> KafkaError | None:
-        """What the present producer suffers from."""
+        """The last error of the present producer."""
         manager = self.core.transaction_manager
         return None if manager is None else manager.machine.last_error
 
     @property
     def has_failed(self) -> bool:
-        """Whether the present producer can do nothing any more."""
+        """Whether the present producer has failed for good."""
         manager = self.core.transaction_manager
         return manager is not None and manager.machine.has_fatal_error
 
@@ -254,7 +254,7 @@ class Process:
     # --- what happens to it ---------------------------------------------------------------------
 
     def crash(self) -> None:
-        """End at once: nothing is said to anybody."""
+        """Stop the process at once, without closing anything."""
         self.is_crashed = True
         self.network.close()
         if self._script is not None:
@@ -262,19 +262,19 @@ class Process:
             self._script = None
 
     def restart(self) -> None:
-        """Begin anew after a crash."""
+        """Start again after a crash."""
         self.renew()
         self.start()
 
     def pause(self, duration_ms: int) -> None:
-        """Do nothing for a while; then everything that happened meanwhile comes at once."""
+        """Stop for a while. All events of that time are handled together afterwards."""
         self._paused_until_ms = self.now_ms + duration_ms
         self._schedule(self._paused_until_ms)
 
     # --- the loop -------------------------------------------------------------------------------
 
     def poke(self) -> None:
-        """Have a turn taken at this moment."""
+        """Schedule a turn of the loop at this moment."""
         if self._wake_ms > self.now_ms:
             self._schedule(self.now_ms)
 
@@ -305,17 +305,17 @@ class Process:
             return
         if self.is_done and self._script is None:
             return
-        # While pokes come in as events anyway, a later wake-up covers the rest.
+        # Every new event schedules a turn, so one later wake-up is enough.
         self._wake_ms = FOR_EVER_MS
         self._schedule(min(now_ms + delay_ms, max(self._until_ms, now_ms + 1)))
 
     def _turn(self, now_ms: int) -> int:
         core, network = self.core, self.network
-        # What the last turn took, as if that had taken until now: some steps come before.
+        # Compress the batches of the last turn only now, as if it had taken until now.
         for full in self._full_batches:
             full.compress()
         self._full_batches = core.take_full_batches()
-        newest = core.take_newest_full_batch()  # by a thread that waits
+        newest = core.take_newest_full_batch()  # as a waiting thread does
         if newest is not None:
             self._full_batches.append(newest)
         events, network.inbox = network.inbox, []
@@ -350,16 +350,16 @@ class Process:
                 self._until_ms = FOR_EVER_MS
 
     def describe(self) -> str:
-        """Say what it is doing, for a report."""
+        """Return the state of the process for a report."""
         manager = self.core.transaction_manager
         state = "plain" if manager is None else manager.machine.state.name
         return f"{self.name} ({state}, {self.last_error!r}, waits until {self._until_ms})"
 
     def wait_until(self, is_done: Condition, timeout_s: float | None) -> bool:
-        """Wait for nothing: an application here waits by yielding (the core's `Waiter`)."""
+        """Fail unless no wait is asked for. A simulated application waits by yielding instead."""
         if timeout_s == 0:
             return is_done()
         raise IllegalStateError("a simulated application does not block")
 
     def refuse_in_fork(self) -> None:
-        """Refuse nothing: a simulated application does not fork."""
+        """Do nothing: a simulated application does not fork."""

@@ -1,7 +1,7 @@
-"""The programs of a run: which processes there are, and what each of them has yet to do.
+"""The programs of a run: its processes, and the work left for each.
 
-Owns: `Programs`: the processes, how they are started, whether all is well for one. Must not know:
-what an application does, what a judge looks at.
+Owns: `Programs`: the processes, their start, whether a process is calm. Must not know: the work of
+applications, the checks of judges.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from txnproducer.sim.world.history import Attempt
 from txnproducer.sim.world.options import MIN_REQUESTS, MIN_TRANSACTIONS
 from txnproducer.sim.world.world import World
 
-# So many attempts each application makes after the healing, the last one a success.
+# The attempts of each application after the faults end. The last one must succeed.
 _PROOFS = 3
 
 
 class Programs:
-    """See the module.
+    """The processes of one run.
 
     Args:
-        world: that they live in.
-        judge: is told what happens to them.
+        world: the world in which they live.
+        judge: judges their events.
 
     Attributes:
         interrupts: raises exceptions in calls of the core.
@@ -50,7 +50,7 @@ class Programs:
         return f"group-{process.transactional_id}"
 
     def new_attempt(self, process: Process) -> Attempt:
-        """Begin to note what an application does."""
+        """Return a new record of an application's attempt."""
         number = len(self.world.history.attempts)
         attempt = Attempt(
             f"{process.name}.{process.incarnation}.{number}",
@@ -69,14 +69,14 @@ class Programs:
         return attempt
 
     def count_transaction(self, attempt: Attempt) -> None:
-        """Count a transaction that comes to its end, if there is anything in it."""
+        """Count a transaction that reaches its end, unless it is empty."""
         self._transactions += bool(attempt.records or attempt.group_id)
 
     def wants_more(self, process: Process) -> bool:
-        """Tell whether an application shall go on."""
+        """Return whether an application shall continue."""
         if not self.world.is_ending:
             return not process.is_second or process.rng.random() < 0.9
-        # After the healing each one has to show that it still can.
+        # After the faults end, each application has to show that it still works.
         own = [
             attempt
             for attempt in self.world.history.attempts[self.world.healed_at :]
@@ -86,7 +86,7 @@ class Programs:
         return not process.is_second and not (is_proven and self.has_enough)
 
     def is_calm(self, process: Process) -> bool:
-        """Tell whether all is well, and nobody else uses the process's transactional id."""
+        """Return whether the faults are over and no other process uses the transactional id."""
         if process.holder is not None:
             return process.holder.is_calm
         name = process.transactional_id
@@ -99,17 +99,17 @@ class Programs:
         return self.world.is_ending and is_alone
 
     def must_begin_anew(self, process: Process) -> bool:
-        """Tell whether an application has to go on with a producer that has seen no trouble."""
+        """Return whether an application has to continue with a producer that saw no faults."""
         return not process.is_calm and self.is_calm(process)
 
     @property
     def has_enough(self) -> bool:
-        """Whether as much was done as the run is for."""
+        """Whether the run has done enough requests and transactions."""
         wanted = MIN_REQUESTS if self.world.is_ending else self.world.options.requests
         return self._transactions >= MIN_TRANSACTIONS and self.world.request_count >= wanted
 
     def are_all_done(self) -> bool:
-        """Tell whether every application has ended."""
+        """Return whether every application has ended."""
         return all(process.is_done for process in self.processes)
 
     # --- processes ------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Programs:
             self._start_process(f"plain-{number}", None, enable_idempotence=False, acks=acks)
 
     def _preset_epochs(self, transactional_id: str) -> None:
-        """Have the epochs of an id near their end, and those of its claims, where it has any."""
+        """Preset the epochs of an id, and those of its claims if it has any."""
         self.world.cluster.preset_epoch(transactional_id, self.world.options.initial_epoch)
         options = self.world.options
         for claim in range(options.partition_count if options.is_shared else 0):
@@ -163,12 +163,12 @@ class Programs:
         return process
 
     def start_second(self, transactional_id: str) -> None:
-        """Start another process under an id; the older one becomes a zombie."""
+        """Start another process under an id. The older one becomes a zombie."""
         name = f"{transactional_id}b{len(self.processes)}"
         self._start_process(name, transactional_id).is_second = True
 
     def crash(self, process: Process) -> None:
-        """End a process, whatever it is in the midst of."""
+        """Stop a process at any point of its work."""
         for attempt in self.world.history.attempts:
             if (attempt.owner_process, attempt.incarnation) == (process.name, process.incarnation):
                 attempt.is_crashed = True

@@ -1,7 +1,7 @@
-"""What the simulated applications do with many records at once: what `send_batch` does.
+"""Sending many records by one call, as `send_batch` does.
 
-Owns: the drawing of rows, sending them run by run. Must not know: columns of users' kinds; what
-the logs say. The judge sees the rows as records, each with a future of its own.
+Owns: drawing rows, and sending them run by run. Must not know: the columns of data frames, the
+contents of the logs. The judge treats the rows as records, each with a future of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txnproducer.sim.world.options import TOPIC
 _MOST_ROWS = 12
 _LOOK_AT_EACH = 3
 _NO_ROWS_EACH = 7
-_PARTITION = 0  # of a span
+_PARTITION = 0  # the field of a span
 _HEADERS = (("trace", b"1"), ("empty", None))
 
 
@@ -40,7 +40,7 @@ def send_rows(
     drafts = _drafts(process, attempt, number)
     sent = SentRows(FutureBatchMetadata(TOPIC, len(drafts), process))
     if attempt.calls:
-        look_at_call(process, attempt.calls[-1])  # it may have ended by now
+        look_at_call(process, attempt.calls[-1])  # it may have ended
     attempt.calls.append(sent)
     start_ms = process.now_ms
     try:
@@ -51,7 +51,8 @@ def send_rows(
         while runs:
             run = runs.popleft()
             yield from _send_run(process, attempt, sent, drafts, run, start_ms)
-            # (Not drawn: what else happens in a run does not change by looking.)
+            # The number of the row decides, not the rng, so that this look changes nothing in the
+            # run.
             if run.next % _LOOK_AT_EACH == 0:
                 look_at_call(process, sent)
             if run.next < run.stop:
@@ -82,7 +83,7 @@ def _drafts(process: Process, attempt: Attempt, number: int) -> list[Draft]:
 def _check_partition(
     process: Process, attempt: Attempt, drafts: list[Draft], start_ms: int
 ) -> Generator[tuple[Condition, int], bool, None]:
-    """Refuse a partition that there is not, before any row is sent."""
+    """Refuse a partition that does not exist before any row is sent."""
     placed = [draft for draft in drafts if draft.partition is not None]
     if not placed:
         return
@@ -133,7 +134,7 @@ def _runs(
 def _placed(
     process: Process, rows: Rows, order: array[int], span: Span
 ) -> Generator[tuple[Condition, int], bool, list[Span]]:
-    """Choose partitions for rows that may go anywhere, but lie among others."""
+    """Choose partitions for rows without one that lie among rows with one."""
     placer = process.core.row_placer
     _, start, stop = span
     placed: list[Span] = []
@@ -172,7 +173,7 @@ def _send_run(
     run: RowRun,
     start_ms: int,
 ) -> Generator[tuple[Condition, int], bool, None]:
-    """Send what one batch takes of a run, and note it."""
+    """Send the part of a run that one batch takes, and record it."""
     outcome: RowsTaken | AppendBlocked | FutureRecordMetadata | None = None
     row = run.next if run.order is None else run.order[run.next]
     record = _record(process, drafts[row], start_ms)
@@ -206,7 +207,7 @@ def _send_run(
 
 
 def _check_order(process: Process, sent: SentRows, place: TopicPartition, row: int) -> None:
-    """See that the rows of a partition lie as `send` in a loop would have laid them."""
+    """Check that the rows of a partition have the order in which a loop of `send` would give."""
     before = sent.last_rows.get(place, -1)
     if row < before:
         process.world.history.violate("order", f"row {row} behind row {before} in {place}")
@@ -214,7 +215,7 @@ def _check_order(process: Process, sent: SentRows, place: TopicPartition, row: i
 
 
 def look_at_call(process: Process, sent: SentRows) -> None:
-    """Ask the future of a call for what has become of its rows, in one way or another."""
+    """Ask the future of a call for its result in one of several ways, and check the answers."""
     future = sent.future
     is_done, told = future.done(), repr(future)
     error: KafkaError | None = None

@@ -1,7 +1,7 @@
-"""What the simulated applications do with records, and the calls that only ask or do not fit.
+"""Sending single records, and the calls that only ask or are mistakes.
 
-Owns: the drawing of a record, sending it with all that `send` waits for, flushing, looking around,
-misuse. Must not know: transactions' scripts (`workload.py`), what the logs say.
+Owns: drawing a record, sending it with every wait of `send`, flushing, calls without effect,
+misuse. Must not know: transactions' scripts (`workload.py`), the contents of the logs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txnproducer.sim.world.faults import FaultKind
 from txnproducer.sim.world.history import Attempt, SentRecord
 from txnproducer.sim.world.options import COMPACTED_TOPIC, TOPIC
 
-# An interrupted call looks like one that timed out early.
+# An interrupted call looks like one with an early time-out.
 LONGEST_INTERRUPT_MS = 100
 _OFFSETS = {TopicPartition(TOPIC, 0): OffsetAndMetadata(0)}
 _KEY_SIZES = (0, 1, 2, 3, 5, 200)
@@ -36,7 +36,7 @@ def _never() -> bool:
 
 
 def sleep(process: Process, longest_ms: int) -> tuple[Condition, int]:
-    """Return what to wait for: nothing but a drawn time."""
+    """Return a wait for a drawn time."""
     return _never, process.now_ms + 1 + process.rng.randrange(longest_ms)
 
 
@@ -72,15 +72,15 @@ def _draft(
     elif drawn < process.world.compacted_rate:
         topic = COMPACTED_TOPIC
     is_keyed = topic == COMPACTED_TOPIC or drawn > 0.8
-    # The largest values leave no room for a long key in the smallest buffers.
+    # The smallest buffers have no room for the largest values with a long key.
     sizes = _KEY_SIZES if len(filling) <= _ROOM_FOR_KEYS else _KEY_SIZES[:-1]
     key = b"k" * rng.choice(sizes) + b"%d" % rng.randrange(9) if is_keyed else None
     if topic == COMPACTED_TOPIC and rng.random() < 0.02:
-        key = None  # which the broker refuses
+        key = None  # the broker refuses it
     partition = None
     if key is None and rng.random() < 0.7:
         count = process.world.partition_count(topic)
-        # One that there is not: the topic might grow.
+        # Sometimes choose a partition that does not exist: the topic might grow.
         partition = count if rng.random() < 0.004 else rng.randrange(count)
     if partitions is not None:
         partition = rng.choice(partitions)
@@ -106,10 +106,10 @@ def send(
     """Send a record as `send` does: wait for metadata and memory up to `max_block_ms`.
 
     Args:
-        process: who sends.
-        attempt: what it belongs to.
-        number: of the record, in its attempt.
-        partitions: where it may go; None for anywhere.
+        process: the process that sends.
+        attempt: the attempt to which it belongs.
+        number: the number of the record in its attempt.
+        partitions: the partitions to choose from, or None for any.
     """
     core, draft = process.core, _draft(process, attempt, number, partitions)
     attempt.is_mistaken |= draft.is_mistake
@@ -161,7 +161,7 @@ def send(
 
 
 def _leave_append(process: Process) -> None:
-    """Do what the shell does after an exception in `send`, or leave the rest to the next call."""
+    """Clean up after an exception in `send` like the shell, or leave a part to the next call."""
     process.core.give_up_unclaimed()
     if process.rng.random() < 1 / 2:
         process.core.finish_interrupted_call()
@@ -170,7 +170,7 @@ def _leave_append(process: Process) -> None:
 def _after_interrupt(
     process: Process, attempt: Attempt, record: SentRecord, interrupted: Interrupted
 ) -> KafkaError | None:
-    """Go on without the record's future, as if nothing had been, or give the transaction up."""
+    """Continue without the record's future, or give up the transaction."""
     is_in = isinstance(interrupted.lost, FutureRecordMetadata)
     record.is_sent = None if interrupted.is_inside else is_in
     attempt.interrupted.append(record)
@@ -186,7 +186,7 @@ def wait_to_append(
     blocked: AppendBlocked,
     start_ms: int,
 ) -> Generator[tuple[Condition, int], bool, FutureRecordMetadata | AppendBlocked]:
-    """Wait until it is worth trying again; after `max_block_ms` the record has failed."""
+    """Wait until another try is useful. After `max_block_ms` the record has failed."""
     core = process.core
     if process.is_looking_too_early():
         return blocked
@@ -200,7 +200,7 @@ def wait_to_append(
     if is_possible:
         return blocked
     if _is_all_memory_free(process) and blocked.reason is BlockReason.MEMORY:
-        # Another thread may be about to take it; then it is not all free any more.
+        # Another thread may be about to take some, and then not all memory is free any more.
         is_possible = yield partial(core.append_can_proceed, blocked), process.now_ms + 10
         if is_possible:
             return blocked
@@ -222,7 +222,7 @@ def _is_all_memory_free(process: Process) -> bool:
 
 
 def both(process: Process, *scripts: Generator[tuple[Condition, int], bool, object]) -> Script:
-    """Run scripts side by side, as threads do; what they return is lost."""
+    """Run scripts side by side, as threads do. Their return values are dropped."""
     running = {script: next(script, None) for script in scripts}
     while running := {script: wait for script, wait in running.items() if wait is not None}:
         waits = [wait for wait in running.values() if wait is not None]
@@ -247,7 +247,7 @@ def _is_any(waits: list[tuple[Condition, int]]) -> bool:
 
 
 def look_around(process: Process) -> Script:
-    """Make the calls that only ask."""
+    """Make calls that only ask."""
     core = process.core
     if core.metrics()["buffer-available-bytes"] < 0:
         process.world.history.violate("memory", f"{process.name} has lent more than it has")
@@ -268,11 +268,11 @@ def look_around(process: Process) -> Script:
 
 
 def misuse(process: Process, *, is_between: bool = False) -> None:
-    """Make a call that does not fit, and see it refused, with nothing changed.
+    """Make a call that is not allowed now, and check that it is refused and changes nothing.
 
     Args:
-        process: whose.
-        is_between: between two transactions, or before the first; else within one.
+        process: the process that calls.
+        is_between: whether no transaction is open; otherwise one is.
     """
     core, manager = process.core, process.manager
     calls: dict[str, Callable[[], object]] = {
@@ -289,10 +289,10 @@ def misuse(process: Process, *, is_between: bool = False) -> None:
         }
         if not manager.identity.has_producer_id:
             calls["begin"] = core.begin_transaction
-    core.finish_interrupted_call()  # which may change the state, and this call would do first
+    core.finish_interrupted_call()  # it may change the state, and the call would do it first
     state = manager.machine.state
     if state is TransactionState.ABORTABLE_ERROR:
-        # The new epoch that an abort asks for was refused so: to abort once more is right.
+        # The new epoch that an abort asks for was refused, so a second abort is allowed.
         calls.pop("abort", None)
     name, call = process.rng.choice(list(calls.items()))
     try:
@@ -306,11 +306,11 @@ def misuse(process: Process, *, is_between: bool = False) -> None:
 
 
 def append(process: Process, value: bytes) -> FutureRecordMetadata:
-    """Send a record without waiting for anything.
+    """Send a record without waiting.
 
     Raises:
-        KafkaTimeoutError: it would have to wait.
-        KafkaError: it has failed at once.
+        KafkaTimeoutError: the record would have to wait.
+        KafkaError: the record failed at once.
     """
     outcome = begin_append(process, TOPIC, value)
     if isinstance(outcome, FutureRecordMetadata):
@@ -322,7 +322,7 @@ def append(process: Process, value: bytes) -> FutureRecordMetadata:
 def begin_append(
     process: Process, topic: str, value: bytes, blocked: AppendBlocked | None = None
 ) -> FutureRecordMetadata | AppendBlocked:
-    """Send a record, or say what to wait for; raise its error if it has failed at once."""
+    """Send a record, or return the reason to wait. Raise its error if it failed at once."""
     now_ms = process.now_ms
     outcome = process.core.append(topic, value, None, (), 0, now_ms, None, now_ms, blocked)
     if isinstance(outcome, FutureRecordMetadata) and outcome.done():
@@ -334,7 +334,7 @@ def begin_append(
 
 
 def look_at_futures(process: Process, attempt: Attempt) -> None:
-    """Ask a record's future in each way; all of them say the same."""
+    """Ask a record's future in each way, and check that the answers agree."""
     futures = [record.future for record in attempt.records if record.future is not None]
     if not futures:
         return
@@ -354,7 +354,7 @@ def look_at_futures(process: Process, attempt: Attempt) -> None:
 
 
 def flush(process: Process) -> Script:
-    """Flush; every record's fate is known within the delivery time-out."""
+    """Flush, and check that every record is done within the delivery time-out."""
     core = process.core
     ticket: FlushTicket | None = None
     while ticket is None:

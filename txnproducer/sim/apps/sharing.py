@@ -1,13 +1,13 @@
-"""What the simulated applications do with transactions that several processes share.
+"""Transactions that several processes share.
 
-Why it exists: who holds a transaction starts others that write into it, as Spark's driver starts
-tasks; and what Spark does then, unasked, is done here: work is run a second time while its first
-run only sleeps, and that wakes up in the midst of a later transaction.
-Owns: `sharing_script`, the runs of a claim's work. Must not know: what the logs say, which faults
-there are.
+Why it exists: the process that holds a transaction starts others that write into it, as Spark's
+driver starts tasks. Spark sometimes runs a task a second time while the first run is only paused.
+That run can wake up during a later transaction. The same happens here.
+Owns: `sharing_script`, the runs of a claim's work. Must not know: the contents of the logs, the
+kinds of faults.
 
-Of several runs of one claim the last one's receipt counts, as with Spark. What the others have
-written belongs to no transaction that is committed.
+Of several runs of one claim, the receipt of the last one counts, as in Spark. The records of the
+other runs belong to no committed transaction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Wait = tuple[Condition, int]
 
 
 def sharing_script(process: Process) -> Script:
-    """Make transactions, most of which are shared, until the run has enough of them."""
+    """Make transactions, most of them shared, until the run has enough."""
     return transactional_script(process, _draw)
 
 
@@ -65,12 +65,12 @@ class _Run:
     """One run of a claim's work, in a process of its own.
 
     Attributes:
-        process: which.
-        attempt: what it has sent; it moves to the holder's if the receipt counts.
-        receipt: what it gave in the end.
-        error: why there is none.
-        has_left_opening: whether, when it had told its end, a request was still on its way by
-            which a transaction begins.
+        process: the process.
+        attempt: its records. They move to the holder's attempt if the receipt counts.
+        receipt: its receipt, if it succeeded.
+        error: its error, if it failed.
+        has_left_opening: whether a request that can begin a transaction was still in flight when
+            it ended.
     """
 
     process: Process
@@ -106,7 +106,7 @@ class _Run:
         self.error = error
         self.has_left_opening = self.process.network.has_opening_on_its_way
         if self._holder.manager.share.part is Part.HOLDER:
-            self._holder.poke()  # it waits for this
+            self._holder.poke()  # the holder waits for this end
 
     def _work(self, process: Process) -> Generator[_Wait, bool, KafkaError | None]:
         error = yield from self._join(process)
@@ -124,7 +124,7 @@ class _Run:
             elif drawn < 0.2:
                 yield from flush(process)
         if rng.random() < _HASTY_RATE and self._give_receipt() is None:
-            return None  # everything was acknowledged already
+            return None  # every record was acknowledged
         yield from flush(process)
         return self._give_receipt()
 
@@ -152,10 +152,11 @@ class _Run:
         return KafkaError("the participant has no more patience")
 
     def _has_claim_changed_hands(self) -> bool:
-        """Tell whether the epoch was not this holder's to count on, since it had it last.
+        """Return whether this holder has lost a claim to another producer, or by expiration.
 
-        Others under its id may have taken the claim before this holder began, which knows it from
-        the one whose transaction it has ended; and a coordinator forgets an idle claim.
+        Another process with the holder's id may have taken the claim before this holder began. The
+        holder knows the claim from the transaction of that process, which it has ended. And a
+        coordinator forgets an idle claim.
         """
         world, holder = self.process.world, self._holder.name
         name = claim_id(self.process.transactional_id or "", self._claim)
@@ -169,9 +170,10 @@ class _Run:
 
     @property
     def has_own_fault(self) -> bool:
-        """Whether it failed, if it did, for what it sent, or because an answer was lost."""
+        """Whether it could fail because of its own records or a lost answer."""
         process, attempt = self.process, self.attempt
-        # Asked twice, or by one that was left over: then an epoch is gone that nobody used.
+        # After a repeated request, or one from an earlier run, an epoch is used up that no
+        # producer has.
         straggled_ms = process.world.history.straggled_ms.get(process.transactional_id)
         is_late = straggled_ms is not None and process.now_ms - straggled_ms < _LONGEST_SLEEP_MS
         has_lost_epoch = process.network.claims_asked > 1 or is_late or self._is_claim_disturbed
@@ -191,7 +193,7 @@ class _Run:
 
 
 class _SharedTransaction(UsualTransaction):
-    """A transaction that is leased: participants write its records, this process ends it."""
+    """A leased transaction: participants write its records, and this process ends it."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
@@ -211,8 +213,8 @@ class _SharedTransaction(UsualTransaction):
         if error is None and rng.random() < options.offsets_rate:
             error = yield from self._send_offsets()
         if error is not None and self._world.is_ending:
-            # With transactions v1 a participant that goes on after the abort begins another one
-            # under the same epoch, and what ends that fences the holder.
+            # With transactions v1, a participant that continues after the abort begins another
+            # transaction under the same epoch. Ending that one fences the holder.
             limit_ms = self._world.longest_call_ms
             yield self._is_everybody_gone, self._process.now_ms + limit_ms
         has_left = any(run.has_left_opening for run in self._all_runs)
@@ -243,7 +245,7 @@ class _SharedTransaction(UsualTransaction):
             self._process.manager.check_can_append()
         except (IllegalStateError, KafkaError):
             return leasing
-        # Participants' numbers begin at 0, and so would this record's.
+        # The record's sequence would be 0, as that of the participants' first records.
         self._world.history.violate(
             "state", f"{self._process.name} may send beside a lease: {leasing!r}"
         )
@@ -267,13 +269,13 @@ class _SharedTransaction(UsualTransaction):
         self._all_runs.append(run)
 
     def _run_again(self, claim: int, now_ms: int) -> None:  # noqa: ARG002
-        """Run a claim's work once more, as if its first run were lost; it only sleeps."""
+        """Run a claim's work again while its first run, which counts as lost, is only paused."""
         first, rng = self._runs[claim], self._process.rng
         is_due = first.receipt is None and first.error is None and not self._process.is_crashed
         if not is_due or self._world.is_ending or self._attempt.claim != "open":
             return
         if self._process.manager.share.lease is None:
-            return  # it is aborted
+            return  # the transaction is aborted
         first.process.pause(rng.choice(_SLEEPS_MS))
         self._run(claim)
 
@@ -301,7 +303,7 @@ class _SharedTransaction(UsualTransaction):
         return has_failed or all(run.receipt is not None for run in runs)
 
     def _commit_too_early(self) -> None:
-        """Commit with the receipts that are there, and see that refused if they are not all."""
+        """Commit with the receipts so far, and check that an incomplete set is refused."""
         core, manager = self._process.core, self._process.manager
         receipts = self._receipts()
         if len(receipts) == len(self._runs) or manager.machine.has_error:
@@ -312,7 +314,7 @@ class _SharedTransaction(UsualTransaction):
         except IllegalStateError:
             return
         except KafkaError:
-            return  # it has failed, and says so
+            return  # the transaction has failed before
         self._world.history.violate(
             "state", f"{self._process.name} commits with {len(receipts)} of {len(self._runs)}"
         )
@@ -326,7 +328,7 @@ class _SharedTransaction(UsualTransaction):
         except KafkaError as refusal:
             return refusal
         for run in self._runs.values():
-            # What the application lost on its way to `send` is in no receipt.
+            # A receipt does not contain records that the application lost before `send`.
             self._check_receipt(run)
             self._attempt.records += run.attempt.records
             self._attempt.interrupted += run.attempt.interrupted
@@ -338,7 +340,8 @@ class _SharedTransaction(UsualTransaction):
         for record in run.attempt.records:
             counts[record.place] = counts.get(record.place, 0) + 1
         told = dict(run.receipt.partitions) if run.receipt is not None else {}
-        # The application knows no place of a record whose call an exception has ended.
+        # The application does not know the partition of a record if an exception interrupted its
+        # call.
         lost = run.attempt.interrupted
         least = sum(record.is_sent is True for record in lost)
         most = sum(record.is_sent is not False for record in lost)
@@ -351,14 +354,14 @@ class _SharedTransaction(UsualTransaction):
 
     def _commit_it(self) -> Generator[_Wait, bool, bool]:
         is_written = self._attempt.records or self._attempt.group_id is not None
-        lease = self._process.manager.share.lease  # None where the cluster is too old for it
+        lease = self._process.manager.share.lease  # None if the cluster is too old for leases
         if lease is not None and is_written and self._process.rng.random() < _RESUMED_RATE:
             resume(self._process, self._attempt, lease, self._receipts())
         return (yield from super()._commit_it())
 
 
 class _HandedOverTransaction(UsualTransaction):
-    """A transaction that one process writes, and another one ends."""
+    """A transaction that one process writes and another one ends."""
 
     def _commit_it(self) -> Generator[_Wait, bool, bool]:
         process = self._process
@@ -379,7 +382,7 @@ def resume(
     lease: TransactionLease,
     receipts: Sequence[TransactionReceipt],
 ) -> None:
-    """Have another producer go on with a transaction; the one before is gone."""
+    """Continue a transaction with another producer. The one before is gone."""
     process.network.close()
     process.renew()
     process.network.take_over(lease.producer)

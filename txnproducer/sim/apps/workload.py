@@ -1,9 +1,9 @@
-"""What the simulated applications do: all that the API allows, in random order.
+"""The scripts of simulated applications: all calls that the API allows, in random order.
 
-Why it exists: the scripts use the core exactly as `TransactionalProducer` does (`calls.py`); after
-an error they do what its `recovery` says.
-Owns: the scripts, and the notes of what they were told (`history.py`). Must not know: what the
-logs say, which faults there are.
+Why it exists: the scripts use the core exactly as `TransactionalProducer` does (`calls.py`). After
+an error they follow its `recovery`.
+Owns: the scripts, and the record of their outcomes (`history.py`). Must not know: the contents of
+the logs, the kinds of faults.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _MISUSE_RATE = 0.02
 _TWO_THREADS_RATE = 0.05
 _IDLE_RATE = 0.005
 _MORE_OFFSETS_RATE = 0.15
-# Long enough to be forgotten by a partition.
+# Long enough for a partition to forget the producer.
 _LONGEST_IDLE_MS = 90_000
 _AGED_RATE = 0.2
-# Of 2^15: the next epochs are the last ones.
+# The epochs after this one are the last of 2^15.
 _LAST_EPOCHS = 2**15 - 2
-# How an abort says that the commit was faster.
+# Parts of the messages by which an abort says that the transaction was committed before.
 _LATE = ("could not be aborted", "is committed")
 
 
@@ -65,11 +65,11 @@ _LATE = ("could not be aborted", "is committed")
 def transactional_script(
     process: Process, draw: Callable[[Process], UsualTransaction] | None = None
 ) -> Script:
-    """Make transactions until the run has enough of them.
+    """Make transactions until the run has enough.
 
     Args:
-        process: whose.
-        draw: what kind each transaction is of; None for the usual kind.
+        process: the process of the application.
+        draw: draws each transaction; None for transactions of this process alone.
     """
     make = draw or UsualTransaction
     while process.programs.wants_more(process):
@@ -84,7 +84,7 @@ def transactional_script(
             is_ready = yield from make(process).run()
             is_deployed = is_ready and process.rng.random() < 0.02
             if is_deployed or (is_ready and process.programs.must_begin_anew(process)):
-                break  # a deployment: close, and begin anew
+                break  # a deployment closes the producer and starts another one
         yield from close(process)
         if process.programs.wants_more(process):
             yield sleep(process, 300)
@@ -108,7 +108,7 @@ def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool
 
 
 class UsualTransaction:
-    """One transaction, from begin to whatever end."""
+    """One transaction, from its begin to its end."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -116,7 +116,7 @@ class UsualTransaction:
         self._attempt = process.programs.new_attempt(process)
         self._identify()
         self._commit: TransactionalRequestResult | None = None
-        # As a consumer does: it read before, as the member that it was then.
+        # Like a consumer: it read its input before, as the member of the group that it was then.
         self._member = self._group_metadata()
 
     def _identify(self) -> None:
@@ -128,7 +128,7 @@ class UsualTransaction:
         )
 
     def run(self) -> Generator[tuple[Condition, int], bool, bool]:
-        """Make it; return whether the producer can go on."""
+        """Make the transaction. Return whether the producer can continue."""
         try:
             self._begin()
         except KafkaError as refusal:
@@ -143,7 +143,7 @@ class UsualTransaction:
             self._failed(error)
         rng = self._process.rng
         if error is None and rng.random() < 0.01:
-            return False  # close() has to abort it
+            return False  # close() has to abort the transaction
         if error is None and rng.random() >= self._world.options.abort_rate:
             return (yield from self._commit_it())
         if error is not None and error.recovery not in ("abort", "resume"):
@@ -157,7 +157,7 @@ class UsualTransaction:
         try:
             process.interrupts.run(process.core.begin_transaction)
         except Interrupted:
-            # As a program does that looks where it is before it goes on.
+            # Like a program that checks the state before it continues.
             if not process.manager.machine.has_ongoing_transaction:
                 self._begin()
 
@@ -205,7 +205,7 @@ class UsualTransaction:
         attempt.offset_places = tuple(TopicPartition(TOPIC, number) for number in range(count))
         error = yield from self._send_this_offset()
         if error is None and process.rng.random() < _MORE_OFFSETS_RATE:
-            # As one that consumes, and sends, twice within a transaction.
+            # Like an application that sends offsets twice within a transaction.
             attempt.earlier_offsets.append(attempt.offset)
             attempt.offset = self._world.next_offset()
             error = yield from self._send_this_offset()
@@ -231,7 +231,7 @@ class UsualTransaction:
         group_id = self._process.programs.group_of(self._process)
         is_old = self._world.options.cluster.is_before_2_5
         if is_old and self._process.rng.random() > 0.03:
-            return ConsumerGroupMetadata(group_id)  # more than that is a mistake there
+            return ConsumerGroupMetadata(group_id)  # an old cluster refuses more than that
         group = self._world.cluster.group_offsets(group_id).group(group_id)
         return ConsumerGroupMetadata(group_id, group.generation_id, next(iter(group.members), ""))
 
@@ -253,7 +253,7 @@ class UsualTransaction:
             attempt.has_timed_out = True
             drawn = process.rng.random()
             if drawn < 0.15:
-                yield sleep(process, 3_000)  # the commit may end meanwhile, unseen
+                yield sleep(process, 3_000)  # meanwhile the commit may end unnoticed
             if drawn < 0.3:
                 break
             if drawn < 0.5:
@@ -301,12 +301,12 @@ class UsualTransaction:
         return False
 
     def _learn_of_commit(self, ended: Ended) -> Generator[tuple[Condition, int], bool, bool]:
-        """Go on after an abort that came too late: the commit was carried out."""
+        """Continue after an abort that was refused because the commit had succeeded."""
         process, attempt = self._process, self._attempt
         if ended.is_refused:
             again = yield from call(process, process.core.begin_commit)
             if again.is_timed_out:
-                attempt.claim = "committed"  # the refusal has said so
+                attempt.claim = "committed"  # the refusal says that it is committed
                 yield from close(process)
                 return False
             if again.error is not None:
@@ -320,7 +320,7 @@ class UsualTransaction:
         return True
 
     def _resolve(self) -> None:
-        """Ask the coordinator, as `resolve_outcome` does; what it proves is claimed then."""
+        """Ask the coordinator as `resolve_outcome` does, and claim the outcome that it proves."""
         manager, name = self._process.manager, self._process.transactional_id or ""
         commit, again = manager.last_commit, manager.identity.may_begin_again
         known = self._world.cluster.transaction_coordinator(name).find(name)
@@ -335,7 +335,7 @@ class UsualTransaction:
             self._process.judge.resolved(self._attempt, commit, described, known.state.value)
 
     def _note_end(self, error: KafkaError) -> None:
-        """Note what a producer that has ended says about the transaction."""
+        """Claim the outcome that a failed or closed producer reports for the transaction."""
         attempt, commit = self._attempt, self._commit
         told = error if commit is None or commit.error is None else commit.error
         if isinstance(error, CommitOutcomeUnknownError):
@@ -354,7 +354,7 @@ class UsualTransaction:
 def _send(
     process: Process, attempt: Attempt, number: int
 ) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
-    """Send a record; now and then two threads send others first, or many go by one call."""
+    """Send a record. Sometimes two threads send others first, or one call sends many."""
     row_rate = process.world.options.row_rate
     if row_rate and process.rng.random() < row_rate:
         return (yield from send_rows(process, attempt, number))
@@ -373,7 +373,7 @@ def _misuse_without_transactions(process: Process) -> None:
 
 
 def _age(process: Process) -> Script:
-    """Have the producer go on as one whose epochs are all but used up."""
+    """In some runs, let the producer continue near the end of its epochs."""
     manager = process.core.transaction_manager
     if manager is None or process.rng.random() >= _AGED_RATE:
         return

@@ -1,1 +1,1 @@
-"""The judges: what a run's logs and calls must hold, and what excuses a failure."""
+"""The judges: rules for a run's logs and calls, and excuses for a failure."""

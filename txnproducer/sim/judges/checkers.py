@@ -1,32 +1,33 @@
-"""The judge: what was claimed, held against what the logs say.
+"""The judge: the applications' claims, compared with the logs.
 
-Why it exists: exactly once is a claim about what readers see, whatever happened on the way.
-Owns: every check, under a name that reports and the table of mutants use; those of the logs are in
-`log_judge`. Must not know: how the applications went about it, the core's state machine; it looks
-at futures, callbacks, memory, logs and offsets only.
+Why it exists: exactly once is a promise about the records that consumers read, under all faults.
+Owns: every check, under a name that reports and the table of mutants use. The checks of the logs
+are in `log_judge`. Must not know: the scripts of applications, the core's state machine. It looks
+only at futures, callbacks, memory, logs and offsets.
 
-    committed    a transaction reported committed is there once, whole, in order, on every
-                 partition and in the offsets
+    committed    the records of a committed transaction are there once, all of them, in order, in
+                 every partition, and so are its offsets
     aborted      nothing of a transaction that was not committed is visible
-    unknown      one whose outcome is unknown is there whole, or not at all; it is called so only
-                 if a commit had no answer
+    unknown      a transaction with an unknown outcome is visible completely or not at all; an
+                 outcome is called unknown only if a commit had no answer
     order        a producer's transactions lie in the log in the order in which they were made
     offsets      a group's offsets are those of the committed transactions, in their order
     fenced       nothing of an older producer is appended once a newer one has its identity
-    acknowledged every record acknowledged lies at the offset that was told, once
-    duplicated   no record is twice in a log under an idempotent producer
-    told         commit succeeds only if every record did; callbacks come once each, in order; no
-                 failure is counted that was not one
+    acknowledged every acknowledged record lies once in the log, at the reported offset
+    duplicated   no record of an idempotent producer is twice in a log
+    told         commit succeeds only if every record did; each record has one callback, in order;
+                 no failure is counted that was not one
     content      a record in a log has the key, headers, time and partition that it was given
-    expired      no record expires before its time, and once everything has healed none does for
-                 lack of progress
-    needless     nor does anything else fail without an excuse (see `excuses`)
+    expired      no record expires before its time, and after the faults end none expires for lack
+                 of progress
+    needless     after the faults end, nothing else fails without an excuse (see `excuses`)
     memory       a closed producer has given back all of its buffer memory
-    open         a transaction whose end was told is over for its coordinator, too; in the end none
-                 is open, no offset pending
-    reader       what a consumer has read stays true
-    interrupted  a record into whose sending an exception came is in, or its transaction is not
-    fatal        a producer fails for good only for a reason that lasts, also in trouble
+    open         when the end of a transaction returns, the coordinator has ended it, too; at the
+                 end of the run no transaction is open and no offset pending
+    reader       the records that a consumer has read stay in the log
+    interrupted  if an exception interrupts the sending of a record, the record is sent or its
+                 transaction is not committed
+    fatal        even during faults a producer fails for good only for a lasting reason
     state        no call is refused with an illegal state; the sender never poisons the producer
     numbers, again, identity  see `wire_rules`
     hangs, spins    see `world` and `process`
@@ -57,36 +58,37 @@ from txnproducer.sim.judges.log_judge import LogJudge
 from txnproducer.sim.world.history import Attempt
 from txnproducer.sim.world.world import World
 
-# What a description's state says of the transaction that it ended.
+# The outcome of the last transaction, by the state in a description.
 _ENDS = {
     "PrepareCommit": "committed",
     "CompleteCommit": "committed",
     "PrepareAbort": "aborted",
     "CompleteAbort": "aborted",
 }
-# How old its batch was, by what the record's error says.
+# The age of the batch, in the message of an expired record.
 _EXPIRED = re.compile(r" expired (\d+) ms after")
-# Where a producer is whose request for a new epoch was refused.
+# The states of a producer after its request for a new epoch was refused.
 _NOT_BUMPED = (
     TransactionState.UNINITIALIZED,
     TransactionState.INITIALIZING,
     TransactionState.ABORTABLE_ERROR,
 )
-# In so long a time a record that is refused a few times is delivered.
+# Long enough to deliver a record that is refused a few times.
 _LONG_ENOUGH_MS = 10_000
 
 
 class Checkers:
-    """See the module.
+    """Checks during a run and after it.
 
     Args:
-        world: whose logs are judged.
+        world: the world whose logs are judged.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._history = world.history
-        # By isolation level: what was read, and up to where.
+        # By isolation level: the batches that were read, and the offset up to which they were
+        # read.
         self._read: dict[bool, dict[Life, list[tuple[int, int, int]]]] = {
             level: defaultdict(list) for level in (True, False)
         }
@@ -97,13 +99,13 @@ class Checkers:
     # --- while it runs --------------------------------------------------------------------------
 
     def refused(self, process: Process, call: str, error: KafkaError) -> None:
-        """Look at why a call failed."""
+        """Check the reason for which a call failed."""
         cause = error.__cause__
         if isinstance(error, IllegalStateError) or isinstance(cause, IllegalStateError):
             self._history.violate("state", f"{process.name}: {call}: {error} ({cause})")
 
     def committed(self, process: Process, attempt: Attempt) -> None:
-        """Look at the records at the moment at which the commit returns."""
+        """Check that every record has succeeded when the commit returns."""
         for record in attempt.records:
             future = record.future
             if future is None or not future.done() or future.error is not None:
@@ -113,32 +115,32 @@ class Checkers:
                 )
 
     def ended(self, process: Process, attempt: Attempt) -> None:
-        """Look whether a transaction is over for the coordinator, too, when its end returns."""
+        """Check that the coordinator has ended a transaction, too, when its end returns."""
         name = process.transactional_id or ""
         attempt.late_by_end = self._history.late[name]
         known = self._world.cluster.transaction_coordinator(name).find(name)
         is_v1 = self._world.options.cluster.transaction_version == 1
         if known is None or attempt.late_by_end > attempt.late_before:
-            return  # what came late may have begun another one
+            return  # a late request may have begun another transaction
         if attempt.has_stragglers and is_v1:
-            return  # so may they
+            return  # a straggler may have begun another transaction
         can_bump = self._world.options.cluster.init_producer_id_version >= CAN_BUMP
-        # The new epoch is refused, for lack of access or because the transaction is abortable: the
-        # producer has to be initialized again, which ends all.
+        # The new epoch was refused because access is refused or the transaction is abortable. The
+        # producer has to be initialized again, and this ends every transaction.
         is_refused = process.manager.machine.state in _NOT_BUMPED
         is_bumped = can_bump and not (is_refused or process.manager.machine.has_fatal_error)
         is_kept = self._world.faults.openings_kept[name] > attempt.kept_before
         if not is_bumped and (is_kept or (is_v1 and attempt.is_leased)):
-            # The coordinator denied that there was one, and found it in its log later on; or a
-            # participant began one after the end (with v1 nothing forbids that). There is nothing
-            # in it, and nothing but a new epoch or producer would keep it out.
+            # The coordinator denied that there was a transaction, and later found it in its log.
+            # Or a participant began one after the end, which v1 does not prevent. Such a
+            # transaction is empty, and only a new epoch or producer would prevent it.
             return
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
         if known.state.value == "Ongoing" and described == attempt.identity:
             self._history.violate("open", f"{attempt.name} is {attempt.claim}, and goes on")
 
     def plain_ended(self, process: Process, attempt: Attempt) -> None:
-        """Look at an idempotent producer and its records after a flush."""
+        """Check an idempotent producer and its records after a flush."""
         manager = process.core.transaction_manager
         error = manager.machine.last_error if manager is not None and process.has_failed else None
         is_refused = isinstance(error, AuthenticationError | AuthorizationError)
@@ -149,7 +151,7 @@ class Checkers:
                 self._history.violate("hangs", f"{process.name}: {record.value!r} after flush")
 
     def closed(self, process: Process) -> None:
-        """Look at what a closed producer leaves behind."""
+        """Check the memory and the futures of a closed producer."""
         metrics = process.core.metrics()
         if metrics["buffer-available-bytes"] != metrics["buffer-total-bytes"]:
             self._history.violate("memory", f"{process.name}: {metrics}")
@@ -163,38 +165,38 @@ class Checkers:
                     self._history.violate("hangs", f"{record.value!r} has no end after close")
 
     def poisoned(self, process: Process) -> None:
-        """Look whether the sender met an illegal state."""
+        """Check that the sender met no illegal state."""
         error = process.last_error
         if isinstance(error, IllegalStateError):
             self._history.violate("state", f"{process.name} is poisoned: {error}")
 
     def failed_for_good(self, process: Process) -> None:
-        """Look why a producer can do nothing any more, whether or not all is well."""
+        """Check the reason for which a producer failed for good, during faults and after them."""
         reason = needless_end(process)
         if reason is not None:
             self._history.violate("fatal", reason)
 
     def init_failed(self, process: Process, error: KafkaError) -> None:
-        """Look at an initialization that failed."""
+        """Check an initialization that failed."""
         if process.is_calm and not self._world.has_time_acted(process.transactional_id):
             self._history.violate("needless", f"{process.name}: init_transactions: {error!r}")
 
     def timed_out(self, process: Process, waited_ms: int) -> None:
-        """Look at how long a call took that has not ended."""
+        """Check the time that an unfinished call has taken."""
         if process.is_calm and waited_ms >= _LONG_ENOUGH_MS:
             self._history.violate("hangs", f"{process.name}: a call took {waited_ms} ms")
 
     def gave_up(self, process: Process, call: str) -> None:
-        """Note a call that did not end, though all is well for longer than any may take."""
+        """Report a call that did not end although the faults ended long enough ago."""
         self._history.violate("hangs", f"{process.name}: {call} does not end")
 
     def closed_in_time(self, process: Process) -> None:
-        """Look at what a producer leaves open that was closed in good order."""
+        """Check that a producer closed in good order left no transaction open."""
         name = process.transactional_id
         if name is None or not process.is_calm or process.has_failed:
             return
         if process.manager.share.is_left_open_on_close:
-            return  # it is another process's
+            return  # the transaction belongs to another process
         known = self._world.cluster.transaction_coordinator(name).find(name)
         if known is not None and known.state.value == "Ongoing":
             self._history.violate("open", f"{process.name} is closed, its transaction open")
@@ -206,10 +208,11 @@ class Checkers:
         described: ProducerIdAndEpoch,
         state: str,
     ) -> None:
-        """Look at what was found out about a commit, where the coordinator tells it plainly.
+        """Check the claimed outcome of a commit against an unambiguous state of the coordinator.
 
-        With v2 the epoch behind the commit's belongs to the end of its transaction alone. With v1
-        an end under its own epoch does, unless a late request may have begun another one.
+        With v2, the epoch after the commit's can only come from the end of its transaction. With
+        v1, the end has the epoch of the transaction itself, which proves the outcome unless a late
+        request may have begun another transaction.
         """
         producer_id, epoch = commit.producer.producer_id, commit.producer.producer_epoch
         end = ProducerIdAndEpoch(producer_id, epoch + int(commit.is_transaction_v2))
@@ -229,14 +232,14 @@ class Checkers:
         return is_v1 and (attempt.is_leased or commit.producer in self._history.openings_in_doubt)
 
     def unknown(self, process: Process, attempt: Attempt) -> None:
-        """Look whether a commit had no answer of which nobody is said to know what became."""
+        """Check that an outcome is called unknown only if a commit had no answer."""
         if process.network.commits_in_doubt <= attempt.commits_in_doubt_before:
             self._history.violate(
                 "unknown", f"{attempt.name}: each commit was answered, and it is called unknown"
             )
 
     def consume(self) -> None:
-        """Read on as consumers do, at both levels, in every partition."""
+        """Read on in every partition, as consumers at both isolation levels do."""
         for level, read in self._read.items():
             up_to = self._read_up_to[level]
             for place, log in self._world.cluster.topology.all_logs().items():
@@ -267,7 +270,7 @@ class Checkers:
             futures = [r.future for r in attempt.records if r.future is not None]
             life = (attempt.owner_process, attempt.incarnation)
             errors[life] += sum(future.error is not None for future in futures)
-            errors[life] += len(attempt.interrupted)  # nobody has their futures
+            errors[life] += len(attempt.interrupted)  # the application has no future
         for life, counted in self._errors_counted.items():
             if counted > errors[life]:
                 self._history.violate("told", f"{life}: counts {counted} of {errors[life]} errors")

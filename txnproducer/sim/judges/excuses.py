@@ -1,35 +1,37 @@
-"""When all is well, a producer fails only for what its own application did.
+"""Excuses for the failures of a producer after the faults have ended.
 
 Why it exists: a core that gives up at the first refusal loses no record and tears no transaction.
-It is safe, and of no use. Owns: what excuses a failure of a calm producer (one that was made after
-the healing, with nobody beside it under its id). Must not know: the core, the faults.
+It is safe, and of no use. Owns: the excuses for a failure of a calm producer (one that was made
+after the faults ended, without another producer with its id). Must not know: the core, the faults.
 
-What is left to go wrong then are moves of leaders and coordinators, a few lost connections, and
-appends and log writes that are refused for the moment: all of it can be repeated, and time enough
-is given. So a failure needs an excuse:
-* a record that is too large, or invalid (with those of its batch), or waited in vain for memory or
-  for a topic that does not exist; in a transaction the rest follows from one of them, but the
-  abort has to succeed, and the producer to go on
-* offsets that its application sent again with other numbers, after a lost answer: a late copy of
-  the first could overwrite the second
-* a call that its application gave up, or interrupted; the outcome is unknown only if an answer was
-  lost besides, and the transaction not aborted (with transactions v1 what the abort ended may have
-  been begun by a late request, and one that was leased by that of a participant, of whose lost
-  answers its producer does not know)
-* with transactions v1 a leased transaction that was ended while a participant's request was on its
-  way: what that begins under the same epoch is aborted by a new one, which fences the producer
-* on a cluster that cannot raise epochs: a lost answer, also one that only said that the leader had
-  moved, before the record failed for its own fault; and an idempotent producer's record in doubt,
-  since brokers of that age call a producer unknown of which they were told to write nothing yet
-* an idempotent producer's records behind one that failed for its own fault, if an answer left open
-  whether they are written: they cannot get other numbers
-* a lost answer to the request for the last epoch: a broker that is asked again gives
-  UNKNOWN_SERVER_ERROR, and a producer that must not fence another one cannot do without
-* two lost answers to the request behind the last epoch: a broker gives the new producer id once
-  more, and then takes whoever asks for a fenced producer
+A few mild events remain: moves of leaders and coordinators, a few lost connections, and appends
+and log writes that are refused for a moment. A producer can repeat all of this, and has the time
+for it. So a failure needs one of these excuses:
+* a record that is too large or invalid (its batch fails with it), or that waited too long for
+  memory or for a missing topic; in a transaction other failures follow from this one, but the
+  abort must succeed and the producer must continue
+* offsets that the application sent twice with different numbers, with a lost answer: a late copy
+  of the first request could overwrite the second
+* a call that the application gave up or interrupted; the outcome is unknown only if an answer was
+  also lost and the transaction was not aborted (with transactions v1, a late request may have
+  begun the transaction that the abort ended; in a leased transaction it may be a participant's
+  request, and the producer does not know of its lost answers)
+* with transactions v1, a leased transaction that ended while a participant's request was in
+  flight: the request begins a transaction under the same epoch, and aborting that one fences the
+  producer
+* on a cluster that cannot raise epochs: a lost answer, even if it only said that the leader had
+  moved, before the record failed through its own fault; and a record of an idempotent producer in
+  doubt, since such brokers answer UNKNOWN_PRODUCER_ID for a producer from which they have written
+  nothing yet
+* records of an idempotent producer after one that failed through its own fault, if an answer left
+  open whether they are written: they cannot get other numbers
+* a lost answer to the request for the last epoch: a broker answers the repeated request with
+  UNKNOWN_SERVER_ERROR, and a producer that must not fence another one needs the answer
+* two lost answers to the request after the last epoch: a broker gives the new producer id once
+  more, and takes a third request for that of a fenced producer
   (`integration/conformance/cases/last_epochs.py`)
-* a partition that has forgotten a producer which was idle for too long: the producer cannot tell
-  that from lost records, and has no place any more for what is in doubt
+* a partition that has forgotten a producer which was idle for too long: for the producer this
+  looks like lost records, and records in doubt cannot get their sequences any more
 """
 
 from __future__ import annotations
@@ -47,12 +49,12 @@ from txnproducer.errors import (
 from txnproducer.sim.world.history import Attempt, History, SentRecord
 from txnproducer.sim.world.options import SimOptions
 
-# Below this version of InitProducerId a cluster cannot raise epochs: after a lost answer a new
+# Clusters with an older version of InitProducerId cannot raise epochs. After a lost answer a new
 # producer is needed.
 CAN_BUMP = 3
-# The last one that a client may get.
+# The last epoch that a client can get.
 LAST_EPOCH = 2**15 - 2
-# So often it may have been given a new producer id behind that one; whoever asks again is fenced.
+# After so many requests for a new producer id after the last epoch, the next one is fenced.
 FENCED_AFTER = 2
 _PASSING = ("abort", "resume", "fix")
 
@@ -63,13 +65,14 @@ def unexcused(
     options: SimOptions,
     outcomes: Mapping[str, bool | None],
 ) -> Iterator[str]:
-    """Yield what calm producers failed with for no reason of their own.
+    """Yield the failures of calm producers that have no excuse.
 
     Args:
-        attempts: all that is to be judged.
-        history: knows the producers that lost requests with a connection, and what was in doubt.
-        options: of the run.
-        outcomes: whether a transaction is visible, by its name; None where nothing shows it.
+        attempts: the attempts to judge.
+        history: knows the producers that lost requests with a connection, and the records in
+            doubt.
+        options: the options of the run.
+        outcomes: whether each transaction is visible, by its name; None if nothing shows it.
     """
     can_bump = options.cluster.init_producer_id_version >= CAN_BUMP
     shaken = history.shaken
@@ -129,16 +132,17 @@ def _of_transaction(
     told = [*attempt.errors, *([attempt.abort_error] if attempt.abort_error else [])]
     for error in told:
         if isinstance(error, CommitOutcomeUnknownError):
-            # Given up, and its answer lost, or the cluster can't rule out that a copy comes late.
+            # The application gave up and an answer was lost, or on an old cluster a copy can come
+            # late.
             is_excused = is_doubtful and attempt.has_timed_out
         elif is_raced and isinstance(error, ProducerFencedError):
-            is_excused = True  # when it aborts, or begins the next one
+            is_excused = True  # when it aborts or begins the next transaction
         elif _is_refused_an_epoch(attempt, error, inits_in_doubt):
             is_excused = True
         elif error is attempt.abort_error:
             is_excused = attempt.has_given_up
         elif passing:
-            # It fails for its own fault, and the producer goes on.
+            # The transaction fails through its own fault, and the producer continues.
             is_excused = error.recovery in passing
         else:
             is_excused = attempt.has_given_up
@@ -147,7 +151,7 @@ def _of_transaction(
 
 
 def _is_refused_an_epoch(attempt: Attempt, error: KafkaError, inits_in_doubt: int) -> bool:
-    """Tell whether it fails since answers were lost where the epochs of a producer id end."""
+    """Return whether a request for an epoch was refused after lost answers at the last epochs."""
     epoch = attempt.identity.producer_epoch
     if epoch == LAST_EPOCH:
         return inits_in_doubt >= FENCED_AFTER and isinstance(error, ProducerFencedError)
@@ -156,7 +160,7 @@ def _is_refused_an_epoch(attempt: Attempt, error: KafkaError, inits_in_doubt: in
 
 
 def _is_forgotten(attempt: Attempt) -> bool:
-    # Of one that was forgotten a later marker may be all that is known.
+    # The partition may know only a later marker of a producer that it forgot.
     return any(
         isinstance(_error_of(record), UnknownProducerIdError | OutOfOrderSequenceError)
         and record.place in attempt.forgotten_at
@@ -165,7 +169,7 @@ def _is_forgotten(attempt: Attempt) -> bool:
 
 
 def _is_forgotten_in_doubt(attempt: Attempt, history: History) -> bool:
-    # The numbers begin at 0 again: what may be written under others has no place any more.
+    # The sequences begin at 0 again, so records in doubt cannot be sent under theirs.
     places = {(attempt.name, record.place) for record in attempt.records}
     return bool(places & history.forgotten_at & history.doubtful_at)
 
@@ -176,7 +180,7 @@ def _error_of(record: SentRecord) -> KafkaError | None:
 
 
 def _is_in_doubt(attempt: Attempt, history: History) -> bool:
-    """Tell whether it had a fault of its own, and an answer that left open what was written."""
+    """Return whether it had a fault of its own, and an answer that left its records in doubt."""
     return _has_own_fault(attempt) and attempt.name in history.doubtful
 
 

@@ -1,21 +1,20 @@
-"""Why a producer may fail for good, also in the midst of trouble.
+"""The reasons for which a producer may fail for good, even during faults.
 
-Why it exists: a core that gives up at the first surprise loses no record, and every program that
-uses it has to be started again. While there is trouble a call may fail; a producer that can do
-nothing any more needs a reason that lasts.
+Why it exists: a core that gives up at the first surprise loses no record, but every program that
+uses it has to be started again. During faults a call may fail. A producer may fail for good only
+for a lasting reason.
 Owns: the reasons. Must not know: the core's logic, the applications.
 
 A producer may fail for good
-* fenced: if the coordinator has another identity for its id, or none, and another process asked
-  for one, or its time was up, or a request of its own arrived late, or the coordinator kept a
-  write that it had refused, or shared its transactions; or behind the last epoch, where two
-  answers were lost (see `excuses`)
-* for lack of access: if access was refused while it lived; of a login, if the broker that refused
-  it was needed
-* for an error that nobody thought of: if the coordinator broke while it wrote, or at the end of
-  the epochs, where brokers answer so
-* on a cluster that cannot raise epochs, for what is in doubt there
-* for what its own application did: closed it, or sent what this cluster cannot take
+* because it is fenced: the coordinator has another identity for its id, or none. The reason must
+  be one of these: another process asked for an identity, the transaction timed out, a request of
+  its own arrived late, the coordinator kept a write that it had refused, or the transactions are
+  shared. Or two answers were lost after the last epoch (see `excuses`)
+* because access was refused during its life; a refused login counts only if that broker was needed
+* because of an unexpected error of the broker: the coordinator failed during a write, or the
+  epochs are used up, where brokers answer with this error
+* because records are in doubt on a cluster that cannot raise epochs
+* because its application closed it, or sent something that this cluster does not support
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _FIRST_THAT_CAN_BUMP: Final = 3
 
 
 def needless_end(process: Process) -> str | None:
-    """Return why a producer has failed for good, if it had no reason to; else None."""
+    """Return the error of a producer that failed for good without a reason; otherwise None."""
     error = process.last_error
     if error is None or not process.has_failed:
         return None
@@ -63,19 +62,19 @@ def _has_acted(process: Process, *kinds: FaultKind) -> bool:
 
 
 def _is_overtaken(process: Process) -> bool:
-    """Tell whether the coordinator has another identity than the producer, for a reason."""
+    """Return whether the coordinator may have another identity than the producer, for a reason."""
     name = process.transactional_id or ""
     known = process.world.cluster.transaction_coordinator(name).find(name)
     if known is not None:
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
         if described == process.manager.identity.producer_id_and_epoch:
-            # It may have fenced the producer, and have forgotten that with a write or its office.
+            # It may have fenced the producer and lost this with a write or with a move.
             return _is_disturbed(process) and _has_acted(process, *_FORGETTING)
     return _is_disturbed(process)
 
 
 def _is_disturbed(process: Process) -> bool:
-    """Tell whether anything but the producer's own present requests has moved its transactions."""
+    """Return whether anything but the producer's own present requests changed its transactions."""
     world, name = process.world, process.transactional_id or ""
     return (
         world.cluster.acts_of_time[name] > 0

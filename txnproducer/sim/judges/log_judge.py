@@ -1,8 +1,8 @@
-"""The judge of the logs: what applications were told, held against what is there in the end.
+"""The judge of the logs: the applications' claims, compared with the logs at the end of a run.
 
-Owns: what is visible of each transaction and each record, and whether that is as it was told. Must
-not know: the core, the faults, how a transaction came to its end. The names of the checks are
-those of `checkers`.
+Owns: whether each transaction and each record is visible, and whether this agrees with the claims.
+Must not know: the core, the faults, the way in which a transaction ended. The names of the checks
+are those of `checkers`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _Found: TypeAlias = tuple[Life, int]
 
 
 class LogJudge:
-    """See the module.
+    """Compares the history of a run with the logs.
 
     Args:
-        history: what applications did and were told; takes violations.
+        history: the claims of applications; takes violations.
         cluster: has the logs and the groups' offsets.
     """
 
@@ -34,14 +34,14 @@ class LogJudge:
         self._history = history
         self._cluster = cluster
         self._batches: dict[tuple[Life, int], list[SentRecord]] = defaultdict(list)
-        # What a topic held, undecided, when it was deleted: nobody can tell any more.
+        # Values of undecided records in deleted topics: their outcome cannot be seen any more.
         self._gone: set[bytes] = set()
 
     def judge(self) -> dict[str, bool | None]:
         """Judge every transaction and every record.
 
         Returns:
-            Whether a transaction is visible, by its name; None where nothing shows it.
+            Whether each transaction is visible, by its name; None if nothing shows it.
         """
         visible, everything = self._index()
         outcomes = {a.name: self._judge(a, visible) for a in self._history.attempts if a.owner}
@@ -61,8 +61,8 @@ class LogJudge:
             for a in self._history.attempts
             for record in (*a.records, *a.interrupted)
         }
-        # Parts of a batch that is written, and found too large when it is sent again, end in any
-        # order without idempotence; with it those that are in doubt do, at the next epoch.
+        # A batch may be written and found too large when it is sent again. Its parts then end in
+        # any order without idempotence. With idempotence, parts in doubt do so at the next epoch.
         unordered = {
             r.value
             for a in self._history.attempts
@@ -84,7 +84,8 @@ class LogJudge:
                     else:
                         self._batches[life, entry.base_offset].append(known)
                         self._check_content(known, found, record)
-                        # What a crash left without a callback (-1) was not called back early.
+                        # A crash left a record without a callback (-1), which is not an early
+                        # callback.
                         is_early = 0 <= known.delivered_as < last and value not in unordered
                         if known.is_watched and is_early:
                             self._history.violate("told", f"{value!r}: called back too early")
@@ -113,7 +114,7 @@ class LogJudge:
             self._history.violate("told", f"{sent.value!r} of {timestamp_ms} is said to be {told}")
 
     def _judge(self, attempt: Attempt, visible: dict[bytes, list[_Found]]) -> bool | None:
-        """Judge one transaction; return whether it is visible, None where nothing shows it."""
+        """Judge one transaction. Return whether it is visible, or None if nothing shows it."""
         found = [visible.get(record.value, ()) for record in attempt.records]
         there = sum(1 for places in found if places)
         gone = sum(
@@ -160,7 +161,7 @@ class LogJudge:
                 last[life] = offset
 
     def _check_interrupted(self, attempt: Attempt, visible: dict[bytes, list[_Found]]) -> None:
-        """Look for records whose call an exception has ended: in if their transaction is."""
+        """Check that records with an interrupted call are visible if their transaction is."""
         for record in attempt.interrupted:
             found = visible.get(record.value, ())
             is_missing = bool(record.is_sent) and not found and record.value not in self._gone
@@ -224,16 +225,17 @@ class LogJudge:
             is_lost = self._cluster.has_lost_offsets(attempt.group_id or "")
             is_committed = bool(outcomes[attempt.name] or times)
             if is_committed and attempt.are_offsets_sent and missing and not is_lost:
-                # (No client can mend what brokers before 4.0 do to pending offsets.)
+                # (No client can prevent that brokers before 4.0 lose pending offsets.)
                 self._history.violate("offsets", f"{attempt.name}: none committed of {missing}")
             if times and max(times.values()) > 1:
                 self._history.violate("offsets", f"{attempt.name}: committed twice: {times}")
 
     def _most_repeats(self, attempt: Attempt) -> int:
-        """Return how often a transaction's offsets may be committed once more, in a row (v1).
+        """Return how often a transaction's offsets may be committed again, in a row (v1).
 
-        A late request of its own, behind the commit whose answer was lost, begins it anew, and the
-        commit that is asked for again ends that. No client could know, and no group sees it.
+        A late request of the transaction can arrive after the commit with the lost answer and
+        begin another transaction. The repeated commit then ends that one. No client can know this,
+        and for the group it makes no difference.
         """
         late = attempt.late_by_end
         if late is None:
@@ -284,7 +286,7 @@ class LogJudge:
                 self._check_call(attempt, sent)
 
     def _check_call(self, attempt: Attempt, sent: SentRows) -> None:
-        """Look whether the future of many rows says what each of theirs does."""
+        """Check that the future of a call with many rows agrees with the futures of the rows."""
         if not sent.future.done():
             return
         futures = {row: r.future for row, r in sent.records.items() if r.future is not None}
@@ -305,12 +307,12 @@ class LogJudge:
             self._history.violate("told", f"{attempt.name}: {found}, {len(sent.records)} rows")
 
     def _check_callback_order(self) -> None:
-        """Look whether the batches of a partition were called back as they were answered."""
+        """Check that a partition's batches were called back in the order of their answers."""
         for answers in self._history.told.values():
             last: dict[TopicPartition, int] = {}
             for place, offset in answers:
                 if self._cluster.topology.generations[place.topic]:
-                    continue  # an offset does not tell in which of its lives the topic had it
+                    continue  # the offset does not show in which life of the topic it was
                 life = self._cluster.topology.life(place)
                 for record in self._batches.get((life, offset), ()):
                     future = record.future
@@ -348,9 +350,9 @@ class LogJudge:
 
 
 def _is_twice(found: Sequence[_Found]) -> bool:
-    """Tell whether a record is twice in one life of a partition.
+    """Return whether a record is twice in one life of a partition.
 
-    (A batch whose answer is lost may be sent again to the topic made in place of its own.)
+    (A batch with a lost answer may be sent again to a topic that was deleted and created again.)
     """
     return len(found) > len({life for life, _ in found})
 

@@ -1,1 +1,1 @@
-"""The simulated world: network, faults, options, and the record of what happened."""
+"""The simulated world: network, faults, options, and the history of a run."""

@@ -1,6 +1,6 @@
 """The kinds of faults, their rates in one run, and how often each took effect.
 
-Owns: `FaultKind`, `Faults`. A fault counts only when it changed something: a rate that was drawn
+Owns: `FaultKind`, `Faults`. A fault counts only when it changed something, because a drawn rate
 proves nothing.
 """
 
@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 
 class FaultKind(StrEnum):
-    """What can go wrong; the value is its name in reports."""
+    """The kinds of faults. The value is the name in reports."""
 
     REQUEST_LOST = "request lost with its connection"
     ANSWER_LOST = "answer lost with its connection"
@@ -59,7 +59,7 @@ class FaultKind(StrEnum):
     INTERRUPTED = "call interrupted by an exception"
 
 
-# Of each request, in a run where the kind is on.
+# Per request, in a run with the kind on.
 NETWORK_RATES: Mapping[FaultKind, float] = MappingProxyType(
     {
         FaultKind.REQUEST_LOST: 0.02,
@@ -71,16 +71,16 @@ NETWORK_RATES: Mapping[FaultKind, float] = MappingProxyType(
         FaultKind.LEFT_OUT: 0.01,
     }
 )
-# Likewise, but drawn by rng of its own, as are those below.
+# Likewise, but drawn by an rng of its own, as are those below.
 LATER_RATES: Mapping[FaultKind, float] = MappingProxyType({FaultKind.NOT_SENT: 0.01})
-# Of each request, or each call, in a run of those that change.
+# Per request or call, in a run of the kind `changing`.
 CHANGING_RATES: Mapping[FaultKind, float] = MappingProxyType(
     {
         FaultKind.CALLED_ABORTABLE: 0.03,
         FaultKind.INTERRUPTED: 0.02,
     }
 )
-# Of each write, in a run where the kind is on.
+# Per write, in a run with the kind on.
 BROKER_RATES: Mapping[FaultKind, float] = MappingProxyType(
     {
         FaultKind.LOG_WRITE_LOST: 0.03,
@@ -90,7 +90,7 @@ BROKER_RATES: Mapping[FaultKind, float] = MappingProxyType(
         FaultKind.APPEND_KEPT: 0.04,
     }
 )
-# On average once in so many milliseconds, in a run where the kind is on.
+# The mean time between two events, in a run with the kind on.
 EVENT_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
     {
         FaultKind.UNREACHABLE: 3000,
@@ -107,15 +107,15 @@ EVENT_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.LOGIN_REFUSED: 9000,
     }
 )
-# Likewise, but each is drawn by rng of its own: the runs in which it is off stay as they were
-# before there was such a kind, and with them the seeds that are kept.
+# Likewise, but each is drawn by an rng of its own. So runs without the kind stay the same as
+# before the kind was added, and the kept seeds with them.
 LATER_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
     {
         FaultKind.ACCESS_BLINKED: 150,
         FaultKind.LIMIT_LOWERED: 800,
     }
 )
-# Likewise, in a run of those that change.
+# Likewise, in a run of the kind `changing`.
 CHANGING_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
     {
         FaultKind.LOGIN_REFUSED_BY_ONE: 2500,
@@ -123,7 +123,7 @@ CHANGING_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.PARTITIONS_ADDED: 3000,
     }
 )
-# Consequences of what the options draw; nothing to be switched on by itself.
+# Consequences of drawn options, which cannot be switched on by themselves.
 CONSEQUENCES = frozenset(FaultKind) - set().union(
     NETWORK_RATES,
     BROKER_RATES,
@@ -134,11 +134,11 @@ CONSEQUENCES = frozenset(FaultKind) - set().union(
     CHANGING_RATES,
 )
 _BURST_REQUESTS = 5
-# After the healing: of each request, and so often at most.
+# After the faults end: the rate per request, and the largest number.
 _MILD_RATE = 0.02
 _MOST_MILD = 6
 _MILD = (FaultKind.REQUEST_LOST, FaultKind.ANSWER_LOST, FaultKind.LEFT_OUT)
-# Calls that end within ten seconds may wait for a few of these besides.
+# Short calls may also wait for a few stalled requests.
 _LONGEST_MILD_STALL_MS = 1000
 
 
@@ -146,18 +146,18 @@ class Faults:
     """The faults of one run.
 
     Args:
-        rates: per request, per write; kinds that are off are left out.
-        rng: draws them.
-        later_rng: draws the kinds that came later.
-        burst: by how much likelier trouble on the network is for the next few requests.
+        rates: the rates per request and per write, without the kinds that are off.
+        rng: draws the faults.
+        later_rng: draws the kinds that were added later.
+        burst: the factor by which a network fault makes others likelier for the next few requests.
         request_timeout_ms: how long a request waits for its answer.
 
     Attributes:
         counts: how often each kind took effect.
-        openings_kept: by id, how many writes to the transaction log were refused, and may be kept,
-            by which a transaction begins or goes on.
-        is_healed: set when the liveness phase begins; from then on nothing goes wrong but a few
-            connections, and leaders and coordinators that move, over which nobody may fail.
+        openings_kept: by id, how many refused writes to the transaction log may be kept that begin
+            or continue a transaction.
+        is_healed: set when the liveness phase begins. From then on only a few connections fail,
+            and leaders and coordinators move. No producer may fail over that.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Faults:
         return False
 
     def network_fate(self) -> FaultKind | None:
-        """Draw what becomes of one request; None: all goes well."""
+        """Draw the fault of one request, or None."""
         if self.is_healed:
             return self._mild_fate()
         drawn = self._rng.random()
@@ -207,7 +207,7 @@ class Faults:
             drawn /= self._burst
         if drawn >= self._total:
             return None
-        if not is_burst:  # it comes to an end, however bad it is
+        if not is_burst:  # a burst must not prolong itself
             self._burst_left = _BURST_REQUESTS
         for threshold, kind in self._thresholds:
             if drawn < threshold:
@@ -221,7 +221,7 @@ class Faults:
         return self._rng.choice(self._mild)
 
     def happens(self, kind: FaultKind) -> bool:
-        """Draw whether something goes wrong, and count it if it does."""
+        """Draw whether a fault occurs, and count it if it does."""
         rate = self._rates.get(kind)
         if rate is None or self.is_healed or self._rng.random() >= rate:
             return False

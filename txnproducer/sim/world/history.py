@@ -1,7 +1,7 @@
-"""What the applications did, and what they were told: the claims that the checkers judge.
+"""The applications' calls and the results that they got: the claims that the checkers judge.
 
 Owns: `Attempt` (one transaction of one producer process), `SentRecord`, `History`. Must not know:
-how it was done, nor what the logs say.
+the scripts, the contents of the logs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Claim: TypeAlias = Literal["open", "committed", "aborted", "unknown"]
 
 
 class CallbackError(Exception):
-    """What an application's callback raises by mistake: it must harm nobody else."""
+    """The error that a faulty callback raises. It must not harm anyone else."""
 
 
 @dataclass(slots=True)
@@ -28,22 +28,23 @@ class SentRecord:
     """One record of an attempt.
 
     Attributes:
-        history: counts deliveries.
-        place: where to (the partition as the producer chose it).
-        value: unique in the whole run.
-        key: as it was given to `send`.
-        headers: as they were given.
-        partition: as it was given; None for the producer's choice.
-        timestamp_ms: as it was given.
+        history: the history, which counts callbacks.
+        place: the partition that the producer chose.
+        value: the value, unique in the whole run.
+        key: the key given to `send`.
+        headers: the headers given to `send`.
+        partition: the partition given to `send`, or None for the producer's choice.
+        timestamp_ms: the timestamp given to `send`.
         is_watched: whether a callback was given.
         is_faulty: whether the callback raises.
-        future: what `send` returned.
-        waited_in_vain: for memory or metadata; it never got into a batch.
-        deliveries: what its callback was called with, each time.
+        future: the future that `send` returned.
+        waited_in_vain: whether it timed out while waiting for memory or metadata, outside any
+            batch.
+        deliveries: the arguments of each call of its callback.
         delivered_as: the number of its last callback, counted over the whole run.
-        is_sent: whether it has to be in its transaction, if that is committed. (One whose call was
-            interrupted before it had begun need not, and must not; None for one whose call was
-            interrupted at an inner call: it may.)
+        is_sent: whether it must be in its transaction if that is committed. False if its call was
+            interrupted before it began: the record must not be there. None if its call was
+            interrupted at an inner call: it may be there.
     """
 
     history: History
@@ -62,7 +63,7 @@ class SentRecord:
     is_sent: bool | None = True
 
     def on_delivery(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
-        """Note that the callback was called."""
+        """Record a call of the callback."""
         self.history.delivery_count += 1
         self.delivered_as = self.history.delivery_count
         self.deliveries.append((metadata, error))
@@ -75,9 +76,9 @@ class SentRows:
     """The rows of one call.
 
     Attributes:
-        future: of all of them.
-        records: those that went into batches, by their row.
-        last_rows: the last of them in each partition.
+        future: the future of the call.
+        records: the records that went into batches, by their row.
+        last_rows: the last row in each partition.
     """
 
     future: FutureBatchMetadata
@@ -87,45 +88,47 @@ class SentRows:
 
 @dataclass(slots=True)
 class Attempt:
-    """One transaction, or (idempotent) one run of records.
+    """One transaction, or one series of records without a transaction.
 
     Attributes:
-        name: unique in the run; every value begins with it, or with `label`.
-        owner_process: whose.
-        owner: the transactional id; None for plain records.
-        incarnation: which process under this id.
-        number: counts the run's attempts.
-        identity: of the producer when it began; a later identity is greater.
-        records: in the order of sending.
-        interrupted: records during whose sending an exception came: they have no future.
-        calls: those that sent many of them.
-        group_id: whose offsets were sent in it, if any were.
-        offset: what was committed for the group, for each partition the same.
-        earlier_offsets: that were sent before it in the same transaction.
-        offset_places: the partitions whose offsets were sent.
+        name: its name, unique in the run. Every value begins with it or with `label`.
+        owner_process: the name of its process.
+        owner: the transactional id, or None for records without transactions.
+        incarnation: the number of its producer under this id.
+        number: its number in the run.
+        identity: the producer's id and epoch when it began. Later identities are greater.
+        records: the records in the order of sending.
+        interrupted: the records without a future, because an exception interrupted their call.
+        calls: the calls that sent many of the records.
+        group_id: the group of the offsets that were sent in it, if any were.
+        offset: the offset committed for the group, the same for each partition.
+        earlier_offsets: offsets sent before it in the same transaction.
+        offset_places: the partitions of the offsets.
         are_offsets_sent: whether the call that sent them succeeded.
         is_commit_asked: whether commit was ever called.
-        claim: what the application was told.
-        is_idempotent: whether nothing of it may be written twice.
-        is_acknowledged: whether a broker tells what was written (`acks` other than 0).
-        is_calm: whether its producer began when all was well, and has nobody beside it.
-        errors: what its calls ended with, time-outs apart.
-        has_given_up: whether it had no more patience with a call.
-        has_timed_out: whether a call of its end had to be made again, or was given up.
-        abort_error: what its abort ended with.
-        is_mistaken: whether it sent what cannot be sent, or what a broker refuses.
-        is_crashed: whether the process ended before it was told.
-        forgotten_at: partitions that had forgotten its producer when a call of it failed.
-        late_before: how many such requests of its id had arrived late when it began.
-        late_by_end: how many when its end was told; None if it was not.
+        claim: the outcome that the application was given.
+        is_idempotent: whether none of its records may be written twice.
+        is_acknowledged: whether brokers acknowledge its records (`acks` other than 0).
+        is_calm: whether its producer began after the faults ended, and no other one has its id.
+        errors: the errors of its calls, except time-outs.
+        has_given_up: whether the application gave up a call.
+        has_timed_out: whether a call to end it was repeated or given up after a time-out.
+        abort_error: the error of its abort.
+        is_mistaken: whether it sent something that cannot be sent or that a broker refuses.
+        is_crashed: whether the process crashed before it had a result.
+        forgotten_at: the partitions that had forgotten its producer when a call of it failed.
+        late_before: how many requests of its id that can begin a transaction had arrived late when
+            it began.
+        late_by_end: the same number when its end returned, or None if it did not return.
         commits_in_doubt_before: how many commits of its producer had no answer when it began.
-        delivery_timeout_ms: of its producer.
-        is_leased: whether others were let in, of whose lost answers its producer does not know.
-        has_stragglers: whether participants of it were left behind, who may go on, or of whom
-            a request was on its way by which a transaction begins.
-        label: what the values of a participant begin with: its holder's attempt, and who it is.
+        delivery_timeout_ms: the delivery time-out of its producer.
+        is_leased: whether it was leased to participants. Its producer does not know of their lost
+            answers.
+        has_stragglers: whether participants had not ended when it did, or a request that can begin
+            a transaction was still in flight.
+        label: the prefix of a participant's values: the holder's attempt and the participant.
         kept_before: how many refused writes of its id to the transaction log had been kept when
-            its producer began its first under this identity.
+            its producer began the first attempt under this identity.
     """
 
     name: str
@@ -165,31 +168,32 @@ class Attempt:
 
     @property
     def is_fruitful(self) -> bool:
-        """Whether records were committed; an empty transaction proves little."""
+        """Whether records were committed. An empty transaction proves little."""
         futures = [record.future for record in self.records if record.future is not None]
         is_written = any(future.done() and future.error is None for future in futures)
         return self.claim == "committed" and is_written
 
     @property
     def final_claim(self) -> Claim:
-        """What may be relied upon in the end."""
+        """The claim at the end of the run, which the logs must confirm."""
         if self.claim != "open":
             return self.claim
-        # Nobody was told anything: without a commit asked for, nothing may be visible.
+        # The application got no result. Unless it called commit, nothing may be visible.
         return "unknown" if self.is_commit_asked else "aborted"
 
 
 @dataclass(slots=True)
 class Fence:
-    """A producer has begun its life: nothing of older ones may be appended any more.
+    """A producer that has got a new identity. Older ones must not append any more.
 
     Attributes:
         owner: the transactional id.
-        producer_id: its identity.
-        producer_epoch: its identity.
-        log_end_offsets: of every partition at that moment.
-        asked_by: the process that asked for it.
-        acts_of_time: how often its id had been timed out, or forgotten, by then.
+        producer_id: the new producer id.
+        producer_epoch: the new epoch.
+        log_end_offsets: the end of every partition at that moment.
+        asked_by: the process that asked for the identity.
+        acts_of_time: how often a transaction of the id had timed out, or the id had expired,
+            before.
     """
 
     owner: str
@@ -201,28 +205,30 @@ class Fence:
 
 
 class History:
-    """Everything that was claimed in a run.
+    """All claims of a run.
 
     Attributes:
-        attempts: in the order in which they were begun.
-        fences: in the order of their time.
-        violations: the checker and a text, of each.
+        attempts: the attempts in the order in which they began.
+        fences: the fences in the order of their time.
+        violations: the checker and the text of each violation.
         delivery_count: how many callbacks were called.
         shaken: the producers (process and incarnation) that lost requests with a connection.
-        late: how many requests of a transactional id arrived late that can begin a transaction.
-        openings_kept_before: how many refused writes to the transaction log by which a transaction
-            of its id goes on had been kept, when a producer began its first one under an identity.
-        doubtful: the attempts whose records a broker refused without saying that it has them not.
+        late: by transactional id, how many requests arrived late that can begin a transaction.
+        openings_kept_before: by identity, how many refused writes to the transaction log had been
+            kept when a producer began its first attempt under it. Only writes that begin or
+            continue a transaction of its id count.
+        doubtful: the names of attempts with records that a broker may have written although it
+            refused them.
         doubtful_at: the same, each with the partition.
-        forgotten_at: the attempts of whose producer a partition said that it does not know it.
-        straggled_ms: when a participant last asked for a claim of an old lease, by its id.
-        inits_in_doubt: how often a producer asked for another identity and was not told whether
-            it has got it, by the one that it had.
+        forgotten_at: the names of attempts with a producer to which a partition answered
+            UNKNOWN_PRODUCER_ID, each with the partition.
+        straggled_ms: by id, when a participant last asked for a claim of an old lease.
+        inits_in_doubt: by identity, how often its producer asked for another one and did not learn
+            whether it got it.
         asked_for_identity: the processes that have asked for an identity, by transactional id.
-        openings_in_doubt: the identities under which a request by which a transaction can begin
-            had no answer.
-        told: the partition and first offset of each batch, as the answers came; by network, which
-            is one for each life of a process.
+        openings_in_doubt: the identities with an unanswered request that can begin a transaction.
+        told: the partition and first offset of each batch, in the order of the answers; by
+            network, of which each life of a process has one.
     """
 
     def __init__(self) -> None:
@@ -243,5 +249,5 @@ class History:
         self.violations: list[tuple[str, str]] = []
 
     def violate(self, checker: str, text: str) -> None:
-        """Note something that must not be."""
+        """Record a violation."""
         self.violations.append((checker, text))

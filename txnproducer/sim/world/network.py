@@ -1,15 +1,15 @@
-"""A `KafkaClient` without a network: what is sent arrives after a while, or late, or never.
+"""A `KafkaClient` on a simulated network: requests arrive after a delay, late, or never.
 
-Why it exists: it stands between one producer's core and the modelled cluster, and does there what
-networks do.
-Owns: `SimNetwork`, one for each producer process: its connections, what is on its way, what
-becomes of it. Must not know: what requests mean.
+Why it exists: it stands between one producer's core and the modelled cluster, and adds the faults
+of real networks.
+Owns: `SimNetwork`, one for each producer process: its connections, and the requests and answers in
+flight. Must not know: the meaning of requests.
 
 Rules:
-* A connection keeps its order, both ways, and answers each request once, or dies.
-* When a connection dies its requests may have arrived, or not; some arrive later all the same, in
-  their order, as if they had lain in a buffer of the broker's.
-* A request that was not answered in its time takes its connection down, as in the real client.
+* A connection keeps the order of requests and of answers. It answers each request once, or dies.
+* When a connection dies, its requests may have arrived or not. Some arrive later in their order,
+  as if the broker had buffered them.
+* A request without an answer after its time-out closes its connection, as in the real client.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _HARMLESS_WHEN_LATE = (MetadataRequest, FindCoordinatorRequest, DescribeTransact
 
 
 class Link:
-    """One connection, through all its lives.
+    """One connection through all its lives.
 
     Attributes:
-        life: counts up when it dies; what belongs to an earlier life is not taken.
-        in_flight: requests without an answer, in order.
+        life: the number of its life. Requests and answers of an earlier life are ignored.
+        in_flight: the requests without an answer, in order.
     """
 
     __slots__ = (
@@ -94,22 +94,23 @@ class Link:
 
 
 class SimNetwork:
-    """See the module.
+    """The network of one producer process.
 
     Args:
         world: the clock, the cluster, the faults.
-        name: of the producer process, for the trace.
-        incarnation: which of its producers.
-        rng: of this network alone.
-        config: the producer's.
+        name: the name of the producer process, for the trace.
+        incarnation: the number of the producer under its id.
+        rng: the randomness of this network alone.
+        config: the settings of the producer.
 
     Attributes:
-        inbox: events for the core that nobody has taken.
-        on_event: called when the inbox has something; set by the client.
-        unreachable: brokers that cannot be reached from here.
-        is_login_refused: whether new connections are refused.
-        refusing: brokers that refuse the login.
-        is_needed_login_refused: whether a broker has refused it that nobody can stand in for.
+        inbox: the events that the core has not taken yet.
+        on_event: called after an event is added to the inbox; set by the client.
+        unreachable: the brokers that this process cannot reach.
+        is_login_refused: whether all brokers refuse the login.
+        refusing: single brokers that refuse the login.
+        is_needed_login_refused: whether a broker that no other one can replace has refused the
+            login.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class SimNetwork:
         self._max_in_flight = config.max_in_flight_requests_per_connection
         self._way_ms = world.options.network_ms
         self._nodes: dict[int, BrokerNode] = {}
-        self._named: set[int] = set()  # those of them that have not left the cluster
+        self._named: set[int] = set()  # the nodes that have not left the cluster
         self._links: dict[ConnectionId, Link] = {}
         self._offered: dict[int, NodeApiVersions] = {}
         self._features = FinalizedFeatures()
@@ -138,17 +139,17 @@ class SimNetwork:
         self.is_login_refused = False
         self.refusing: set[int] = set()
         self.is_needed_login_refused = False
-        # Brokers that a connection has not come to, or that have refused one.
+        # The brokers that a connection did not reach, or that refused one.
         self._missed: set[int] = set()
         self._rules = WireRules(name, world, config)
 
     @property
     def commits_in_doubt(self) -> int:
-        """How many commits were sent and not answered, or so that they may be carried out."""
+        """How many sent commits may have been executed without a clear answer."""
         return self._rules.commits_in_doubt
 
     def expect_member(self, metadata: ConsumerGroupMetadata) -> None:
-        """Learn as which member of its group the application sends offsets."""
+        """Set the member of the group as which the application sends offsets."""
         self._rules.member = metadata
 
     @property
@@ -157,19 +158,19 @@ class SimNetwork:
         return self._rules.claims_asked
 
     def take_over(self, producer: ProducerIdAndEpoch) -> None:
-        """Learn under which identity its producer goes on."""
+        """Set the identity under which the producer continues a transaction."""
         self._rules.take_over(producer)
 
     # --- KafkaClient ----------------------------------------------------------------------------
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Learn the addresses of some brokers."""
+        """Note the addresses of some brokers."""
         for node in nodes:
             self._nodes[node.node_id] = node
             self._named.add(node.node_id)
 
     def replace_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Learn the addresses of all brokers; to others no new connection is made."""
+        """Note the addresses of all brokers. No new connection is made to others."""
         self._named = {node_id for node_id in self._named if node_id < 0}
         self.update_nodes(nodes)
 
@@ -180,7 +181,7 @@ class SimNetwork:
         return link
 
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
-        """Tell whether a request can be sent; begin to connect if not."""
+        """Return whether a request can be sent now. Begin to connect if there is no connection."""
         link = self._link(connection)
         if link.is_ready:
             return len(link.in_flight) < self._max_in_flight and now_ms >= link.muted_until_ms
@@ -190,12 +191,12 @@ class SimNetwork:
         return False
 
     def is_connected(self, connection: ConnectionId) -> bool:
-        """Tell whether a connection is established."""
+        """Return whether a connection is established."""
         link = self._links.get(connection)
         return link is not None and link.is_ready
 
     def ready_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
-        """Return when to ask again."""
+        """Return the time until a request may be possible."""
         link = self._link(connection)
         if link.is_ready:
             return max(0, link.muted_until_ms - now_ms) or _FOR_EVER_MS
@@ -204,16 +205,16 @@ class SimNetwork:
         return max(0, link.retry_at_ms - now_ms)
 
     def throttle_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
-        """Return for how long the broker wants no request."""
+        """Return how long the broker throttles this client."""
         return max(0, self._link(connection).muted_until_ms - now_ms)
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
-        """Put a request on its way."""
+        """Send a request, and draw its fault."""
         connection = request.connection
         if not self.is_ready(connection, now_ms):
             raise IllegalStateError(f"{connection} is not ready")
         if not self._world.faults.is_sent():
-            # A part of it may have gone for all that its sender knows.
+            # The sender cannot know whether a part of it was sent.
             self._rules.sent(request.body)
             self._rules.lost(request.body)
             raise OSError(f"{connection} does not take it")
@@ -245,7 +246,7 @@ class SimNetwork:
             world.trace.add(now_ms, self._name, f"-> {_show(request)}{trouble}")
 
     def _can_carry(self, request: ClientRequest) -> bool:
-        """Tell whether the broker offers a version that can carry a request."""
+        """Return whether the broker offers a version that can carry a request."""
         body = request.body
         if not isinstance(body, TxnOffsetCommitRequest) or not body.has_group_metadata:
             return True
@@ -261,7 +262,7 @@ class SimNetwork:
         return delay_ms
 
     def least_loaded_node(self, now_ms: int) -> int | None:
-        """Return the best broker for a request that any answers."""
+        """Return the best broker for a request that any broker can answer."""
         best: tuple[bool, bool, int, float] | None = None
         best_id = None
         for node_id in self._nodes:
@@ -279,22 +280,22 @@ class SimNetwork:
         return best_id
 
     def in_flight_count(self, connection: ConnectionId | None = None) -> int:
-        """Return how many requests await their answer."""
+        """Return how many requests are without an answer."""
         if connection is not None:
             return len(self._link(connection).in_flight)
         return sum(len(link.in_flight) for link in self._links.values())
 
     def api_versions(self, node_id: int) -> NodeApiVersions | None:
-        """Return what a broker offered."""
+        """Return the API versions that a broker offered."""
         return self._offered.get(node_id)
 
     def finalized_features(self) -> FinalizedFeatures:
-        """Return the newest reading of the cluster's features."""
+        """Return the newest known features of the cluster."""
         return self._features
 
     @property
     def has_opening_on_its_way(self) -> bool:
-        """Whether a request has no answer yet by which a transaction begins (v1)."""
+        """Whether a request that can begin a transaction (v1) has no answer yet."""
         return any(
             isinstance(request.body, _OPENING)
             for link in self._links.values()
@@ -328,7 +329,7 @@ class SimNetwork:
             self.is_needed_login_refused |= is_coordinator or not is_any_left
             self._die(connection, link, now_ms, state=ConnectionState.AUTHENTICATION_FAILED)
             return
-        if connection.node_id not in self._named:  # it left the cluster meanwhile
+        if connection.node_id not in self._named:  # the broker left the cluster meanwhile
             self._die(connection, link, now_ms)
             return
         if not self._can_reach(node_id):
@@ -346,7 +347,7 @@ class SimNetwork:
         self._tell(ConnectionEvent(connection, ConnectionState.READY))
 
     def _broker_of(self, connection: ConnectionId) -> int:
-        """Return the broker behind an address: a bootstrap address has an id of its own."""
+        """Return the broker at an address. A bootstrap address has a node id of its own."""
         return int(self._nodes[connection.node_id].host.partition("-")[2])
 
     def _can_reach(self, node_id: int) -> bool:
@@ -360,9 +361,9 @@ class SimNetwork:
         late: ClientRequest | None = None,
         state: ConnectionState = ConnectionState.DISCONNECTED,
     ) -> None:
-        """End a connection; every request on it ends without an answer."""
+        """Close a connection. Every request on it ends without an answer."""
         if not link.is_ready:
-            # A producer counts out a broker that it has not reached, though that may be up again.
+            # A producer excludes a broker that it did not reach, although it may be up again.
             self._missed.add(self._broker_of(connection))
         link.life += 1
         link.is_ready = link.is_connecting = False
@@ -383,16 +384,16 @@ class SimNetwork:
         self._tell(ConnectionEvent(connection, state, error))
 
     def lose_node(self, node_id: int, now_ms: int) -> None:
-        """Lose every connection to a broker."""
+        """Close every connection to a broker."""
         for connection, link in list(self._links.items()):
             if (link.is_ready or link.is_connecting) and self._broker_of(connection) == node_id:
                 self._die(connection, link, now_ms)
 
     def close(self) -> list[ClientEvent]:
-        """Be gone with the process: nothing comes back any more; what is on its way may arrive.
+        """Close all connections. Requests in flight may still arrive, but no answer does.
 
         Returns:
-            The end of each request that was in flight, for a core that ends in good order.
+            The failure of each request that was in flight, for a core that ends in good order.
         """
         self._is_closed = True
         ends: list[ClientEvent] = []
@@ -479,7 +480,7 @@ class SimNetwork:
             self._die(request.connection, link, now_ms, late=request)
 
     def _maybe_deliver_late(self, request: ClientRequest, link: Link, now_ms: int) -> None:
-        """Let a request of a dead connection arrive some time, or never."""
+        """Let a request of a dead connection arrive after a delay, or never."""
         world = self._world
         options = world.options
         if not options.is_late_delivery_on or world.faults.is_healed:
@@ -505,7 +506,7 @@ class SimNetwork:
 
 
 def _nothing() -> None:
-    """Do nothing: nobody listens yet."""
+    """Do nothing: the client is not connected yet."""
 
 
 def _place(connection: ConnectionId) -> str:

@@ -1,9 +1,9 @@
-"""What a seed draws: the cluster, the producers, their settings, the faults of this run.
+"""The options that a seed draws: the cluster, the producers, their settings, the faults of a run.
 
-Why it exists: the swarm (Groce et al., "Swarm Testing", ISSTA 2012): a run with a few kinds of
-faults, at high rates, finds what a run with all of them at once drowns.
-Owns: `SimOptions` and how it is drawn. Every number here is a range that the producer promises to
-work in.
+Why it exists: the method is swarm testing (Groce et al., "Swarm Testing", ISSTA 2012). A run with
+a few kinds of faults at high rates finds errors that are hidden in a run with all kinds.
+Owns: `SimOptions` and how it is drawn. The producer promises to work in the range of every number
+here.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ _OF_A_MISSING_TOPIC = (
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.INVALID_REPLICATION_FACTOR,
 )
-# Of all seeds; of those that are crowded; of those that are not.
+# The share of all seeds, the share of these, and the share of the others.
 _CROWDED_RATE = 1 / 8
 _DEAF_RATE = 1 / 4
 _HAUNTED_RATE = 1 / 8
-# Of those that are neither.
+# The share of the seeds of no other shape.
 _SHARED_RATE = 1 / 12
-# Of all seeds, whatever else they are; and each kind of change in them.
+# The share of all seeds, and the probability of each change in them.
 _CHANGING_RATE = 1 / 5
 _CHANGE_RATE = 0.4
-# Of the calls of a run that is interrupted at inner calls.
+# The share of calls in a run that is interrupted at inner calls.
 _INTERRUPTED_RATE = 0.1
-# Chosen so that the seeds that catch mutants run as they did before there were changes.
+# Chosen so that the seeds that catch mutants run as before there were changes.
 _CHANGE = "change 14853"
-# Of all seeds, those whose applications send many records by one call, and how often.
+# The share of all seeds with calls that send many records, and the share of such calls.
 _ROWS_RATE = 1 / 4
 _ROW_RATES = (0.1, 0.5)
-# A request of a dead connection arrives no later than this after its end.
+# The longest delay of a late request after the end of its connection.
 LATEST_MS = 30_000
-# What a producer is set to once all is well.
+# The delivery time-out of producers after the faults end.
 LONGEST_DELIVERY_MS = 30_000
 
 
 class RunKind(StrEnum):
-    """What some of the runs are, and any seed's run can be made; the value is its name."""
+    """The kinds of runs. Few seeds draw one, but any seed's run can be made one of a kind."""
 
     CROWDED = "crowded"
     DEAF = "deaf"
@@ -73,33 +73,34 @@ class RunKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimOptions:
-    """One run's options; printed with a failing seed.
+    """The options of one run, printed with a failing seed.
 
     Attributes:
         seed: draws the rest.
-        cluster: what the brokers are like.
-        transactional_producers: how many transactional ids.
-        idempotent_producers: how many producers without one.
-        plain_producers: how many without idempotence.
-        partition_count: of each topic.
-        requests: the run's producers go on until so many were sent, and `MIN_TRANSACTIONS` made.
-        rates: per request and per write.
-        intervals_ms: between events of a kind, on average.
-        settings: of every producer.
-        abort_rate: how many transactions the application aborts.
-        offsets_rate: how many carry a group's offsets.
-        burst: by how much likelier trouble on the network is right after some.
-        impatience: how many of their calls applications interrupt.
+        cluster: the settings of the brokers.
+        transactional_producers: the number of transactional ids.
+        idempotent_producers: the number of producers without an id.
+        plain_producers: the number of producers without idempotence.
+        partition_count: the number of partitions of each topic.
+        requests: the run continues until this many requests were sent and `MIN_TRANSACTIONS` made.
+        rates: the rates of faults per request and per write.
+        intervals_ms: the mean time between two events of a kind.
+        settings: the settings of every producer.
+        abort_rate: the share of transactions that the application aborts.
+        offsets_rate: the share of transactions with a group's offsets.
+        burst: the factor by which a network fault makes others likelier.
+        impatience: the share of calls that applications interrupt.
         is_late_delivery_on: whether requests of dead connections may arrive.
-        initial_epoch: of transactional ids (near their end, in some runs).
-        network_ms: the longest usual way to a broker, and back.
-        is_crowded: whether applications send much at once, in batches as small as can be.
-        is_deaf: crowded, and whether leaders move while those before them do not answer.
-        is_haunted: whether many connections die, and each of their requests arrives soon after.
-        row_rate: how many of the calls that send take many records.
-        is_shared: whether transactions are leased, and written by several processes.
-        is_interrupted_inside: whether exceptions come at the core's inner calls. No seed draws it;
-            see `interrupts.py`.
+        initial_epoch: the first epoch of transactional ids (near the last one in some runs), or
+            -1.
+        network_ms: the longest usual delay of a request or an answer.
+        is_crowded: whether applications send much at once, in batches as small as possible.
+        is_deaf: whether, in addition, leaders move and the previous leaders do not answer.
+        is_haunted: whether many connections die and each of their requests arrives soon after.
+        row_rate: the share of sending calls that send many records.
+        is_shared: whether transactions are leased and written by several processes.
+        is_interrupted_inside: whether exceptions are raised at the core's inner calls. No seed
+            draws it; see `interrupts.py`.
     """
 
     seed: int
@@ -142,18 +143,19 @@ class SimOptions:
 
     @staticmethod
     def draw(seed: int, kind: RunKind | None = None) -> SimOptions:
-        """Draw a run.
+        """Draw the options of a run.
 
         Args:
-            seed: draws it.
-            kind: make it of this kind; the seed draws that, too, if it is None.
+            seed: draws them.
+            kind: the kind of the run; None lets the seed draw it.
         """
         rng = random.Random(f"options {seed}")  # noqa: S311 - seeded on purpose
         is_v2 = rng.random() < 0.5
         can_bump = is_v2 or rng.random() < 0.85
         settings = _draw_settings(rng)
-        # A partition that forgets producers while their retries, or late copies of these, are on
-        # their way can't tell a duplicate: `producer.id.expiration.ms` has to be longer than that.
+        # A partition must not forget a producer while its retries, or late copies of them, are in
+        # flight: it could not recognize a duplicate. So `producer.id.expiration.ms` has to be
+        # longer.
         forgets = rng.random() < (0.2 if can_bump else 0.6)
         delivery_ms = max(settings["delivery_timeout_ms"], LONGEST_DELIVERY_MS)
         longest_ms = 1000 + delivery_ms + settings["request_timeout_ms"] + LATEST_MS
@@ -206,13 +208,13 @@ def _rng_for(options: SimOptions, kind: str) -> random.Random:
 
 
 def _crowd(options: SimOptions) -> SimOptions:
-    """Crowd a run: many batches of one partition on their way, and trouble with some.
+    """Put many batches of one partition in flight, with faults for some of them.
 
-    What goes wrong around a batch in the middle of others is rare otherwise: one is refused, or
-    split, or out of time, while those behind it are on the wire or wait with a number.
+    Otherwise faults rarely hit a batch between others: one is refused, split or expired while
+    later ones are in flight or wait with a sequence.
     """
     rng = _rng_for(options, "crowd")
-    rng.random()  # whether the seed crowds by itself
+    rng.random()  # the number that decides whether the seed draws this kind
     settings = {
         "batch_size": 150,
         "linger_ms": 0,
@@ -234,9 +236,9 @@ def _crowd(options: SimOptions) -> SimOptions:
 
 
 def _deafen(options: SimOptions) -> SimOptions:
-    """Crowd a run in which leaders move, and those before them have written and do not answer.
+    """Put many batches in flight, and move leaders. The previous ones write without an answer.
 
-    More batches of a partition than one connection takes can then be on their way.
+    This can put more batches of a partition in flight than one connection takes.
     """
     options = _crowd(options)
     return replace(
@@ -251,14 +253,14 @@ def _deafen(options: SimOptions) -> SimOptions:
 
 
 def _haunt(options: SimOptions) -> SimOptions:
-    """Haunt a run: requests of dead connections, while the next transaction is made.
+    """Deliver requests of dead connections during the next transaction.
 
-    The harm that they would do, if nothing guarded against it, is rare otherwise: a request of one
-    kind has to fall between two certain ones of a later transaction. With transactions v2 it does
-    none.
+    Otherwise they rarely do harm, even to a producer without any guard: a request of one kind has
+    to arrive between two certain requests of a later transaction. With transactions v2 they do no
+    harm.
     """
     rng = _rng_for(options, "haunt")
-    rng.random()  # whether the seed haunts by itself
+    rng.random()  # the number that decides whether the seed draws this kind
     rates = {FaultKind.REQUEST_LOST: 0.1, FaultKind.ANSWER_LOST: 0.02}
     return replace(
         options,
@@ -273,7 +275,7 @@ def _haunt(options: SimOptions) -> SimOptions:
 def _share(options: SimOptions) -> SimOptions:
     """Share the transactions of a run: a producer leases them, and others write."""
     rng = _rng_for(options, "share")
-    rng.random()  # whether the seed shares by itself
+    rng.random()  # the number that decides whether the seed draws this kind
     return replace(
         options,
         transactional_producers=rng.choice((1, 1, 2)),
@@ -284,9 +286,9 @@ def _share(options: SimOptions) -> SimOptions:
 
 
 def _change(options: SimOptions) -> SimOptions:
-    """Let topics, brokers' refusals and calls change in a run: what else it draws stays."""
+    """Add changes of topics, of access and of calls to a run. Its other options stay the same."""
     rng = _rng_for(options, _CHANGE)
-    rng.random()  # whether the seed changes by itself
+    rng.random()  # the number that decides whether the seed draws this kind
     factors = (0.3, 1.0, 3.0)
     rates, intervals_ms = dict(options.rates), dict(options.intervals_ms)
     for kind, usual in CHANGING_RATES.items():
@@ -297,13 +299,14 @@ def _change(options: SimOptions) -> SimOptions:
             intervals_ms[kind] = int(usual_ms * rng.choice(factors))
     cluster = options.cluster
     if FaultKind.TOPIC_RECREATED in intervals_ms:
-        # A broker with stale metadata would say for good that a topic that exists can't be made.
+        # A broker with stale metadata would report forever that an existing topic cannot be
+        # created.
         cluster = replace(cluster, missing_topic=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return replace(options, cluster=cluster, rates=rates, intervals_ms=intervals_ms)
 
 
 def _interrupt(options: SimOptions) -> SimOptions:
-    """Let exceptions come at inner calls in a run: what else it draws stays."""
+    """Raise exceptions at inner calls in a run. Its other options stay the same."""
     options = _draw_shape(options)
     rates = {**options.rates, FaultKind.INTERRUPTED: _INTERRUPTED_RATE}
     return replace(options, rates=rates, is_interrupted_inside=True)
@@ -409,7 +412,7 @@ def _draw_settings(rng: random.Random) -> dict[str, Any]:
     }
 
 
-# What a calm producer is set to: all that goes wrong is over long before.
+# The settings of a calm producer: all remaining faults end long before.
 TIME_ENOUGH: Final = MappingProxyType(
     {
         "delivery_timeout_ms": LONGEST_DELIVERY_MS,

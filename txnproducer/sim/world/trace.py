@@ -1,6 +1,6 @@
-"""What happened, one aligned line per event; the same lines for the same seed.
+"""The trace of a run: one aligned line per event, with the same lines for the same seed.
 
-Owns: `Trace`. Formatting costs more than the event itself, so that callers ask `is_on` first.
+Owns: `Trace`. Formatting costs more than the event itself, so callers check `is_on` first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Trace:
 
 
 def show_message(body: object) -> str:
-    """Return a message in few words: default values are left out, batches are their headers."""
+    """Return a short form of a message, without default values and with the headers of batches."""
     if isinstance(body, ProducePartition):
         header = read_header(body.records)
         return (

@@ -1,23 +1,23 @@
-"""What one producer's requests must show on the wire, whatever they are about.
+"""Rules for one producer's requests on the wire, independent of their purpose.
 
-Why it exists: brokers mend much by refusing it. A producer that numbers wrongly is then slow, or
-fails transactions for nothing, and no record is lost; the checkers of the logs see nothing of it.
-Owns: the batches that one connection set sent, by their numbers, and the last answer to each. Must
-not know: the core, what was asked of it, what the application was told.
+Why it exists: brokers repair much by refusing it. A producer with wrong sequences is slow, or
+fails transactions without need, but loses no record. So the checkers of the logs cannot notice it.
+Owns: the batches sent by one producer, by their sequences, and the last answer to each. Must not
+know: the core, the calls of the application and their results.
 
 Rules of one partition under one identity (producer id and epoch):
-* "numbers": the first batch that is sent has number 0. Any later number is the one behind a batch
-  that was sent before and was not refused for good at once: no gap is made. A number that the
-  broker has, or may have, is that batch's alone. Nothing new is sent behind a batch of which
-  nobody knows what became. (Batches that were on their way when another one was refused for good
-  may be renumbered, and are not held to this.)
-* "again": a batch is not sent over and over while the broker says that it is out of order. It can
-  happen while the batches before it are sent again, a few times. No batch is sent more often than
-  `retries` allows, nor again before `retry_backoff_ms`, unless the leader has changed. Nor does a
-  producer go on asking coordinators that have told it that it is fenced.
-* "identity": once a transactional producer has an identity, it asks for another one with it
-  (KIP-360): otherwise it would fence a newer producer of its id. No epoch of transactions v1 is
-  gone on with after the upgrade to v2.
+* "numbers": the first batch has sequence 0. Any later batch follows one that was sent before and
+  was not refused for good at once, so that there is no gap. A sequence that the broker has, or may
+  have, belongs to that batch alone. Nothing new is sent after a batch with an unknown outcome.
+  (Batches that were in flight when another one was refused for good may be renumbered, and are
+  exempt.)
+* "again": a batch is not sent forever while the broker answers that it is out of order. This can
+  happen a few times while earlier batches are sent again. No batch is sent more often than
+  `retries` allows, nor again before `retry_backoff_ms`, unless the leader has changed. A fenced
+  producer stops asking coordinators.
+* "identity": a transactional producer with an identity asks for another one with it (KIP-360).
+  Otherwise it would fence a newer producer with its id. After the upgrade to v2, no epoch of
+  transactions v1 is used any more.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from txnproducer.sim.world.world import World
 
 _MOST_REFUSALS = 5
 _SEQUENCES = 1 << 31
-# Of the waits between attempts (KIP-580).
+# The shortest wait between attempts, as a share of the backoff (KIP-580).
 _LEAST_JITTER = 0.8
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 _NOT_REFUSED = (DuplicateSequenceError, RetriableError)
@@ -62,13 +62,13 @@ _MAYBE_WRITTEN = (
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.NETWORK_EXCEPTION,
 )
-# What a coordinator says that may have written the end of a transaction all the same.
+# Errors of a coordinator that may have written the end of a transaction nevertheless.
 _MAYBE_ENDED = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_SERVER_ERROR,
 )
-# Its leader, or the one before, may have written it before it said so.
+# Errors after which the leader, or the previous one, may have written the batch.
 _DOUBTFUL = (
     *_MAYBE_WRITTEN,
     ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -77,7 +77,7 @@ _DOUBTFUL = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
-# The broker would have known the number; it takes no part of what is too large.
+# The broker would have found a duplicate, and writes no part of a batch that is too large.
 _NOT_WRITTEN = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.MESSAGE_TOO_LARGE)
 
 
@@ -85,16 +85,16 @@ class _Numbers:
     """The batches sent to one partition under one identity.
 
     Attributes:
-        ends: the number behind each batch, by the batch's own.
+        ends: the sequence after each batch, by the batch's first sequence.
         attempts: how often each batch was sent.
         refused: batches that were refused for good at their first attempt.
-        disorders: how often each batch (its check sum) was answered as out of order.
-        kept: the check sums of those that the broker has, or may have.
-        broken_at: the first that was refused for good, until its number is sent again.
-        written: the highest number that the broker has; those below it it has, too.
-        adrift: those above it whose last attempt had no answer, and that were not sent since.
-        reach: numbers below it were sent, perhaps in a larger batch that was split since.
-        parted: numbers below it were sent in a batch that was found too large.
+        disorders: how often each batch (by its checksum) was answered as out of order.
+        kept: the checksums of batches that the broker has, or may have.
+        broken_at: the first batch that was refused for good, until its sequence is sent again.
+        written: the highest sequence that the broker has. It has all lower ones, too.
+        adrift: batches above it without an answer to their last attempt.
+        reach: sequences below it were sent, perhaps in a larger batch that was split later.
+        parted: sequences below it were sent in a batch that was found too large.
     """
 
     __slots__ = (
@@ -128,16 +128,16 @@ def _values(records: bytes | bytearray | memoryview) -> set[bytes | None]:
 
 
 class WireRules:
-    """The rules, for one producer.
+    """The rules for one producer.
 
     Args:
-        name: of the process, for what is reported.
+        name: the name of the process, for reports.
         world: has the clock, the leaders, and the history, which takes violations.
-        config: the producer's.
+        config: the settings of the producer.
 
     Attributes:
-        member: of its group, as which it sends offsets.
-        commits_in_doubt: commits that were sent, less those that were answered for certain.
+        member: the member of its group as which it sends offsets.
+        commits_in_doubt: how many commits were sent without a definite answer.
         claims_asked: how often it has asked for a claim.
     """
 
@@ -158,17 +158,17 @@ class WireRules:
         # The identities under which it has written transactions v1.
         self._of_v1: set[ProducerIdAndEpoch] = set()
         self._numbers: dict[tuple[TopicPartition, int, int], _Numbers] = {}
-        # Batches that were not acknowledged, by their records; and those that were on their way
-        # when one of their partition was refused for good.
+        # Unacknowledged batches, by their records. The first are those that were in flight when
+        # another batch of their partition was refused for good.
         self._shifted: dict[TopicPartition, dict[bytes, bytes]] = defaultdict(dict)
         self._open: dict[TopicPartition, dict[bytes, bytes]] = defaultdict(dict)
 
     def take_over(self, producer: ProducerIdAndEpoch) -> None:
-        """Learn that it goes on under an identity that another process has asked for."""
+        """Set the identity of another process, under which this producer continues."""
         self._identity = producer
 
     def sent(self, body: Request) -> None:
-        """Look at a request that goes on its way."""
+        """Check a request that is being sent."""
         self._check_version(body)
         if isinstance(body, TxnOffsetCommitRequest):
             self._check_member(body)
@@ -210,7 +210,7 @@ class WireRules:
             self._check_patience(part.topic_partition, records)
 
     def _check_version(self, body: Request) -> None:
-        """Look that transactions v2 are begun under an epoch of their own."""
+        """Check that transactions v2 do not begin under an epoch of v1."""
         if not isinstance(body, EndTxnRequest):
             return
         identity = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
@@ -220,17 +220,17 @@ class WireRules:
             self._history.violate("identity", f"{self._name}: v2 under {identity}, which is v1's")
 
     def _is_of_a_new_topic(self, part: ProducePartition) -> bool:
-        """Tell whether a batch's topic was deleted before: numbers may begin anew, or go on."""
+        """Return whether a batch's topic was recreated. Sequences may begin at 0 or continue."""
         return self._world.cluster.topology.generations[part.topic_partition.topic] > 0
 
     def _check_patience(self, place: TopicPartition, records: bytes) -> None:
-        """Look how often a batch was sent, and how soon after it was refused."""
+        """Check how often a batch was sent, and how soon after its refusal."""
         attempts = self._attempts[records] = self._attempts.get(records, 0) + 1
         if attempts > self._most_attempts:
             self._history.violate("again", f"{self._name}: a batch of {place}, {attempts} times")
         refused_ms = self._refused_ms.get(records)
         if refused_ms is None or self._world.cluster.leader_epochs.get(place):
-            return  # a new leader is asked at once
+            return  # the producer may try a new leader at once
         waited_ms = self._world.now_ms - refused_ms
         if waited_ms < self._least_wait_ms:
             self._history.violate(
@@ -241,7 +241,7 @@ class WireRules:
         records = bytes(part.records[BATCH_OVERHEAD_BYTES:])
         if code == ErrorCode.MESSAGE_TOO_LARGE:
             self._split.add(part.topic_partition)
-            self._attempts.pop(records, None)  # parts go at once; the only one may have all of it
+            self._attempts.pop(records, None)  # its parts are sent without a wait
         else:
             self._refused_ms[records] = self._world.now_ms
         values = _values(part.records)
@@ -253,7 +253,7 @@ class WireRules:
             self._history.forgotten_at |= {(name, part.topic_partition) for name in names}
 
     def _shift(self, part: ProducePartition, code: int) -> None:
-        """Note which batches may get other numbers, as this one was refused for good."""
+        """Note the batches that may be renumbered after this one was refused for good."""
         place = part.topic_partition
         if code == ErrorCode.NONE:
             records = bytes(part.records[BATCH_OVERHEAD_BYTES:])
@@ -263,22 +263,22 @@ class WireRules:
             self._shifted[place] |= self._open[place]
 
     def _is_renumbered(self, part: ProducePartition, numbers: _Numbers) -> bool:
-        """Tell whether a batch goes again, and may have got another number meanwhile.
+        """Return whether a batch is sent again and may have another sequence than before.
 
-        Those behind one that was refused for good do, and keep their new places when some of them
-        fail, or run out of time, before they are sent again. Only a broker can tell whether the
-        rest fits, and nothing is lost by asking.
+        Batches after one that was refused for good are renumbered. They keep their new sequences
+        even if some of them fail or expire before they are sent again. Only a broker can tell
+        whether the others fit, and sending them does no harm.
         """
         base = read_header(part.records).base_sequence
         if base <= numbers.written:
             return False
         has_parts = part.topic_partition in self._split
         if base > max(numbers.reach, *numbers.ends.values(), 0) and not has_parts:
-            return False  # (Of parts some may have run out of time before they were sent.)
+            return False  # (Some parts may have expired before they were sent.)
         return bytes(part.records[BATCH_OVERHEAD_BYTES:]) in self._shifted[part.topic_partition]
 
     def _is_part_of_renumbered(self, part: ProducePartition) -> bool:
-        """Tell whether a batch is a part of one that may have got another number."""
+        """Return whether a batch is a part of one that may have been renumbered."""
         values = _values(part.records)
         shifted = self._shifted[part.topic_partition].values()
         return any(values <= _values(batch) for batch in shifted)
@@ -291,7 +291,7 @@ class WireRules:
         *,
         is_renumbered: bool,
     ) -> None:
-        """Look whether a number is free, and what became of those before it is known."""
+        """Check that a sequence is free and that no earlier batch has an unknown outcome."""
         place, base = part.topic_partition, header.base_sequence
         if numbers.kept.get(base, header.crc) != header.crc:
             self._history.violate(
@@ -312,7 +312,7 @@ class WireRules:
             )
 
     def lost(self, request: Request) -> None:
-        """Look at a request that ended without an answer."""
+        """Record a request that ended without an answer."""
         if isinstance(request, InitProducerIdRequest):
             self._history.inits_in_doubt[_present_identity(request)] += 1
         elif isinstance(request, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest):
@@ -339,7 +339,7 @@ class WireRules:
     def _lost(numbers: _Numbers, header: BatchHeader) -> None:
         base = header.base_sequence
         if numbers.broken_at is not None and base > numbers.broken_at:
-            return  # it was sent behind one that the broker does not have
+            return  # it was sent after one that the broker does not have
         numbers.kept[base] = header.crc
         if base > numbers.written:
             numbers.adrift.add(base)
@@ -367,7 +367,7 @@ class WireRules:
         )
 
     def answered(self, request: Request, response: Response) -> None:
-        """Look at the answer to a request."""
+        """Check the answer to a request."""
         if isinstance(response, InitProducerIdResponse | EndTxnResponse):
             self._identified(request, response)
         if getattr(response, "error_code", ErrorCode.NONE) in _FENCED:
@@ -410,12 +410,12 @@ class WireRules:
     def _written(numbers: _Numbers, header: BatchHeader) -> None:
         base = header.base_sequence
         numbers.kept[base] = header.crc
-        # A broker takes no number without the one before it.
+        # A broker accepts no sequence without the one before it.
         numbers.written = max(numbers.written, base)
         numbers.adrift = {number for number in numbers.adrift if number > base}
 
     def _settle(self, numbers: _Numbers, header: BatchHeader, code: int) -> None:
-        """Take in what a refusal says of what the broker has."""
+        """Update the batches that the broker has, or may have, after a refusal."""
         base = header.base_sequence
         if code in _MAYBE_WRITTEN:
             self._lost(numbers, header)
@@ -424,7 +424,7 @@ class WireRules:
             if code == ErrorCode.MESSAGE_TOO_LARGE:
                 numbers.parted = max(numbers.parted, base + header.record_count)
         elif code == ErrorCode.UNKNOWN_PRODUCER_ID:
-            numbers.kept.clear()  # it begins at 0 again
+            numbers.kept.clear()  # the sequences begin at 0 again
             numbers.adrift.clear()
             numbers.written = -1
 
@@ -435,7 +435,7 @@ class WireRules:
         numbers.adrift.discard(base)
         self._settle(numbers, header, code)
         if not isinstance(error_for_code(code), _NOT_REFUSED):
-            # Nor does it have what was to follow.
+            # The broker does not have the later batches either.
             numbers.kept = {n: crc for n, crc in numbers.kept.items() if n <= base}
             numbers.adrift = {n for n in numbers.adrift if n < base}
             if numbers.broken_at is None or base < numbers.broken_at:
@@ -443,7 +443,8 @@ class WireRules:
             if code != ErrorCode.MESSAGE_TOO_LARGE:
                 numbers.reach = min(numbers.reach, base)
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Not of each number: that is given again, to the batch behind one that failed.
+            # Batches are counted, not sequences: the batch after a failed one gets its sequence
+            # again.
             count = numbers.disorders[header.crc] = numbers.disorders.get(header.crc, 0) + 1
             if count == _MOST_REFUSALS:
                 self._history.violate(
@@ -451,8 +452,8 @@ class WireRules:
                 )
         elif (
             numbers.attempts[base] == 1
-            # Of a part it may be open whether it was written with the whole: then the next part,
-            # which has had its number since, keeps it.
+            # The part of a split batch may have been written with the whole. If so, the next part,
+            # which had its sequence meanwhile, keeps it.
             and base >= numbers.parted
             and not isinstance(error_for_code(code), _NOT_REFUSED)
         ):

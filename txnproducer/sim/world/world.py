@@ -1,9 +1,9 @@
-"""The world around the simulated producers: a clock that jumps, a cluster, faults, a history.
+"""The world around the simulated producers: virtual time, a cluster, faults, a history.
 
-Why it exists: networks, faults, programs and judges look at one time and one cluster. The run that
-puts them together (`simulator`) is another thing, which none of them knows.
-Owns: `World`: the event queue, the time, what is counted. Must not know: processes, checkers,
-the phases of a run.
+Why it exists: networks, faults, programs and judges share one time and one cluster. None of them
+knows the run that combines them (`simulator`).
+Owns: `World`: the event queue, the time, the counts. Must not know: processes, checkers, the
+phases of a run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from txnproducer.sim.world.history import Fence, History
 from txnproducer.sim.world.options import COMPACTED_TOPIC, TOPIC, SimOptions
 from txnproducer.sim.world.trace import Trace
 
-# Of the records of a run; the second where that topic is made again.
+# The share of the compacted topic in the records of a run, without and with its recreation.
 _COMPACTED_RATE = 0.1
 _RECREATED_RATE = 0.4
-# What markers, look-ups and reconnections may take, besides what the settings say.
+# The time for markers, look-ups and reconnections, in addition to the time-outs in the settings.
 _LONGEST_CLEAN_UP_MS = 60_000
 _OF_MEMBERS = (
     ErrorCode.ILLEGAL_GENERATION,
@@ -44,20 +44,20 @@ _BUSIEST_RUN_EVENTS = 400_000
 
 
 class World:
-    """See the module.
+    """The world of one run.
 
     Args:
-        options: of the run.
-        trace: takes the lines.
+        options: the options of the run.
+        trace: takes the lines of the trace.
 
     Attributes:
-        now_ms: the time.
+        now_ms: the virtual time.
         request_count: how many requests producers have sent.
-        slack_ms: what a bounded call may take longer than its bound.
-        transactional_ids: of the producers that the run begins with.
-        is_ending: whether everything has healed.
-        healed_ms: when that was.
-        healed_at: how many attempts there were then.
+        slack_ms: how much longer than its bound a bounded call may take.
+        transactional_ids: the ids of the producers with which the run begins.
+        is_ending: whether the faults have ended.
+        healed_ms: the time at which they ended.
+        healed_at: the number of attempts at that time.
     """
 
     def __init__(self, options: SimOptions, trace: Trace) -> None:
@@ -88,11 +88,11 @@ class World:
         self._acts_when_healed: Counter[str] = Counter()
 
     def new_rng(self, name: str) -> random.Random:
-        """Return the source of randomness of one part of the run."""
+        """Return the source of randomness for one part of the run."""
         return random.Random(f"{name} {self.options.seed}")  # noqa: S311 - seeded on purpose
 
     def note_healing(self) -> None:
-        """Note that everything is well from now on."""
+        """Note that the faults have ended."""
         self.is_ending = True
         self.healed_at, self.healed_ms = len(self.history.attempts), self.now_ms
         self._acts_when_healed = self.cluster.acts_of_time.copy()
@@ -100,12 +100,12 @@ class World:
     # --- time -----------------------------------------------------------------------------------
 
     def call_at(self, at_ms: int, action: Callable[[int], None]) -> None:
-        """Have something done at a time."""
+        """Schedule an action."""
         self._order += 1
         heapq.heappush(self._queue, (at_ms, self._order, action))
 
     def run_until(self, condition: Callable[[], bool], until_ms: int) -> bool:
-        """Take events until a condition holds or the time is up; return what it says last."""
+        """Run events until a condition holds or the time is up. Return whether it holds."""
         queue, cluster = self._queue, self.cluster
         events = 0
         while not condition() and not self.history.violations:
@@ -130,36 +130,36 @@ class World:
     # --- what the parts ask for -----------------------------------------------------------------
 
     def next_incarnation(self, transactional_id: str | None) -> int:
-        """Return the number of a producer's life under an id."""
+        """Return the next number of a producer under an id."""
         name = transactional_id or ""
         self._incarnations[name] += 1
         return self._incarnations[name]
 
     def next_offset(self) -> int:
-        """Return an offset that no transaction has committed."""
+        """Return an offset that was never used before."""
         self._offsets += 1
         return self._offsets
 
     @property
     def compacted_rate(self) -> float:
-        """How many records, at most, go to the compacted topic."""
+        """The largest share of records for the compacted topic."""
         is_recreated = FaultKind.TOPIC_RECREATED in self.options.intervals_ms
         return _RECREATED_RATE if is_recreated else _COMPACTED_RATE
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions applications count upon."""
+        """Return the number of partitions on which applications rely."""
         given = self.options.partition_count
         may_grow = FaultKind.PARTITIONS_ADDED in self.options.intervals_ms
         return self.cluster.topics.get(topic, given) if may_grow else given
 
     def has_time_acted(self, transactional_id: str | None) -> bool:
-        """Tell whether an id was timed out, or forgotten, since the healing."""
+        """Return whether an id or its transaction timed out after the faults ended."""
         name = transactional_id or ""
         return self.cluster.acts_of_time[name] != self._acts_when_healed[name]
 
     @property
     def longest_call_ms(self) -> int:
-        """How long any call may take once all is well: to its result, or to its error."""
+        """The longest time until any call returns or raises after the faults end."""
         settings = self.options.settings
         lasting = ("transaction_timeout_ms", "delivery_timeout_ms", "max_block_ms")
         return _LONGEST_CLEAN_UP_MS + sum(int(settings[name]) for name in lasting)
