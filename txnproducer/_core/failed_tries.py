@@ -91,7 +91,7 @@ class FailedTries:
             self._nonexistent.add(address)
 
     def note_no_metadata(self, node_id: int, error: KafkaError, now_ms: int) -> None:
-        """Take in that a broker offers no metadata, as a controller does not."""
+        """Note that a broker offers no metadata, as a controller does not."""
         text = f"{self._address(node_id)}: {error}: is it the port of a controller?"
         self.note(node_id, DisconnectError(text), now_ms)
 

@@ -1,14 +1,14 @@
 """Claims: how the broker decides which of several processes may write a part of a transaction.
 
-Why it exists: sequence numbers count by producer id and partition, and a broker answers a second
-writer's equal numbers with success, dropping its records. So each part has one writer, and who
-that is must not depend on what a scheduler, or a process that was asleep, believes.
+Why it exists: sequence numbers count by producer id and partition. A broker answers a second
+writer's equal numbers with success, and drops its records. So each part has one writer, and the
+broker decides which process that is: a scheduler, or a process that was asleep, may be wrong.
 
 A claim is a transactional id of its own, under which nothing is written. InitProducerId on it adds
-one to its epoch, so it is a fetch-and-add. The holder asks, and the lease says which epoch comes
-next; of all that ask afterwards one alone is answered with that.
+one to its epoch, so it works as a fetch-and-add. The holder asks, and the lease says which epoch
+comes next. Of all processes that ask afterwards, exactly one gets that epoch.
 
-Owns: the requests. Must not know: what follows from a claim; the manager does.
+Owns: the requests. Must not know: the consequences of a claim, which are the manager's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
 
 
 def next_answer(claimed: ProducerIdAndEpoch) -> ProducerIdAndEpoch | None:
-    """Return what the next to take a claim will be answered; None if that can't be told."""
+    """Return the answer to the next process that takes a claim; None if it is not known."""
     epoch = claimed.producer_epoch + 1
     return ProducerIdAndEpoch(claimed.producer_id, epoch) if epoch <= LAST_EPOCH else None
 
@@ -43,10 +43,10 @@ class ClaimHandler(TxnRequestHandler):
     """InitProducerId on a claim's transactional id.
 
     Behavior:
-    * An answer that was lost is asked for again, and the epoch that is told then counts: if the
-      lost request was carried out, that is one too many, and whoever expected less refuses.
-    * A refusal is not about the producer itself. It ends the operation, and what else it ends the
-      manager says.
+    * After a lost answer the request is repeated, and the second answer's epoch counts. If the
+      lost request was executed, that epoch is one too high, and its receiver refuses the claim.
+    * A refusal is not about the producer itself. It ends the operation; the manager decides
+      about the transaction.
 
     Retries: every retriable code.
     """
@@ -71,15 +71,16 @@ class ClaimHandler(TxnRequestHandler):
 
     @property
     def coordinator_key(self) -> str:
-        """Whose coordinator it needs."""
+        """The key by which its coordinator is looked up."""
         return self._transactional_id
 
     @property
     def is_of_no_use_for_an_abort(self) -> bool:
-        """Whether an abort goes without it."""
+        """Whether an abort can do without it."""
         return True
 
     def _build(self) -> InitProducerIdRequest:
+        # With -1/-1 the coordinator raises the epoch for any process: that is the fetch-and-add.
         none = ProducerIdAndEpoch.NONE
         return InitProducerIdRequest(
             self._transactional_id,
@@ -106,11 +107,11 @@ class ClaimHandler(TxnRequestHandler):
 class FreshEpochHandler(InitProducerIdHandler):
     """InitProducerId with the present identity, in a transaction into which nothing is written.
 
-    Behavior: with transactions v1 all transactions have one epoch, and numbers go on counting from
-    one to the next. Participants begin at 0, so they need an epoch under which nothing has been
-    written, and which leaves behind whatever of an earlier transaction is still on its way.
+    Behavior: with transactions v1 all transactions share one epoch, and sequence numbers count on
+    from one to the next. Participants begin at 0, so they need an epoch under which nothing has
+    been written. The new epoch also fences late requests of earlier transactions.
 
-    Retries: every retriable code; a repetition is answered as the first (KIP-360).
+    Retries: every retriable code; a repetition is answered like the first (KIP-360).
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class FreshEpochHandler(InitProducerIdHandler):
 
     @property
     def is_of_no_use_for_an_abort(self) -> bool:
-        """Whether an abort goes without it: that would not know which epoch it is for."""
+        """Whether an abort can do without it. It cannot: EndTxn has to name the epoch."""
         return False
 
     def _take_identity(self, producer: ProducerIdAndEpoch) -> None:

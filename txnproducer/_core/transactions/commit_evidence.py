@@ -1,18 +1,20 @@
-"""What a coordinator's description of a transactional id proves about a commit without an answer.
+"""Evidence about a commit without an answer, from the coordinator's description of the id.
 
-Why it exists: after `CommitOutcomeUnknownError` the coordinator still knows what became of the
+Why it exists: after `CommitOutcomeUnknownError` the coordinator still knows the outcome of the
 transaction, until the next producer of the id overwrites it.
-Owns: the table of evidence. Must not know: how it was asked for.
+Owns: the table of evidence. Must not know: how the description was asked for.
 
-With transactions v2 the end of a transaction raises the epoch by one (and, when the epochs are
-used up, goes on under a new producer id with epoch 0), so that the next epoch and a state of the
-end belong to this transaction and to no other. With v1 the epoch stays; a state of the end under
-this very epoch is this transaction's, since nothing was begun after it; but an abort is not, if a
-delayed request may have begun something. An abort under the next epoch proves nothing with v1: it
-may be the fence that hit this transaction, or a later transaction's.
+With transactions v2 the end of a transaction raises the epoch by one. When the epochs are used up,
+the id goes on under a new producer id with epoch 0. So an end state under the next epoch belongs
+to this transaction and to no other.
 
-"Ongoing" is no "aborted": a copy of the commit may still be on its way. Nor is what belongs to a
-later producer.
+With v1 the epoch stays. An end state under this very epoch is this transaction's, since no other
+was begun after it. The exception is an abort, if a delayed request may have begun another
+transaction. An abort under the next epoch proves nothing: it may be the fence that hit this
+transaction, or a later transaction's.
+
+"Ongoing" does not mean aborted: a copy of the commit may still be on its way. A description of a
+later producer proves nothing either.
 """
 
 from __future__ import annotations
@@ -51,14 +53,14 @@ class SentCommit:
 def resolve(
     commit: SentCommit, state: str, described: ProducerIdAndEpoch, *, may_begin_again: bool = False
 ) -> ResolvedOutcome:
-    """Return what a description proves.
+    """Return the outcome that a description proves.
 
     Args:
-        commit: whose outcome is asked for.
+        commit: the commit in question.
         state: of the transactional id, by DescribeTransactions' names (KIP-664).
-        described: its producer id and epoch.
-        may_begin_again: whether a delayed request may have begun another transaction in the epoch
-            of this one, so that an abort may be of that.
+        described: the producer id and epoch of the description.
+        may_begin_again: whether a delayed request may have begun another transaction under the
+            same epoch, to which an abort could belong.
     """
     outcome = _ENDS.get(state, "unknown") if _is_its_end(commit, described) else "unknown"
     return "unknown" if outcome == "aborted" and may_begin_again else outcome
@@ -68,6 +70,7 @@ def _is_its_end(commit: SentCommit, described: ProducerIdAndEpoch) -> bool:
     producer_id, epoch = commit.producer.producer_id, commit.producer.producer_epoch
     if not commit.is_transaction_v2:
         return described == commit.producer
+    # An epoch two steps ahead belongs to a later transaction, so only the next one counts.
     if described == ProducerIdAndEpoch(producer_id, epoch + 1):
         return True
     has_rotated = described.producer_id != producer_id and described.producer_epoch == 0

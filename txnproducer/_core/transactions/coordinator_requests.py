@@ -1,9 +1,9 @@
-"""The requests to coordinators: what is queued, what is out, and where it goes.
+"""The queue of coordinator requests, the one that is out, and the coordinators' addresses.
 
 Owns: the queue and the request that left it, the coordinators' addresses. Must not know: states,
-operations, what a request is for.
+operations, the purpose of a request.
 
-Rule: one request is out at a time. Taken from the queue, it is sent, or put back, or failed.
+Rule: at most one request is out. A request taken from the queue is sent, put back or failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CoordinatorRequests:
         find_coordinator: makes the look-up of a coordinator, by key and kind.
 
     Attributes:
-        queue: what waits.
+        queue: the requests that wait.
         out: the request that was taken to be sent, or was sent.
     """
 
@@ -60,7 +60,7 @@ class CoordinatorRequests:
     # --- a request on its way -------------------------------------------------------------------
 
     def push_once(self, handler: TxnRequestHandler) -> None:
-        """Queue the request of an operation, unless it was queued before an exception came."""
+        """Queue the request of an operation, unless an interrupted call has queued it already."""
         if not self.queue.any(lambda queued: queued.result is handler.result):
             self.queue.push(handler)
 
@@ -71,7 +71,7 @@ class CoordinatorRequests:
         self.out = handler
         key_type, key = handler.needs_coordinator, handler.coordinator_key
         if key_type is not None and self._coordinator_keys.get(key_type) != key:
-            # The one that is known is another group's, or another id's.
+            # The known coordinator belongs to another group, or to another transactional id.
             self._coordinators[key_type] = None
         return handler
 
@@ -89,6 +89,7 @@ class CoordinatorRequests:
 
     def give_up(self, handler: TxnRequestHandler) -> None:
         """End a request that was taken, and that the abort under way does not need."""
+        # Before its end: an interrupted call must not leave a request out that has ended.
         self.out = None
         handler.give_up()
 
@@ -99,14 +100,14 @@ class CoordinatorRequests:
         self._has_in_flight = True
 
     def clear_in_flight(self) -> None:
-        """Note that the request that was sent has ended; its answer is told to its handler."""
+        """Note that the request on the wire has ended; its handler gets the answer separately."""
         self.out = None
         self._has_in_flight = False
 
     # --- ends -----------------------------------------------------------------------------------
 
     def drop_those_an_abort_needs_not(self) -> None:
-        """End what is queued to make ready what would be committed."""
+        """End the queued requests that only a commit needs."""
         self.queue.end(
             lambda queued: queued.is_of_no_use_for_an_abort, lambda queued: queued.give_up()
         )
@@ -116,7 +117,7 @@ class CoordinatorRequests:
         self.queue.end(lambda queued: queued.is_end_txn, lambda queued: queued.fail(error))
 
     def fail_all(self, error: KafkaError) -> None:
-        """Fail what is queued, and then what is out."""
+        """Fail the queued requests, and then the one that is out."""
         self.queue.end(lambda _: True, lambda handler: handler.fail(error))
         if self.out is not None:
             self.out.fail(error)
@@ -133,7 +134,7 @@ class CoordinatorRequests:
         return self._coordinators.get(key_type)
 
     def lookup_coordinator(self, handler: TxnRequestHandler) -> None:
-        """Forget a request's coordinator, and queue its look-up (once)."""
+        """Forget a request's coordinator, and queue its look-up unless one is queued."""
         key_type, key = handler.needs_coordinator, handler.coordinator_key
         if key_type is None:
             raise IllegalStateError(f"{handler} goes to any broker; nothing to look up")
@@ -154,7 +155,7 @@ class CoordinatorRequests:
         self._coordinator_keys[key_type] = key
 
     def handle_coordinator_disconnected(self, node_id: int) -> None:
-        """Look up again whatever coordinator this broker was."""
+        """Forget the coordinators on this broker, so that they are looked up again."""
         for key_type, node in self._coordinators.items():
             if node is not None and node.node_id == node_id:
                 self._coordinators[key_type] = None

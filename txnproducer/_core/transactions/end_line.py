@@ -1,4 +1,4 @@
-"""The public line in the log about each transaction's end.
+"""The public log line about each transaction's end.
 
 Owns: the logger's name, the line, its values. Must not know: how a transaction ends.
 """
@@ -40,7 +40,7 @@ def log_end(
         producer: the identity that the transaction had.
         version: of transactions, 1 or 2.
         outcome: how it ended.
-        age_ms: how long it was open; None where that is not known here.
+        age_ms: how long it was open; None if another process may have begun it.
         record_count: how many records were acknowledged.
         cause: why it was not committed.
     """

@@ -1,22 +1,25 @@
-"""EndTxn: the one request whose answer decides over a transaction.
+"""EndTxn: the request whose answer decides the outcome of a transaction.
 
-Owns: `EndTxnHandler`; what is known of the outcome while answers are missing. Must not know: the
-queue, the state machine.
+Owns: `EndTxnHandler`, and the knowledge about the outcome while answers are missing. Must not
+know: the queue, the state machine.
 
-A commit that was sent and got no answer may have been carried out, or not, or may still be on its
-way. As long as it is only repeated, that does no harm: the coordinator answers a repeated commit
-as the first. It matters in two cases:
+A commit that was sent and got no answer may have been executed or not, or may still be on its way.
+As long as it is only repeated, that does no harm: the coordinator answers a repeated commit like
+the first. It matters in two cases:
 
-* The producer ends before the answer comes, or the answer to the repetition is a refusal. Then
-  nobody may say "not committed": whoever waits gets `CommitOutcomeUnknownError`. Without a lost
-  attempt a refusal is certain.
+* The producer ends before the answer comes, or the repetition is refused. Then "not committed"
+  would be a guess, and the caller gets `CommitOutcomeUnknownError`. If every attempt was answered,
+  a refusal is certain.
 * The application wants to abort. The handler turns into an abort of the same transaction, and the
-  coordinator's answer to that tells the outcome. NONE: aborted, and the lost commit can't succeed
-  any more. INVALID_TXN_STATE: only a transaction that was committed answers its abort like that.
-  So the commit is repeated once more, for its answer (with transactions v2 the next epoch is in
-  it), and the abort call is told that it came too late. With transactions v1 NONE proves nothing
-  if a lost AddPartitionsToTxn or AddOffsetsToTxn may have come late: it begins another transaction
-  behind the committed one, and the abort ends that.
+  coordinator's answer to the abort shows the outcome:
+  NONE: the transaction is aborted, and the lost commit cannot succeed any more.
+  INVALID_TXN_STATE: the transaction is committed, since only then is its abort answered like that.
+  The commit is repeated once more for its answer, which holds the next epoch with transactions v2.
+  The abort call fails because it was too late.
+
+With transactions v1, NONE proves nothing if a lost AddPartitionsToTxn or AddOffsetsToTxn may
+arrive late. Such a request begins another transaction after the committed one, and the abort ends
+that one instead.
 """
 
 from __future__ import annotations
@@ -49,9 +52,9 @@ class EndTxnHandler(TxnRequestHandler):
     """EndTxn (key 26), v0-v4 with transactions v1, v5 with v2.
 
     Behavior:
-    * Commits or aborts the ongoing transaction; must be the last request of it.
+    * It commits or aborts the ongoing transaction, and is the last request of it.
     * v5 answers with the producer id and epoch of the next transaction (KIP-890).
-    * Goes out under the identity, and the version, that the transaction was begun with.
+    * It names the identity and the version with which the transaction was begun.
 
     Retries: every retriable code; a lost coordinator is looked up again.
     """
@@ -79,11 +82,11 @@ class EndTxnHandler(TxnRequestHandler):
 
     @property
     def may_be_committed(self) -> bool:
-        """Whether a commit was sent of which nobody knows what became."""
+        """Whether a commit was sent and its outcome is still unknown."""
         return self._is_commit_on_wire or self._lost_commits > 0
 
     def turn_into_abort(self, result: TransactionalRequestResult) -> None:
-        """Abort what was to be committed.
+        """Turn the commit into an abort of the same transaction.
 
         Args:
             result: of the abort; the commit's own result ends when the outcome is known.
@@ -93,7 +96,7 @@ class EndTxnHandler(TxnRequestHandler):
         self.is_commit = False
 
     def inherit(self, failed: EndTxnHandler) -> None:
-        """Abort a transaction whose commit has failed with its outcome unknown."""
+        """Take over the doubt and the caller of a commit that failed with its outcome unknown."""
         self._lost_commits = failed._lost_commits
         self._given_up = failed.result
 
@@ -103,7 +106,7 @@ class EndTxnHandler(TxnRequestHandler):
         self._ended(ProducerIdAndEpoch.NONE)
 
     def complete_operation(self) -> None:
-        """Tell whoever waits, now that the transaction and all that follows it has ended."""
+        """End the callers' results, once the transaction and its epoch bump have ended."""
         given_up = self._given_up
         if given_up is None:
             self.result.done()
@@ -127,6 +130,7 @@ class EndTxnHandler(TxnRequestHandler):
             self.result.done()
 
     def _build(self) -> EndTxnRequest:
+        # `is_commit` may change while this attempt is on the wire, so the attempt keeps its own.
         self._is_commit_on_wire = self.is_commit
         return EndTxnRequest(
             self.coordinator_key,
@@ -137,9 +141,10 @@ class EndTxnHandler(TxnRequestHandler):
         )
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
-        """Take in that there is no answer; a commit may have been carried out all the same."""
+        """Note that there is no answer; a commit may have been executed nevertheless."""
         was_commit, self._is_commit_on_wire = self._is_commit_on_wire, False
         if was_commit and failure.was_sent:
+            # Before `super`, which may call `fail`: that asks whether a commit is in doubt.
             self._lost_commits += 1
         super().on_failure(failure, error)
 
@@ -154,11 +159,11 @@ class EndTxnHandler(TxnRequestHandler):
         is_in_doubt = self._actions.may_have_begun and not was_commit
         is_ended = verdict.action is Action.COMPLETE
         if is_in_doubt and (is_ended or code == ErrorCode.INVALID_TXN_STATE):
-            # What could have begun the transaction did not: there is nothing to abort (with v1 a
-            # coordinator says that as well by telling how the one before ended). What its log may
-            # have kept for the next one to load is of an old epoch then. (Where epochs cannot be
-            # raised it would time out, and fence this producer. That is rarer, and no worse, than
-            # to refuse the next begin.)
+            # No request has begun the transaction, so there is nothing to abort. (A v1 coordinator
+            # also says this by telling how the previous transaction ended.) Its log may still have
+            # kept a write that the next coordinator loads; after the bump that has an old epoch.
+            # (Where epochs cannot be raised, such a transaction times out and fences this
+            # producer. That is rarer, and no worse, than to refuse the next begin.)
             self._actions.identity.require_epoch_bump()
             self._end(response, was_commit)
         elif is_ended:
@@ -178,10 +183,11 @@ class EndTxnHandler(TxnRequestHandler):
     def _goes_on(self, verdict: Verdict, code: int, was_commit: bool) -> bool:
         """Return whether a given-up commit has another question for the coordinator."""
         if was_commit:
-            # The commit was refused, so the abort's turn has come, unless that was refused before.
+            # After a refused commit the abort is next, unless that was refused before.
             is_refused = verdict.action in _REFUSED or code == ErrorCode.INVALID_TXN_STATE
             return is_refused and not self.is_commit
         if code == ErrorCode.INVALID_TXN_STATE and self._lost_commits:
+            # The lost commit was executed: it is repeated once more, for its answer.
             self.is_commit = True
             return True
         return False
@@ -189,10 +195,11 @@ class EndTxnHandler(TxnRequestHandler):
     def _end(self, response: EndTxnResponse, was_commit: bool) -> None:
         self._outcome = "committed" if was_commit else "aborted"
         if not was_commit and self._lost_commits:
-            # With v1 the lost commit could still arrive, in the midst of the next transaction.
+            # With v1 the lost commit could still arrive during the next transaction, and end it.
             self._actions.identity.require_epoch_bump()
             if self._actions.identity.may_begin_again:
                 self._outcome = "unknown"
+        # The outcome is decided: a failure after this must not call it unknown again.
         self._lost_commits = 0
         self._ended(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
 
@@ -202,7 +209,7 @@ class EndTxnHandler(TxnRequestHandler):
         )
 
     def fail(self, error: KafkaError) -> None:
-        """Fail for whoever waits; not known is what it says where it is not known."""
+        """Fail the caller, with CommitOutcomeUnknownError if a commit may have been executed."""
         if self.may_be_committed:
             unknown = CommitOutcomeUnknownError(
                 f"the commit was sent, and its answer is lost: {error}"

@@ -1,16 +1,16 @@
-"""A request to a coordinator on its way: what all six kinds have in common.
+"""A request to a coordinator on its way: the behavior that all six kinds share.
 
-Owns: `TxnRequestHandler`, the priorities, how a verdict is carried out, and `TransactionActions`,
-all that handlers may ask of the transaction's progress. Must not know: queues, connections.
+Owns: `TxnRequestHandler`, the priorities, the execution of verdicts, and `TransactionActions`, all
+that handlers may ask of the transaction's progress. Must not know: queues, connections.
 
 Rules:
 * A handler stays the same object through all its attempts; each `build_request` is an attempt.
-* After a fatal error answers are only told to whoever waits; they change nothing.
-* No answer (disconnected, timed out) means: look the coordinator up, and ask again. The broker may
-  have acted; all requests of a transaction may be repeated.
-* A request without an answer may also arrive later, in the midst of another transaction
-  (KAFKA-17754, KAFKA-14402). Those that could do harm there tell the manager, which takes a new
-  epoch before that.
+* After a fatal error an answer only fails the caller; it changes nothing.
+* If there is no answer (disconnected, timed out), the coordinator is looked up, and the request is
+  repeated. The broker may have acted; all requests of a transaction may be repeated.
+* A request without an answer may also arrive later, during another transaction (KAFKA-17754,
+  KAFKA-14402). A handler whose request could do harm there informs the manager, which takes a new
+  epoch before that transaction.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPart
 
 Offsets: TypeAlias = Sequence[tuple[TopicPartition, OffsetAndMetadata]]
 
-# The markers of the transaction before take half a millisecond where all is well: so soon it is
-# asked again, and after twice as long each time it was in vain.
+# The previous transaction's markers usually take half a millisecond. So the first retry comes
+# soon, and each further one waits twice as long.
 FIRST_MARKERS_BACKOFF_MS: Final = 1
 
 _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
-# Refused before the coordinator's log is written to.
+# With these codes the coordinator refuses before it writes to its log.
 _NOT_CARRIED_OUT: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -55,30 +55,33 @@ _NOT_CARRIED_OUT: Final = frozenset(
 
 
 def may_be_carried_out(verdict: Verdict, code: int) -> bool:
-    """Return whether the coordinator may have done all the same what it answered with an error."""
+    """Return whether the coordinator may have executed a request that it refused."""
     if code == ErrorCode.UNKNOWN_SERVER_ERROR:
-        # Something broke inside the coordinator, before it had written or after.
+        # Something broke inside the coordinator, before its write or after it.
         return True
-    # It answers a log that was too slow, or had too few replicas, as if it were not available;
-    # the log may have kept the write.
+    # If its log is too slow, or has too few replicas, the coordinator answers that it is not
+    # available itself. The log may have kept the write.
     return verdict.action in _PASSING and code not in _NOT_CARRIED_OUT
 
 
 class Priority(IntEnum):
-    """The lower goes first; equals go in the order in which they were asked for."""
+    """The order of requests: the lower goes first, equals in the order of their first queueing."""
 
+    # Most other requests go to a coordinator, which must be known first.
     FIND_COORDINATOR = 0
     INIT_PRODUCER_ID = 1
+    # The coordinator must know all partitions and groups before EndTxn: it writes their markers.
     ADD_PARTITIONS_OR_OFFSETS = 2
     END_TXN = 3
+    # A bump during the transaction would abort it.
     EPOCH_BUMP = 4
 
 
 class RequestActions(Protocol):
-    """What a handler may ask of the requests to coordinators."""
+    """The calls that a handler may make on the coordinator requests."""
 
     def retry(self, handler: TxnRequestHandler) -> None:
-        """Queue a request again, where it was."""
+        """Queue a request again, in its old place."""
         ...
 
     def lookup_coordinator(self, handler: TxnRequestHandler) -> None:
@@ -91,21 +94,21 @@ class RequestActions(Protocol):
 
 
 class TransactionActions(Protocol):
-    """What a handler may know of the transaction's progress, and ask of it."""
+    """The transaction's progress as a handler sees it: facts to read, and calls to make."""
 
     @property
     def machine(self) -> TransactionStateMachine:
-        """The state."""
+        """The state machine."""
         ...
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Id and epoch, and when that is raised."""
+        """The producer's id and epoch, and the rules of epoch bumps."""
         ...
 
     @property
     def requests(self) -> RequestActions:
-        """What is queued, and where it goes."""
+        """The coordinator requests, and the coordinators' addresses."""
         ...
 
     @property
@@ -125,23 +128,23 @@ class TransactionActions(Protocol):
 
     @property
     def may_have_begun(self) -> bool:
-        """Whether only requests whose success nobody knows could have begun the transaction."""
+        """Whether the transaction may have begun, but only by requests of unknown success."""
         ...
 
     def init_request_lost(self) -> None:
-        """Take in that an InitProducerId has no answer; it may yet raise the epoch, or fence."""
+        """Note that an InitProducerId has no answer; it may still raise the epoch, or fence."""
         ...
 
     def request_lost(self, *, may_begin_transaction: bool) -> None:
-        """Take in that a request which could do harm later has no answer."""
+        """Note that a request which could do harm later has no answer."""
         ...
 
     def offsets_lost(self, group_id: str, offsets: Offsets) -> None:
-        """Take in that offsets of the open transaction were sent, and have no answer."""
+        """Note that offsets of the open transaction were sent, and have no answer."""
         ...
 
     def begun_perhaps(self) -> None:
-        """Take in that a refused request may have begun the transaction all the same."""
+        """Note that a refused request may have begun the transaction nevertheless."""
         ...
 
     def transition_to_abortable_error(self, error: KafkaError) -> None:
@@ -159,7 +162,7 @@ class TransactionActions(Protocol):
     def partitions_answered(
         self, partitions: frozenset[TopicPartition], *, are_added: bool
     ) -> None:
-        """Take in that partitions are, or are not, in the transaction."""
+        """Note that partitions are, or are not, in the transaction."""
         ...
 
     def offsets_added(self, follower: TxnRequestHandler, leader: TxnRequestHandler) -> None:
@@ -178,7 +181,7 @@ class TransactionActions(Protocol):
         Args:
             producer: the identity; `ProducerIdAndEpoch.NONE` if it stays.
             result: of the operation that ended it.
-            on_end: called when all that follows has ended as well.
+            on_end: called when the epoch bump, if there is one, has ended as well.
             outcome: how it ended.
         """
         ...
@@ -189,14 +192,14 @@ class TxnRequestHandler(ABC):
 
     Args:
         actions: the transaction's progress.
-        result: whoever waits for this.
+        result: the end that the caller waits for.
 
     Attributes:
-        priority: when its turn is.
-        answer_type: what its answer has to be.
-        is_harmful_when_late: whether it could act upon a later transaction of the same epoch.
+        priority: its class in the queue.
+        answer_type: the type of its answer.
+        is_harmful_when_late: whether a late copy could act on a later transaction of the epoch.
         may_begin_transaction: whether the coordinator begins the transaction with it.
-        needs_coordinator: which one it goes to; None for any broker.
+        needs_coordinator: the kind of coordinator that it goes to; None for any broker.
         is_retry: whether it is queued again after an attempt.
         is_taken: whether it has left the queue to be sent.
         order: its place among equals; given with the first queueing, kept in later ones.
@@ -220,19 +223,19 @@ class TxnRequestHandler(ABC):
 
     @property
     def coordinator_key(self) -> str:
-        """Whose coordinator it needs."""
+        """The key by which its coordinator is looked up."""
         return self._actions.transactional_id or ""
 
     @property
     def retry_backoff_ms(self) -> int:
-        """How long to wait before the next attempt; not long while markers are being written."""
+        """The wait before the next attempt; it is short while markers are being written."""
         usual_ms = self._actions.retry_backoff_ms
         if not self._markers_awaited_count:
             return usual_ms
         return doubled(FIRST_MARKERS_BACKOFF_MS, usual_ms, self._markers_awaited_count - 1)
 
     def build_request(self) -> Request:
-        """Return what to send now; a new attempt begins."""
+        """Begin a new attempt, and return its request."""
         self.is_retry = False
         return self._build()
 
@@ -241,7 +244,8 @@ class TxnRequestHandler(ABC):
         """Return the request."""
 
     def on_response(self, response: Response) -> None:
-        """Take in the answer."""
+        """Handle the answer."""
+        # The state first: after a fatal error even a success is reported as that error.
         if self._actions.machine.has_fatal_error:
             self.fail(self._actions.machine.last_error or KafkaError())
             return
@@ -256,9 +260,10 @@ class TxnRequestHandler(ABC):
         """Judge the answer, which is of `answer_type`, and act."""
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
-        """Take in that there is no answer."""
+        """Handle the end of an attempt without an answer."""
         self._markers_awaited_count = 0
         self._is_in_doubt |= failure.was_sent and self.may_begin_transaction
+        # Before the retry: a copy of this attempt may arrive even after the retry has succeeded.
         if failure.was_sent and self.is_harmful_when_late:
             self._actions.request_lost(may_begin_transaction=self.may_begin_transaction)
         if self._actions.machine.has_fatal_error:
@@ -280,10 +285,10 @@ class TxnRequestHandler(ABC):
 
     @property
     def is_of_no_use_for_an_abort(self) -> bool:
-        """Whether an abort goes without it: it makes ready what would be committed.
+        """Whether an abort can do without it, because only a commit needs its effect.
 
-        One that may have begun the transaction is repeated until that is known: the answer to
-        EndTxn could still be about the transaction before.
+        A request that may have begun the transaction is repeated until that is known. Otherwise
+        the answer to EndTxn could be about the previous transaction.
         """
         return self.priority is Priority.ADD_PARTITIONS_OR_OFFSETS and not self._is_in_doubt
 
@@ -296,17 +301,17 @@ class TxnRequestHandler(ABC):
         self._actions.requests.retry(self)
 
     def give_up(self) -> None:
-        """Fail because the transaction is aborted: without an end an abort would wait for it."""
+        """Fail because the transaction is aborted; otherwise the abort would wait for this."""
         self.fail(TransactionAbortedError("the transaction was aborted before this was done"))
 
     def _note_doubt(self, verdict: Verdict, code: int) -> None:
-        """Tell if a request that may begin the transaction may have done so, though refused."""
+        """Note it if the request was refused, and may have begun the transaction nevertheless."""
         if self.may_begin_transaction and may_be_carried_out(verdict, code):
             self._is_in_doubt = True
             self._actions.begun_perhaps()
 
     def _carry_out(self, verdict: Verdict, error: KafkaError | None) -> None:
-        """Do what a verdict says; COMPLETE and COLLECT are the handler's own."""
+        """Execute a verdict; each handler treats COMPLETE and COLLECT itself."""
         identity = self._actions.identity
         if verdict.action is Action.LOOK_UP:
             self._retry(looks_up=True)
@@ -322,6 +327,7 @@ class TxnRequestHandler(ABC):
 
     def fatal_error(self, error: KafkaError) -> None:
         """Fail, and end the producer."""
+        # The caller first: the transition fails everything else with the state's first error.
         self.fail(error)
         self._actions.transition_to_fatal_error(error)
 
@@ -331,7 +337,7 @@ class TxnRequestHandler(ABC):
         self._actions.transition_to_abortable_error(error)
 
     def fail(self, error: KafkaError) -> None:
-        """Fail for whoever waits; the state is not changed."""
+        """Fail the caller; the state is not changed."""
         self.result.fail(error)
 
     def __repr__(self) -> str:

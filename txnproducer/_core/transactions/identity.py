@@ -1,14 +1,14 @@
-"""The producer's identity: id and epoch, when that is raised, and the version of transactions.
+"""The producer's identity: its id and epoch, the epoch bumps, and the version of transactions.
 
-Owns: which identity the next request names, whether a new epoch is due at the end of the
-transaction, and which version of transactions is spoken. Must not know: states, requests.
+Owns: the identity that the next request names, whether a new epoch is due at the end of the
+transaction, and the version of transactions in use. Must not know: states, requests.
 
 Rules:
-* Transactions v1 or v2 (KIP-890) is a matter of the finalized feature, not of API versions. It is
-  read when the producer is initialized and when a transaction begins to end, and counts from the
-  next transaction on; coming to v2 also raises the epoch.
+* Whether transactions are v1 or v2 (KIP-890) depends on the finalized feature, not on API
+  versions. The feature is read when the producer is initialized and when a transaction begins to
+  end. It counts from the next transaction on. The change to v2 also raises the epoch.
 * A v1 transaction that lost an answer is followed by a new epoch: the request may still be on its
-  way, and would join a later transaction of the same epoch (KAFKA-17754). Where the cluster can't
+  way, and would join a later transaction of the same epoch (KAFKA-17754). Where the cluster cannot
   raise epochs, no further transaction is begun. With v2 every transaction has its own epoch.
 """
 
@@ -23,7 +23,8 @@ from txnproducer._protocol.versions import NodeApiVersions
 from txnproducer.errors import KafkaError
 from txnproducer.records import ProducerIdAndEpoch, TransactionLease
 
-# InitProducerId takes the present id and epoch, and answers with the next, from here on (KIP-360).
+# From this version on InitProducerId takes the present id and epoch, and answers with the next
+# epoch (KIP-360).
 _FIRST_VERSION_WITH_BUMP: Final = 3
 
 
@@ -37,14 +38,14 @@ class ProducerIdentity:
 
     Attributes:
         sequences: the partitions' sequence numbers.
-        is_transaction_v2_enabled: which version the present transaction is written with.
+        is_transaction_v2_enabled: whether the present transaction is written with v2.
         coordinator_can_bump: whether the transaction coordinator raises epochs when asked; kept
-            while it is away.
+            while it is disconnected.
         is_bump_required: whether the epoch has to be raised when this transaction ends.
-        has_stray_request: whether no transaction may be begun under this epoch, which cannot be
-            raised.
-        may_begin_again: whether a request without an answer may yet begin another transaction, in
-            this epoch (v1).
+        has_stray_request: whether a lost request forbids further transactions, because this epoch
+            cannot be raised.
+        may_begin_again: whether a request without an answer may still begin another transaction
+            under this epoch (v1).
         is_due: whether the producer has to be initialized.
         loss: the refusal that took the identity away; None if there is one, or never was.
     """
@@ -77,16 +78,16 @@ class ProducerIdentity:
 
     @property
     def must_bump_from_client(self) -> bool:
-        """Whether raising the epoch after an error is the client's to do, and can be done."""
+        """Whether the client has to raise the epoch after an error, and can."""
         return self.coordinator_can_bump and not self.is_transaction_v2_enabled
 
     @property
     def can_handle_abortable_error(self) -> bool:
-        """Whether the epoch will be raised after an abort, by whichever side."""
+        """Whether the epoch is raised after an abort, by the client or by the coordinator."""
         return self.coordinator_can_bump or self.is_transaction_v2_enabled
 
     def learn_coordinator(self, api_versions: NodeApiVersions | None) -> None:
-        """Learn what the transaction coordinator can do."""
+        """Learn whether the transaction coordinator can raise epochs."""
         version = (
             None if api_versions is None else api_versions.max_version(ApiKey.INIT_PRODUCER_ID)
         )
@@ -96,21 +97,25 @@ class ProducerIdentity:
 
     def take(self, producer: ProducerIdAndEpoch) -> None:
         """Take an identity that InitProducerId has given."""
+        # A transactional producer has nothing in flight here. An idempotent one may have: it keeps
+        # its numbers until the next step renumbers them.
         if self._is_transactional:
             self.sequences.reset_sequence_numbers()
         self.sequences.adopt(producer)
-        # What is late is fenced now.
+        # The new epoch fences every late request of the old one.
         self.is_bump_required = self.has_stray_request = self.may_begin_again = False
         self.is_due = False
 
     def take_next(self, producer: ProducerIdAndEpoch) -> None:
-        """Take the identity for the next transaction, if the end of the present one gave it."""
+        """Take the identity for the next transaction, if EndTxn was answered with one."""
+        # Under a new epoch each partition expects 0 first.
         if producer.is_valid:
             self.sequences.reset_sequence_numbers()
             self.sequences.adopt(producer)
 
     def begin_next(self) -> None:
-        """Begin the time of the next transaction: its version counts, and no bump is due."""
+        """Begin with the next transaction's version, and without a due bump."""
+        # Not earlier: a transaction is ended with the version that it was begun with.
         self.is_bump_required = False
         self.is_transaction_v2_enabled = self._is_v2_enabled_next
 
@@ -118,45 +123,51 @@ class ProducerIdentity:
         """Take the identity of a transaction that another process has opened."""
         self.sequences.reset_sequence_numbers()
         self.sequences.adopt(lease.producer)
+        # The transaction has begun with this version; the features read here may differ.
         self.is_transaction_v2_enabled = self._is_v2_enabled_next = lease.is_transaction_v2
         self.is_due = False
 
     def ask_anew(self) -> None:
-        """Take in that the application initializes the producer, and has seen why it had to."""
+        """Note that the application initializes the producer again, and so has seen its loss."""
         self.loss = None
 
     def lose(self, error: KafkaError) -> None:
-        """Take in that the producer has to be initialized again.
+        """Note that the producer has to be initialized again.
 
         Args:
-            error: the refusal after which this is so.
+            error: the refusal that is the cause.
         """
+        # A producer that had no identity yet has lost none.
         if not self.is_due:
             self.loss = error
         self.is_due = True
+        # The next InitProducerId raises the epoch in any case.
         self.is_bump_required = False
         self.sequences.reset_sequence_numbers()
 
     # --- when the epoch is raised ---------------------------------------------------------------
 
     def require_epoch_bump(self) -> None:
-        """Raise the epoch when this transaction ends, if that is the client's to do."""
+        """Raise the epoch when this transaction ends, if the client has to."""
+        # With v2 the coordinator raises it at each end.
         if self.must_bump_from_client:
             self.is_bump_required = True
 
     def epoch_bump_failed(self) -> None:
-        """Take in that the epoch was not raised; it is raised when the next transaction ends."""
-        # Whatever version is spoken meanwhile: after an upgrade it is v2, and the bump is v1's.
+        """Note that the epoch was not raised; it is raised when the next transaction ends."""
+        # Without `must_bump_from_client`: after an upgrade the version is v2, but the bump that is
+        # missing is v1's.
         self.is_bump_required = True
 
     def request_lost(self, *, may_begin_transaction: bool) -> None:
-        """Take in that a request of a v1 transaction has no answer, and could do harm later."""
+        """Note that a v1 transaction's request has no answer, and could do harm later."""
         if may_begin_transaction:
             self.may_begin_again = True
         self.need_new_epoch()
 
     def need_new_epoch(self) -> None:
-        """Begin no other transaction under this epoch; where it can't be raised, none at all."""
+        """Let no other transaction begin under this epoch; without bumps, none at all."""
+        # An idempotent producer raises its epoch by itself, and v2 raises it at each end.
         if not self._is_transactional or self.is_transaction_v2_enabled:
             return
         if self.coordinator_can_bump:
@@ -165,15 +176,17 @@ class ProducerIdentity:
             self.has_stray_request = True
 
     def share(self) -> None:
-        """Take in that others write under this identity, and may have requests on their way."""
+        """Note that other processes write under this identity, and may have requests out."""
+        # Their lost requests are not known here, so they are assumed.
         if not self.is_transaction_v2_enabled:
             self.is_bump_required = self.may_begin_again = True
 
     # --- the version of transactions ------------------------------------------------------------
 
     def update_transaction_version(self, *, on_initialization: bool) -> None:
-        """Read the finalized features, if there is a newer reading."""
+        """Read the finalized features, unless they were read before."""
         features = self._client.finalized_features()
+        # Brokers learn of new features one after the other, so an older epoch may come later.
         if features.epoch <= self._features_epoch:
             return
         self._features_epoch = features.epoch

@@ -1,14 +1,14 @@
 """How a transaction is leased, joined and resumed.
 
 Owns: the requests for claims, and the order of the steps that give or take a lease. Must not know:
-how processes find each other, bytes, time; what a part may do (`share.py`).
+how processes find each other, bytes, time; the calls that a part may make (`share.py`).
 
 Rules, and why:
-* Participants' numbers begin at 0: so nothing may have been written under the lease's epoch. With
-  v2 each transaction has its own; with v1 a new one is asked for where the present one was used,
-  and another one after the end, which fences what participants have left on the wire.
-* Whether participants have begun the transaction, the holder does not know until it has their
-  receipts: an abort before that is sent in any case, and it does not matter if there was nothing.
+* Participants' numbers begin at 0, so nothing may have been written under the lease's epoch. With
+  v2 each transaction has its own epoch. With v1 the holder asks for a new one if the present one
+  was used, and for another one after the end, which fences participants' late requests.
+* The holder does not know whether participants have begun the transaction until it has their
+  receipts. An abort before that is sent in any case; it does no harm if nothing was begun.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _S = TransactionState
 
 
 class Operations(Protocol):
-    """What leasing asks of the operations, whose order it keeps."""
+    """The calls that leasing makes on the transaction manager, which keeps their order."""
 
     def set_half_way(self, is_half_way: bool, /) -> None:
-        """Note that a call is half-way, or is no longer: an exception may come between."""
+        """Note whether a call is half-way, since an exception may interrupt it there."""
         ...
 
     def check_call(self, call: str) -> None:
-        """Refuse a call in an error state, or while the end of another call was not seen."""
+        """Refuse a call in an error state, or while another call's end was not seen."""
         ...
 
     def check_in_transaction(self, refusal: str) -> None:
-        """Refuse what needs an open transaction, where there is none."""
+        """Refuse a call that needs an open transaction when there is none."""
         ...
 
     def fail_with_error(self) -> None:
-        """Raise what an error state has to say to a call."""
+        """Raise the error of the state, if it is an error state."""
         ...
 
     def begin_operation(
@@ -66,7 +66,7 @@ class Operations(Protocol):
         ...
 
     def transaction_begun(self) -> None:
-        """Take in that a transaction is open."""
+        """Note that a transaction is open."""
         ...
 
 
@@ -91,10 +91,10 @@ class TransactionLeasing:
     # --- the holder -----------------------------------------------------------------------------
 
     def begin_lease(self, claims: int, *, has_incomplete: bool) -> TransactionalRequestResult:
-        """Begin to lease the open transaction; the share has it when the result has ended well.
+        """Begin to lease the open transaction; when the result has succeeded, the share has it.
 
         Args:
-            claims: for how many participants. 0 hands the transaction itself over: from then on
+            claims: the number of participants. 0 hands the transaction itself over: from then on
                 another process has to end it.
             has_incomplete: whether records are on their way.
 
@@ -110,6 +110,7 @@ class TransactionLeasing:
         if leasing is not None and is_under_way and claims == self._wanted_claims:
             return leasing
         self._refuse_lease(claims, has_incomplete=has_incomplete)
+        # If an exception comes between here and the end, the transaction can only be aborted.
         self._operations.set_half_way(True)
         self._wanted_claims = claims
         self._leasing = result = TransactionalRequestResult("lease")
@@ -127,7 +128,8 @@ class TransactionLeasing:
         name, share, opened = self._progress.name, self._share, self._progress.open
         if claims < 0:
             raise ValueError(f"claims must not be negative: {claims}")
-        # An heir may hand on what it has added offsets to; its records have other writers.
+        # An heir may hand the transaction over once more, perhaps with offsets of its own. It may
+        # not lease it to writers, since its records have been written by others.
         may_lease = share.part is Part.ALONE or (share.part is Part.HEIR and not claims)
         if not may_lease or share.is_leasing:
             raise IllegalStateError(f"{name}: lease() again: {Part.HOLDER.value}")
@@ -160,6 +162,7 @@ class TransactionLeasing:
 
     def _claim_next(self, result: TransactionalRequestResult) -> None:
         """Ask for the first claim whose answer is not known; give the lease if there is none."""
+        # The answer to a claim may come after the application has begun to abort.
         if self._machine.state is not _S.IN_TRANSACTION:
             result.fail(
                 TransactionAbortedError("the transaction was aborted before it was leased")
@@ -173,7 +176,7 @@ class TransactionLeasing:
 
         def take(claimed: ProducerIdAndEpoch) -> None:
             answer = next_answer(claimed)
-            if answer is not None:  # else it is asked for once more
+            if answer is not None:  # if it is None, the claim is asked for once more
                 answers[claim] = answer
             self._claim_next(result)
 
@@ -201,14 +204,14 @@ class TransactionLeasing:
             self._progress.open.is_started,
         )
         result.done()
-        # Last: a part that may not end the transaction is taken with nothing left to be done.
+        # Last: with part GONE this producer refuses its calls, so nothing may be left to do.
         self._hold(lease, part)
 
     def _hold(self, lease: TransactionLease, part: Part) -> None:
         self._share.hold(lease, part)
         if part is Part.HOLDER:
             self._progress.open.lease()
-        # What others have on their way, and no answer to, is not known here.
+        # Other processes' requests without an answer are not known here.
         self._identity.share()
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
@@ -230,7 +233,7 @@ class TransactionLeasing:
     # --- a participant --------------------------------------------------------------------------
 
     def begin_join(self, lease: TransactionLease, claim: int) -> TransactionalRequestResult:
-        """Begin to take a claim of a lease; once that has ended well, records can be sent.
+        """Begin to take a claim of a lease; when the result has succeeded, records can be sent.
 
         Raises:
             IllegalStateError: this producer has an identity already.
@@ -268,6 +271,7 @@ class TransactionLeasing:
             result.fail(error)
             self._progress.transition_to_fatal_error(error)
             return
+        # The result last: its caller may send as soon as it sees the end.
         self._share.take_claim(claim, claimed)
         self._share.hold(lease, Part.PARTICIPANT)
         self._take_over(lease)
@@ -275,12 +279,13 @@ class TransactionLeasing:
 
     def _take_over(self, lease: TransactionLease) -> None:
         self._identity.take_over(lease)
+        # The table has no direct way from INITIALIZING into a transaction.
         self._machine.transition_to(_S.READY)
         self._machine.transition_to(_S.IN_TRANSACTION)
         self._operations.transaction_begun()
 
     def give_receipt(self, *, has_incomplete: bool) -> TransactionReceipt:
-        """Return what was written; nothing more can be.
+        """Return the receipt of the records written here; nothing more can be written.
 
         Raises:
             IllegalStateError: this is no participant, or records are on their way.
@@ -294,7 +299,7 @@ class TransactionLeasing:
             )
         return self._share.finish()
 
-    # --- who goes on with another process's transaction -----------------------------------------
+    # --- another process's transaction ----------------------------------------------------------
 
     def resume(self, lease: TransactionLease) -> None:
         """Take over a transaction that another process has opened, to end it.
@@ -307,7 +312,7 @@ class TransactionLeasing:
         part = Part.HOLDER if lease.claims else Part.HEIR
         self._share.hold(lease, part)
         self._take_over(lease)
-        # Of a lease with claims nobody here knows whether its holder has added offsets.
+        # A lease with claims does not say whether its holder has added offsets: it may have.
         if lease.is_started or lease.claims:
             self._progress.open.start()
         self._hold(lease, part)

@@ -1,21 +1,21 @@
-"""The operations of a transactional producer: what the application asks for.
+"""The operations of a transactional producer, as the application calls them.
 
-Why it exists: the door to the transaction's state. Each call checks whether it fits, changes the
-state, queues what has to be sent, and returns a result for its caller to wait for; the rest is the
-sender's (`progress.py`).
+Why it exists: it is the door to the transaction's state. Each call checks whether it fits, changes
+the state, queues the requests to send, and returns a result for its caller to wait for. The sender
+does the rest (`progress.py`).
 
-Owns: the order of the calls, and the errors they are refused with. Must not know: bytes,
+Owns: the order of the calls, and the errors with which they are refused. Must not know: bytes,
 connections, time, threads.
 
 Rules:
-* An operation returns a result at once. The same call made again after a time-out gets the same
+* An operation returns a result at once. The same call, made again after a time-out, gets the same
   result; every other call is refused until that end was seen. The exception: a commit that timed
   out may be given up by `begin_abort`.
-* `init_transactions` looks at the state first, and so tells an error of an earlier call wrapped;
-  commit and abort tell the earlier call's own error first.
-* A call that is refused changes nothing.
-* An exception can come between any two steps of a call (Ctrl-C, a signal handler's). What it left
-  half-way is made whole by `finish_interrupted_call`, before anything else is done.
+* `init_transactions` checks the state first, and so raises an earlier call's error wrapped. Commit
+  and abort raise the earlier call's own error first.
+* A refused call changes nothing.
+* An exception can come between any two steps of a call (Ctrl-C, a signal handler's).
+  `finish_interrupted_call` completes the interrupted call before anything else is done.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ class TransactionManager:
         client: asked for the cluster's finalized features.
 
     Attributes:
-        progress: what the sender makes of the operations.
+        progress: the transaction as the sender drives it.
         machine, requests, identity, share: its parts.
         leasing: how the transaction is shared with other processes.
         sequences: the partitions' sequence numbers.
         commit_result: of the present transaction's commit, or the latest one's; None if none was
             begun.
-        last_commit: the latest commit that was begun; once it was sent, and its answer is lost for
-            good, evidence of it can be asked for.
+        last_commit: the latest commit that was begun. If its answer is lost for good, the
+            coordinator can be asked for evidence of it.
         is_half_way: whether a call is adding offsets, or leasing. If it is still set when the next
-            call comes, an exception has left it.
+            call comes, an exception has interrupted that call.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class TransactionManager:
         self.last_commit: SentCommit | None = None
         self.is_half_way = False
 
-    # --- what the application asks for ----------------------------------------------------------
+    # --- the application's calls ----------------------------------------------------------------
 
     @property
     def unseen_abort(self) -> TransactionalRequestResult | None:
-        """An abort that timed out, or was interrupted, and whose end nobody has seen yet."""
+        """An abort that timed out or was interrupted, if its caller has not seen its end."""
         pending = self._pending.unseen()
         is_abort = pending is not None and pending.kind is _S.ABORTING_TRANSACTION
         return pending.result if pending is not None and is_abort else None
@@ -124,7 +124,7 @@ class TransactionManager:
         return not end_txn.may_be_committed
 
     def initialize_transactions(self) -> TransactionalRequestResult:
-        """Begin to get an identity; older producers of the transactional id are fenced by it.
+        """Begin to get an identity; it fences older producers of the transactional id.
 
         Raises:
             IllegalStateError: initialized already, or another call has to be repeated first.
@@ -132,6 +132,7 @@ class TransactionManager:
         """
         self.share.check("init_transactions")
         self._ensure_transactional()
+        # Before the pending operation is looked at, unlike in commit and abort: see the rules.
         self.fail_with_error()
         return self.begin_operation(_S.INITIALIZING, "init_transactions", self._start_initializing)
 
@@ -172,7 +173,7 @@ class TransactionManager:
         self.transaction_begun()
 
     def transaction_begun(self) -> None:
-        """Take in that a transaction is open, begun here or by another process."""
+        """Note that a transaction is open, begun here or by another process."""
         self.progress.begin()
         self.commit_result = None
 
@@ -184,6 +185,7 @@ class TransactionManager:
             KafkaError: the producer is in an error state.
         """
         self.share.check("commit_transaction")
+        # In another state this repeats a commit whose receipts were checked.
         if self.machine.state is _S.IN_TRANSACTION:
             self.share.check_receipts()
         self._ensure_transactional()
@@ -198,6 +200,7 @@ class TransactionManager:
         self.commit_result = result
         self.machine.go_to(_S.COMMITTING_TRANSACTION)
         identity = self.identity
+        # Taken now: the end of the transaction may change both.
         self.last_commit = SentCommit(
             identity.producer_id_and_epoch, identity.is_transaction_v2_enabled
         )
@@ -209,8 +212,8 @@ class TransactionManager:
         Raises:
             IllegalStateError: no transaction is open, the commit has succeeded meanwhile, or
                 another call has to be repeated first.
-            CommitOutcomeUnknownError: a commit was sent, and the producer came to its end before
-                it could find out what became of it.
+            CommitOutcomeUnknownError: a commit was sent, and the producer failed before it could
+                learn the outcome.
             KafkaError: the producer has failed.
         """
         self.share.check("abort_transaction")
@@ -222,6 +225,7 @@ class TransactionManager:
             _S.ABORTING_TRANSACTION,
             "abort_transaction",
             self._start_abort,
+            # An abortable error is no reason to refuse: the abort is the way out of it.
             check=None if self.machine.has_abortable_error else self.fail_with_error,
         )
 
@@ -236,6 +240,7 @@ class TransactionManager:
 
     def _queue_end_txn(self, result: TransactionalRequestResult, *, is_commit: bool) -> None:
         opened = self.progress.open
+        # An interrupted start may have made the handler already.
         end_txn = opened.end_txn
         if end_txn is None or end_txn.result is not result:
             failed = end_txn
@@ -246,9 +251,11 @@ class TransactionManager:
                 is_transaction_v2_enabled=self.identity.is_transaction_v2_enabled,
             )
             if failed is not None and failed.may_be_committed:
-                # Its caller was told, or will not ask any more: the abort has to tell as well.
+                # The commit's caller knows of the doubt, or asks no more. The abort's caller has
+                # to learn of it as well.
                 end_txn.inherit(failed)
             opened.end_with(end_txn)
+        # Read now, so that the bump for a change to v2 is due when EndTxn ends.
         self.identity.update_transaction_version(on_initialization=False)
         self.requests.push_once(end_txn)
 
@@ -266,14 +273,15 @@ class TransactionManager:
         if machine.state is _S.COMMITTING_TRANSACTION:
             return end_txn
         if machine.has_abortable_error and end_txn is not None:
-            # The commit will not be sent any more; its caller does not have to hear it first.
+            # The commit is not sent any more. Its caller need not repeat it before the abort.
             error = machine.last_error or KafkaError()
             end_txn.fail(error)
             self.requests.fail_end_txn(error)
         pending.result.acknowledge()
         lost = pending.result.error
         if machine.has_fatal_error and isinstance(lost, CommitOutcomeUnknownError):
-            # That the producer has failed says less than what its caller has not heard yet.
+            # The unknown outcome says more than the producer's failure, and the caller does not
+            # know it yet.
             raise lost
         return None
 
@@ -306,7 +314,7 @@ class TransactionManager:
     ) -> TransactionalRequestResult:
         """Begin to commit a consumer group's offsets in the transaction.
 
-        Each call is an operation of its own, also after a time-out.
+        Each call is an operation of its own, even after a time-out.
 
         Raises:
             IllegalStateError: no transaction is open, or another call has to be repeated first.
@@ -326,15 +334,17 @@ class TransactionManager:
             progress, result, offsets, group_metadata, is_transaction_v2_enabled=is_v2
         )
         handler = commit if is_v2 else AddOffsetsToTxnHandler(progress, commit)
+        # If an exception comes in between, the offsets may be queued or not: abort is the way out.
         self.set_half_way(True)
         if is_v2:
+            # The group's coordinator adds the group by itself, so EndTxn is needed from now on.
             progress.open.start()
         self.requests.queue.push(handler)
         self.set_half_way(False)
         return result
 
     def check_can_append(self) -> None:
-        """Refuse a record that has no place in the present state, before it is appended.
+        """Refuse a record that the present state does not allow, before it is appended.
 
         Raises:
             IllegalStateError: no transaction is open, or a call has to be repeated first.
@@ -350,7 +360,7 @@ class TransactionManager:
         self.share.check("send")
 
     def maybe_add_partition(self, topic_partition: TopicPartition) -> None:
-        """Make sure that a partition is in the transaction, or will be; raise as above if not."""
+        """Add a partition to the transaction; raise like `check_can_append` if that is refused."""
         self.check_can_append()
         if self.is_transactional:
             self.progress.open.name_partition(
@@ -364,13 +374,13 @@ class TransactionManager:
             raise IllegalStateError("transactions need a transactional_id in the configuration")
 
     def check_call(self, call: str) -> None:
-        """Refuse a call in an error state, or while the end of another call was not seen."""
+        """Refuse a call in an error state, or while another call's end was not seen."""
         self._ensure_transactional()
         self._pending.refuse_others(call)
         self.fail_with_error()
 
     def check_in_transaction(self, refusal: str) -> None:
-        """Refuse what needs an open transaction, where there is none."""
+        """Refuse a call that needs an open transaction when there is none."""
         state = self.machine.state
         if state is not _S.IN_TRANSACTION:
             raise IllegalStateError(
@@ -387,10 +397,11 @@ class TransactionManager:
         """Begin an operation, or return the result of the same one that is under way.
 
         Args:
-            kind: the state it begins with.
+            kind: the state that it begins with.
             operation: the public call's name.
-            start: its steps; each looks first whether it is done, since they may be made again.
-            check: refuses the call, once it is known to be a new one.
+            start: its steps. An interrupted start is made again, so each step first looks whether
+                it is done.
+            check: refuses a new call; a repeated one is not checked.
         """
         pending = self._pending.unseen()
         if pending is not None and pending.kind is kind:
@@ -398,15 +409,16 @@ class TransactionManager:
         self._pending.refuse_others(operation)
         if check is not None:
             check()
+        # Before the operation is held, so that a refused call changes nothing.
         self.machine.check_transition(kind)
         return self._pending.start(kind, operation, start)
 
     def set_half_way(self, is_half_way: bool, /) -> None:
-        """Note that a call is half-way, or is no longer: an exception may come between."""
+        """Note whether a call is half-way, since an exception may interrupt it there."""
         self.is_half_way = is_half_way
 
     def finish_interrupted_call(self) -> None:
-        """Make whole what an exception has left half-way: see `Appender`."""
+        """Complete a call that an exception has interrupted: see `Appender`."""
         self._pending.finish_start()
         if self.is_half_way:
             self.progress.maybe_transition_to_error_state(
@@ -417,11 +429,12 @@ class TransactionManager:
             )
             self.set_half_way(False)
         machine = self.machine
+        # The exception may have come after the fatal error and before everything had failed.
         if machine.has_fatal_error and machine.last_error is not None:
             self.progress.fail_all(machine.last_error)
 
     def fail_with_error(self) -> None:
-        """Raise what an error state has to say to a call."""
+        """Raise the error of the state, if it is an error state."""
         machine, progress = self.machine, self.progress
         error = machine.last_error
         if not machine.has_error or error is None:
@@ -436,7 +449,7 @@ class TransactionManager:
     @staticmethod
     def _caused(text: str, cause: KafkaError, kind: type[KafkaError] = KafkaError) -> KafkaError:
         error = kind(text, recovery=cause.recovery)
-        # A record to be mended says "fix", its transaction "abort"; the cause is the record's.
+        # A record's own error says "fix", its transaction's error "abort". The cause is the first.
         own = cause.__cause__
         is_of_record = isinstance(own, KafkaError) and own.recovery == "fix" != cause.recovery
         error.__cause__ = own if is_of_record else cause

@@ -1,10 +1,10 @@
-"""The transaction that is open: what is in it, and what the coordinator may know of it.
+"""The open transaction: its partitions and offsets, and the coordinator's knowledge of it.
 
-Owns: `OpenTransaction`. All that the end of a transaction clears is here, so that end replaces one
-object. Must not know: states, the queue of requests, how it ends.
+Owns: `OpenTransaction`. It holds all that the end of a transaction clears, so that the end
+replaces one object. Must not know: states, the queue of requests, how it ends.
 
-A transaction v1 has started with the first partition or group that the coordinator has accepted, a
-transaction v2 with the first call. One that was not started ends without EndTxn.
+A v1 transaction has started when the coordinator has accepted its first partition or group, a v2
+transaction with its first call. A transaction that was not started ends without EndTxn.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class OpenTransaction:
         pending_partitions: named by a request without an answer so far (v1).
         partitions: of the transaction.
         is_started: whether the coordinator knows of it.
-        may_have_begun: whether only requests whose success nobody knows could have begun it.
-        end_txn: the request that ends it, once that was asked for.
+        may_have_begun: whether it may have begun, but only by requests of unknown success.
+        end_txn: the request that ends it; None before a commit or an abort.
         started_ms: when the coordinator's time-out began to run; None before.
         record_count: how many records are acknowledged.
         cause: the latest error.
@@ -63,12 +63,13 @@ class OpenTransaction:
 
     @property
     def has_lost_offsets(self) -> bool:
-        """Whether offsets were sent that nobody answered."""
+        """Whether offsets were sent and not answered."""
         return bool(self._lost_offsets)
 
     def name_partition(self, place: TopicPartition, *, is_transaction_v2: bool) -> None:
-        """Take a partition in: with v2 at once, with v1 by the next AddPartitionsToTxn."""
+        """Add a partition: with v2 at once, with v1 by the next AddPartitionsToTxn."""
         if is_transaction_v2:
+            # The leader adds it with its first batch, so EndTxn is needed from now on.
             self.partitions.add(place)
             self.is_started = True
         elif place not in self.partitions and place not in self.pending_partitions:
@@ -77,7 +78,7 @@ class OpenTransaction:
     def take_new_partitions(self) -> frozenset[TopicPartition]:
         """Return the partitions of the next AddPartitionsToTxn; none if there is no new one.
 
-        They are all that have no answer, also those of a request that is repeated.
+        They are all partitions without an answer, also those of a request that is repeated.
         """
         if not self.new_partitions:
             return frozenset()
@@ -88,56 +89,57 @@ class OpenTransaction:
     def partitions_answered(
         self, partitions: frozenset[TopicPartition], *, are_added: bool
     ) -> None:
-        """Take in that partitions are, or are not, in the transaction."""
+        """Note that partitions are, or are not, in the transaction."""
         self.pending_partitions -= partitions
         if are_added:
             self.partitions |= partitions
             self.begun()
 
     def start(self) -> None:
-        """Take in that a call has started it, as each call does with v2, or another process."""
+        """Note that it was started, with v2 by any call, or by another process."""
         self.is_started = True
 
     def take_receipts(self, *, is_written: bool, record_count: int, are_all: bool) -> None:
-        """Take in what participants have written.
+        """Take in the participants' receipts.
 
         Args:
             is_written: whether one of them has written something.
-            record_count: how many records the new receipts tell of.
+            record_count: how many records the new receipts count.
             are_all: whether every participant has given its receipt.
         """
         self.is_started |= is_written
         self.record_count += record_count
+        # With all receipts there is no doubt left, and `is_started` alone decides.
         if are_all:
             self.may_have_begun = False
 
     def lease(self) -> None:
-        """Take in that participants may begin it; their receipts will tell."""
+        """Note that participants may begin it; their receipts will show it."""
         self.may_have_begun = True
 
     def end_with(self, end_txn: EndTxnHandler) -> None:
-        """Take in the request that ends it."""
+        """Note the request that ends it."""
         self.end_txn = end_txn
 
     def begun(self) -> None:
-        """Take in that the coordinator knows of it."""
+        """Note that the coordinator knows of it."""
         self.is_started = True
         self.may_have_begun = False
 
     def begun_perhaps(self) -> None:
-        """Take in that a request whose success nobody knows may have begun it."""
+        """Note that a request of unknown success may have begun it."""
         self.may_have_begun = self.may_have_begun or not self.is_started
 
     def lose_offsets(self, group_id: str, offsets: Offsets) -> None:
-        """Take in that offsets were sent, and have no answer."""
+        """Note that offsets were sent, and have no answer."""
         for place, offset in offsets:
             self._lost_offsets.setdefault((group_id, place), set()).add(offset)
 
     def could_be_overwritten(self, group_id: str, offsets: Offsets) -> bool:
-        """Tell whether a delayed copy of other offsets could arrive after these.
+        """Return whether a delayed copy of other offsets could arrive after these.
 
         Offsets have no sequence numbers: of two requests in one transaction the last one to arrive
-        counts. (Java sends them; a group then goes back to offsets it has passed.)
+        counts. (Java sends them; a group can then go back to offsets that it has passed.)
         """
         return any(
             self._lost_offsets.get((group_id, place), {offset}) != {offset}

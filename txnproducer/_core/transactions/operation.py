@@ -1,12 +1,12 @@
-"""The operation that an application waits for: begun, perhaps interrupted, its end not seen yet.
+"""The operation that an application waits for: it is begun, and its end was not seen yet.
 
-Owns: `PendingOperation` and the one place that holds it. Must not know: what an operation does.
+Owns: `PendingOperation` and the one place that holds it. Must not know: the steps of an operation.
 
 Rules:
 * An operation stays until its caller has seen its end. The same call made again after a time-out
   finds it here, and every other call is refused.
 * An exception can come between any two steps of a start (Ctrl-C, a signal handler's). So the
-  operation is held from before its first step, and `finish_start` makes the steps again.
+  operation is held before its first step, and `finish_start` makes the steps again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class PendingOperation:
     """An operation whose end its caller has not seen.
 
     Attributes:
-        kind: the state it began with.
+        kind: the state that it began with.
         result: its end.
-        start: begins it; None once it has begun. If an exception comes in the middle, it is
-            called again, so that each of its steps looks first whether it is done.
+        start: begins it; None once it has begun. After an interruption it is called again, so each
+            of its steps first looks whether it is done.
     """
 
     kind: TransactionState
@@ -47,13 +47,13 @@ class PendingOperations:
         self._held: PendingOperation | None = None
 
     def unseen(self) -> PendingOperation | None:
-        """Return the operation whose end nobody has seen yet."""
+        """Return the operation whose end its caller has not seen; None if there is none."""
         if self._held is not None and self._held.result.is_acked:
             self._held = None
         return self._held
 
     def refuse_others(self, operation: str) -> None:
-        """Refuse a call while the end of an earlier one was not seen.
+        """Refuse a call while an earlier call's end was not seen.
 
         Raises:
             IllegalStateError: there is one; the text names it.
@@ -73,15 +73,16 @@ class PendingOperations:
         operation: str,
         start: Callable[[TransactionalRequestResult], None],
     ) -> TransactionalRequestResult:
-        """Start an operation: from its first step on it goes on, whatever its caller raises."""
+        """Start an operation; after its first step it goes on even if its call is interrupted."""
         result = TransactionalRequestResult(operation)
+        # Held before the first step, so that `finish_start` finds a start that was interrupted.
         pending = self._held = PendingOperation(kind, result, start)
         start(result)
         pending.start = None
         return result
 
     def finish_start(self) -> None:
-        """Make the steps of a start again that an exception has left half-way."""
+        """Make the steps of a start again that an exception has interrupted."""
         pending = self._held
         if pending is not None and pending.start is not None:
             pending.start(pending.result)

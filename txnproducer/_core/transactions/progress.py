@@ -1,21 +1,21 @@
 """The progress of a transaction as the sender drives it: requests, answers, batches, errors.
 
-Why it exists: an application's call (`manager.py`) only begins things; here is what happens to
-them.
+Why it exists: an application's call (`manager.py`) only begins an operation; here it is brought to
+its end.
 
-Owns: what an answer changes, which error ends what, how the latest transaction ended. Must not
-know: the application's calls, bytes, connections, time, threads.
+Owns: the effects of answers and errors on a transaction, and the outcome of the latest one. Must
+not know: the application's calls, bytes, connections, time, threads.
 
 Rules:
 * Whether the epoch has to be raised after a transaction is decided when EndTxn ends, since the
   need can arise while it is under way. The call's result ends with the bump, and with EndTxn's
   outcome. (Java decides when the call begins, and can miss a bump that way.)
 * A batch's error is fatal, abortable, or (idempotent) a matter of sequences alone.
-* Going fatal fails all that waits, in this order: the queue, the request that is out, the
-  operation that was not acknowledged. (Java leaves queued requests waiting, and with them the
-  calls that wait for these.)
-* While a transaction is being aborted, abortable errors are nothing new: the state stays.
-* The first fatal error is kept: what follows are its consequences.
+* A fatal error fails everything that waits, in this order: the queue, the request that is out, the
+  operation that was not acknowledged. (Java leaves queued requests waiting, and their callers with
+  them.)
+* While a transaction is being aborted, an abortable error changes nothing.
+* The first fatal error is kept: later ones are its consequences.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class TransactionProgress:
 
     @property
     def may_have_begun(self) -> bool:
-        """Whether only requests whose success nobody knows could have begun the transaction."""
+        """Whether the transaction may have begun, but only by requests of unknown success."""
         return self.open.may_have_begun
 
     def _find_coordinator(self, key: str, key_type: CoordinatorType) -> FindCoordinatorHandler:
@@ -139,6 +139,7 @@ class TransactionProgress:
         _LOG.info("%s: now %s", self.name, producer)
         self.identity.take(producer)
         self.machine.transition_to(_S.READY)
+        # After a bump the version counts that was read when the transaction began to end.
         if self.is_transactional and not is_epoch_bump:
             self.identity.update_transaction_version(on_initialization=True)
         self.share.epoch_is_fresh()
@@ -146,28 +147,31 @@ class TransactionProgress:
     def partitions_answered(
         self, partitions: frozenset[TopicPartition], *, are_added: bool
     ) -> None:
-        """Take in that partitions are, or are not, in the transaction."""
+        """Note that partitions are, or are not, in the transaction."""
         self.open.partitions_answered(partitions, are_added=are_added)
 
     def offsets_added(self, follower: TxnRequestHandler, leader: TxnRequestHandler) -> None:
         """Go on from AddOffsetsToTxn to TxnOffsetCommit, in the same place of the queue."""
+        # Before the abort is looked at: the coordinator knows the transaction, and must end it.
         self.open.begun()
         if self.machine.is_aborting:
             follower.give_up()
             return
+        # With a later place, this call's offsets could be overtaken by those of a later call.
         follower.order = leader.order
         self.requests.queue.push(follower)
 
     def begun_perhaps(self) -> None:
-        """Take in that a refused request may have begun the transaction all the same."""
+        """Note that a refused request may have begun the transaction nevertheless."""
         self.open.begun_perhaps()
 
     def init_request_lost(self) -> None:
-        """Take in that an InitProducerId has no answer; it may yet raise the epoch, or fence."""
+        """Note that an InitProducerId has no answer; it may still raise the epoch, or fence."""
         self._has_lost_init = True
 
     def request_lost(self, *, may_begin_transaction: bool) -> None:
-        """Take in that a request which could do harm later has no answer."""
+        """Note that a request which could do harm later has no answer."""
+        # With v2 each transaction has its own epoch, which fences late requests.
         if not self.is_transactional or self.identity.is_transaction_v2_enabled:
             return
         if may_begin_transaction:
@@ -175,7 +179,7 @@ class TransactionProgress:
         self.identity.request_lost(may_begin_transaction=may_begin_transaction)
 
     def offsets_lost(self, group_id: str, offsets: Offsets) -> None:
-        """Take in that offsets of the open transaction were sent, and have no answer."""
+        """Note that offsets of the open transaction were sent, and have no answer."""
         self.open.lose_offsets(group_id, offsets)
 
     def transaction_ended(
@@ -186,19 +190,29 @@ class TransactionProgress:
         outcome: ResolvedOutcome,
     ) -> None:
         """Take in the end of the transaction, and perhaps the identity for the next one."""
+        # Marks the epoch as used. A bump after this declares the next epoch fresh again.
         self.share.end(is_committed=outcome == "committed")
-        if self.outcome == "open":  # else this ends what was in the way of the next one
+        # If none is open, an abort clears an error that came between two transactions.
+        if self.outcome == "open":
+            # Logged first: identity, version and counts are still this transaction's.
             self.outcome = outcome
             self._log_end(outcome)
         identity = self.identity
+        # The coordinator uses the new epoch already, so a bump has to name it.
         identity.take_next(producer)
+        # Read before `begin_next` clears it.
         must_bump = identity.is_bump_required
+        # If the state does not allow this, it raises, and the transaction stays as it is.
         self.machine.transition_to(_S.INITIALIZING if must_bump else _S.READY)
         identity.begin_next()
+        # Partitions, doubts, lost offsets and EndTxn: all of it belongs to the transaction that
+        # has ended.
         self.open = OpenTransaction()
         if not must_bump:
+            # Last: the caller may begin the next transaction as soon as it sees the end.
             on_end()
             return
+        # The caller waits for the bump as well, and gets EndTxn's outcome even if the bump fails.
         self.requests.queue.push(
             InitProducerIdHandler(
                 self,
@@ -212,19 +226,21 @@ class TransactionProgress:
     # --- for the sender -------------------------------------------------------------------------
 
     def next_request(self, has_incomplete_batches: bool) -> TxnRequestHandler | None:
-        """Take the next request to send out of the queue.
+        """Take the next request to be sent out of the queue.
 
-        Requests that can't be sent in the present state fail on the way, and an EndTxn of a
-        transaction that the coordinator does not know succeeds.
+        Requests that cannot be sent in the present state fail here. An EndTxn of a transaction
+        that the coordinator does not know succeeds without being sent.
 
         Returns:
             None if there is none, or if it is an EndTxn that has to wait for batches.
         """
         requests = self.requests
+        # As late as this, so that one request names all partitions used since the last one.
         new_partitions = self.open.take_new_partitions()
         if new_partitions:
             requests.queue.push(AddPartitionsToTxnHandler(self, new_partitions))
         while (handler := requests.queue.peek()) is not None:
+            # The markers end the transaction in each log, so all batches must be written before.
             if handler.is_end_txn and has_incomplete_batches:
                 return None
             handler = requests.take()
@@ -248,7 +264,7 @@ class TransactionProgress:
         return None
 
     def _is_refused(self, handler: TxnRequestHandler) -> bool:
-        # A look-up does no harm while an abort is awaited, which will need the coordinator.
+        # The abort that is awaited will need the coordinator, so its look-up goes on.
         machine = self.machine
         is_harmless = machine.has_abortable_error and isinstance(handler, FindCoordinatorHandler)
         return machine.has_error and not is_harmless
@@ -262,7 +278,7 @@ class TransactionProgress:
         return self.machine.is_completing
 
     def is_send_to_partition_allowed(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a partition's batches may go on the wire, in whatever state but fatal."""
+        """Return whether a partition's batches may be sent; in FATAL_ERROR none may."""
         if self.machine.has_fatal_error:
             return False
         return not self.is_transactional or topic_partition in self.open.partitions
@@ -273,8 +289,8 @@ class TransactionProgress:
     def must_begin_anew(self) -> bool:
         """Whether an error left the producer without an identity, but otherwise sound.
 
-        The sender then fails what waits and goes back to UNINITIALIZED, from where the application
-        can initialize again.
+        The sender then fails everything that waits and goes back to UNINITIALIZED, from where the
+        application can initialize again.
         """
         if not self.machine.has_abortable_error:
             return False
@@ -283,7 +299,7 @@ class TransactionProgress:
         )
 
     def transition_to_abortable_error(self, error: KafkaError) -> None:
-        """Have the transaction aborted; no news while it is, or after a fatal error."""
+        """Have the transaction aborted; during an abort or after a fatal error, do nothing."""
         machine = self.machine
         if machine.is_aborting or machine.has_fatal_error:
             _LOG.debug("%s: in %s already: %s", self.name, machine.state.name, error)
@@ -293,10 +309,10 @@ class TransactionProgress:
         if not self.must_begin_anew:
             error.recovery = "abort"
         elif error.recovery == "abort":
-            error.recovery = "resume"  # there is nothing to abort, the call can be made again
+            error.recovery = "resume"  # nothing is open to abort; the call can be made again
 
     def transition_to_fatal_error(self, error: KafkaError, level: int = logging.ERROR) -> None:
-        """End the producer; all that waits fails.
+        """End the producer, and fail everything that waits.
 
         Args:
             error: why.
@@ -307,22 +323,25 @@ class TransactionProgress:
             error.recovery = recovery_when_fatal(error)
             machine.transition_to(_S.FATAL_ERROR, error)
             _LOG.log(level, "%s: cannot go on: %s", self.name, error)
+        # With the first error: this one may be its consequence.
         self.fail_all(machine.last_error or error)
 
     def fail_all(self, error: KafkaError) -> None:
-        """Fail all that waits."""
+        """Fail everything that waits."""
+        # The requests first: an EndTxn in doubt fails its operation with the more exact error.
         self.requests.fail_all(error)
         self.pending.fail(error)
 
     def authentication_failed(
         self, error: KafkaError, in_hand: TxnRequestHandler | None = None
     ) -> None:
-        """Take in that a broker refused us: what is queued can't be sent, and that is fatal.
+        """Note that a broker refused the login; for queued requests that is fatal.
 
         Args:
             error: the refusal.
             in_hand: the request that was taken to be sent, if there is one. (Java loses it.)
         """
+        # If nothing waits to be sent, the next request will be refused by itself.
         if in_hand is None and not self.requests.queue:
             return
         self.transition_to_fatal_error(error)
@@ -338,17 +357,17 @@ class TransactionProgress:
         self.share.forget()
 
     def close(self, error: KafkaError) -> None:
-        """End: fail all that waits, on every way out."""
+        """End, and fail everything that waits."""
         if self.requests.is_idle:
             self.fail_all(error)
         else:
-            # What it fails hears of it; for the log it is what the application asked for.
+            # The failed calls raise the error. In the log it is no error: the application closed.
             self.transition_to_fatal_error(error, logging.DEBUG)
 
     # --- batches --------------------------------------------------------------------------------
 
     def maybe_transition_to_error_state(self, error: KafkaError) -> None:
-        """Draw the consequences of a batch, or a record, that could not be written."""
+        """Change the state after a batch, or a record, that could not be written."""
         if isinstance(error, FATAL_PRODUCE_ERRORS):
             self.transition_to_fatal_error(error)
             return
@@ -356,27 +375,27 @@ class TransactionProgress:
             return
         own_error = error
         is_aborting = self.machine.is_aborting
-        if not is_aborting:  # the abort itself may fence what is still in flight
+        if not is_aborting:  # the abort itself may fence batches that are still in flight
             self._note_loss(own_error)  # before its text becomes a part of another error's
         if isinstance(error, ABORTABLE_AFTER_RETRIES):
             error = TransactionAbortableError(f"the transaction cannot be completed: {own_error}")
             error.__cause__ = own_error
         elif own_error.recovery == "fix":
-            # Abort the transaction; the record itself stays a thing to fix, or it fails again.
+            # The transaction asks for an abort. The record must still be fixed, or it fails again.
             error = copy(own_error)
             error.__cause__ = own_error
         if not is_aborting:
             self.identity.require_epoch_bump()
         self.transition_to_abortable_error(error)
         if self.machine.has_abortable_error and own_error.recovery != "fix":
-            own_error.recovery = error.recovery  # what the record's future has to say, too
+            own_error.recovery = error.recovery  # the record's future says the same
 
     @property
     def _is_commit_decided_elsewhere(self) -> bool:
         """Whether EndTxn(commit) is out, so that only its answer counts.
 
-        All batches are in then. What can still fail is a record that never got into one, in a
-        `send` that ran beside the commit; its future tells.
+        All batches are acknowledged then. Only a record that never reached a batch can still fail,
+        in a `send` that ran beside the commit. Its future has the error.
         """
         end_txn = self.open.end_txn
         return (
@@ -392,9 +411,9 @@ class TransactionProgress:
         sequences = self.sequences
         is_lost = batch.is_reset or not sequences.is_in_flight(batch)
         if is_lost and identity_of(batch) == self.producer_id_and_epoch:
-            # Renumbered on the wire, and written under the number of before; or its partition's
-            # numbers were wiped meanwhile. The partition gives this number out again: what comes
-            # under it would be taken for this one. (In Java it is.)
+            # It was renumbered on the wire, and written under its old number, or its partition's
+            # numbers were reset meanwhile. The partition gives this number out again, and the
+            # broker would take the next batch with it for a duplicate. (In Java it does.)
             self.identity.need_new_epoch()
         self.open.record_count += batch.record_count
         sequences.handle_completed_batch(batch, response)
@@ -406,12 +425,13 @@ class TransactionProgress:
         """Settle a batch that failed and will not be sent again.
 
         Args:
-            batch: which one.
-            error: why.
-            adjust_sequence_numbers: whether the broker surely does not have it.
+            batch: the batch.
+            error: why it failed.
+            adjust_sequence_numbers: whether the broker certainly does not have it.
         """
         sequences = self.sequences
         sequences.remove_in_flight_batch(batch)
+        # The state before the numbers: after a fatal error none are given out any more.
         self.maybe_transition_to_error_state(error)
         if not self.machine.has_fatal_error and batch.has_sequence:
             sequences.handle_failed_batch(
@@ -419,7 +439,7 @@ class TransactionProgress:
             )
 
     def maybe_resolve_sequences(self) -> None:
-        """Draw the consequences of batches whose fate will not be known any more."""
+        """Require an abort if a batch has ended without an answer, and none can come any more."""
         lost = self.sequences.maybe_resolve_sequences()
         if not lost or not self.is_transactional or not self.machine.has_ongoing_transaction:
             return
@@ -430,11 +450,11 @@ class TransactionProgress:
             )
             return
         self.identity.require_epoch_bump()
-        if not self.machine.has_abortable_error:  # what made the batch fail says more than this
+        if not self.machine.has_abortable_error:  # the batch's own error says more than this
             self.transition_to_abortable_error(KafkaError(f"{text}; abort and go on"))
 
     def bump_idempotent_epoch_and_reset_id_if_needed(self) -> None:
-        """Raise an idempotent producer's epoch if that is due, or ask for an identity."""
+        """Raise an idempotent producer's epoch if a bump is due, or ask for an identity."""
         if self.is_transactional:
             return
         machine = self.machine
@@ -449,7 +469,7 @@ class TransactionProgress:
     # --- how a transaction begins and ends ------------------------------------------------------
 
     def begin(self) -> None:
-        """Take in that a transaction was begun, here or by another process."""
+        """Note that a transaction was begun, here or by another process."""
         self.loss = None
         self.begun_count += 1
         self.outcome = "open"
@@ -457,6 +477,7 @@ class TransactionProgress:
     def set_time(self, now_ms: int) -> None:
         """Note the time, and with it when the transaction begins at the coordinator."""
         self._now_ms = now_ms
+        # The coordinator's time-out counts from its first request, not from `begin_transaction`.
         if self.open.started_ms is None and (self.open.must_be_ended or self._is_to_begin):
             self.open.started_ms = now_ms
 
@@ -468,7 +489,7 @@ class TransactionProgress:
 
     @property
     def age_ms(self) -> int | None:
-        """How long the transaction is open; None where another process may have begun it."""
+        """How long the transaction is open; None if another process may have begun it."""
         if self.share.lease is not None:
             return None
         return 0 if self.open.started_ms is None else self._now_ms - self.open.started_ms
@@ -498,11 +519,11 @@ class TransactionProgress:
         return f"{self.name}, {self.producer_id_and_epoch}"
 
     def explained(self, error: KafkaError) -> KafkaError:
-        """Return a call's error with what is known of why the transaction was lost."""
+        """Return a call's error with the known reason why the transaction was lost."""
         return error if self.loss is None else self.loss.explain(error, self.description)
 
     def _note_loss(self, error: KafkaError) -> None:
-        """Take in an error; one that tells of a lost transaction gets a text by its age."""
+        """Note a loss that an error shows, and put its likely reason into the error's text."""
         sign = sign_of_loss(error)
         has_transaction = self.is_transactional and self.identity.has_producer_id
         if sign is None or self.loss is not None or not has_transaction:
@@ -521,17 +542,17 @@ class TransactionProgress:
     # --- for the state machine (`StateWatcher`) -------------------------------------------------
 
     def error_comes(self, error: KafkaError) -> None:
-        """Note an error that becomes the state's."""
+        """Note an error that becomes the state's error."""
         self._note_loss(error)
         self.open.cause = error
 
     def has_failed(self) -> None:
-        """Log the end of the open transaction: nothing ends it any more."""
+        """Log the open transaction's end, since no answer will end it."""
         if self.outcome == "open":
             self._log_end("unknown" if self.open.may_be_committed else "aborted")
 
     def is_poisoned(self, error: KafkaError) -> None:
-        """Fail all that waits."""
+        """Fail everything that waits."""
         self.open.cause = error
         self.fail_all(error)
         self.has_failed()

@@ -1,10 +1,10 @@
-"""The coordinator requests that wait, in the order in which they go.
+"""The coordinator requests that wait, in the order in which they are sent.
 
-Owns: the order: by priority, and among equals by when each was first queued. Must not know: what
-the requests are.
+Owns: the order, which is by priority and then by the first queueing. Must not know: the meaning
+of the requests.
 
-Rule: a request that is queued again keeps its place among its equals. So of two calls that commit
-offsets of one partition the older can't overtake the newer by being retried.
+Rule: a request that is queued again keeps its place among its equals. If two calls commit offsets
+of one partition, a retry of the older one goes before the newer one, and cannot overwrite it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class TxnRequestQueue:
 
     def push(self, handler: TxnRequestHandler) -> None:
         """Queue a request."""
+        # A retry keeps its number, and so its place.
         if handler.order < 0:
             handler.order = self._next_order
             self._next_order += 1
@@ -41,7 +42,7 @@ class TxnRequestQueue:
         return heappop(self._heap)[2]
 
     def any(self, is_meant: Callable[[TxnRequestHandler], bool]) -> bool:
-        """Tell whether some request is meant."""
+        """Return whether a queued request meets a condition."""
         return any(is_meant(handler) for _, _, handler in self._heap)
 
     def end(
@@ -49,9 +50,10 @@ class TxnRequestQueue:
         is_meant: Callable[[TxnRequestHandler], bool],
         end: Callable[[TxnRequestHandler], None],
     ) -> None:
-        """End all requests that are meant, in their order, and take them out of the queue.
+        """End all requests that meet a condition, in their order, and take them out of the queue.
 
-        In this order: if an exception comes in the middle, none is lost, and this can be repeated.
+        They are taken out last: if an exception comes in the middle, none is lost, and the call
+        can be repeated.
         """
         ended = sorted(entry for entry in self._heap if is_meant(entry[2]))
         for _, _, handler in ended:

@@ -1,7 +1,7 @@
-"""The six requests to coordinators: how each is built, and how its answer is taken in.
+"""The six requests to coordinators: how each is built, and how its answer is handled.
 
-Owns: the handlers. Must not know: the queue, connections, the state machine's table; what a code
-means is in `verdicts.py`, what follows for the state is the transaction manager's.
+Owns: the handlers. Must not know: the queue, connections, the state machine's table. The meaning
+of a code is in `verdicts.py`; its effect on the state is the transaction manager's.
 
     FindCoordinator     where the coordinator of a transactional id or a group is
     InitProducerId      the producer's identity, or (with the present one) its next epoch
@@ -68,9 +68,10 @@ class FindCoordinatorHandler(TxnRequestHandler):
     """FindCoordinator (key 10): goes to any broker.
 
     Behavior:
-    * One coordinator per answer; anything else is a broken broker, and fatal.
-    * A refusal while aborting can't ask for an abort. A group that is not found is given up with
-      its offsets, which an abort does not need; a transaction coordinator it can't do without.
+    * An answer names one coordinator. Any other number means a broken broker, and is fatal.
+    * A refusal while aborting cannot ask for an abort. If it is about a group, the group's offsets
+      are given up, which an abort does not need. If it is about the transaction coordinator, which
+      an abort does need, it is fatal.
 
     Retries: every retriable code, without a look-up of its own.
     """
@@ -87,7 +88,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
 
     @property
     def is_of_no_use_for_an_abort(self) -> bool:
-        """Whether an abort goes without it: only offsets need the group's."""
+        """Whether an abort can do without it: only offsets need a group's coordinator."""
         return self.key_type is CoordinatorType.GROUP
 
     def _build(self) -> FindCoordinatorRequest:
@@ -114,7 +115,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
         self._carry_out(verdict, error)
 
     def abortable_error(self, error: KafkaError) -> None:
-        """Fail, and have the transaction aborted; while it is aborted already, find a way on."""
+        """Fail, and have the transaction aborted; during an abort, give up the group or end."""
         if not self._actions.machine.is_aborting:
             super().abortable_error(error)
         elif self.key_type is CoordinatorType.GROUP:
@@ -129,13 +130,14 @@ class InitProducerIdHandler(TxnRequestHandler):
     """InitProducerId (key 22), v0-v5.
 
     Behavior:
-    * With -1/-1 it begins a producer's life: fences older producers of the id, aborts what they
-      left open. With the present id and epoch it raises the epoch (v3 and above, KIP-360).
-    * As a bump it follows an EndTxn that has decided: whoever waits for the commit or the abort
-      gets EndTxn's outcome, even if the bump fails.
+    * With -1/-1 it begins a producer's life: it fences older producers of the id, and aborts their
+      open transaction. With the present id and epoch it raises the epoch (v3 and above, KIP-360).
+    * As a bump it follows an EndTxn that has decided the outcome. The caller of the commit or the
+      abort gets that outcome, even if the bump fails.
     * An idempotent producer has no coordinator; any broker gives an id.
 
-    Late: it raises the epoch or fences, and then the producer is told so; nothing joins anything.
+    Late: a late copy raises the epoch or fences, and the producer learns that from the next
+    answer. It cannot join another transaction.
 
     Retries: every retriable code (CONCURRENT_TRANSACTIONS while an older transaction completes).
     """
@@ -193,7 +195,7 @@ class InitProducerIdHandler(TxnRequestHandler):
         )
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
-        """Take in that there is no answer; the request may be carried out later."""
+        """Note that there is no answer; the request may still be executed later."""
         if failure.was_sent:
             self._actions.init_request_lost()
         super().on_failure(failure, error)
@@ -206,7 +208,7 @@ class InitProducerIdHandler(TxnRequestHandler):
             self.result.done()
 
     def fail(self, error: KafkaError) -> None:
-        """Fail for whoever waits; for a bump that is not a failure of what went before it."""
+        """Fail the caller. A failed bump does not fail the commit or abort before it."""
         if self._on_bump_end is None:
             self.result.fail(error)
         else:
@@ -218,10 +220,11 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
     """AddPartitionsToTxn (key 24), v0-v3; transactions v1 only.
 
     Behavior:
-    * The codes are judged partition by partition; the first that is more than a note decides.
+    * The codes are judged partition by partition. The first one decides that is neither a success
+      nor to be collected.
     * Denied and not attempted partitions are collected: the error names the denied topics.
-    * Once all were judged none of them is pending any more, accepted or not, so that batches in
-      retry of partitions that were accepted before can still be sent.
+    * After all were judged none of them is pending any more, accepted or not. So retried batches
+      of partitions that were accepted before can still be sent.
 
     Retries: every retriable code.
     """
@@ -256,8 +259,8 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
                     code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     and self._actions.machine.is_aborting
                 ):
-                    # Nor will it be known: the broker refuses it before it asks the coordinator,
-                    # as long as there is no such topic.
+                    # A retry would not show more: the broker refuses an unknown topic before it
+                    # asks the coordinator.
                     self.give_up()
                     return
                 self._carry_out(verdict, table.error(verdict, code))
@@ -288,7 +291,7 @@ def _refused_partitions(codes: Mapping[TopicPartition, int]) -> KafkaError:
 class AddOffsetsToTxnHandler(TxnRequestHandler):
     """AddOffsetsToTxn (key 25); transactions v1 only.
 
-    Behavior: on success TxnOffsetCommit follows, and whoever waits goes on waiting for that.
+    Behavior: on success TxnOffsetCommit follows, and the caller goes on waiting for that.
 
     Retries: every retriable code.
     """
@@ -298,6 +301,7 @@ class AddOffsetsToTxnHandler(TxnRequestHandler):
     may_begin_transaction = True
 
     def __init__(self, actions: TransactionActions, follower: TxnOffsetCommitHandler) -> None:
+        # Both requests have one result: the caller waits for the end of the second.
         super().__init__(actions, follower.result)
         self._follower = follower
 
@@ -325,11 +329,11 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
     """TxnOffsetCommit (key 28), v0-v4 with transactions v1, v5 with v2.
 
     Behavior:
-    * Goes to the group's coordinator.
-    * Done when every partition was accepted, perhaps over several attempts.
+    * It goes to the group's coordinator.
+    * It is done when every partition was accepted, perhaps over several attempts.
     * Each attempt sends all offsets again, also those accepted before.
-    * What is pending belongs to this request alone: offsets of an aborted transaction, or of
-      another call, never ride along. (In Java all requests share one map, and they do.)
+    * The pending offsets belong to this request alone: offsets of an aborted transaction, or of
+      another call, are never sent with it. (In Java all requests share one map, and they are.)
 
     Retries: every retriable code; a lost coordinator, and REQUEST_TIMED_OUT, with one look-up.
     """
@@ -360,7 +364,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
 
     @property
     def coordinator_key(self) -> str:
-        """Whose coordinator it needs."""
+        """The key by which its coordinator is looked up."""
         return self.group_id
 
     def _build(self) -> TxnOffsetCommitRequest:
@@ -378,13 +382,14 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
         )
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
-        """Take in that there is no answer: a copy may still be on its way."""
+        """Note that there is no answer: a copy may still be on its way."""
         if failure.was_sent:
             self._actions.offsets_lost(self.group_id, self.offsets)
         super().on_failure(failure, error)
 
     def _handle(self, response: TxnOffsetCommitResponse) -> None:
         table = verdicts.TXN_OFFSET_COMMIT
+        # One lost coordinator among the codes makes the retry look it up.
         retry = Verdict(Action.RETRY)
         for partition, code in ((r.topic_partition, r.error_code) for r in response.results):
             verdict = table.judge(code)

@@ -1,11 +1,11 @@
-"""The end of one transactional operation, for whoever waits for it.
+"""The end of one transactional operation, for its caller to wait for.
 
-Owns: `TransactionalRequestResult`. Must not know: how to wait (the shell does), what the
-operation is.
+Owns: `TransactionalRequestResult`. Must not know: how to wait (the shell does), which operation it
+belongs to.
 
 Rules:
-* It completes once; whatever comes second is ignored. A commit that succeeded stays so, even if
-  the producer fails before anybody asks (Java lets the later error replace the success).
+* It completes once; a second end is ignored. A commit that succeeded stays so, even if the
+  producer fails before the caller asks (Java lets the later error replace the success).
 * Completed is not acknowledged. The caller acknowledges when its waiting call has returned, or has
   raised the operation's own error; a time-out or an interrupt acknowledges nothing. Until then the
   same call, made again, gets this same result, and other calls are refused.
@@ -23,7 +23,7 @@ class TransactionalRequestResult:
         operation: the method that it belongs to; used in messages.
 
     Attributes:
-        error: what the operation failed with; None while it goes on, and after success.
+        error: the operation's error; None while it goes on, and after success.
         is_completed: whether it has ended.
         is_acked: whether the caller has seen the end.
     """
@@ -46,7 +46,7 @@ class TransactionalRequestResult:
         self.is_completed = True
 
     def fail(self, error: KafkaError) -> None:
-        """End with an error."""
+        """End with an error, unless it has ended already."""
         if not self.is_completed:
             self.is_completed = True
             self.error = error

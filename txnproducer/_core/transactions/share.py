@@ -1,22 +1,22 @@
 """The share that a producer has in a transaction which several processes write.
 
 Why it exists: a transaction belongs to a producer id and epoch. So a process can hand these to
-others (`TransactionLease`), which write under them, each into partitions of its own, and give back
-what they have written (`TransactionReceipt`); the holder commits all of it with one EndTxn.
+others (`TransactionLease`). Each of them writes under them, into partitions of its own, and gives
+back a list of its records (`TransactionReceipt`). The holder commits all of it with one EndTxn.
 
-Owns: which part the producer has, what this part may do, the receipts and the claims. Must not
-know: requests, states, how a lease is given (`leasing.py`).
+Owns: the part of the producer, the calls that this part may make, the receipts and the claims.
+Must not know: requests, states, how a lease is given (`leasing.py`).
 
 Rules, and why:
 * A commit needs the receipt of every claim. The coordinator answers EndTxn before the markers are
-  written, and until then a leader takes what the transaction's writers send: a straggler would be
-  committed. A receipt says that its participant will send nothing more.
-* One writer for each partition, decided by the broker: see `claims`. Two receipts for one
+  written, and until then a leader accepts batches from the transaction's writers: a straggler's
+  would be committed. A receipt says that its participant will send nothing more.
+* Each partition has one writer, decided by the broker: see `claims`. Two receipts for one
   partition are refused.
-* A participant never ends the transaction, and never asks for another identity: what is wrong with
-  it is for the holder to judge, by an abort.
+* A participant never ends the transaction, and never asks for another identity. If something goes
+  wrong with it, the holder aborts.
 * Claims that a committed transaction has used need not be asked for again: the next answer is one
-  more than what the receipt says. After any other end they are asked for anew.
+  more than the receipt says. After any other end they are asked for again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from txnproducer.records import (
 
 
 class Part(Enum):
-    """What a producer has to do with its transaction; the values are told in refusals."""
+    """The part that a producer has in its transaction; the values are texts of refusals."""
 
     ALONE = "no lease of this transaction was given"
     HOLDER = "the transaction is leased: its participants write the records"
@@ -76,7 +76,7 @@ class Share:
         lease: of it; None if there is none.
         is_leasing: whether a lease of it was begun.
         is_epoch_used: whether records of another transaction were written under this epoch.
-        answers: what the broker will answer to the next that takes a claim, by claim.
+        answers: the broker's answer to the next process that takes a claim, by claim.
     """
 
     def __init__(self, name: str) -> None:
@@ -105,7 +105,8 @@ class Share:
         if self.part not in _ALLOWED[call]:
             raise IllegalStateError(f"{self._name}: {call}(): {self.part.value}")
         if call == "send" and self.is_leasing:
-            # Participants' numbers begin at 0, so no records may use these any more.
+            # The lease is still being prepared. Participants' numbers begin at 0, so no record may
+            # be written under this epoch before.
             raise IllegalStateError(f"{self._name}: send(): {Part.HOLDER.value}")
 
     def check_receipts(self) -> None:
@@ -127,20 +128,20 @@ class Share:
     # --- a part is taken ------------------------------------------------------------------------
 
     def epoch_is_fresh(self) -> None:
-        """Take in an epoch under which nothing was written."""
+        """Note that nothing was written under the present epoch."""
         self.is_epoch_used = False
 
     def begin_leasing(self) -> None:
-        """Take in that a lease of the open transaction was begun."""
+        """Note that a lease of the open transaction was begun."""
         self.is_leasing = True
 
     def hold(self, lease: TransactionLease, part: Part) -> None:
-        """Take a part in a transaction that is leased."""
+        """Take a part in a leased transaction."""
         self.lease = lease
         self.part = part
 
     def take_claim(self, claim: int, claimed: ProducerIdAndEpoch) -> None:
-        """Note the claim that this participant has taken, and what the broker answered."""
+        """Note the claim that this participant has taken, and the broker's answer."""
         self._claim, self._claimed = claim, claimed
 
     # --- receipts -------------------------------------------------------------------------------
@@ -161,6 +162,7 @@ class Share:
             raise IllegalStateError(
                 f"{self._name}: adopt() needs an open transaction that is leased"
             )
+        # A copy: if one of the receipts is refused, none is taken.
         adopted = dict(self._receipts)
         for receipt in receipts:
             _check_receipt(receipt, lease, adopted)
@@ -176,7 +178,7 @@ class Share:
 
     @property
     def is_written(self) -> bool:
-        """Whether a participant has written something, by the receipts."""
+        """Whether a participant has written something, according to the receipts."""
         return any(receipt.partitions for receipt in self._receipts.values())
 
     def note_written(self, batch: NumberedBatch) -> None:
@@ -185,7 +187,7 @@ class Share:
             self._written[batch.topic_partition] += batch.record_count
 
     def finish(self) -> TransactionReceipt:
-        """Return the receipt of what was written; nothing more can be.
+        """Return the receipt of the records written here; nothing more can be written.
 
         Raises:
             IllegalStateError: this is no participant.
@@ -202,9 +204,10 @@ class Share:
     # --- ends -----------------------------------------------------------------------------------
 
     def end(self, *, is_committed: bool) -> None:
-        """Take in the end of the transaction."""
+        """Note the end of the transaction."""
         receipts = self._receipts
         self.forget()
+        # After an abort a participant without a receipt may have taken its claim, or not.
         if is_committed:
             self._keep_answers(receipts)
         self.is_epoch_used = True
@@ -216,7 +219,7 @@ class Share:
                 self.answers[claim] = answer
 
     def forget(self) -> None:
-        """Be alone again."""
+        """Go back to the part ALONE, and forget lease, receipts and claims."""
         self.answers.clear()
         self.part = Part.ALONE
         self.lease = None
@@ -227,7 +230,7 @@ class Share:
 def _check_receipt(
     receipt: TransactionReceipt, lease: TransactionLease, adopted: dict[int, TransactionReceipt]
 ) -> None:
-    """Refuse a receipt that does not belong to what is adopted."""
+    """Refuse a receipt that contradicts the lease, or the receipts adopted before."""
     if (receipt.transactional_id, receipt.producer) != (lease.transactional_id, lease.producer):
         raise ValueError(
             f"the receipt of {receipt.transactional_id!r} ({receipt.producer}) is of another"

@@ -2,8 +2,8 @@
 
 Why it exists: the table below *is* the state machine; nothing else in the package changes a state.
 
-Owns: `TransactionState`, `TRANSITIONS`, `Role`, the machine that obeys them, and what an error
-asks of the caller in each state (`recovery`). Must not know: requests, partitions, sequences.
+Owns: `TransactionState`, `TRANSITIONS`, `Role`, the machine that obeys them, and the `recovery`
+that an error asks for in each state. Must not know: requests, partitions, sequences.
 
 Theory of operation
 -------------------
@@ -13,22 +13,22 @@ has to be raised at the end of a transaction puts INITIALIZING between the last 
 
 There are two kinds of failure. ABORTABLE_ERROR: this transaction is lost, the producer is sound;
 the way out is an abort. FATAL_ERROR: the producer is at its end; there is no way out.
-ABORTING_TRANSACTION has no way to ABORTABLE_ERROR, since what can only be aborted is being
-aborted. UNINITIALIZED after ABORTABLE_ERROR is for refusals that came before there was an
-identity: once the right is granted, the application may initialize again with this producer.
+ABORTING_TRANSACTION has no way to ABORTABLE_ERROR, since the transaction is being aborted already.
+UNINITIALIZED after ABORTABLE_ERROR is for refusals that came before there was an identity: once
+the right is granted, the application may initialize again with this producer.
 
 An idempotent producer (no transactional id) uses UNINITIALIZED, INITIALIZING, READY and the two
 error states; from READY it goes back to UNINITIALIZED when its epochs are used up.
 
 PREPARED_TRANSACTION belongs to two-phase commit (KIP-939); no public call reaches it yet.
 
-Two parties ask for transitions, and an illegal one means something else for each (KAFKA-14831):
+Two parties ask for transitions, and an illegal one has a different meaning for each (KAFKA-14831):
 
 * the application made a mistake: it gets an `IllegalStateError`, and nothing has changed;
-* the sender found the state to be other than it thought: going on could break a transaction, so
-  the producer is poisoned (FATAL_ERROR) before the error is raised.
+* the sender expected another state: going on could break a transaction, so the producer is
+  poisoned (FATAL_ERROR) before the error is raised.
 
-Which of the two is asking is told by `role`, since the core has no threads to tell them apart by.
+`role` says which of the two is asking, since the core has no threads by which to tell them apart.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class Role(Enum):
-    """Who is calling."""
+    """The party that calls."""
 
     APPLICATION = auto()
     SENDER = auto()
 
 
 class TransactionState(Enum):
-    """Where the producer is; Java's names."""
+    """The producer's state, by Java's names."""
 
     UNINITIALIZED = auto()
     INITIALIZING = auto()
@@ -94,13 +94,13 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = Map
 )
 """Each state's legal targets. FATAL_ERROR is one of them everywhere."""
 
-# Looked at in every turn: to find a member by identity is faster than to hash it.
+# They are checked in every step: a tuple finds a member by identity, which is faster than a hash.
 ERROR_STATES: Final = (_S.ABORTABLE_ERROR, _S.FATAL_ERROR)
 COMPLETING_STATES: Final = (_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION)
 ONGOING_STATES: Final = (*COMPLETING_STATES, _S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
 
 
-# What a caller who came at the wrong moment can do instead.
+# The advice for an application's call that does not fit the state.
 _ADVICE = {
     _S.UNINITIALIZED: "the producer is not initialized: call init_transactions() first",
     _S.INITIALIZING: "init_transactions() has not ended yet: call it again to wait for it",
@@ -112,18 +112,18 @@ _ADVICE = {
 
 
 class StateWatcher(Protocol):
-    """Hears of errors that change the state."""
+    """A listener to errors that change the state."""
 
     def error_comes(self, error: KafkaError) -> None:
-        """Hear of an error before it becomes the state's; its text may still be changed."""
+        """Note an error before it becomes the state's; its text may still be changed."""
         ...
 
     def has_failed(self) -> None:
-        """Hear that the producer is in FATAL_ERROR."""
+        """Note that the producer is in FATAL_ERROR."""
         ...
 
     def is_poisoned(self, error: KafkaError) -> None:
-        """Hear that an illegal step of the sender has ended the producer."""
+        """Note that an illegal step of the sender has ended the producer."""
         ...
 
 
@@ -132,12 +132,12 @@ class TransactionStateMachine:
 
     Args:
         name: the producer's, for messages.
-        watcher: hears of errors.
+        watcher: learns of errors.
 
     Attributes:
-        state: where the producer is.
+        state: the present state.
         last_error: why it is in an error state; None in the others.
-        role: which of the two parties calls; set where the core is handed an event or a call.
+        role: the party that calls; set where the core is handed an event or a call.
     """
 
     def __init__(self, name: str, watcher: StateWatcher | None = None) -> None:
@@ -190,6 +190,7 @@ class TransactionStateMachine:
             ValueError: an error state without an error; nothing has changed.
         """
         watcher = self._watcher
+        # Before the error is logged and raised: the watcher may still change its text.
         if watcher is not None and error is not None:
             watcher.error_comes(error)
         self.check_transition(target)
@@ -216,6 +217,7 @@ class TransactionStateMachine:
         advice = _ADVICE.get(self.state) if self.role is Role.APPLICATION else None
         text = states if advice is None else f"{advice} ({states})"
         refusal = IllegalStateError(f"{self.name}: {text}")
+        # A mistake of the application changes nothing, so only the sender's is fatal.
         if self.role is Role.SENDER:
             _LOG.error("%s; the producer cannot go on", refusal)
             refusal.recovery = "restart"
@@ -227,7 +229,7 @@ class TransactionStateMachine:
 
 
 def recovery_when_fatal(error: KafkaError) -> Recovery:
-    """Return what the caller can do about an error that has ended the producer."""
+    """Return the recovery that is left after an error has ended the producer."""
     if error.recovery in {"unknown", "fix"} or isinstance(error, InvalidConfigurationError):
         return "unknown" if error.recovery == "unknown" else "fix"
     return "restart"

@@ -1,16 +1,17 @@
-"""Why a transaction was lost: the coordinator's time-out, or a newer producer of its id.
+"""The cause of a lost transaction: the coordinator's time-out, or a newer producer of its id.
 
 Why it exists: brokers answer both with the same codes (INVALID_PRODUCER_EPOCH to a Produce
 request; PRODUCER_FENCED, INVALID_TXN_STATE or INVALID_PRODUCER_ID_MAPPING to the others), but the
 two need different repairs: a longer time-out, or the end of one of two programs.
 Owns: the table of evidence, the texts. Must not know: how the coordinator is asked.
 
-The evidence is what the coordinator says of the id (DescribeTransactions, KIP-664). Its time-out
-aborts the transaction under the next epoch, with transactions v1 and v2 alike. A newer producer
-has a still later epoch if it found the transaction open: the coordinator aborts that under the
-next epoch first, and for this moment only the transaction's age tells the two apart. It has the
-next epoch if it found nothing open, and then the state is not the end of this transaction.
-With v2 a commit takes the next epoch too, so it may be this producer's own.
+The evidence is the coordinator's description of the id (DescribeTransactions, KIP-664). Its
+time-out aborts the transaction under the next epoch, with transactions v1 and v2 alike. A newer
+producer that found the transaction open has a still later epoch: the coordinator aborts that
+transaction under the next epoch first, and for this moment only the transaction's age tells the
+two apart. A newer producer that found nothing open has the next epoch, and then the state is not
+the end of this transaction. With v2 a commit takes the next epoch too, so it may be this
+producer's own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from txnproducer.records import ProducerIdAndEpoch
 
 
 class Cause(Enum):
-    """Why a transaction was lost."""
+    """The cause of a loss."""
 
     TIMED_OUT = "the time-out"
     TAKEN_OVER = "a newer producer"
@@ -43,7 +44,7 @@ class Cause(Enum):
 
 
 class Step(Enum):
-    """How the epoch that the coordinator has compares with the transaction's."""
+    """The step from the transaction's epoch to the coordinator's."""
 
     NEXT = "the next one"
     LATER = "a later one, or another producer id"
@@ -78,9 +79,9 @@ EVIDENCE: Final = (
     Evidence((1,), Step.NEXT, _COMMITS, _OVER, _OVER),
     Evidence((1, 2), Step.LATER, (*_BEGINNINGS, *_ABORTS, *_COMMITS), _OVER, _OVER),
 )
-"""What the coordinator's state of the id proves; nothing where no row fits."""
+"""The cause that the coordinator's state of the id proves; if no row fits, it proves none."""
 
-# What brokers answer when a transaction is not the asking producer's any more.
+# The answers of brokers to a producer that does not own the transaction any more.
 _SIGNS: Final = (
     InvalidPidMappingError,
     InvalidProducerEpochError,
@@ -102,7 +103,7 @@ _WAY_OUT: Final = {
 
 
 def sign_of_loss(error: BaseException | None) -> KafkaError | None:
-    """Return the answer, in an error's chain of causes, that a lost transaction gets; or None."""
+    """Return the error in a chain of causes that shows a lost transaction, or None."""
     while error is not None:
         if isinstance(error, _SIGNS):
             return error
@@ -112,21 +113,21 @@ def sign_of_loss(error: BaseException | None) -> KafkaError | None:
 
 @dataclass(slots=True, eq=False)
 class TransactionLoss:
-    """One loss, and what is known of its cause.
+    """One loss, and the evidence of its cause.
 
     Attributes:
         producer: the identity that the transaction was written with.
         version: of its transactions, 1 or 2.
-        age_ms: how long it was open when the loss was noticed; None where other processes wrote
-            in it before, so that only the coordinator knows.
+        age_ms: how long it was open when the loss was noticed; None if other processes wrote in it
+            before, so that only the coordinator knows.
         timeout_ms: `transaction_timeout_ms`.
-        noticed_ms: when.
+        noticed_ms: when the loss was noticed.
         is_open: whether a transaction was open; an end before may have succeeded.
-        may_be_own: whether an InitProducerId of this producer has no answer, and may have come in
-            late: nobody can tell it from a newer producer's.
-        cause: what the evidence says.
-        epoch: the newer producer's; -1 where it is not known.
-        is_explained: whether the coordinator was asked, or can't be.
+        may_be_own: whether an InitProducerId of this producer has no answer, and may have arrived
+            late: it cannot be told from a newer producer's.
+        cause: by the evidence.
+        epoch: the newer producer's; -1 if it is not known.
+        is_explained: whether the coordinator was asked, or cannot be.
     """
 
     producer: ProducerIdAndEpoch
@@ -141,7 +142,7 @@ class TransactionLoss:
     is_explained: bool = False
 
     def take(self, description: TransactionDescription) -> None:
-        """Take in what the coordinator says of the id."""
+        """Take in the coordinator's description of the id."""
         self.is_explained = True
         if description.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             self.cause = Cause.FORGOTTEN
@@ -154,8 +155,8 @@ class TransactionLoss:
             fits = self.version in row.versions and description.state in row.states
             if fits and step is row.step:
                 self.cause = self._by_age(row)
-                # An abort under the next epoch clears the way for a newer one, whose epoch is
-                # not known yet.
+                # An abort under the next epoch clears the way for a newer producer; the epoch of
+                # that one is not known yet.
                 is_its_own = step is Step.LATER or description.state not in _ABORTS
                 self.epoch = description.producer_epoch if is_its_own else -1
 
@@ -178,7 +179,7 @@ class TransactionLoss:
     # --- in words -------------------------------------------------------------------------------
 
     def text(self, who: str) -> str:
-        """Return what is known, for people.
+        """Return the loss and its likely cause, as the text of an error.
 
         Args:
             who: names the producer.
@@ -220,7 +221,8 @@ class TransactionLoss:
         return f"{(self.age_ms or 0) / 1000:.0f}"
 
     def explain(self, error: KafkaError, who: str) -> KafkaError:
-        """Return a call's error with this text; one that does not tell of a loss stays."""
+        """Return a call's error with this text; an error without a sign of loss stays as it is."""
+        # Subclasses say more than this text, so they keep their own.
         if sign_of_loss(error) is None or type(error) not in _TOLD_AS:
             return error
         explained = type(error)(self.text(who), recovery=error.recovery)

@@ -1,18 +1,19 @@
-"""What the coordinators' error codes mean, as tables: one per request, error code -> verdict.
+"""The coordinators' error codes and their verdicts, as one table for each request.
 
 Why it exists: the same code means different things in different answers, and exactly these
 differences break naive ports. So they stand side by side here, as data.
 
-Owns: the tables, the errors that verdicts turn into. Must not know: states, requests, what is
-done about a verdict.
+Owns: the tables, the errors that verdicts turn into. Must not know: states, requests, how a
+verdict is executed.
 
 Rules:
-* A code without a row is retried if its class is retriable; else the table's `other` decides. A
-  code that this version does not know counts as UNKNOWN_SERVER_ERROR.
-* INVALID_PRODUCER_EPOCH from a coordinator means fenced: older brokers say it so. From Produce it
-  is another matter, see `TransactionManager.maybe_transition_to_error_state`.
-* For AddPartitionsToTxn an error that nobody foresaw is abortable, for all others fatal.
-* TRANSACTION_ABORTABLE in answer to an abort is fatal, or an application would abort for ever.
+* A code without a row is retried if its class is retriable. Otherwise the table's `other` decides.
+  A code that this version does not know counts as UNKNOWN_SERVER_ERROR.
+* INVALID_PRODUCER_EPOCH from a coordinator means fenced: older brokers use this code for it. From
+  Produce it is not, see `TransactionProgress.maybe_transition_to_error_state`.
+* For AddPartitionsToTxn an unforeseen error is abortable, for all other requests it is fatal.
+* TRANSACTION_ABORTABLE in answer to an abort is fatal. Otherwise an application that aborts upon
+  this code would do so for ever.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ from txnproducer.errors import (
 
 
 class Action(Enum):
-    """What to do about an answer."""
+    """The action that an answer asks for."""
 
     COMPLETE = auto()
     RETRY = auto()
     LOOK_UP = auto()  # forget the coordinator, look it up, and retry
     COLLECT = auto()  # go on with the next partition; abortable at the end
     ABORTABLE = auto()
-    BUMP_OR_FATAL = auto()  # abortable if the epoch can be raised, else fatal
+    BUMP_OR_FATAL = auto()  # abortable if the epoch can be raised, otherwise fatal
     FATAL = auto()
 
 
 class Form(Enum):
-    """As which error a code is told."""
+    """The class of error that a code is raised as."""
 
     RAW = auto()  # the code's own class
     FENCED = auto()  # ProducerFencedError
@@ -65,7 +66,7 @@ class Form(Enum):
 
 
 class Verdict(NamedTuple):
-    """What to do, and as which error it is told."""
+    """The action for an answer, and the form of its error."""
 
     action: Action
     form: Form = Form.RAW
@@ -100,13 +101,13 @@ class VerdictTable:
         group_id: str | None = None,
         detail: str | None = None,
     ) -> KafkaError:
-        """Return the error that an answer is told as.
+        """Return the error for an answer.
 
         Args:
-            verdict: what was judged.
+            verdict: the verdict on the answer.
             code: the answer's code.
             group_id: the consumer group that the request was about.
-            detail: what the broker said besides.
+            detail: the broker's own text.
         """
         if verdict.form is Form.FENCED:
             return ProducerFencedError()
@@ -121,7 +122,7 @@ class VerdictTable:
             return CommitFailedError(text)
         if verdict.form is Form.TIMEOUT_TOO_LONG:
             return InvalidTxnTimeoutError(text)
-        # What the class of the code says about the way out holds for the wrapping error, too.
+        # The wrapping error asks for the same recovery as the code's own class.
         wrapped = KafkaError(text, recovery="fix" if raw.recovery == "fix" else None)
         if verdict.form is Form.CAUSED:
             wrapped.__cause__ = raw
@@ -262,7 +263,7 @@ END_TXN_ABORT: Final = _table(
     },
 )
 
-# Errors of a batch, or of a record that never got into one, which end the producer.
+# Errors of a batch, or of a record that never reached one, that end the producer.
 FATAL_PRODUCE_ERRORS: Final = (
     ClusterAuthorizationError,
     TransactionalIdAuthorizationError,
@@ -271,6 +272,7 @@ FATAL_PRODUCE_ERRORS: Final = (
     InvalidPidMappingError,
 )
 
-# Their transaction cannot be completed any more; it is told as TransactionAbortableError, so that
-# nobody repeats the record alone and writes it twice (KIP-1050).
+# Errors after which the transaction cannot be completed. They are raised as
+# TransactionAbortableError, so that no caller repeats the record alone and writes it twice
+# (KIP-1050).
 ABORTABLE_AFTER_RETRIES: Final = (RetriableError, InvalidTxnStateError)
