@@ -19,7 +19,7 @@ from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
 from txnproducer import TransactionalProducer, admin
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, TransactionDescription
-from txnproducer._shell import live_producers, record_writer
+from txnproducer._shell import live_producers, record_writer, waiting
 from txnproducer._shell.io_thread import monotonic_ms
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
@@ -549,13 +549,13 @@ def test_a_full_buffer_makes_send_wait_and_goes_on_when_there_is_room(make, clie
     client.held.add(ApiKey.PRODUCE)
     for _ in range(2):
         one.send("topic", b"x" * 16_000, partition=0)
-    waiting = threading.Thread(target=one.send, args=("topic", b"x" * 16_000, None, None, 0))
-    waiting.start()
+    waiter = threading.Thread(target=one.send, args=("topic", b"x" * 16_000, None, None, 0))
+    waiter.start()
     assert one._io.wait_until(lambda: one._core.metrics()["waiting-threads"] == 1, PATIENCE_S)
     with one._lock:
         client.release(ApiKey.PRODUCE)
-    waiting.join(PATIENCE_S)
-    assert not waiting.is_alive()
+    waiter.join(PATIENCE_S)
+    assert not waiter.is_alive()
 
 
 def test_a_buffer_that_stays_full_fails_the_future(make, client):
@@ -569,22 +569,23 @@ def test_a_buffer_that_stays_full_fails_the_future(make, client):
 
 @pytest.mark.conformance("2.20")
 def test_metadata_and_memory_are_waited_for_out_of_one_budget(make, client, monkeypatch):
-    def wait_four_seconds(blocked, timeout_s):
-        waits.append((blocked.reason.name, round(timeout_s)))
-        proceeds = wait(blocked, PATIENCE_S) if blocked.ticket is None else False
+    def wait_four_seconds(io, core, blocked, deadline_ms):
+        waits.append((blocked.reason.name, round((deadline_ms - clock()) / 1000)))
+        proceeds = wait(io, core, blocked, deadline_ms) if blocked.ticket is None else False
         clock.jump_ms += 4_000
-        return proceeds
+        return proceeds or clock() < deadline_ms
 
     clock = SkippingClock()
     monkeypatch.setattr(record_writer, "monotonic_ms", clock)
+    monkeypatch.setattr(waiting, "monotonic_ms", clock)
     client.topics["other"] = 1
     one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=10_000)
     client.held.add(ApiKey.PRODUCE)
     for _ in range(2):
         one.send("topic", b"x" * 16_000, partition=0)
     waits: list[tuple[str, int]] = []
-    wait = one._wait_to_append
-    monkeypatch.setattr(one, "_wait_to_append", wait_four_seconds)
+    wait = waiting._wait
+    monkeypatch.setattr(waiting, "_wait", wait_four_seconds)
     future = one.send("other", b"x" * 16_000)
     assert isinstance(future.exception(0), BufferExhaustedError)
     assert waits == [("METADATA", 10), ("MEMORY", 6), ("MEMORY", 2)]
@@ -615,11 +616,11 @@ def test_an_interrupted_send_raises_and_its_transaction_goes_on_without_the_reco
     client.held.add(ApiKey.PRODUCE)
     sent = [one.send("topic", b"x" * 16_000, partition=0) for _ in range(2)]
     waits: list[str] = []
-    wait, wait_until = one._wait_to_append, one._io.wait_until
+    wait, wait_until = waiting._wait, one._io.wait_until
 
-    def wait_interrupted(blocked, timeout_s):
+    def wait_interrupted(io, core, blocked, deadline_ms):
         waits.append(blocked.reason.name)
-        return wait(blocked, timeout_s)
+        return wait(io, core, blocked, deadline_ms)
 
     def interrupt(is_done, timeout_s):
         if waits == awaited:
@@ -627,7 +628,7 @@ def test_an_interrupted_send_raises_and_its_transaction_goes_on_without_the_reco
         return wait_until(is_done, timeout_s)
 
     with monkeypatch.context() as patch:
-        patch.setattr(one, "_wait_to_append", wait_interrupted)
+        patch.setattr(waiting, "_wait", wait_interrupted)
         patch.setattr(one._io, "wait_until", interrupt)
         with pytest.raises(KeyboardInterrupt):
             one.send(topic, b"x" * 16_000, partition=partition)

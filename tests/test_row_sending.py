@@ -19,6 +19,7 @@ from txnproducer import TransactionalProducer
 from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import read_batches
+from txnproducer._shell import waiting
 from txnproducer.errors import (
     BufferExhaustedError,
     ErrorCode,
@@ -626,7 +627,8 @@ def test_an_interrupt_behind_the_first_rows_leaves_no_part_of_them_to_be_committ
     one.partitions_for("topic")
     one.begin_transaction()
     with monkeypatch.context() as patch:
-        patch.setattr(one._rows, "_wake", InterruptOnce(calls_before=1))  # which looks around
+        # The first call looks around.
+        patch.setattr(waiting, "_wake_sender", InterruptOnce(calls_before=1))
         with pytest.raises(KeyboardInterrupt):
             one.send_batch("topic", [b"0", b"1"], partitions=[0, 1])
     assert_can_only_be_aborted(one)
@@ -639,7 +641,7 @@ class InterruptOnce:
     def __init__(self, calls_before):
         self.calls_before = calls_before
 
-    def __call__(self):
+    def __call__(self, *_):
         self.calls_before -= 1
         if self.calls_before == -1:
             raise KeyboardInterrupt

@@ -42,7 +42,12 @@ from txnproducer._shell.io_thread import (
     monotonic_ns,
     wall_clock_ms,
 )
-from txnproducer._shell.waiting import wait_for_brokers
+from txnproducer._shell.waiting import (
+    BlockedCall,
+    append_when_possible,
+    leave_append,
+    wait_for_brokers,
+)
 from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.config import ProducerConfig
@@ -239,8 +244,7 @@ class RecordWriter(_FastSender):
                     )
             except BaseException:
                 # Perhaps an interrupt, inside the core or before the wait began.
-                with self._lock:
-                    self._leave_append(future)
+                leave_append(self._io, self._core, future)
                 raise
             return future
         except BaseException as error:
@@ -618,51 +622,12 @@ class RecordWriter(_FastSender):
     def _send_later(self, record: _Record, blocked: AppendBlocked) -> FutureRecordMetadata:
         """Wait for metadata or memory, then append; one `max_block_ms` for all the waits."""
         topic, _, _, _, partition, _, on_delivery = record
-        core = self._core
-        began_ms = monotonic_ms()
-        deadline_ms = began_ms + self._config.max_block_ms
-        try:
-            while True:
-                left_s = max(0, deadline_ms - monotonic_ms()) / 1000
-                can_proceed = self._wait_to_append(blocked, left_s)
-                with self._lock:
-                    now_ms = monotonic_ms()
-                    if not can_proceed and now_ms >= deadline_ms:
-                        waited_ms = now_ms - began_ms
-                        future = core.time_out_append(
-                            blocked, topic, partition, on_delivery, waited_ms, now_ms
-                        )
-                    else:
-                        outcome = self._append(*record, now_ms, blocked)
-                        if isinstance(outcome, AppendBlocked):
-                            blocked = outcome
-                            self._io.poke()
-                            continue
-                        future = outcome
-                    self._io.poke()
-                    core.needs_wakeup = False
-                    return future
-        except BaseException:
-            # Refused, interrupted, or called where it cannot wait: leave the queue for memory. The
-            # queue is served in order, so a place that is left in it would block all later ones.
-            with self._lock:
-                self._leave_append(blocked)
-            raise
-
-    def _leave_append(self, outcome: object) -> None:
-        """Leave no place in the queue for memory, and no half-made step, when a `send` raises."""
-        core = self._core
-        if isinstance(outcome, AppendBlocked):
-            core.give_up_append(outcome)
-        core.give_up_unclaimed()
-        core.finish_interrupted_call()
-        self._io.poke()
-        self._io.notify()  # another waiting thread may be the first in the queue now
-
-    def _wait_to_append(self, blocked: AppendBlocked, timeout_s: float) -> bool:
-        core = self._core
-        return wait_for_brokers(
-            self._io, core, lambda: core.append_can_proceed(blocked), timeout_s
+        return append_when_possible(
+            self._io,
+            self._core,
+            BlockedCall(topic, partition, on_delivery, blocked),
+            self._config.max_block_ms,
+            lambda now_ms, waited: self._append(*record, now_ms, waited),
         )
 
 

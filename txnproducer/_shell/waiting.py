@@ -1,16 +1,22 @@
-"""Wait for something that needs a broker, but fail early if no host name exists.
+"""The waits of the shell: for brokers, and for metadata or memory before an append.
 
-Owns: this one wait. Must not know: the condition to wait for.
+Owns: how a wait is bounded, and what is left behind if it is interrupted. Must not know: the
+records, or the condition to wait for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
-from txnproducer._core.producer_core import ProducerCore
-from txnproducer._shell.io_thread import IoThread
+from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
+from txnproducer._core.producer_core import AppendBlocked, ProducerCore
+from txnproducer._shell.io_thread import IoThread, monotonic_ms
 
-__all__ = ["wait_for_brokers"]
+__all__ = ["BlockedCall", "append_when_possible", "leave_append", "wait_for_brokers"]
+
+_Done = TypeVar("_Done")
 
 
 def wait_for_brokers(
@@ -36,3 +42,115 @@ def wait_for_brokers(
         if tries.has_no_host:
             raise tries.no_host_error()
     return False
+
+
+@dataclass(slots=True)
+class BlockedCall:
+    """A call that appends, and may have to wait for metadata or memory.
+
+    Attributes:
+        topic: the topic of its records.
+        partition: the records' partition; None if it is not chosen yet.
+        on_delivery: called if the wait times out.
+        blocked: the wait that the current step needs; None if it needs none.
+    """
+
+    topic: str
+    partition: int | None = None
+    on_delivery: DeliveryCallback | None = None
+    blocked: AppendBlocked | None = None
+
+
+def append_when_possible(
+    io: IoThread,
+    core: ProducerCore,
+    call: BlockedCall,
+    max_block_ms: int,
+    step: Callable[[int, AppendBlocked | None], _Done | AppendBlocked | FutureRecordMetadata],
+) -> _Done | FutureRecordMetadata:
+    """Take a step until it is not blocked any more. All its waits last `max_block_ms` at most.
+
+    Args:
+        io: the producer's loop.
+        core: the producer's core.
+        call: the call that the step is part of.
+        max_block_ms: the limit of the waits, in milliseconds.
+        step: appends; called with the lock, the time, and the wait that has ended.
+
+    Returns:
+        The outcome of the last step; after a time-out a failed future.
+
+    Raises:
+        WaitInCallbackError: a delivery callback cannot wait.
+        KafkaError: the step was refused.
+    """
+    try:
+        # No loop here: from Python 3.12 on its jump back may lie outside the handler of the `try`.
+        return _repeat(io, core, call, max_block_ms, step)
+    except BaseException:
+        # Refused, interrupted, or called where it cannot wait.
+        leave_append(io, core, call.blocked)
+        raise
+
+
+def _repeat(
+    io: IoThread,
+    core: ProducerCore,
+    call: BlockedCall,
+    max_block_ms: int,
+    step: Callable[[int, AppendBlocked | None], _Done | AppendBlocked | FutureRecordMetadata],
+) -> _Done | FutureRecordMetadata:
+    began_ms = monotonic_ms()
+    while True:
+        blocked = call.blocked
+        is_time_up = blocked is not None and not _wait(io, core, blocked, began_ms + max_block_ms)
+        outcome: _Done | AppendBlocked | FutureRecordMetadata
+        with io.lock:
+            now_ms = monotonic_ms()
+            if blocked is not None and is_time_up:
+                outcome = core.time_out_append(
+                    blocked,
+                    call.topic,
+                    call.partition,
+                    call.on_delivery,
+                    now_ms - began_ms,
+                    now_ms,
+                )
+            else:
+                outcome = step(now_ms, blocked)
+            call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
+            _wake_sender(io, core)
+        if not isinstance(outcome, AppendBlocked):
+            return outcome
+
+
+def _wake_sender(io: IoThread, core: ProducerCore) -> None:
+    if core.needs_wakeup:
+        io.poke()
+        core.needs_wakeup = False
+
+
+def _wait(io: IoThread, core: ProducerCore, blocked: AppendBlocked, deadline_ms: int) -> bool:
+    """Wait until the step can be repeated. Return False once the time is up."""
+    left_s = max(0, deadline_ms - monotonic_ms()) / 1000
+    can_proceed = wait_for_brokers(io, core, lambda: core.append_can_proceed(blocked), left_s)
+    return can_proceed or monotonic_ms() < deadline_ms
+
+
+def leave_append(io: IoThread, core: ProducerCore, outcome: object) -> None:
+    """Leave no place in the queue for memory, and no half-made step, when a call raises.
+
+    The queue is served in order, so a place that is left in it would block all later ones.
+
+    Args:
+        io: the producer's loop.
+        core: the producer's core.
+        outcome: what the call's last step returned, as far as the call has seen it.
+    """
+    with io.lock:
+        if isinstance(outcome, AppendBlocked):
+            core.give_up_append(outcome)
+        core.give_up_unclaimed()
+        core.finish_interrupted_call()
+        io.poke()
+        io.notify()  # another waiting thread may be the first in the queue now

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar
 
 from txnproducer._core.append.row_appender import RowRun
 from txnproducer._core.batches.batch_future import FutureBatchMetadata, RowsTaken
@@ -25,8 +25,8 @@ from txnproducer._record.rows import NO_PARTITION
 from txnproducer._shell import refusals
 from txnproducer._shell.columns.blocks import Block
 from txnproducer._shell.columns.by_partition import PartitionsFor, RowSorter
-from txnproducer._shell.io_thread import IoThread, WaitInCallbackError, monotonic_ms
-from txnproducer._shell.waiting import wait_for_brokers
+from txnproducer._shell.io_thread import IoThread, WaitInCallbackError
+from txnproducer._shell.waiting import BlockedCall, append_when_possible
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     IllegalStateError,
@@ -51,13 +51,11 @@ class _Call:
         future: knows the rows that were taken.
         is_in_doubt: whether more rows may have been taken: an interrupt can come before the
             future has noted them.
-        blocked: the wait that the current step needs, or None.
     """
 
     topic: str
     future: FutureBatchMetadata
     is_in_doubt: bool = False
-    blocked: AppendBlocked | None = None
 
 
 class RowSender:
@@ -169,64 +167,12 @@ class RowSender:
         partition: int | None,
         step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
     ) -> _Done:
-        """Take a step until it is done. Each wait lasts `max_block_ms` at most."""
-        core = self._core
-        try:
-            # No loop here: from Python 3.12 on its jump back may lie outside the handler of the
-            # `try`.
-            return self._wait_and_repeat(call, partition, step)
-        except BaseException:
-            # Refused or interrupted: leave the queue for memory. The queue is served in order, so
-            # a place that is left in it would block all later ones.
-            with self._io.lock:
-                if call.blocked is not None:
-                    core.give_up_append(call.blocked)
-                core.give_up_unclaimed()
-                core.finish_interrupted_call()
-                self._io.poke()
-                self._io.notify()
-            raise
-
-    def _wait_and_repeat(
-        self,
-        call: _Call,
-        partition: int | None,
-        step: Callable[[int, AppendBlocked | None], _Outcome[_Done]],
-    ) -> _Done:
-        core, began_ms = self._core, monotonic_ms()
-        while True:
-            blocked = call.blocked
-            has_waited_in_vain = blocked is not None and not self._wait(blocked, began_ms)
-            outcome: _Outcome[_Done]
-            with self._io.lock:
-                now_ms = monotonic_ms()
-                if blocked is not None and has_waited_in_vain:
-                    outcome = core.time_out_append(
-                        blocked, call.topic, partition, None, now_ms - began_ms, now_ms
-                    )
-                else:
-                    outcome = step(now_ms, blocked)
-                call.blocked = outcome if isinstance(outcome, AppendBlocked) else None
-                self._wake()
-            if isinstance(outcome, FutureRecordMetadata):
-                raise outcome.error or KafkaError("a row failed without an error")
-            if call.blocked is None:
-                return cast("_Done", outcome)
-
-    def _wait(self, blocked: AppendBlocked, began_ms: int) -> bool:
-        """Wait until the step can be repeated. Return False once the time is up."""
-        deadline_ms = began_ms + self._max_block_ms
-        left_s = max(0, deadline_ms - monotonic_ms()) / 1000
-        core = self._core
-        can_proceed = wait_for_brokers(
-            self._io, core, lambda: core.append_can_proceed(blocked), left_s
-        )
-        return can_proceed or monotonic_ms() < deadline_ms
-
-    def _wake(self) -> None:
-        if self._core.needs_wakeup:
-            self._io.poke()
-            self._core.needs_wakeup = False
+        """Take a step until it is done. All its waits last `max_block_ms` at most."""
+        waiting = BlockedCall(call.topic, partition)
+        outcome = append_when_possible(self._io, self._core, waiting, self._max_block_ms, step)
+        if isinstance(outcome, FutureRecordMetadata):
+            raise outcome.error or KafkaError("a row failed without an error")
+        return outcome
 
     def _fail_transaction(self, call: _Call, error: BaseException) -> None:
         """Let the open transaction end only by an abort, if rows may be missing from it."""
@@ -248,4 +194,4 @@ class RowSender:
             )
         with self._io.lock:
             self._core.fail_transaction(cause)
-            self._wake()
+            self._io.poke()
