@@ -86,10 +86,18 @@ def test_it_tells_what_was_run_and_that_nothing_was_wrong():
     assert f"from seed 1, version {fingerprint()}" in done.output
 
 
-@pytest.mark.parametrize("kind", ["crowded", "deaf", "haunted", "shared"])
-def test_a_seeds_run_is_made_of_a_kind_on_demand(kind):
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        ("many-batches", "has_many_batches"),
+        ("stalled-leaders", "has_stalled_leaders"),
+        ("late-delivery", "is_late_delivery_frequent"),
+        ("shared", "is_shared"),
+    ],
+)
+def test_a_seeds_run_is_made_of_a_kind_on_demand(kind, option):
     runs = [run("--seed", "5", "--trace", *more).output for more in ((), ("--kind", kind))]
-    assert [f"is_{kind}: True" in output for output in runs] == [False, True]
+    assert [f"{option}: True" in output for output in runs] == [False, True]
     refused = run("--seed", "5", "--kind", kind)
     assert refused.exit_code == 2
     assert "--kind needs --trace" in refused.output

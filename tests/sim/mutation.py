@@ -161,7 +161,10 @@ def hunt(mutant: Mutant) -> dict[str, object] | None:
         return _hunt(mutant, "interrupted")
     if mutant.file in OF_SHARED_TRANSACTIONS:
         return _hunt(mutant, "shared")
-    hunts = (_hunt(mutant, kind) for kind in ("", "crowded", "haunted", "deaf", "changing"))
+    hunts = (
+        _hunt(mutant, kind)
+        for kind in ("", "many-batches", "late-delivery", "stalled-leaders", "changing")
+    )
     return next(filter(None, hunts), None)
 
 

@@ -171,7 +171,7 @@ class UsualTransaction:
     def _fill(self) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
         rng, options = self._process.rng, self._world.options
         offsets_at = rng.randrange(4) if rng.random() < options.offsets_rate else -1
-        count = rng.randrange(20 if options.is_crowded else 7)
+        count = rng.randrange(20 if options.has_many_batches else 7)
         for number in range(count):
             error = yield from _send(self._process, self._attempt, number)
             if error is not None:
@@ -391,7 +391,7 @@ def idempotent_script(process: Process) -> Script:
         attempt = process.programs.new_attempt(process)
         if process.rng.random() < _MISUSE_RATE:
             _misuse_without_transactions(process)
-        for number in range(process.rng.randrange(30 if world.options.is_crowded else 12)):
+        for number in range(process.rng.randrange(30 if world.options.has_many_batches else 12)):
             error = yield from _send(process, attempt, number)
             if error is not None:
                 break

@@ -485,9 +485,9 @@ class SimNetwork:
         options = world.options
         if not options.is_late_delivery_on or world.faults.is_healed:
             return
-        if not options.is_haunted and self._rng.random() < 0.5:
+        if not options.is_late_delivery_frequent and self._rng.random() < 0.5:
             return
-        longest_ms = self._rng.choice(_SOON_MS if options.is_haunted else _LATE_MS)
+        longest_ms = self._rng.choice(_SOON_MS if options.is_late_delivery_frequent else _LATE_MS)
         link.late_ms = max(link.late_ms, now_ms + 1 + self._rng.randrange(longest_ms))
         world.call_at(link.late_ms, lambda at_ms: self._arrive_late(request, at_ms))
 

@@ -39,9 +39,9 @@ _OF_A_MISSING_TOPIC = (
     ErrorCode.INVALID_REPLICATION_FACTOR,
 )
 # The share of all seeds, the share of these, and the share of the others.
-_CROWDED_RATE = 1 / 8
-_DEAF_RATE = 1 / 4
-_HAUNTED_RATE = 1 / 8
+_MANY_BATCHES_RATE = 1 / 8
+_STALLED_LEADERS_RATE = 1 / 4
+_LATE_DELIVERY_RATE = 1 / 8
 # The share of the seeds of no other shape.
 _SHARED_RATE = 1 / 12
 # The share of all seeds, and the probability of each change in them.
@@ -49,7 +49,11 @@ _CHANGING_RATE = 1 / 5
 _CHANGE_RATE = 0.4
 # The share of calls in a run that is interrupted at inner calls.
 _INTERRUPTED_RATE = 0.1
-# Chosen so that the seeds that catch mutants run as before there were changes.
+# Names of rngs. A new name would draw other runs, and the kept seeds would find nothing.
+_MANY_BATCHES_RNG = "crowd"
+_STALLED_LEADERS_RNG = "deaf"
+_LATE_DELIVERY_RNG = "haunt"
+# Likewise; chosen so that the seeds that catch mutants run as before there were changes.
 _CHANGE = "change 14853"
 # The share of all seeds with calls that send many records, and the share of such calls.
 _ROWS_RATE = 1 / 4
@@ -63,9 +67,9 @@ LONGEST_DELIVERY_MS = 30_000
 class RunKind(StrEnum):
     """The kinds of runs. Few seeds draw one, but any seed's run can be made one of a kind."""
 
-    CROWDED = "crowded"
-    DEAF = "deaf"
-    HAUNTED = "haunted"
+    MANY_BATCHES = "many-batches"
+    STALLED_LEADERS = "stalled-leaders"
+    LATE_DELIVERY = "late-delivery"
     SHARED = "shared"
     CHANGING = "changing"
     INTERRUPTED = "interrupted"
@@ -94,9 +98,10 @@ class SimOptions:
         initial_epoch: the first epoch of transactional ids (near the last one in some runs), or
             -1.
         network_ms: the longest usual delay of a request or an answer.
-        is_crowded: whether applications send much at once, in batches as small as possible.
-        is_deaf: whether, in addition, leaders move and the previous leaders do not answer.
-        is_haunted: whether many connections die and each of their requests arrives soon after.
+        has_many_batches: whether applications send much at once, in the smallest batches.
+        has_stalled_leaders: whether leaders move, too, and the previous leaders do not answer.
+        is_late_delivery_frequent: whether many connections die, and each of their requests arrives
+            soon after.
         row_rate: the share of sending calls that send many records.
         is_shared: whether transactions are leased and written by several processes.
         is_interrupted_inside: whether exceptions are raised at the core's inner calls. No seed
@@ -120,9 +125,9 @@ class SimOptions:
     is_late_delivery_on: bool
     initial_epoch: int
     network_ms: int
-    is_crowded: bool = False
-    is_deaf: bool = False
-    is_haunted: bool = False
+    has_many_batches: bool = False
+    has_stalled_leaders: bool = False
+    is_late_delivery_frequent: bool = False
     row_rate: float = 0.0
     is_shared: bool = False
     is_interrupted_inside: bool = False
@@ -191,11 +196,11 @@ def _draw_kind(options: SimOptions) -> SimOptions:
 
 
 def _draw_shape(options: SimOptions) -> SimOptions:
-    if _is_drawn(options, "crowd", _CROWDED_RATE):
-        is_deaf = _is_drawn(options, "deaf", _DEAF_RATE)
-        return _deafen(options) if is_deaf else _crowd(options)
-    if _is_drawn(options, "haunt", _HAUNTED_RATE):
-        return _haunt(options)
+    if _is_drawn(options, _MANY_BATCHES_RNG, _MANY_BATCHES_RATE):
+        is_stalled = _is_drawn(options, _STALLED_LEADERS_RNG, _STALLED_LEADERS_RATE)
+        return _stall_leaders(options) if is_stalled else _send_many_batches(options)
+    if _is_drawn(options, _LATE_DELIVERY_RNG, _LATE_DELIVERY_RATE):
+        return _deliver_late(options)
     return _share(options) if _is_drawn(options, "share", _SHARED_RATE) else options
 
 
@@ -207,13 +212,13 @@ def _rng_for(options: SimOptions, kind: str) -> random.Random:
     return random.Random(f"options {options.seed} {kind}")  # noqa: S311 - seeded on purpose
 
 
-def _crowd(options: SimOptions) -> SimOptions:
+def _send_many_batches(options: SimOptions) -> SimOptions:
     """Put many batches of one partition in flight, with faults for some of them.
 
     Otherwise faults rarely hit a batch between others: one is refused, split or expired while
     later ones are in flight or wait with a sequence.
     """
-    rng = _rng_for(options, "crowd")
+    rng = _rng_for(options, _MANY_BATCHES_RNG)
     rng.random()  # the number that decides whether the seed draws this kind
     settings = {
         "batch_size": 150,
@@ -231,16 +236,16 @@ def _crowd(options: SimOptions) -> SimOptions:
         abort_rate=rng.choice((0.0, 0.5)),
         network_ms=rng.choice((5, 50)),
         intervals_ms={**options.intervals_ms, **drawn},
-        is_crowded=True,
+        has_many_batches=True,
     )
 
 
-def _deafen(options: SimOptions) -> SimOptions:
+def _stall_leaders(options: SimOptions) -> SimOptions:
     """Put many batches in flight, and move leaders. The previous ones write without an answer.
 
     This can put more batches of a partition in flight than one connection takes.
     """
-    options = _crowd(options)
+    options = _send_many_batches(options)
     return replace(
         options,
         cluster=replace(options.cluster, node_count=3, max_metadata_delay_ms=0),
@@ -248,18 +253,18 @@ def _deafen(options: SimOptions) -> SimOptions:
         | {"delivery_timeout_ms": 21_000, "transaction_timeout_ms": 60_000},
         rates={FaultKind.STALLED: 0.03},
         intervals_ms={FaultKind.LEADER_MOVED: 300},
-        is_deaf=True,
+        has_stalled_leaders=True,
     )
 
 
-def _haunt(options: SimOptions) -> SimOptions:
+def _deliver_late(options: SimOptions) -> SimOptions:
     """Deliver requests of dead connections during the next transaction.
 
     Otherwise they rarely do harm, even to a producer without any guard: a request of one kind has
     to arrive between two certain requests of a later transaction. With transactions v2 they do no
     harm.
     """
-    rng = _rng_for(options, "haunt")
+    rng = _rng_for(options, _LATE_DELIVERY_RNG)
     rng.random()  # the number that decides whether the seed draws this kind
     rates = {FaultKind.REQUEST_LOST: 0.1, FaultKind.ANSWER_LOST: 0.02}
     return replace(
@@ -268,7 +273,7 @@ def _haunt(options: SimOptions) -> SimOptions:
         rates={**options.rates, **rates},
         offsets_rate=rng.choice((0.3, 0.8)),
         is_late_delivery_on=True,
-        is_haunted=True,
+        is_late_delivery_frequent=True,
     )
 
 
@@ -313,9 +318,9 @@ def _interrupt(options: SimOptions) -> SimOptions:
 
 
 _MAKERS = {
-    RunKind.CROWDED: _crowd,
-    RunKind.DEAF: _deafen,
-    RunKind.HAUNTED: _haunt,
+    RunKind.MANY_BATCHES: _send_many_batches,
+    RunKind.STALLED_LEADERS: _stall_leaders,
+    RunKind.LATE_DELIVERY: _deliver_late,
     RunKind.SHARED: _share,
     RunKind.CHANGING: _change,
     RunKind.INTERRUPTED: _interrupt,
