@@ -1,4 +1,4 @@
-"""A step of the sender: what is sent now, and what an answer means for it."""
+"""The sender: each step's choice of requests, and the effects of their answers."""
 
 from txnproducer._record.implementation import places_of_modules
 

@@ -1,14 +1,14 @@
 """Sends the transaction manager's requests: one at a time, each to the broker it is meant for.
 
 Owns: the request in hand (taken from the queue, waiting for its broker or its backoff), the one on
-the wire, the news of coordinators' connections. Must not know: what answers mean; the request's
-handler does.
+the wire, the news of coordinators' connections. Must not know: the meaning of answers, which the
+request's handler knows.
 
 Rules:
-* Nothing waits here: a request whose broker is not ready stays in hand, and the step says when to
-  look again.
+* Nothing blocks here: a request whose broker is not ready stays in hand, and the step returns when
+  to look again.
 * Backoff counts from the end of the request's previous attempt; a first attempt has none.
-* A coordinator that can't be reached, or that the cluster no longer has, is looked up again.
+* A coordinator that cannot be reached, or that the cluster no longer has, is looked up again.
 * Data and new partitions wait until the previous transaction's markers are written
   (`marker_gate`).
 * A refused login fails the requests if the one in hand goes to that broker, or if it may go to any
@@ -50,15 +50,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class CoordinatorSender:
-    """Bring the manager's requests to their brokers.
+    """Send the manager's requests to their brokers.
 
     Args:
         transactions: has the requests.
-        client: tells which brokers can be sent to.
+        client: knows which brokers can be sent to.
         requests: sends.
-        metadata: asked for an update where no broker can be reached.
-        accumulator: its unsent batches are dropped where the transaction ends without them.
-        refusals: tell whether any broker is left that may take a request.
+        metadata: asked for an update if no broker can be reached.
+        accumulator: its unsent batches are dropped if the transaction ends without them.
+        refusals: know whether any broker is left that may take a request.
         request_timeout_ms: how long a request waits for its broker's connection.
         retry_backoff_ms: how long to wait when no broker can be asked.
     """
@@ -95,7 +95,7 @@ class CoordinatorSender:
         return self._in_hand is not None or self._transactions.requests.has_in_flight_request
 
     def ask_about_loss(self, now_ms: int) -> None:
-        """Ask the coordinator why the transaction was lost, if it was. It delays nothing."""
+        """Ask the coordinator why the transaction was lost, if it was; no request waits for it."""
         loss = self._transactions.progress.loss
         if loss is not None:
             self._inquiry.step(loss, self._transaction_coordinator, now_ms)
@@ -110,6 +110,7 @@ class CoordinatorSender:
         transactions = self._transactions
         if transactions.requests.has_in_flight_request:
             return NEVER_MS
+        # Before `next_request`: EndTxn waits for batches that are still to be sent.
         self._drop_unsent_batches()
         in_hand = self._in_hand
         if (
@@ -161,7 +162,7 @@ class CoordinatorSender:
         if not self._client.is_ready(connection, now_ms):
             return self._wait_for(connection, handler, now_ms)
         if handler.needs_coordinator is CoordinatorType.TRANSACTION:
-            # Learnt while it is there: an error met later, while it is away, depends on it.
+            # Learnt while it is connected: the effect of a later error depends on it.
             self._transactions.identity.learn_coordinator(
                 self._client.api_versions(connection.node_id)
             )
@@ -205,9 +206,10 @@ class CoordinatorSender:
         ready_ms = max(1, self._client.ready_delay_ms(connection, now_ms))
         return min(ready_ms, self._request_timeout_ms - waited_ms)
 
-    # --- what comes back ------------------------------------------------------------------------
+    # --- answers and connections ----------------------------------------------------------------
 
     def _on_end(self, handler: TxnRequestHandler, response: ClientResponse, now_ms: int) -> None:
+        # Before the handler acts, which may queue the request again.
         self._transactions.requests.clear_in_flight()
         body = response.body
         if isinstance(body, FindCoordinatorResponse):
@@ -223,7 +225,7 @@ class CoordinatorSender:
             self._not_before_ms[handler] = now_ms + handler.retry_backoff_ms
 
     def handle_connection_event(self, event: ConnectionEvent) -> None:
-        """Take in the news of a connection: a coordinator that is gone is looked up again."""
+        """Handle a connection's event: a disconnected coordinator is looked up again."""
         connection = event.connection
         if event.state is ConnectionState.AUTHENTICATION_FAILED:
             if self._is_hopeless_after_refusal_by(connection):
@@ -235,10 +237,10 @@ class CoordinatorSender:
             self._transactions.requests.handle_coordinator_disconnected(connection.node_id)
 
     def _is_hopeless_after_refusal_by(self, connection: ConnectionId) -> bool:
-        """Return whether the request in hand can go nowhere now that a broker has refused us."""
+        """Return whether no broker is left for the request in hand after this refused login."""
         handler = self._in_hand
         if handler is None:
-            return False  # the next one tries to connect again, and is refused by itself
+            return False  # the next request connects again, and is refused by itself
         if handler.needs_coordinator is None:
             return self._refusals.leave_none
         node = self._transactions.requests.coordinator(handler.needs_coordinator)
@@ -254,7 +256,7 @@ class CoordinatorSender:
         self._transactions.progress.authentication_failed(reason, in_hand)
 
     def forget_coordinators_not_in(self, node_ids: set[int]) -> None:
-        """Look coordinators up again that the cluster's metadata no longer have."""
+        """Look up again the coordinators that are no longer in the cluster's metadata."""
         for kind in CoordinatorType:
             node = self._transactions.requests.coordinator(kind)
             if node is not None and node.node_id not in node_ids:
@@ -265,6 +267,6 @@ class CoordinatorSender:
         """Fail the request that was taken from the queue and not sent."""
         self._not_before_ms.clear()
         if self._in_hand is not None:
-            # In this order: if an exception comes in the middle, this can be repeated.
+            # Failed before it is forgotten: if an exception comes between, this can be repeated.
             self._in_hand.fail(error)
             self._in_hand = None

@@ -1,17 +1,17 @@
-"""Which brokers have data ready, and what each gets: the two looks at the queues in a step.
+"""The ready check and the drain: which brokers have data ready, and which batches each gets.
 
 Owns: the ready check, the gate that keeps sequences in order, numbering at the drain. Must not
 know: requests, answers, why a batch is in its queue.
 
 Rules:
 * A batch is numbered when it is drained, never before: without a number it was never sent.
-* Its bytes are finished before it is numbered: where that fails, for lack of memory say, it ends
-  alone, and those drained with it go on. (In Java all of them are stranded.)
+* Its bytes are finished before it is numbered. If that fails, as for lack of memory, this batch
+  fails alone, and those drained with it go on. (In Java all of them are stranded.)
 * A gated partition is passed over and the others go on. (Java stops draining the whole broker
   there and begins with the same partition next time, so that one waiting partition starves its
   neighbours.)
-* One batch per partition and request, at most `max_request_size` per request, the first one even
-  if larger; the partition that did not fit is the first one served next.
+* A request has one batch per partition, and at most `max_request_size` bytes; a larger first batch
+  goes alone. The partition that did not fit is served first the next time.
 * Linger ends early when a flush, a commit or an abort, a close or a lack of memory asks for it;
   backoff never.
 """
@@ -32,7 +32,7 @@ from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
 @dataclass(slots=True)
 class Drained:
-    """What was taken from one broker's queues.
+    """The batches taken from one broker's queues.
 
     Attributes:
         batches: to send, numbered and closed.
@@ -46,7 +46,7 @@ class Drained:
 
 
 class DrainedTransactions(Protocol):
-    """What draining asks about transactions."""
+    """The questions that draining asks about transactions."""
 
     @property
     def is_transactional(self) -> bool:
@@ -69,13 +69,13 @@ class DrainedTransactions(Protocol):
         ...
 
     def is_send_to_partition_allowed(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a partition's batches may go on the wire."""
+        """Return whether a partition's batches may be sent."""
         ...
 
 
 @dataclass(slots=True)
 class ReadyCheckResult:
-    """What the ready check saw.
+    """The findings of the ready check.
 
     Attributes:
         ready_nodes: each broker that has data ready, with all its queues that may be drained.
@@ -111,6 +111,7 @@ def check_ready(
         if queue.is_muted:
             continue
         head = queue.batches[0]
+        # Before the backoff is asked for: a new leader ends it.
         head.maybe_update_leader_epoch(leader_epoch)
         wait_ms = head.backoff_left_ms(now_ms)
         if not wait_ms:
@@ -149,15 +150,20 @@ def _linger_left_ms(
 def is_gated(head: ProducerBatch, identity: DrainedTransactions | None) -> bool:
     """Return whether a batch must stay in its queue so that sequences stay in order.
 
-    In this order: the partition must be in the transaction, and the producer must have an id. A
-    batch without a number waits while older ones of an earlier id or epoch are in flight (also if
-    they were renumbered on the wire, where Java's does not wait); while it is not known what
-    became of an expired one; while the partition has not acknowledged any of this producer id; and
-    while one that has others written behind it is repeated, or five are in flight: brokers
-    remember five batches, and could not tell any more that they have it. (In these last cases
-    Java's goes on.) A
-    numbered one goes only as the lowest in flight, so retries go one at a time, and not while one
-    that was renumbered on the wire may be written there, behind it in order.
+    The partition must be in the transaction, and the producer must have an id.
+
+    A numbered batch goes only as the lowest in flight, so retries go one at a time. It waits while
+    a batch that was renumbered on the wire may still be written, since that one is later in order.
+
+    A batch without a number waits
+
+    * while batches of an earlier id or epoch are in flight (also if they were renumbered on the
+      wire, where Java's does not wait);
+    * while the outcome of an expired batch is unknown;
+    * while batches are in flight and the partition has acknowledged none of this producer id;
+    * while a batch is repeated that later ones have overtaken;
+    * while five batches are in flight: the broker remembers only five per producer, so a sixth
+      could not be deduplicated. (In these last three cases Java's goes on.)
     """
     if identity is None:
         return False
@@ -195,8 +201,10 @@ def drain(
             drained.has_more = True
             break
         batch = accumulator.take_head(queue)
+        # One batch per partition and request: the rest of the queue is for the next request.
         drained.has_more = drained.has_more or bool(queue.batches)
         try:
+            # Compressed before it is numbered: if that fails, no number is lost.
             accumulator.close_batch(batch)
             if identity is not None and not batch.has_sequence:
                 _number(batch, identity)

@@ -1,11 +1,11 @@
-"""Which brokers refuse this client, and whether that leaves one to ask.
+"""The brokers that refuse this client's login, and whether another one is left to ask.
 
 Why it exists: one broker's refusal (an expired certificate, a password that has not been
 replicated yet) says nothing about the others. A request that any broker can answer fails when all
 of them refuse; a request to one broker fails when that one does.
-Owns: the last word of each broker. Must not know: requests.
-Rule: a broker that could never be reached is no hope, a broker that was reached before is: it may
-be back in a moment.
+Owns: the last state of each broker's connection. Must not know: requests.
+Rule: a broker that was reached before may be back in a moment, and counts as one to ask. A broker
+that could never be reached does not.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class LoginRefusals:
         node_id, channel = event.connection
         if channel is not Channel.DATA:
             return
+        # A lost connection does not change what the last login has shown.
         if event.state is ConnectionState.DISCONNECTED:
             self._last.setdefault(node_id, event.state)
         else:

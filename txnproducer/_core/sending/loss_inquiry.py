@@ -1,12 +1,13 @@
 """Asks the coordinator once why a transaction was lost.
 
-Owns: the one question about each loss (`transaction_loss`). Must not know: what the answer proves.
+Owns: the one question about each loss (`transaction_loss`). Must not know: the meaning of the
+answer.
 
 Rules:
-* Nothing waits for it in the core. A call that is about to raise the error does, in the shell,
-  for `LONGEST_MS` at most.
-* It is about the text of an error and nothing else: where the coordinator can't be asked (it is
-  not known, or does not offer DescribeTransactions), the transaction's age has to do.
+* The core does not wait for it. A call that is about to raise the error does, in the shell, for
+  `LONGEST_MS` at most.
+* Only the text of an error depends on it. If the coordinator cannot be asked (it is not known, or
+  does not offer DescribeTransactions), the transaction's age decides.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """Holds a transaction's first request back until the previous transaction's markers are written.
 
 Why it exists: the coordinator answers EndTxn before it has written the markers. A Produce request
-(or AddPartitionsToTxn) that comes in between is refused, or put to sleep inside the broker for 20
-ms and more, which costs transactions of a few records most of their time. Asking the coordinator
-costs a fraction of a millisecond, and records go on collecting meanwhile.
+(or AddPartitionsToTxn) that comes in between is refused, or waits inside the broker for 20 ms and
+more, which costs transactions of a few records most of their time. A question to the coordinator
+costs a fraction of a millisecond, and records are collected meanwhile.
 
-Owns: whether the last end is complete, as far as it is known. Must not know: batches, states.
+Owns: the knowledge whether the last transaction is complete. Must not know: batches, states.
 
 Rules:
-* It is an optimization and nothing else: on any doubt (an error, no connection, a broker that does
-  not offer DescribeTransactions, too long a wait) the gate opens, and the broker's own answer
-  counts.
-* Nobody is asked unless something waits, and not if the last transaction ended long enough ago.
+* It is only an optimization: in any doubt (an error, no connection, a broker that does not offer
+  DescribeTransactions, too long a wait) the gate opens, and the broker's own answer counts.
+* The coordinator is asked only if a request waits, and if the last transaction ended just now.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from txnproducer._protocol.messages import (
     DescribeTransactionsResponse,
 )
 
-# Markers take half a millisecond where all is well; who comes this late need not ask.
+# Markers usually take half a millisecond, so after this time no question is needed.
 FRESH_MS: Final = 10
-# Longer than this the broker waits no better than we do.
+# After this time the request goes out; the broker itself then waits for the markers, or refuses.
 GIVE_UP_MS: Final = 50
-# So many questions one after the other; then one a millisecond.
+# The first questions follow each other at once; after these there is one in a millisecond.
 _EAGER_QUESTIONS: Final = 6
-# PrepareCommit, PrepareAbort: decided, and not written everywhere.
+# PrepareCommit, PrepareAbort: the end is decided, and some markers are still missing.
 _UNFINISHED: Final = "Prepare"
 
 
 class MarkerGate:
-    """Know whether the last transaction is complete.
+    """The knowledge whether the last transaction is complete.
 
     Args:
-        client: tells whether the coordinator can be asked.
-        requests: asks.
-        transactional_id: whose transactions.
+        client: knows whether the coordinator can be asked.
+        requests: sends the question.
+        transactional_id: of the transactions.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class MarkerGate:
     def wait_ms(self, coordinator: BrokerNode | None, now_ms: int) -> int | None:
         """Return how long to wait before looking again, or None if the gate is open.
 
-        It asks the coordinator; call it only if something waits.
+        It asks the coordinator, so it is called only if a request waits.
         """
         if self._is_open or self._is_late(now_ms):
             self._is_open = True

@@ -1,8 +1,8 @@
 """Asks the cluster for its metadata when it is time, one request after the other.
 
-Owns: the one request on its way. Must not know: what a snapshot is good for; listeners are told.
+Owns: the one request on its way. Must not know: the use of a snapshot; `on_update` has it.
 Rule: a client that can reach none of the brokers it knows begins again with the bootstrap
-addresses (KIP-899); they are names, and may by now stand for other machines.
+addresses (KIP-899). They are names, and may stand for other machines since.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class MetadataRefresher:
     """Keep a `Metadata` up to date.
 
     Args:
-        metadata: says when and what to ask.
+        metadata: says when to ask, and for which topics.
         client: finds a broker to ask, and learns the addresses.
         requests: sends.
         retry_backoff_ms: how long to wait when no broker can be asked.
         on_update: called after every new snapshot.
-        on_refusal: called with the node, the error and the time where a broker offers no
-            metadata, as a controller does not.
+        on_refusal: called with the node, the error and the time if a broker offers no metadata, as
+            a controller does not.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""What follows from one partition's answer to a Produce request: the judgement alone.
+"""The judgement on one partition's answer to a Produce request.
 
 Owns: the order of the tests (split, retry, duplicate, fail), the errors that records get. Must not
-know: queues, connections, transactions; whether a retry is allowed is asked of the caller.
+know: queues, connections, transactions; the caller decides whether a retry is allowed.
 
 Rules:
 * A failure counts as a certain refusal only if the code is not retriable and the retries were not
-  used up: only then may sequence numbers be given again. (Java also shifts them when a retriable
-  error meets a deadline that has passed, though the record may be in the log.)
+  used up: only then may its sequence numbers be used again. (Java also shifts them when a
+  retriable error meets a deadline that has passed, though the record may be in the log.)
 * DUPLICATE_SEQUENCE_NUMBER is success without an offset: the broker has the records, and no longer
   knows where.
 """
@@ -37,7 +37,7 @@ from txnproducer.errors import (
 
 
 class Action(Enum):
-    """What to do with the batch."""
+    """The action for the batch."""
 
     COMPLETE = auto()
     SPLIT = auto()
@@ -47,13 +47,13 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProduceOutcome:
-    """What follows from an answer.
+    """The judgement on an answer.
 
     Attributes:
-        action: what to do with the batch.
+        action: for the batch.
         error: the broker's error, None for NONE.
-        is_refusal_certain: whether this attempt surely did not write the records.
-        needs_metadata: whether the cluster has changed under us.
+        is_refusal_certain: whether this attempt certainly did not write the records.
+        needs_metadata: whether the cached metadata are out of date.
         new_leader: the leader that the broker named, if it did.
     """
 
@@ -66,7 +66,7 @@ class ProduceOutcome:
 
 SUCCESS = ProduceOutcome(Action.COMPLETE)
 
-# Whose limit a record is above, by the answer's code.
+# The limit that a record exceeds, by the answer's code.
 _LIMITS: dict[int, str] = {
     ErrorCode.MESSAGE_TOO_LARGE: (
         "the topic's max.message.bytes (or, where the topic has none, the broker's"
@@ -102,6 +102,7 @@ def judge(
     error = _error(response)
     if code == ErrorCode.MESSAGE_TOO_LARGE and can_split:
         return ProduceOutcome(Action.SPLIT, error)
+    # Also for a batch that is not sent again: others of its partition wait for the new leader.
     needs_metadata = isinstance(error, InvalidMetadataError)
     new_leader = _new_leader(response)
     if not is_done and has_attempts_left and can_retry(error):
@@ -133,7 +134,7 @@ def _new_leader(response: ProducePartitionResponse) -> LeaderIdAndEpoch | None:
 def only_record_error(
     response: ProducePartitionResponse, error: KafkaError, size_bytes: int
 ) -> KafkaError:
-    """Return the error of a batch of one record: whichever code says so, it is too large.
+    """Return the error of a batch with a single record; a size error names the limit.
 
     Args:
         response: the answer.
@@ -154,9 +155,9 @@ def only_record_error(
 def record_errors(response: ProducePartitionResponse, error: KafkaError) -> RecordErrors:
     """Return each record's error, by its index in the batch.
 
-    Records that the broker names get their own message (KIP-467). The type can only be the
-    partition's when one record is named; else which of several reasons it was is not told. Records
-    not named did nothing wrong.
+    Records that the broker names get their own message (KIP-467). If it names one record, the
+    error has the type of the partition's code. If it names several, the reason of each is not
+    known. Records that are not named are not at fault.
     """
     named = response.record_errors
     if not named:

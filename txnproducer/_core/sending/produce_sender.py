@@ -1,17 +1,16 @@
-"""Sends the batches that are ready, and does with each what its answer asks for.
+"""Sends the batches that are ready, and settles each by its answer.
 
 Owns: the list of batches on the wire, Produce requests and their ends, expiry, the account of each
 batch's end (future, sequences, memory). Must not know: coordinators, the state of a transaction,
 the clock.
 
 Rules:
-* Expire before draining: a batch is never reported as failed and then sent all the same.
-* Each partition of an answer is handled by itself: what goes wrong with one must not strand the
-  others.
+* Batches expire before the drain: a batch is never reported as failed and then sent nevertheless.
+* Each partition of an answer is handled by itself: an exception in one must not strand the others.
 * A batch that is answered after its end (expired, aborted) still settles its sequence and frees
   its memory.
 * A numbered batch that ends without a certain verdict leaves its partition unresolved: the broker
-  may have it, and nothing new may be numbered behind it before that is known.
+  may have it, and no new batch may be numbered before that is known.
 """
 
 from __future__ import annotations
@@ -60,7 +59,8 @@ from txnproducer.records import TopicPartition
 
 _LOG = logging.getLogger(__name__)
 
-# After these a batch may be in the log; any other refusal is one of this attempt for certain.
+# With these codes the batch may be in the log. With any other code this attempt was certainly
+# refused.
 _MAYBE_WRITTEN = frozenset(
     {
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -91,7 +91,7 @@ class ProduceOptions:
     request_timeout_ms: int
     delivery_timeout_ms: int
     max_request_size: int
-    is_order_guaranteed_by_muting: bool  # one request in flight: no sequence is needed for order
+    is_order_guaranteed_by_muting: bool  # with one request in flight no sequence is needed
 
 
 class ProduceSender:
@@ -99,7 +99,7 @@ class ProduceSender:
 
     Args:
         options: the settings.
-        client: tells which brokers can be sent to.
+        client: knows which brokers can be sent to.
         requests: sends.
         metadata: knows the leaders.
         accumulator: has the batches.
@@ -133,13 +133,13 @@ class ProduceSender:
     # --- the step -------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> int:
-        """Fail batches whose time is up, waiting or on the wire; return when the next one's is."""
+        """Fail the batches past their delivery time-out; return when the next one reaches it."""
         waiting, next_expiry_ms = self._accumulator.expired_batches(now_ms)
         timeout_ms = self._options.delivery_timeout_ms
         on_the_wire: list[ProducerBatch] = []
         for batches in self._in_flight.values():
-            # Parts of a batch are older than what went out before them. (Java ends its look at the
-            # first that has time left.)
+            # All are checked, since the parts of a split are older than batches sent before them.
+            # (Java stops at the first one that has time left.)
             for batch in batches:
                 if batch.has_reached_delivery_timeout(timeout_ms, now_ms):
                     on_the_wire.append(batch)
@@ -167,7 +167,7 @@ class ProduceSender:
         return "Send them again"
 
     def step(self, now_ms: int) -> int:
-        """Send what is ready; return after how many milliseconds the next look is due."""
+        """Send the ready batches; return after how many milliseconds the next step is due."""
         result = check_ready(self._accumulator, self._metadata, self._drained, now_ms)
         for topic in result.unknown_leader_topics:
             self._metadata.add_topic(topic, now_ms)
@@ -190,6 +190,7 @@ class ProduceSender:
         drained = drain(self._accumulator, queues, self._drained, self._options.max_request_size)
         for batch, reason in drained.unfinished:
             self._fail_unfinished(batch, reason, now_ms)
+        # Noted before they are sent: from here on they are in no queue, and must still expire.
         for batch in drained.batches:
             self._in_flight.setdefault(batch.topic_partition, []).append(batch)
             if self._options.is_order_guaranteed_by_muting:
@@ -218,11 +219,11 @@ class ProduceSender:
             self._options.acks,
             self._options.request_timeout_ms,
             tuple(self._produce_partition(batch) for batch in batches),
-            # Only a transaction of the older protocol caps the version; see
-            # `is_transaction_v2_enabled`.
+            # Only transactions v1 cap the version of Produce; see `is_transaction_v2_enabled`.
             not is_transactional
             or (transactions is not None and transactions.identity.is_transaction_v2_enabled),
         )
+        # Before the request is sent, so that an exception leaves no batch on the wire as unsent.
         for batch in batches:
             batch.sent(now_ms)
         self._record_sent(batches, now_ms)
@@ -264,8 +265,8 @@ class ProduceSender:
             self._complete_all(batches, ErrorCode.NONE, None, now_ms)
             return
         if not isinstance(body, ProduceResponse):
-            # The broker may have the records: neither written nor refused is certain. But it is
-            # done with the request, which therefore cannot come late, as a lost one can.
+            # The broker may have written the records or not. But it has answered the request,
+            # which therefore cannot arrive late, as a lost one can.
             reason = f"not the answer to Produce: {body!r}"
             self._complete_all(batches, ErrorCode.NETWORK_EXCEPTION, reason, now_ms)
             return
@@ -314,8 +315,8 @@ class ProduceSender:
         try:
             return self._handle_partition(batch, response, now_ms)
         except Exception:  # noqa: BLE001 - one partition must not strand the others
-            # An illegal state, which has poisoned the manager, or a mistake; what is still open
-            # of the batch ends with its delivery time-out.
+            # An illegal state, which has poisoned the manager, or a bug. If the batch has not
+            # ended, it ends by its delivery time-out.
             _LOG.exception("could not handle the answer for %s", batch)
             return None
         finally:
@@ -327,9 +328,9 @@ class ProduceSender:
     ) -> None:
         """Fail the waiting batches of partitions that may be written, or were overtaken.
 
-        Called before an idempotent producer's batches get new numbers. The broker knows a batch it
-        has by its number alone, and would write it a second time; one that was overtaken it would
-        write behind records that were sent later. (Java lets it do either.)
+        Called before an idempotent producer's batches get new numbers. The broker recognizes a
+        batch by its number alone, and would write a renumbered one a second time. It would write
+        an overtaken one after records that were sent later. (Java lets it do either.)
         """
         for place in partitions:
             for batch in self._in_flight.get(place, ()):
@@ -345,11 +346,11 @@ class ProduceSender:
                 )
 
     def _fail_what_was_renumbered_with(self, written: ProducerBatch, now_ms: int) -> None:
-        """Fail the batches that have numbers behind one that was written under its old number.
+        """Fail the batches that were renumbered with one that is written under its old number.
 
-        That number is one of theirs now: the broker would take the one for the other, and answer
-        with its offset. Their transaction is to be aborted, since an earlier batch failed. (Java
-        sends them.)
+        That number belongs to one of them now: the broker would take it for a duplicate, and
+        answer with the other's offset. Their transaction has to be aborted anyway, since an
+        earlier batch failed. (Java sends them.)
         """
         transactions = self._transactions
         if transactions is None or not (written.is_reset and written.is_transactional):
@@ -372,10 +373,10 @@ class ProduceSender:
             )
 
     def _fail_what_lost_its_place(self, place: TopicPartition, now_ms: int) -> None:
-        """Fail the waiting batches of a partition whose numbers were wiped (before Kafka 2.5).
+        """Fail the waiting batches of a partition whose numbers were reset (before Kafka 2.5).
 
         The partition begins at 0 again, and one of these may have that number: the broker would
-        write it, and take the next transaction's first batch for it. (Java sends them.)
+        write it, and take the next transaction's first batch for a duplicate. (Java sends them.)
         """
         transactions = self._transactions
         if transactions is None or not transactions.is_transactional:
@@ -403,12 +404,13 @@ class ProduceSender:
     def _handle_partition(
         self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
     ) -> ProduceOutcome:
+        # Both are settled before the judgement, which asks whether the batch may be written.
         batch.is_in_flight = False
         if response.error_code in _MAYBE_WRITTEN:
             batch.may_be_written = True
         elif response.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # The broker would have known its number. But a copy of an earlier attempt can still
-            # come: no epoch fences it before the first batch of the next one is written.
+            # If the broker had the batch, it would know its number. But a copy of an earlier
+            # attempt can still arrive: the next epoch fences it only with its first written batch.
             batch.may_be_written = batch.may_come_late
         outcome = judge(
             response,
@@ -430,8 +432,8 @@ class ProduceSender:
             if batch.record_count == 1:
                 error = only_record_error(response, error, batch.estimated_size_bytes)
             errors = record_errors(response, error)
-            # An earlier attempt may have been written. With its numbers used again the broker
-            # would take later records for it, and not write them.
+            # An earlier attempt may have been written. If its numbers were used again, the broker
+            # would take later records for duplicates, and not write them.
             is_certain = outcome.is_refusal_certain and not batch.may_be_written
             is_certain = is_certain and self._may_give_numbers_away(batch)
             self.fail_batch(batch, error, errors, is_refusal_certain=is_certain, now_ms=now_ms)
@@ -459,15 +461,17 @@ class ProduceSender:
         return self._transactions.sequences.can_retry(response, error, batch)
 
     def _can_split(self, batch: ProducerBatch) -> bool:
-        """Tell whether a batch has parts, and these a place among the numbers."""
+        """Return whether a batch can be split, and its numbers are still its own."""
         if batch.record_count == 1 or batch.is_done or _has_lost_its_number(batch):
             return False
-        # Its numbers may have been wiped, as an earlier batch failed: it fails with that one.
+        # An earlier batch's failure may have reset the partition's numbers. Then this one fails,
+        # too.
         return self._transactions is None or self._transactions.sequences.is_in_flight(batch)
 
     def _complete_batch(
         self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
     ) -> None:
+        # The numbers first: the end of the batch may let a commit go on.
         if self._transactions is not None:
             self._transactions.progress.handle_completed_batch(batch, response)
         is_mine = batch.complete(response.base_offset, response.log_append_time_ms)
@@ -475,7 +479,8 @@ class ProduceSender:
         self._fail_what_was_renumbered_with(batch, now_ms)
 
     def _let_go(self, batch: ProducerBatch, is_mine: bool) -> None:
-        """Free what a batch holds; `is_mine`: its records end now, else they had before."""
+        """Free a batch's memory, and its place if its records end now (`is_mine`)."""
+        # A batch that expired on the wire keeps its memory until its answer comes.
         if not batch.is_in_flight:
             self._accumulator.deallocate(batch)
         if is_mine:
@@ -494,11 +499,11 @@ class ProduceSender:
         """End a batch with errors and settle its sequence.
 
         Args:
-            batch: which one.
+            batch: the batch.
             error: of the batch as a whole: the transaction's error.
             errors: of each record, by its index.
-            is_refusal_certain: whether the broker surely does not have it, so that its numbers may
-                be used again.
+            is_refusal_certain: whether the broker certainly does not have it, so that its numbers
+                may be used again.
             now_ms: the time.
         """
         is_mine = batch.complete_exceptionally(errors)
@@ -507,7 +512,7 @@ class ProduceSender:
             try:
                 self._settle_failed_sequence(batch, error, is_refusal_certain)
             except KafkaError:
-                # An illegal transition; it has poisoned the manager, but the batch must still end.
+                # An illegal transition has poisoned the manager, but the batch must still end.
                 _LOG.debug("the failure of %s met an illegal state", batch, exc_info=True)
         self._let_go(batch, is_mine)
         if is_mine and (batch.may_be_written or batch.is_in_flight):
@@ -522,6 +527,7 @@ class ProduceSender:
         if transactions is None:
             return
         transactions.progress.handle_failed_batch(batch, error, is_refusal_certain)
+        # After it: a reset of the partition's numbers would clear the mark again.
         if batch.has_sequence and not is_refusal_certain:
             transactions.sequences.mark_sequence_unresolved(batch)
 
@@ -534,6 +540,7 @@ class ProduceSender:
     def _split_batch(self, batch: ProducerBatch, error: KafkaError, now_ms: int) -> None:
         batch.last_error = error
         sequences = None if self._transactions is None else self._transactions.sequences
+        # The parts take over the batch's numbers, so it may not hold them any more.
         if sequences is not None:
             sequences.remove_in_flight_batch(batch)
         for part in self._accumulator.split_and_reenqueue(batch):
@@ -551,32 +558,32 @@ class ProduceSender:
                 del self._in_flight[batch.topic_partition]
 
     def abort_all(self, error: KafkaError) -> None:
-        """Abort every batch, waiting or on the wire; answers that still come only free memory."""
+        """Abort every batch, waiting or on the wire; later answers only free memory."""
         if self._accumulator.has_incomplete:
             self._accumulator.abort_batches(error)
             self._in_flight.clear()
 
 
 def _has_lost_its_number(batch: ProducerBatch) -> bool:
-    """Tell whether a batch was renumbered on the wire, and must not go out under the new number.
+    """Return whether a batch was renumbered on the wire and may not be sent under the new number.
 
-    As in `ProduceSender.fail_what_must_keep_its_number`.
+    The reasons are those of `ProduceSender.fail_what_must_keep_its_number`.
     """
     return batch.is_reset and (batch.may_be_written or batch.is_overtaken)
 
 
 def _what_is_known(batch: ProducerBatch) -> str:
-    """Say what became of a batch that has expired."""
+    """Return the known fate of an expired batch, for the text of its error."""
     if not batch.was_sent:
         return "nothing was sent"
     if batch.is_in_flight:
         return "the broker has not answered yet, it may have the records"
-    # A late copy of an earlier attempt can still be written, whatever the last one was told.
+    # A late copy of an earlier attempt can still be written, even if the last one was refused.
     not_written = "they were not written when it was last sent"
     doubt = "the broker may have the records" if batch.may_be_written else not_written
     return f"{doubt}; its last attempt ended with: {batch.last_error}"
 
 
 def _same_error(error: KafkaError) -> RecordErrors:
-    """Return what each record failed with: the same."""
+    """Return a function that gives each record the same error."""
     return lambda _: error

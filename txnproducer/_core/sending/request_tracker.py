@@ -1,11 +1,12 @@
-"""The requests on the wire, each with what to do when it ends.
+"""The requests on the wire, each with the callback for its end.
 
-Owns: correlation ids, the table of what awaits an answer. Must not know: what the requests say.
+Owns: correlation ids, the table of requests without an answer. Must not know: the content of
+requests.
 Rules:
-* Each request ends exactly once; an end that nobody awaits (its producer was closed by force) is
+* Each request ends exactly once; an end that is not awaited (its producer was closed by force) is
   dropped.
-* Also one that could not be sent, for lack of memory say: it ends with the next step, as one whose
-  connection was lost. Whether something of it is on the wire is not known.
+* This includes a request that could not be sent, as for lack of memory: it ends with the next
+  step, like one whose connection was lost. A part of it may be on the wire.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OnEnd: TypeAlias = Callable[[ClientResponse, int], None]
 
 
 class RequestTracker:
-    """Send requests, and bring each end to whoever awaits it.
+    """Send requests, and hand each end to the callback of its request.
 
     Args:
         client: carries them.
@@ -56,7 +57,7 @@ class RequestTracker:
         self._awaited[correlation_id] = on_end
         try:
             self._client.send(request, now_ms)
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody awaits an end
+        except Exception as error:  # noqa: BLE001 - every request must have an end
             _LOG.warning("could not send to %s: %r", connection, error, exc_info=True)
             known = error if isinstance(error, KafkaError) else KafkaError(f"not sent: {error!r}")
             lost = ClientResponse(request, failure=ResponseFailure.DISCONNECTED, error=known)
@@ -70,12 +71,13 @@ class RequestTracker:
 
     def end_unsent(self, now_ms: int) -> None:
         """End the requests that could not be sent."""
+        # Swapped first: a callback may send another request that fails.
         ended, self._not_sent = self._not_sent, []
         for response in ended:
             self.handle(response, now_ms)
 
     def handle(self, response: ClientResponse, now_ms: int) -> None:
-        """Bring the end of a request to whoever awaits it."""
+        """Hand the end of a request to its callback."""
         on_end = self._awaited.pop(response.request.correlation_id, None)
         if on_end is None:
             _LOG.debug("nobody awaits the end of request %s", response.request.correlation_id)

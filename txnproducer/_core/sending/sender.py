@@ -1,23 +1,24 @@
-"""The sender's step: one turn of Java's sender thread, without the thread and without waiting.
+"""The sender's step: one pass of Java's sender thread, without the thread and without waiting.
 
-Owns: the order of the things done in a step, the phases of a close. Must not know: how each is
-done.
+Owns: the order of a step's actions, the phases of a close. Must not know: how each action works.
 
 The order, with a transaction manager:
 
-    1  resolve sequences that were left in doubt; ask why a transaction was lost
-    2  fatal? then every batch and request fails, and that is all
-    3  refused by authorization in a way that `init_transactions` can try again? then begin anew
-    4  idempotent: a due epoch bump, or the first producer id
-    5  a coordinator request on the wire, or one to send? then no data goes in this step
-    6  else data: expired batches were failed before, so that none of them is sent
+    0  batches that are past their delivery time-out fail, so that none of them is sent
+    1  sequences that were left in doubt are resolved; the reason of a lost transaction is asked
+    2  after a fatal error every batch and request fails, and the step ends
+    3  after an authorization error that `init_transactions` can repair, the producer goes back to
+       its beginning
+    4  an idempotent producer makes a due epoch bump, or asks for its first producer id
+    5  if a coordinator request is on the wire, or one can be sent, no data goes in this step
+    6  otherwise data is sent
 
 Rules:
 * `run_once` returns in how many milliseconds it wants to be called again; any event may come
   before.
-* Batches expire in every step, also while coordinator requests keep data waiting: each record's
-  fate is known within `delivery_timeout_ms`.
-* Whatever ends the sender fails what is still queued: nobody waits for ever.
+* Batches expire in every step, also while coordinator requests keep data waiting: each record ends
+  within `delivery_timeout_ms`.
+* Every end of the sender fails all that is still queued, so that no caller waits for ever.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _CLOSED = "the producer was closed before this was done"
 
 
 class Phase(IntEnum):
-    """How far the sender has come with closing."""
+    """The progress of a close."""
 
     RUNNING = 0
-    CLOSING = 1  # sending what there is, then ending an open transaction
+    CLOSING = 1  # sending all records, then ending an open transaction
     CLOSED = 2
 
 
@@ -60,7 +61,7 @@ class Sender:
         producing: sends data.
         refresher: keeps metadata up to date.
         accumulator: has the batches.
-        retry_backoff_ms: how often a failed producer still looks around.
+        retry_backoff_ms: the wait between two steps of a failed producer.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class Sender:
         """Take one step; return after how many milliseconds the next is due."""
         if self._phase is Phase.CLOSED:
             return NEVER_MS
-        # In this order: a leader that is not known asks for metadata in this very step. (Compiled,
-        # the calls among the arguments of one `min` are made in another one.)
+        # In this order, so that an unknown leader leads to a metadata request in this very step.
+        # (Cython evaluates the calls among the arguments of one `min` in another order.)
         step_ms = self._step(now_ms)
         delay_ms = min(step_ms, self._refresher.step(now_ms))
         if self._phase is Phase.CLOSING:
@@ -98,6 +99,7 @@ class Sender:
         return max(0, delay_ms)
 
     def _step(self, now_ms: int) -> int:
+        # First, so that no batch is sent in the step in which it fails.
         next_expiry_ms = self._producing.expire(now_ms)
         delay_ms = None
         if self._transactions is not None and self._coordinators is not None:
@@ -109,8 +111,10 @@ class Sender:
     def _step_transactions(
         self, transactions: TransactionManager, coordinators: CoordinatorSender, now_ms: int
     ) -> int | None:
-        """Do what comes before data; return a delay if no data may go, else None."""
+        """Do the steps before data; return a delay if no data may go, None if it may."""
+        # Before the state is looked at: a lost batch may change it.
         transactions.progress.maybe_resolve_sequences()
+        # Also after a fatal error, whose text can name the cause.
         coordinators.ask_about_loss(now_ms)
         if transactions.machine.has_fatal_error:
             self._fail_everything(transactions, coordinators)
@@ -118,7 +122,7 @@ class Sender:
         if self._begin_anew(transactions, coordinators):
             return 0
         if not transactions.is_transactional:
-            # Before the numbers change, which some batches must not.
+            # Before the bump: it would give new numbers to batches that must keep theirs.
             renumbered = transactions.sequences.partitions_to_renumber
             self._producing.fail_what_must_keep_its_number(renumbered, now_ms)
         transactions.progress.bump_idempotent_epoch_and_reset_id_if_needed()
@@ -134,7 +138,7 @@ class Sender:
     def _begin_anew(
         self, transactions: TransactionManager, coordinators: CoordinatorSender
     ) -> bool:
-        """Go back to the start after a refusal that left the producer without an identity."""
+        """Go back to the beginning if a refusal left the producer without an identity."""
         error = transactions.machine.last_error
         if error is None or not transactions.progress.must_begin_anew:
             return False
@@ -145,6 +149,7 @@ class Sender:
         coordinators.fail_request_in_hand(refusal)
         transactions.requests.fail_pending_requests(refusal)
         self._producing.abort_all(error)
+        # Last: if an exception comes before, the next step finds the state and does it all again.
         transactions.progress.transition_to_uninitialized(error)
         return True
 
@@ -167,6 +172,7 @@ class Sender:
         """Go on with a close after a step; return after how many milliseconds to go on."""
         transactions = self._transactions
         if self._has_work_left(transactions):
+            # The step's own delay, or an answer, leads to the next one.
             return NEVER_MS
         if transactions is None or not transactions.machine.has_ongoing_transaction:
             self._end(KafkaError(_CLOSED))
@@ -178,7 +184,7 @@ class Sender:
         try:
             _LOG.info("aborting the open transaction, because the producer is being closed")
             if transactions.begin_abort().is_completed:
-                # It has ended before; what followed has failed, and is not needed any more.
+                # It has ended before. The epoch bump after it has failed, and is not needed.
                 self._end(KafkaError(_CLOSED))
         except KafkaError as error:
             _LOG.warning("could not abort the open transaction while closing: %s", error)
@@ -202,5 +208,5 @@ class Sender:
         if self._transactions is not None:
             self._transactions.progress.close(error)
         self._producing.abort_all(error)
-        # Last: an exception before it leaves an end that the next call makes.
+        # Last: if an exception comes before, the next call makes the end again.
         self._phase = Phase.CLOSED

@@ -1,4 +1,4 @@
-"""Sequence numbers of each partition: what comes next, what was acknowledged, what is in flight.
+"""The sequence numbers of each partition: the next one, the acknowledged, those in flight.
 
 Owns: `TxnPartitionEntry`, `TxnPartitionMap`, comparison of sequences that wrap at 2^31. Must not
 know: transactions, errors, why a batch failed.
@@ -7,10 +7,10 @@ Rules:
 * In flight means numbered and not ended: on the wire, or waiting in a queue for another attempt.
   In-flight batches are kept in the order of (producer id, producer epoch, base sequence).
 * The acknowledged sequence and offset never go backwards.
-* Sequences are compared around the wrap: at most a few batches are in flight, so that the smaller
-  distance tells which is first. (Java compares plain integers, and is wrong next to 2^31.)
-* What is told about a batch of another identity than the entry's leaves the entry's numbers alone:
-  after a bump they count something else.
+* Sequences are compared around the wrap: at most a few batches are in flight, so the smaller
+  distance shows which is first. (Java compares plain integers, and is wrong next to 2^31.)
+* The answer to a batch of another identity than the entry's does not change the entry's numbers:
+  after a bump they count other batches.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 
 NO_LAST_ACKED_SEQUENCE: Final = -1
 NO_LAST_ACKED_OFFSET: Final = -1
+# Half of the 2^31 sequences: a smaller distance means "after", a larger one "before".
 _HALF: Final = 1 << 30
 
 
 class NumberedBatch(Protocol):
-    """What sequence numbers need of a batch."""
+    """A batch, as far as sequence numbers are concerned."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where to."""
+        """The partition that it is for."""
         ...
 
     @property
@@ -42,12 +43,12 @@ class NumberedBatch(Protocol):
 
     @property
     def producer_id(self) -> int:
-        """Whose it is."""
+        """The producer id with which it was numbered."""
         ...
 
     @property
     def producer_epoch(self) -> int:
-        """Under which epoch it was numbered."""
+        """The epoch under which it was numbered."""
         ...
 
     @property
@@ -82,7 +83,7 @@ class NumberedBatch(Protocol):
 
     @property
     def may_be_written(self) -> bool:
-        """Whether nobody knows if the broker has it."""
+        """Whether the broker may have it."""
         ...
 
     @property
@@ -101,7 +102,7 @@ def sequence_distance(first: int, second: int) -> int:
 
 
 def is_sequence_after(sequence: int, other: int) -> bool:
-    """Tell whether a sequence comes later than another one; -1 comes before all."""
+    """Return whether a sequence comes later than another one; -1 comes before all."""
     if other == NO_SEQUENCE:
         return sequence != NO_SEQUENCE
     return 0 < sequence_distance(other, sequence) < _HALF
@@ -118,7 +119,7 @@ def identity_of(batch: NumberedBatch) -> ProducerIdAndEpoch:
 
 
 def is_numbered_by(batch: NumberedBatch, producer: ProducerIdAndEpoch) -> bool:
-    """Tell whether a batch was numbered under an identity."""
+    """Return whether a batch was numbered under an identity."""
     return (
         batch.producer_id == producer.producer_id
         and batch.producer_epoch == producer.producer_epoch
@@ -176,11 +177,11 @@ class TxnPartitionEntry:
         return tuple(self._in_flight)
 
     def is_next(self, sequence: int) -> bool:
-        """Tell whether a sequence directly follows the last acknowledged one."""
+        """Return whether a sequence directly follows the last acknowledged one."""
         return sequence == next_sequence_after(self.last_acked_sequence)
 
     def is_overtaken(self, batch: NumberedBatch) -> bool:
-        """Tell whether a later batch was written: if this one was not, its place is taken."""
+        """Return whether a later batch was written; if this one was not, its place is taken."""
         return (
             self.last_acked_sequence != NO_LAST_ACKED_SEQUENCE
             and is_numbered_by(batch, self.producer_id_and_epoch)
@@ -200,11 +201,12 @@ class TxnPartitionEntry:
 
     def remove_in_flight_batch(self, batch: NumberedBatch) -> None:
         """Track a batch no more; one that is not tracked is no error."""
-        # By identity: after a split a child has its parent's sequence.
+        # By identity: after a split the first part has the whole batch's base sequence.
         self._in_flight = [tracked for tracked in self._in_flight if tracked is not batch]
 
     def maybe_update_last_acked(self, batch: NumberedBatch, last_offset: int) -> None:
         """Note that a batch was acknowledged up to an offset (-1 if the offset is not known)."""
+        # Answers may come out of order, as after a change of the leader.
         self.last_acked_offset = max(self.last_acked_offset, last_offset)
         if is_numbered_by(batch, self.producer_id_and_epoch) and is_sequence_after(
             batch.last_sequence, self.last_acked_sequence
@@ -212,7 +214,7 @@ class TxnPartitionEntry:
             self.last_acked_sequence = batch.last_sequence
 
     def start_sequences_at_beginning(self, producer: ProducerIdAndEpoch) -> None:
-        """Number anew from 0 under an identity, first of all what is in flight."""
+        """Number from 0 under an identity, beginning with the batches in flight."""
         # A batch that has ended must not be sent again, so it must not take numbers either.
         self._in_flight = [batch for batch in self._in_flight if not batch.is_done]
         sequence = 0
@@ -221,10 +223,11 @@ class TxnPartitionEntry:
             sequence = increment_sequence(sequence, batch.record_count)
         self.producer_id_and_epoch = producer
         self.next_sequence = sequence
+        # Only the sequence: offsets go on counting under every identity.
         self.last_acked_sequence = NO_LAST_ACKED_SEQUENCE
 
     def has_doubt_behind(self, batch: NumberedBatch) -> bool:
-        """Tell whether a batch behind this one may be written, without it."""
+        """Return whether a later batch in flight may be written, without this one."""
         return any(
             b.may_be_written and is_sequence_after(b.base_sequence, batch.base_sequence)
             for b in self._in_flight
@@ -233,7 +236,7 @@ class TxnPartitionEntry:
     def adjust_sequences_due_to_failed_batch(self, failed: NumberedBatch) -> None:
         """Give a refused batch's numbers to those after it, so that the broker sees no gap.
 
-        Only for a batch that the broker surely does not have.
+        Only for a batch that the broker certainly does not have.
 
         Raises:
             IllegalStateError: fewer numbers were given out than would be taken back.
@@ -250,6 +253,7 @@ class TxnPartitionEntry:
             and is_numbered_by(batch, self.producer_id_and_epoch)
             and not is_sequence_after(base, batch.base_sequence)
         ]
+        # All are checked before the first is changed: half of a renumbering would be worse.
         for sequence in (self.next_sequence, *(batch.base_sequence for batch in later)):
             if not count <= sequence_distance(base, sequence) < _HALF:
                 topic, partition = self.topic_partition
@@ -277,7 +281,7 @@ class TxnPartitionMap:
         return iter(self._entries.values())
 
     def find(self, topic_partition: TopicPartition) -> TxnPartitionEntry | None:
-        """Return a partition's entry, or None: its numbers may have been wiped meanwhile."""
+        """Return a partition's entry; None if its numbers were reset meanwhile."""
         return self._entries.get(topic_partition)
 
     def get(self, topic_partition: TopicPartition) -> TxnPartitionEntry:

@@ -1,21 +1,22 @@
-"""Idempotence: which numbers batches get, and what an answer says about them.
+"""Idempotence: the sequence numbers of batches, and the judgement on answers about them.
 
-Java keeps this inside its transaction manager. It is a leaf here: it judges, and changes nothing
-but numbers; what follows for the transaction is decided by `TransactionManager`.
+Java keeps this inside its transaction manager. It is a leaf here: it judges, and changes only
+numbers. `TransactionProgress` decides the effect on the transaction.
 
 Owns: the producer id and epoch, the partitions' entries, the unresolved partitions, the local
 epoch bump of the idempotent producer. Must not know: the transaction's state, requests.
 
 Rules:
 * A batch is numbered when it is drained. So a batch without a number was never sent.
-* Unresolved is a partition of which a batch ended without anybody knowing whether the broker has
-  it. Until that is clear it gets no new numbers. A later batch that succeeded proves that it was
-  written; if all that were in flight ended otherwise, the epoch must change.
+* A partition is unresolved if one of its batches ended without an answer, so that the broker may
+  have it or not. It gets no new numbers before that is clear. A later batch that succeeded proves
+  that the first was written. If all batches in flight end without such a success, the epoch must
+  change.
 * An idempotent producer raises its epoch by itself, and renumbers only the partitions that asked
-  for it; the others go on under the old epoch until they have nothing in flight, since renumbering
-  a batch that the broker may have would write it twice.
-* At the last epoch the id is given back. What is in flight is renumbered when the new id is known,
-  not before (Java sends it without an id meanwhile, which is not idempotent).
+  for it. The others go on under the old epoch until they have nothing in flight, since a batch
+  that the broker may have would be written twice under a new number.
+* At the last epoch the id is given back. Batches in flight are renumbered when the new id is
+  known, not before. (Java sends them without an id meanwhile, which is not idempotent.)
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from txnproducer.records import ProducerIdAndEpoch, TopicPartition
 _LOG = logging.getLogger(__name__)
 
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
-# The last ones of a producer that a partition can tell duplicates of.
+# A broker remembers the last five batches of a producer in each partition.
 _BATCHES_REMEMBERED: Final = 5
 _OF_NUMBERS: Final = (
     ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -57,7 +58,7 @@ _OF_NUMBERS: Final = (
 
 
 class BumpOutcome(Enum):
-    """What came of a due epoch bump of the idempotent producer."""
+    """The outcome of an epoch bump of the idempotent producer."""
 
     NOT_DUE = auto()
     BUMPED = auto()
@@ -68,7 +69,7 @@ class SequenceManager:
     """The numbers of one producer.
 
     Args:
-        is_transactional: an idempotent producer helps itself where a transaction is aborted.
+        is_transactional: an idempotent producer raises its epoch where a transaction is aborted.
 
     Attributes:
         producer_id_and_epoch: the producer's identity; `ProducerIdAndEpoch.NONE` without one.
@@ -85,7 +86,7 @@ class SequenceManager:
         self._known_as: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, bytes | None] = {}
         self._is_bump_due = False
-        # The next epoch is the first of another id, which has come.
+        # Whether the next epoch is the first one of a new id, which is known already.
         self._is_id_new = False
 
     @property
@@ -104,13 +105,13 @@ class SequenceManager:
         self.partitions.get(topic_partition).increment_sequence(increment)
 
     def has_stale_producer_id_and_epoch(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a partition's numbers belong to an earlier identity."""
+        """Return whether a partition's numbers belong to an earlier identity."""
         known = self.partitions.get_or_create(topic_partition).producer_id_and_epoch
-        # Nearly always the very same; what they hold is compared in Python.
+        # It is nearly always the same object. The comparison of the contents is slow.
         return known is not self.producer_id_and_epoch and known != self.producer_id_and_epoch
 
     def maybe_update_producer_id_and_epoch(self, topic_partition: TopicPartition) -> None:
-        """Begin anew under the present identity, if nothing of an earlier one is in flight."""
+        """Go over to the present identity, if nothing of an earlier one is in flight."""
         if not self.has_stale_producer_id_and_epoch(topic_partition):
             return
         entry = self.partitions.get(topic_partition)
@@ -144,41 +145,42 @@ class SequenceManager:
             entry.remove_in_flight_batch(batch)
 
     def is_in_flight(self, batch: NumberedBatch) -> bool:
-        """Tell whether a batch is tracked: its partition's numbers may have been wiped."""
+        """Return whether a batch is tracked; a reset of its partition's numbers ends that."""
         entry = self.partitions.find(batch.topic_partition)
         return entry is not None and any(tracked is batch for tracked in entry.in_flight)
 
     def has_in_flight_batches(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a numbered batch of the partition has not ended."""
+        """Return whether a numbered batch of the partition has not ended."""
         entry = self.partitions.find(topic_partition)
         return entry is not None and entry.has_in_flight_batches
 
     def has_renumbered_batches(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a batch in flight has another number now than it was sent with."""
+        """Return whether a batch in flight was sent under another number than its present one."""
         entry = self.partitions.find(topic_partition)
         return entry is not None and any(batch.is_reset for batch in entry.in_flight)
 
     def has_renumbered_on_the_wire(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether such a batch has not been answered yet."""
+        """Return whether such a batch has no answer yet."""
         entry = self.partitions.find(topic_partition)
         return entry is not None and any(b.is_reset and b.is_in_flight for b in entry.in_flight)
 
     def is_first_batch_awaited(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether batches are in flight to a partition that has acknowledged none so far.
+        """Return whether batches are in flight to a partition that has acknowledged none so far.
 
-        It takes any first number of a producer that it does not know: a later batch could be
-        written, and the one before it, refused for the moment, never more.
+        A partition takes any first number of a producer that it does not know. So it could write a
+        later batch after it had refused the first one for the moment, and the first one could
+        never be written any more.
         """
         if self._known_as.get(topic_partition) == self.producer_id_and_epoch.producer_id:
             return False
         return self.has_in_flight_batches(topic_partition)
 
     def keep_known_in(self, topic_ids: Mapping[str, bytes | None]) -> None:
-        """Forget that partitions have acknowledged anything, unless their topics are still these.
+        """Forget the acknowledgements of partitions if their topics have gone.
 
         Args:
-            topic_ids: of each topic in the metadata; a topic made anew has another one, and knows
-                no producer.
+            topic_ids: of each topic in the metadata; a topic that was created again has another
+                one, and knows no producer.
         """
         gone = {t for t, known in self._topic_ids.items() if topic_ids.get(t, b"") != known}
         if gone:
@@ -187,10 +189,11 @@ class SequenceManager:
         self._topic_ids = dict(topic_ids)
 
     def is_memory_of_broker_used_up(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether so many batches are in flight that a broker could not tell one more apart.
+        """Return whether the broker could not deduplicate another batch.
 
-        More than a connection takes there are when the leader has moved, and the one before it
-        does not answer.
+        Five batches are in flight then: the broker remembers only five per producer, so a sixth
+        could not be deduplicated. There can be more than one connection takes if the leader has
+        moved, and the previous leader does not answer.
         """
         entry = self.partitions.find(topic_partition)
         return entry is not None and len(entry.in_flight) >= _BATCHES_REMEMBERED
@@ -202,7 +205,7 @@ class SequenceManager:
         return NO_SEQUENCE if first is None else first.base_sequence
 
     def is_first_in_flight_overtaken(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a batch was written behind the one that all others wait for."""
+        """Return whether a batch was written after the one that all others wait for."""
         entry = self.partitions.find(topic_partition)
         first = None if entry is None else entry.first_in_flight
         return entry is not None and first is not None and entry.is_overtaken(first)
@@ -224,10 +227,10 @@ class SequenceManager:
     ) -> None:
         """Note a success, perhaps a late one.
 
-        The partition's numbers may have been wiped since the batch was sent (by a transaction's
-        end, or a bump); then there is nothing to note.
+        The partition's numbers may have been reset since the batch was sent (by a transaction's
+        end, or a bump). Then there is nothing to note.
         """
-        if not batch.is_reset:  # else it was written under another number, and perhaps another id
+        if not batch.is_reset:  # a reset one was written under another number, perhaps another id
             self._known_as[batch.topic_partition] = batch.producer_id
         entry = self.partitions.find(batch.topic_partition)
         if entry is None:
@@ -237,8 +240,8 @@ class SequenceManager:
         entry.maybe_update_last_acked(batch, last_offset)
         entry.remove_in_flight_batch(batch)
         if batch.is_reset and not self._is_transactional:
-            # It was renumbered on the wire, and is written under its old number: what was to
-            # follow it under the new epoch has to be the first there. (Java's is refused once.)
+            # It was renumbered on the wire, and is written under its old number. The batch after
+            # it must get the first number of a new epoch. (In Java that batch is refused once.)
             self.request_idempotent_epoch_bump_for_partition(batch.topic_partition)
 
     def handle_failed_batch(
@@ -247,9 +250,9 @@ class SequenceManager:
         """Settle the numbers of a batch that failed and will not be sent again.
 
         Args:
-            batch: which one.
-            error: why.
-            adjust_sequence_numbers: whether the broker surely does not have it.
+            batch: the batch.
+            error: why it failed.
+            adjust_sequence_numbers: whether the broker certainly does not have it.
         """
         place = batch.topic_partition
         if isinstance(error, UnknownProducerIdError):
@@ -258,7 +261,7 @@ class SequenceManager:
         if is_gap_certain and not self._is_transactional:
             self.request_idempotent_epoch_bump_for_partition(place)
         elif isinstance(error, UnknownProducerIdError):
-            # The broker knows nothing of this producer, so it takes sequence 0.
+            # The broker does not know this producer, so it expects sequence 0.
             self._reset_partition(place)
         elif adjust_sequence_numbers and self._is_transactional:
             entry = self.partitions.find(place)
@@ -268,7 +271,8 @@ class SequenceManager:
             self.request_idempotent_epoch_bump_for_partition(place)
 
     def _leaves_gap(self, batch: NumberedBatch) -> bool:
-        """Tell whether a batch got a number that nothing is sent under, and others follow it."""
+        """Return whether a batch's new number will never be sent, and others follow it."""
+        # A batch that was not renumbered was sent under its number.
         entry = self.partitions.find(batch.topic_partition) if batch.is_reset else None
         if entry is None:
             return False
@@ -279,13 +283,13 @@ class SequenceManager:
     def can_retry(
         self, response: ProducePartitionResponse, error: KafkaError, batch: NumberedBatch
     ) -> bool:
-        """Judge whether a refused batch may be sent again; renumber where it needs that."""
+        """Return whether a refused batch may be sent again; renumber it if that is needed."""
         code = response.error_code
         if code not in _OF_NUMBERS:
             return isinstance(error, RetriableError)
         if self._is_transactional and not self.is_in_flight(batch):
-            # The numbers were wiped as an earlier batch failed: there is no place for this one
-            # any more. (Java's goes round until its time is up.)
+            # An earlier batch's failure has reset the numbers, so this one has no place any more.
+            # (Java retries it until its time is up.)
             return False
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
             return self._can_retry_unknown_producer_id(response.log_start_offset, batch)
@@ -293,8 +297,9 @@ class SequenceManager:
 
     def _can_retry_unknown_producer_id(self, log_start_offset: int, batch: NumberedBatch) -> bool:
         if log_start_offset == -1 or batch.is_reset:
-            # The broker could not tell where its log starts (the partition moved): ask again. Or
-            # this is the echo of an error for which the batch was renumbered already.
+            # The broker does not know where its log starts, since the partition has moved. Or the
+            # batch was renumbered for an earlier answer like this one. In both cases it is sent
+            # again.
             return True
         place = batch.topic_partition
         self._known_as.pop(place, None)
@@ -303,12 +308,12 @@ class SequenceManager:
             return True
         entry = self.partitions.get(place)
         if any(tracked.may_come_late for tracked in entry.in_flight):
-            # The epoch stays the same: a copy with the number of before could follow what gets
-            # written under the new ones. (Java goes on.)
+            # The epoch stays the same: a late copy with an old number could be written after
+            # batches with new numbers. (Java goes on.)
             return False
         if self.last_acked_offset(place) < log_start_offset:
-            # Retention deleted our records and with them the broker's memory of us: nothing was
-            # lost, the transaction can go on with numbers from 0.
+            # Retention has deleted this producer's records, and with them the broker's state of
+            # it. Nothing was lost, so the transaction goes on with numbers from 0.
             self.start_sequences_at_beginning(place, self.producer_id_and_epoch)
             return True
         return False
@@ -318,18 +323,18 @@ class SequenceManager:
         unresolved_next = self._unresolved.get(place)
         is_next = self._is_next_to_acked(batch)
         if unresolved_next is None and not batch.is_reset and self.is_overtaken(batch):
-            # A later batch was written without it, which a broker allows that does not know the
-            # producer yet. No retry gets in any more. (Java's tries until its time is up.)
+            # A later batch was written without it, since the broker did not know the producer yet.
+            # No retry can succeed any more. (Java retries until its time is up.)
             return False
         if unresolved_next is None and (batch.is_reset or not is_next):
-            # An earlier batch failed as well, and will be sent first.
+            # An earlier batch was refused as well, and will be sent first.
             return True
         if self._is_transactional:
             return False
         is_first = self.first_in_flight_sequence(place) == batch.base_sequence
         if unresolved_next is None or (is_first and not batch.is_reset):
-            # There is a gap for certain: what should be before this batch will never come. (Java
-            # does not see that where a later one is unresolved as well, and tries until its time
+            # There is a gap for certain: the number before this batch will never be written. (Java
+            # does not see that if a later batch is unresolved as well, and retries until its time
             # is up.)
             self.request_idempotent_epoch_bump_for_partition(place)
         return True
@@ -339,15 +344,15 @@ class SequenceManager:
         return batch.base_sequence == next_sequence_after(last)
 
     def is_overtaken(self, batch: NumberedBatch) -> bool:
-        """Tell whether a later batch was written: if this one was not, its place is taken."""
+        """Return whether a later batch was written; if this one was not, its place is taken."""
         entry = self.partitions.find(batch.topic_partition)
         return entry is not None and entry.is_overtaken(batch)
 
     def may_give_numbers_away(self, batch: NumberedBatch) -> bool:
-        """Tell whether those behind a batch that is not written can take its numbers.
+        """Return whether later batches can take the numbers of one that is not written.
 
-        In a transaction they keep the epoch: one of them that may be written could be taken for
-        another one with its number of before. (Java renumbers them.)
+        In a transaction they keep the epoch. If one of them may be written, the broker could take
+        another one for it, which has its old number now. (Java renumbers them.)
         """
         entry = self.partitions.find(batch.topic_partition) if self._is_transactional else None
         if entry is None:
@@ -357,7 +362,7 @@ class SequenceManager:
     # --- unresolved partitions ------------------------------------------------------------------
 
     def has_unresolved_sequence(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether it is open what became of one of the partition's batches."""
+        """Return whether the partition has a batch of unknown outcome."""
         return topic_partition in self._unresolved
 
     @property
@@ -370,6 +375,7 @@ class SequenceManager:
         place = batch.topic_partition
         following = next_sequence_after(batch.last_sequence)
         known = self._unresolved.get(place)
+        # The latest of several: a success after it proves that all of them were written.
         if known is None or is_sequence_after(following, known):
             self._unresolved[place] = following
 
@@ -384,6 +390,7 @@ class SequenceManager:
             return []
         lost = []
         for place in list(self._unresolved):
+            # A batch in flight may still succeed, and prove that the lost one was written.
             if self.has_in_flight_batches(place):
                 continue
             del self._unresolved[place]
@@ -406,7 +413,7 @@ class SequenceManager:
 
     @property
     def partitions_to_renumber(self) -> frozenset[TopicPartition]:
-        """Where an idempotent producer's batches get new numbers with the next bump."""
+        """The partitions where an idempotent producer's next bump renumbers batches."""
         return frozenset(self._to_rewrite) if self._is_bump_due else frozenset()
 
     def bump_idempotent_epoch(self) -> BumpOutcome:
@@ -427,7 +434,7 @@ class SequenceManager:
         """Go on under a new identity.
 
         An idempotent producer's batches are renumbered with the next step only, as with any bump:
-        what the same answers say of them has to be known before.
+        other answers that came with this one may still decide about them.
         """
         self.producer_id_and_epoch = producer
         self._is_id_new = self._is_bump_due
@@ -435,6 +442,7 @@ class SequenceManager:
     def _renumber(self) -> None:
         for place in self._to_rewrite:
             self.start_sequences_at_beginning(place, self.producer_id_and_epoch)
+            # The lost batch belongs to the old epoch, and decides nothing under the new one.
             self._unresolved.pop(place, None)
         self._to_rewrite.clear()
         self._is_bump_due = self._is_id_new = False
