@@ -8,7 +8,7 @@ Rules:
 * Offsets of an open transaction are pending. A consumer that asks for stable offsets must wait.
 * A commit marker commits the pending offsets in the order in which they were written. An abort
   marker drops them.
-* If a group has members, a request from a member of an earlier generation is refused.
+* If a group has members, a request from any other than a present member is refused.
 
 Simplification: groups do not rebalance by themselves. The code that simulates the consumers sets
 generation and members.

@@ -39,7 +39,7 @@ _MOST_PARTITIONS = 8
 # How long one broker refuses logins. The longest lasts until the faults end.
 _REFUSING_MS = (500, 5000, 1 << 40)
 _LOWERED_MS = 600
-# Some are too small for a batch of several records, and some for one large record.
+# Too small for a batch of several records, or for one large record.
 _LOWERED_LIMITS_BYTES = (110, 150, 300)
 _REFUSALS_WHEN_HEALED = 30
 _REFUSED_WHEN_HEALED = 0.3

@@ -104,7 +104,7 @@ def _has_batch(request: ProduceRequest, is_such: Callable[[BatchHeader], bool]) 
 
 
 def _is_idempotence_refused(cluster: BrokerCluster, request: ProduceRequest) -> bool:
-    """Return whether idempotent writes are refused. Only brokers before 2.5 check (KIP-679)."""
+    """Return whether idempotent writes are refused. Brokers checked this until KIP-679."""
     if not cluster.options.is_before_2_5 or cluster.is_allowed(Resource.CLUSTER, ""):
         return False
     return request.transactional_id is None and _has_batch(request, attrgetter("has_producer_id"))

@@ -54,7 +54,7 @@ from txnproducer.sim.world.options import SimOptions
 CAN_BUMP = 3
 # The last epoch that a client can get.
 LAST_EPOCH = 2**15 - 2
-# After so many requests for a new producer id after the last epoch, the next one is fenced.
+# After this many unanswered requests beyond the last epoch, the next one is fenced.
 FENCED_AFTER = 2
 _PASSING = ("abort", "resume", "fix")
 

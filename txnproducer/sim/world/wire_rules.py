@@ -158,8 +158,8 @@ class WireRules:
         # The identities under which it has written transactions v1.
         self._of_v1: set[ProducerIdAndEpoch] = set()
         self._numbers: dict[tuple[TopicPartition, int, int], _Numbers] = {}
-        # Unacknowledged batches, by their records. The first are those that were in flight when
-        # another batch of their partition was refused for good.
+        # Unacknowledged batches, by their records. `_open` has all of them, `_shifted` has those
+        # that were in flight when another batch of their partition was refused for good.
         self._shifted: dict[TopicPartition, dict[bytes, bytes]] = defaultdict(dict)
         self._open: dict[TopicPartition, dict[bytes, bytes]] = defaultdict(dict)
 
@@ -241,7 +241,7 @@ class WireRules:
         records = bytes(part.records[BATCH_OVERHEAD_BYTES:])
         if code == ErrorCode.MESSAGE_TOO_LARGE:
             self._split.add(part.topic_partition)
-            self._attempts.pop(records, None)  # its parts are sent without a wait
+            self._attempts.pop(records, None)  # a single part may have the same records
         else:
             self._refused_ms[records] = self._world.now_ms
         values = _values(part.records)
