@@ -1,16 +1,17 @@
-"""Which addresses can't be reached, and why: what a time-out has to say.
+"""The addresses that cannot be reached, each with the reason, for the texts of time-outs.
 
-Why it exists: a misspelt host, a port that nobody listens on and a port of another protocol all
-end in a time-out. The reason is known long before that.
+Why it exists: a misspelt host, a closed port and a port of another protocol all end in a time-out.
+The reason is known long before that.
 Owns: the last failure of each address, the warning about it, the certainty that no bootstrap host
-exists. Must not know: connections' lives, who waits.
+exists. Must not know: the states of connections, the calls that wait.
 Rules:
-* A warning comes once for each address and reason, and again after that has changed. A connection
-  that was made and lost later is no failure of its address: the next try shows what is wrong.
-* A host does not exist if that was answered twice, a second apart, with no other outcome between.
-  "Try again later" (EAI_AGAIN) is another outcome.
-* A failed address is the cause of a time-out only if nothing else of the cluster was reached. One
-  of several bootstrap servers may be down for years, and says nothing about a call.
+* A warning is logged once for each address and reason, and again after the reason has changed. A
+  connection that was made and lost later is no failure of its address: the next try shows the
+  reason.
+* A host does not exist if the name service says so twice, a second apart, with no other outcome
+  between. "Try again later" (EAI_AGAIN) is another outcome.
+* A failed address is the cause of a time-out only if no other broker was reached. One of several
+  bootstrap servers may be down for years, and is not the cause of each time-out.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class FailedTries:
         return {f"{node.host}:{node.port}" for node in nodes}
 
     def are_cause(self, since_ms: int) -> bool:
-        """Return whether nothing of the cluster was reached since then."""
+        """Return whether no broker was reached since then."""
         answered_ms = self._metadata.answered_ms
         return answered_ms is None or (answered_ms < since_ms and not self._ready)
 
@@ -81,6 +82,7 @@ class FailedTries:
         address = self._address(node_id)
         known = self._last.get(address)
         if known is None or str(known) != str(error):
+            # The first failure, or one with another reason: a warning for each retry would flood.
             is_refusal = isinstance(error, InvalidConfigurationError)
             _LOG.warning("%s" if is_refusal else "%s; trying again", error)
         self._last[address] = error
@@ -143,7 +145,7 @@ def also(tries: Sequence[KafkaError]) -> str:
 
 
 def caused_by(error: E, tries: Sequence[KafkaError], *, are_cause: bool = True) -> E:
-    """Return an error with the failed tries in its `causes`, and as its cause if they are it."""
+    """Return an error with the failed tries in `causes`; if they are the cause, chain the last."""
     error.causes = tuple(tries)
     if tries and are_cause:
         error.__cause__ = tries[-1]

@@ -1,15 +1,13 @@
-"""What the client knows of the cluster: brokers, topics, leaders; and when to ask again.
+"""The client's view of the cluster (brokers, topics, leaders), and when to ask again.
 
 Owns: the snapshot, the leader epochs, the topics wanted with their idle expiry, the schedule of
 refreshes, the bootstrap addresses. Must not know: connections, who sends the request, batches.
 
 Rules:
 * An answer may come from a broker that lags behind: a partition's leader is never replaced by one
-  of an older epoch (KIP-320). A topic with a new id is another topic, and its epochs start anew.
-* A topic is asked for from its first use until nobody used it for `metadata_max_idle_ms`
-  (KIP-526).
-* After an answer that left something open the next request waits, each time longer; a new topic
-  does not.
+  of an older epoch (KIP-320). A topic with a new id is another topic, and its epochs start again.
+* A topic is asked for from its first use until it was unused for `metadata_max_idle_ms` (KIP-526).
+* After an incomplete answer the next request waits, each time longer. A new topic does not wait.
 """
 
 from __future__ import annotations
@@ -71,14 +69,14 @@ class TopicSnapshot:
 
 
 class Metadata:
-    """The cluster as known now, and what is wanted of it.
+    """The cluster as it is known now, and the topics that are wanted.
 
     Args:
         bootstrap_nodes: where to begin, and where to begin again when every known broker is gone.
-        retry_backoff_ms: the first wait after an answer that left something open.
+        retry_backoff_ms: the first wait after an incomplete answer.
         retry_backoff_max_ms: the longest such wait.
         max_age_ms: how old a snapshot may become.
-        max_idle_ms: how long a topic nobody uses is still asked for.
+        max_idle_ms: how long an unused topic is still asked for.
         rng: for the jitter of the waits.
     """
 
@@ -98,7 +96,7 @@ class Metadata:
         self.version = 0
         self.cluster_id: str | None = None
         self.last_success_ms: int | None = None
-        self.answered_ms: int | None = None  # by the last answer, whatever was asked for
+        self.answered_ms: int | None = None  # when the last answer came, even a partial one
         self.fatal_error: KafkaError | None = None
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, rng)
         self._max_age_ms = max_age_ms
@@ -115,7 +113,7 @@ class Metadata:
         self._answers: dict[str, tuple[int, int]] = {}
         self._unknown: set[str] = set()
 
-    # --- what is known --------------------------------------------------------------------------
+    # --- the cluster as it is known -------------------------------------------------------------
 
     def leader_of(self, topic_partition: TopicPartition) -> tuple[int, int]:
         """Return a partition's leader and leader epoch, each -1 if it is not known."""
@@ -126,25 +124,25 @@ class Metadata:
         return snapshot.leader_ids[partition], snapshot.leader_epochs[partition]
 
     def take_topic_error(self, topic: str) -> KafkaError | None:
-        """Return, once, why a topic can't be used; None if nothing lasting speaks against it."""
+        """Return, once, the error that makes a topic unusable; None if there is none."""
         return self._topic_errors.pop(topic, None)
 
     def answer_of(self, topic: str) -> tuple[int, int]:
-        """Return which request a topic's partitions were last told to, by its number and time.
+        """Return the number and time of the request whose answer last had a topic's partitions.
 
-        The first request has the number 1. The number is 0 where there was no such answer.
+        The first request has the number 1. The number is 0 if there was no such answer.
         """
         return self._answers.get(topic, (0, -NEVER_MS))
 
     def is_unknown(self, topic: str) -> bool:
-        """Return whether the cluster has said last that there is no such topic."""
+        """Return whether the cluster's last answer was that there is no such topic."""
         return topic in self._unknown
 
     def has_topic_error(self, topic: str) -> bool:
         """Return whether `take_topic_error` would return one."""
         return topic in self._topic_errors
 
-    # --- what is wanted -------------------------------------------------------------------------
+    # --- the topics that are wanted -------------------------------------------------------------
 
     def add_topic(self, topic: str, now_ms: int) -> None:
         """Want a topic from now on; ask for it at once if it is new."""
@@ -189,12 +187,12 @@ class Metadata:
     def _is_too_old(self, now_ms: int) -> bool:
         return self.last_success_ms is None or now_ms - self.last_success_ms >= self._max_age_ms
 
-    # --- what comes -----------------------------------------------------------------------------
+    # --- answers --------------------------------------------------------------------------------
 
     def handle_response(
         self, request: MetadataRequest, response: MetadataResponse, now_ms: int
     ) -> None:
-        """Take in an answer; topics not asked for this time stay as they are."""
+        """Take in an answer; topics that were not asked for stay as they are."""
         self.nodes = {node.node_id: node for node in response.brokers}
         self.cluster_id = response.cluster_id
         self.answered_ms = now_ms
@@ -208,14 +206,14 @@ class Metadata:
         self._answers = {t: answer for t, answer in self._answers.items() if t in topics}
         self._unknown.intersection_update(self._wanted)
         self.version += 1
-        if not self._is_partial:  # else the other topics are as old as they were
+        if not self._is_partial:  # after a partial answer the other topics are as old as before
             self.last_success_ms = now_ms
         if is_open:
             self._wait_longer(now_ms)
             self._is_update_due = True
         else:
             self._attempts = 0
-            # Whoever is not content with this answer waits a little: the next would say the same.
+            # A caller that asks again waits a little: the next answer would be the same.
             self._not_before_ms = now_ms + (0 if self._new_topics else self._backoff.draw_ms(0))
 
     def handle_failure(self, now_ms: int) -> None:
@@ -249,7 +247,8 @@ class Metadata:
 
     def _take_topic_error(self, topics: dict[str, TopicSnapshot], answer: TopicMetadata) -> bool:
         if _is_worth_asking_again(answer.error_code):
-            # The topic may be on its way (or gone, then its records end by their deadline).
+            # The topic may just have been created. If it is gone, its records end by their
+            # deadline.
             if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 topics.pop(answer.topic, None)
                 self._unknown.add(answer.topic)

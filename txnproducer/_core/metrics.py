@@ -1,14 +1,14 @@
 """Counters, averages and rates under the Java client's names.
 
-Owns: the numbers. Must not know: what they are about. Rule: the work is per batch or per request,
-never per record; a number that is somewhere anyway (memory, requests in flight) is read when asked
-for.
+Owns: the numbers. Must not know: their subjects. Rule: the work is per batch or per request, never
+per record. A number that another part keeps (memory, requests in flight) is read when asked for.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+# Java's `metrics.sample.window.ms`; like Java, an average has the samples of two windows.
 _WINDOW_MS: Final = 30_000
 _WITH_MAXIMUM: Final = (
     "batch-size",
@@ -64,7 +64,7 @@ class _Stat:
 
 
 class Metrics:
-    """What the producer did.
+    """The counters and averages of one producer.
 
     Args:
         now_ms: the start of the first window.

@@ -1,8 +1,8 @@
-"""All that the core knows of the outside: a client that carries requests, a way to wait, and rng.
+"""All that the core knows of the outside: a client that carries requests, and a way to wait.
 
-Owns: three protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests'
+Owns: two protocols. The wire adapter's `NetworkClient`, the simulator's network and the tests'
 scripted client implement `KafkaClient`; the I/O thread implements `Waiter`. The core never polls:
-whoever drives it polls the client, and hands each event to `ProducerCore.handle`.
+its driver polls the client, and hands each event to `ProducerCore.handle`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KafkaClient(Protocol):
         ...
 
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
-        """Tell whether a request can be sent now; begin to connect where there is no connection.
+        """Return whether a request can be sent now; if there is no connection, begin to connect.
 
         False while connecting, backing off after a failure, throttled (KIP-219),
         re-authenticating, or at the in-flight limit.
@@ -39,7 +39,7 @@ class KafkaClient(Protocol):
         ...
 
     def is_connected(self, connection: ConnectionId) -> bool:
-        """Tell whether the connection is established, even if it takes no request right now."""
+        """Return whether the connection is established, even if it takes no request right now."""
         ...
 
     def ready_delay_ms(self, connection: ConnectionId, now_ms: int) -> int:
@@ -61,8 +61,8 @@ class KafkaClient(Protocol):
     def least_loaded_node(self, now_ms: int) -> int | None:
         """Return the best broker for a request that any broker answers; None when all back off.
 
-        Prefers a ready connection (DATA channel) with the fewest requests in flight; else one that
-        can be connected to.
+        It prefers the ready connection (DATA channel) with the fewest requests in flight. Without
+        a ready connection it returns a broker that can be connected to.
         """
         ...
 
@@ -71,7 +71,7 @@ class KafkaClient(Protocol):
         ...
 
     def api_versions(self, node_id: int) -> NodeApiVersions | None:
-        """Return what a broker offered at its last handshake; kept while it is disconnected."""
+        """Return the API versions of a broker's last handshake, even while it is disconnected."""
         ...
 
     def finalized_features(self) -> FinalizedFeatures:
@@ -83,9 +83,9 @@ class Waiter(Protocol):
     """Lets an application thread wait for something that the core completes."""
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Block until `is_done()` or the time-out; return what it says last. Ctrl-C interrupts."""
+        """Block until `is_done()` or the time-out; return its last value. Ctrl-C interrupts."""
         ...
 
     def refuse_in_fork(self) -> None:
-        """Raise `ForkedProducerError` in a fork, where nothing completes any more."""
+        """Raise `ForkedProducerError` in a fork, where no request completes any more."""
         ...

@@ -1,12 +1,14 @@
 """The door of the core: a whole producer without threads, locks, sockets or a clock.
 
 Owns: the wiring of the parts, and the public calls of the shell (facade, simulator, test harness).
-Must not know: how any part works. The shell holds its lock around every call; time comes in with
-the calls; the application's calls begin something and return what completes later; `run_once` and
-`handle` do the work.
+Must not know: how any part works.
 
-Which role is acting is said here: what goes wrong while the sender works (`run_once`, `handle`)
-may poison the producer, a mistake of the application only raises.
+The shell holds its lock around every call, and each call brings the time. The application's calls
+begin an operation and return its result, which completes later. `run_once` and `handle` do the
+work.
+
+The acting role is set here: an illegal step of the sender (`run_once`, `handle`) may poison the
+producer, a mistake of the application only raises.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ class _SenderRole:
 
     def __enter__(self) -> None:
         self._finish_interrupted_call()
+        # Only now: the application's interrupted call must not poison the producer.
         if self._manager is not None:
             self._manager.machine.role = Role.SENDER
 
@@ -76,12 +79,12 @@ class _SenderRole:
 
 
 class ProducerCore(Appender):
-    """Everything a producer knows and decides.
+    """A whole producer without I/O.
 
     Args:
         config: the settings.
         client: carries requests; its events come back through `handle`.
-        waiter: what the records' futures wait with.
+        waiter: the means by which the records' futures wait.
         rng: for the partitioner and the jitter of retries.
         now_ms: the core's clock at the start.
 
@@ -198,7 +201,7 @@ class ProducerCore(Appender):
         return manager.leasing.begin_lease(claims, has_incomplete=self._accumulator.has_incomplete)
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
-        """Take in what participants of the lease have written."""
+        """Take in the receipts of the lease's participants."""
         self._manager().leasing.adopt(receipts)
 
     def begin_join(self, lease: TransactionLease, claim: int) -> TransactionalRequestResult:
@@ -208,7 +211,7 @@ class ProducerCore(Appender):
         return manager.leasing.begin_join(lease, claim)
 
     def give_receipt(self) -> TransactionReceipt:
-        """Return what this participant has written; nothing can follow."""
+        """Return the receipt of this participant's records; it can write no more."""
         return self._manager().leasing.give_receipt(
             has_incomplete=self._accumulator.has_incomplete
         )
@@ -219,7 +222,7 @@ class ProducerCore(Appender):
 
     @property
     def lease(self) -> TransactionLease:
-        """What was leased last.
+        """The latest lease.
 
         Raises:
             IllegalStateError: nothing is leased.
@@ -254,11 +257,11 @@ class ProducerCore(Appender):
         Args:
             topic: its name.
             now_ms: the time.
-            has_asked: whether an earlier call asked; else a refusal that is stored may be old, and
-                is asked about again.
+            has_asked: whether an earlier call asked. If not, a stored refusal may be old, and the
+                cluster is asked again.
 
         Raises:
-            KafkaError: the cluster refuses to tell.
+            KafkaError: the cluster refuses the answer.
         """
         if self.knows_topic(topic):
             self._metadata.add_topic(topic, now_ms)
@@ -287,12 +290,12 @@ class ProducerCore(Appender):
         )
 
     def begin_flush(self, now_ms: int) -> FlushTicket:  # noqa: ARG002 - every begin takes the time
-        """Make everything ready to be sent; the ticket tells when all of it has ended."""
+        """Make all batches ready to send; the ticket is done when they have ended."""
         self.needs_wakeup = True
         return self._accumulator.begin_flush()
 
     def end_flush(self, ticket: FlushTicket) -> None:
-        """Forget a flush that nobody waits for any more."""
+        """Forget a flush that no caller waits for any more."""
         self._accumulator.end_flush(ticket)
 
     def metrics(self) -> dict[str, float]:
@@ -309,13 +312,13 @@ class ProducerCore(Appender):
 
     @property
     def is_loss_explained(self) -> bool:
-        """Whether nothing more will be known of why the latest transaction was lost, if it was."""
+        """Whether no inquiry is open about the reason why the latest transaction was lost."""
         manager = self.transaction_manager
         loss = None if manager is None else manager.progress.loss
         return loss is None or loss.is_explained or self.is_closed
 
     def explained(self, error: KafkaError) -> KafkaError:
-        """Return a call's error with what is known of why its transaction was lost."""
+        """Return a call's error with the known reason why its transaction was lost."""
         manager = self.transaction_manager
         return error if manager is None else manager.progress.explained(error)
 
@@ -329,6 +332,7 @@ class ProducerCore(Appender):
     def run_once(self, now_ms: int) -> int:
         """Take one step of the sender; return after how many milliseconds the next is due."""
         self._set_time(now_ms)
+        # Before the step, which may use the memory that this frees.
         self._accumulator.settle_compressed()
         with self._as_sender:
             self._requests.end_unsent(now_ms)
@@ -362,18 +366,18 @@ class ProducerCore(Appender):
 
     @property
     def has_full_batches(self) -> bool:
-        """Tell whether there are batches to compress. To be asked without the shell's lock."""
+        """Whether there are batches to compress; it may be read without the shell's lock."""
         return bool(self._accumulator.full_batches)
 
     def take_full_batches(self) -> list[SealedRecords]:
-        """Return batches' records whose `compress` the shell should call, without its lock.
+        """Return the records of full batches, for the shell to compress without its lock.
 
-        They are not out of their queues: a step that comes before compresses what it sends itself.
+        The batches stay in their queues. A step that sends one before compresses it itself.
         """
         return self._accumulator.take_full_batches()
 
     def take_newest_full_batch(self) -> SealedRecords | None:
-        """Return one's to compress likewise, for another thread than the one that sends."""
+        """Return one batch's records likewise, for another thread than the sender's."""
         return self._accumulator.take_newest_full_batch()
 
     def take_callbacks(self) -> tuple[CallbackBatch, ...]:
@@ -384,17 +388,17 @@ class ProducerCore(Appender):
         return callbacks
 
     def finish_callbacks(self, batch: CallbackBatch) -> None:
-        """Release what waited for callbacks that have run."""
+        """Release the callers that waited for callbacks which have run."""
         batch.on_finished()
 
     def initiate_close(self, now_ms: int) -> None:
-        """Begin to end in good order: send what there is, end the open transaction."""
+        """Begin to close in good order: send all records, then end the open transaction."""
         self._now_ms = now_ms
         self.needs_wakeup = True
         self._sender.initiate_close()
 
     def force_close(self, now_ms: int) -> None:
-        """End at once; everything that has not ended fails."""
+        """Close at once; everything that has not ended fails."""
         self._now_ms = now_ms
         self.needs_wakeup = True
         with self._as_sender:

@@ -1,4 +1,4 @@
-"""From a record to its place in a batch."""
+"""The append: from a record to its place in a batch."""
 
 from txnproducer._record.implementation import places_of_modules
 

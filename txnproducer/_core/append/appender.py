@@ -1,13 +1,14 @@
 """The application's side of a send: from a record to its place in a batch, without waiting.
 
-Owns: the order of the checks, the choice of the partition, what a local failure does to the
-transaction. Must not know: requests, connections; that a record is sent is the sender's work.
+Owns: the order of the checks, the choice of the partition, the effect of a local failure on the
+transaction. Must not know: requests, connections; the sender sends the record.
 
-The order (Java's, but for the state, which Java looks at too late, leaving an orphan in the
-queue): closed; metadata there; record not too large; state allows a record; then append, and only
-then the partition joins the transaction. A local failure of a kind that a broker could have caused
-gives a failed future and makes an open transaction abortable; a caller's mistake raises and
-changes nothing.
+The order of the checks: the producer is open; the metadata are there; the record is not too large;
+the state allows a record. Then the record is appended, and only then its partition joins the
+transaction. (Java checks the state after the append, and can leave a batch in the queue that
+belongs to no transaction.) A local failure of a kind that a broker could have caused gives a
+failed future and makes an open transaction abortable. A caller's mistake raises and changes
+nothing.
 
 The usual record (a batch is open, the partition is in the transaction) passes `fast_append`
 alone.
@@ -55,7 +56,7 @@ from txnproducer.records import TopicPartition
 
 NO_PARTITION: Final = -1
 
-# The settings that limit a record's size, and what to raise.
+# The settings that limit a record's size, each with the settings to raise.
 _WAYS_OUT: Final = {
     "max_request_size": "max_request_size and the topic's max.message.bytes",
     "buffer_memory": "buffer_memory",
@@ -95,7 +96,7 @@ class Appender:
 
     Attributes:
         append: takes a record, as `append_any` does, and is quick with a usual one.
-        usual_records: are what it is quick with.
+        usual_records: append the records that it is quick with.
         needs_wakeup: set when the sender should look; the shell clears it.
         failed_tries: which addresses can't be reached, and why.
     """
@@ -111,7 +112,7 @@ class Appender:
     ) -> None:
         self.needs_wakeup = False
         self.transaction_manager = transactions
-        # Where a record is on its way into a batch, until its partition is in the transaction.
+        # The queue of a record that is being appended, until its partition is in the transaction.
         self._appending_to: PartitionQueue | None = None
         # The place in the queue for memory that the last append returned, until its caller waits.
         self._unclaimed: MemoryTicket | None = None
@@ -164,11 +165,11 @@ class Appender:
             timestamp_ms: of the record, milliseconds since the epoch.
             on_delivery: called with the record's metadata and error when it has ended.
             now_ms: the core's clock.
-            blocked: what an earlier call for the same record returned.
+            blocked: the result of an earlier call for the same record.
 
         Returns:
-            The record's future, perhaps failed already; or what to wait for, and then nothing was
-            appended.
+            The record's future, perhaps failed already; or the condition to wait for, and then
+            nothing was appended.
 
         Raises:
             IllegalStateError: no transaction is open, or the producer is closed.
@@ -187,25 +188,24 @@ class Appender:
             outcome = self._append_record(record, ticket, now_ms, blocked)
             kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
         finally:
-            # Also when the record is refused by now, or Ctrl-C comes before anybody knows the
-            # ticket: a place in the queue for memory that nobody waits at would hold up everybody
-            # behind it.
+            # Also when the record is refused meanwhile, or Ctrl-C comes before the caller has the
+            # ticket: an abandoned place in the queue for memory would block all places after it.
             if ticket is not kept:
                 self._accumulator.give_up(ticket)
             self._unclaimed = kept
         return outcome
 
     def finish_interrupted_call(self) -> None:
-        """Make whole what an exception has left half-way; else do nothing.
+        """Complete a call that an exception has interrupted; without such a call do nothing.
 
-        An exception can leave an entry of the core between any two of its steps: Ctrl-C, or
-        whatever a signal handler raises. An operation that had begun goes on, and its caller can
-        make the call again. A record that is in a batch belongs to the transaction. If offsets or
-        a lease may be there in part, the transaction can only be aborted.
+        An exception can interrupt a call of the core between any two of its steps: Ctrl-C, or one
+        that a signal handler raises. An operation that had begun goes on, and its caller can make
+        the call again. A record that is in a batch belongs to the transaction. If offsets or a
+        lease may be there in part, the transaction can only be aborted.
 
-        Each entry that depends on it does this first. It is no part of the lock's release, where
+        Each call that depends on it does this first. It is no part of the lock's release, where
         another exception could leave the lock held. The shell calls it as well where it sees such
-        an exception; so may a simulator that lets one come before, in or after an entry.
+        an exception; so may a simulator that raises one before, in or after a call.
         """
         queue = self._appending_to
         if queue is not None:
@@ -217,7 +217,7 @@ class Appender:
             self.transaction_manager.finish_interrupted_call()
 
     def give_up_unclaimed(self) -> None:
-        """Leave the queue for memory, if an exception took what the last append returned."""
+        """Leave the queue for memory, if an exception took the last append's ticket."""
         if self._unclaimed is not None:
             self._accumulator.give_up(self._unclaimed)
             self._unclaimed = None
@@ -229,6 +229,7 @@ class Appender:
         if snapshot is None:
             return self._wait_for_metadata(record, now_ms, blocked)
         self._metadata.add_topic(record.topic, now_ms)
+        # Before the append: a batch without its transaction would be an orphan in the queue.
         error = self._size_error(record) or self._state_error()
         if error is not None:
             return self._fail(record, error, now_ms)
@@ -252,10 +253,11 @@ class Appender:
             topic: where to.
             partition: of it.
             now_ms: the core's clock.
-            blocked: what an earlier call returned.
+            blocked: the result of an earlier call.
 
         Returns:
-            None: it does. Else what to wait for, or why not, as `append_any` tells a record of it.
+            None if it exists. Otherwise the condition to wait for, or a failed future, as from
+            `append_any`.
 
         Raises:
             IllegalStateError, KafkaError: as `append_any` does.
@@ -312,6 +314,7 @@ class Appender:
         ticket: MemoryTicket,
         now_ms: int,
     ) -> FutureRecordMetadata | AppendBlocked:
+        # Noted before the append: after an interruption the partition still joins the transaction.
         self._appending_to = queue
         outcome = self._accumulator.append(
             queues,
@@ -335,7 +338,7 @@ class Appender:
         return outcome
 
     def _is_answer_awaited(self, place: TopicPartition) -> bool:
-        """Tell whether an answer wakes the sender before it could do more for a partition."""
+        """Return whether the sender can do no more for a partition before an answer wakes it."""
         transactions = self.transaction_manager
         if transactions is not None:
             if transactions.sequences.is_memory_of_broker_used_up(place):
@@ -344,7 +347,7 @@ class Appender:
                 return False  # perhaps it has to be added to the transaction
         accumulator = self._accumulator
         if not accumulator.busy_nodes or accumulator.is_compressing:
-            return False  # whoever is awake compresses ahead
+            return False  # a thread that is awake compresses ahead
         return self._metadata.leader_of(place)[0] in accumulator.busy_nodes
 
     def _join_transaction(self, queue: PartitionQueue) -> None:
@@ -352,7 +355,7 @@ class Appender:
             self.transaction_manager.maybe_add_partition(queue.topic_partition)
         self._appending_to = None
 
-    # --- what speaks against a record -----------------------------------------------------------
+    # --- reasons against a record ---------------------------------------------------------------
 
     def _size_error(self, record: _Record) -> KafkaError | None:
         size = batch_size_upper_bound(record.key, record.value, record.headers)
@@ -366,7 +369,7 @@ class Appender:
         return None
 
     def check_can_append(self) -> None:
-        """Refuse records that have no place in the present state, though there are none.
+        """Refuse records in a state that does not allow any, though there are none.
 
         Raises:
             IllegalStateError, KafkaError: as `append_any` does.
@@ -391,7 +394,7 @@ class Appender:
         metadata = self._metadata
         stored = metadata.take_topic_error(record.topic)
         if blocked is None:
-            stored = None  # that was some time ago, and may be mended: ask
+            stored = None  # it is from an earlier call, and may be repaired since: ask again
         wait = metadata_wait(metadata, record.topic, self.transaction_number, blocked)
         missing = missing_partition(metadata, record.topic, record.partition, wait)
         stored = stored or missing
@@ -426,7 +429,7 @@ class Appender:
         )
 
     def refuse_if_ended(self, transaction: int) -> None:
-        """Refuse a record whose transaction another thread has ended, and begun the next one.
+        """Refuse a record that waited while another thread ended its transaction.
 
         Args:
             transaction: the `transaction_number` when the record came.
@@ -438,7 +441,7 @@ class Appender:
             raise TransactionAbortedError(
                 "the transaction ended while the record waited for metadata or memory; it was not"
                 " sent",
-                recovery="resume",  # the one that may be open now has nothing to do with it
+                recovery="resume",  # another transaction that is open now is not affected
             )
 
     def give_up_append(self, blocked: AppendBlocked) -> None:
@@ -454,7 +457,7 @@ class Appender:
         waited_ms: int,
         now_ms: int,
     ) -> FutureRecordMetadata:
-        """Fail a record that waited in vain; returns its failed future, as `fail_append` does.
+        """Fail a record that waited too long; return its failed future, as `fail_append` does.
 
         Raises:
             TransactionAbortedError: its transaction has ended meanwhile.
@@ -479,8 +482,8 @@ class Appender:
     ) -> FutureRecordMetadata:
         """Fail a record that never reached a batch.
 
-        An open transaction becomes abortable, since it can't be complete without the record; where
-        none is open nothing changes.
+        An open transaction becomes abortable, since it cannot be complete without the record. If
+        none is open, nothing changes.
 
         Returns:
             The failed future. The callback is run with the others, by the shell.
@@ -497,15 +500,15 @@ class Appender:
         return future
 
     def lose_record(self, error: KafkaError) -> None:
-        """Let the open transaction end by an abort alone: a record that belongs to it is lost.
+        """Allow the open transaction no end but an abort, because one of its records is lost.
 
-        In an error state the first cause stays. Once EndTxn is out nothing more belongs to it.
+        In an error state the first cause stays. Once EndTxn is out, no more records belong to it.
         """
         if self._state_holder.state in _WRITABLE_STATES:
             self.fail_transaction(error)
 
     def fail_transaction(self, error: KafkaError) -> None:
-        """Let an open transaction end by an abort alone: a part of it is missing."""
+        """Allow an open transaction no end but an abort, because a part of it is missing."""
         self.finish_interrupted_call()
         transactions = self.transaction_manager
         if (

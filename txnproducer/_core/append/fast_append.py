@@ -1,8 +1,10 @@
-"""The usual record: a batch is open for it and has room, and the transaction has its partition.
+"""The fast path of an append, for usual records.
 
-Why it exists: of a million records all but a few thousand are usual, and what they cost is what
-sending costs. Owns: the way of such a record into its batch, in one call. Must not know: why a
-record may not be usual; who is called for any other knows.
+A record is usual if a batch is open for it and has room, and its partition is in the transaction.
+
+Why it exists: of a million records all but a few thousand are usual, so their cost is the cost of
+sending. Owns: the way of such a record into its batch, in one call. Must not know: the reasons why
+a record may not be usual; `append_any` deals with those.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
     from txnproducer._core.transactions.state import TransactionState
     from txnproducer._record.format import Header
 
-# Keys repeat; hashing one in Python costs more than all else that an append does.
+# Keys repeat, and to hash one in Python costs more than the rest of an append.
 _cached_murmur2 = lru_cache(maxsize=8192)(murmur2)
 _LONGEST_CACHED_KEY_BYTES: Final = 64
-# Far from what no record can have; that is refused on the long way.
+# Far below the limit of a timestamp; a later one is refused on the long way.
 _LATEST_USUAL_MS: Final = 1 << 62
 
 AppendAny: TypeAlias = Callable[..., "FutureRecordMetadata | AppendBlocked"]
@@ -117,12 +119,12 @@ class UsualRecords:
         batch = None if queue is None else queue.open_batch
         if batch is None:
             return None
-        # It is small enough if it fits behind another one.
+        # Its size needs no other check if it fits after another one.
         buffer = batch.builder.records_buffer
         index = buffer.append_fast(timestamp_ms, key, value, headers)
         if index < 0:
             return None
-        # Compiled, this is a third of what a call of the constructor costs.
+        # Compiled, this costs a third of a call of the constructor.
         future = FutureRecordMetadata.__new__(FutureRecordMetadata)
         future._result = batch.result  # noqa: SLF001
         future._index = index  # noqa: SLF001

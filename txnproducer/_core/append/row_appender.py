@@ -1,8 +1,8 @@
-"""Many rows at once into a partition's batches: as long as one has room, then the next one.
+"""Many rows at once into a partition's batches: each batch takes as many as it has room for.
 
-Owns: `RowAppender`, `RowRun`. Must not know: columns, requests. A batch's first row
-goes the way of any other record, with every check, so that memory, metadata and the transaction
-are looked after in one place; the rest of the batch follows it in one call.
+Owns: `RowAppender`, `RowRun`. Must not know: columns, requests. A batch's first row is appended
+like any other record, with every check, so that memory, metadata and the transaction are dealt
+with in one place. The rest of the batch follows in one call.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from txnproducer.errors import IllegalStateError
 
 @dataclass(slots=True)
 class RowRun:
-    """Rows for one partition, and how far they have come.
+    """Rows for one partition, and the progress of sending them.
 
     Attributes:
         rows: the records to be.
-        order: of all rows, or None: one behind the other.
+        order: of all rows; None if they lie one after the other.
         partition: which one; None lets load decide (these rows have no key, or none that counts).
         transaction: the appender's `transaction_number` when they came.
         next: the place in the order that is sent next.
-        stop: the place behind the last one.
+        stop: the place after the last one.
     """
 
     rows: Rows
@@ -60,13 +60,13 @@ class RowAppender:
 
         Args:
             topic: where to.
-            run: is moved on by what was taken.
+            run: is moved on by the rows that were taken.
             now_ms: the core's clock.
-            blocked: what an earlier call for the same run returned.
+            blocked: the result of an earlier call for the same run.
 
         Returns:
-            What was taken, at least one row; or what to wait for, and then nothing was; or the
-            future of the next row, which has failed, and the transaction with it.
+            The rows that were taken, at least one; or the condition to wait for, and then none
+            was; or the future of the next row, which has failed, and the transaction with it.
 
         Raises:
             IllegalStateError: no transaction is open, or the producer is closed; nothing was
@@ -89,6 +89,7 @@ class RowAppender:
         )
         if isinstance(outcome, AppendBlocked) or outcome.error is not None:
             return outcome
+        # The first row is in: it counts as taken even if an exception comes below.
         run.next += 1
         batch = self._open_batch(topic, run.partition)
         if batch is None:
@@ -105,7 +106,7 @@ class RowAppender:
     def _fill(
         self, run: RowRun, batch: ProducerBatch, first_index: int, taken_before: int
     ) -> RowsTaken:
-        """Append what there is room for, and move the run on."""
+        """Append as many rows as the batch has room for, and move the run on."""
         start = run.next - taken_before
         buffer = batch.builder.records_buffer
         run.next += run.rows.append_to(buffer, run.order, run.next, run.stop)

@@ -1,7 +1,8 @@
-"""Where rows without key and partition go that lie among others: chosen before they are appended.
+"""The choice of partitions for rows without key and partition, before they are appended.
 
 Why it exists: a record gets such a partition when its batch begins, and rows of one partition are
-sent one behind the other. So rows of a mixed block must know theirs before they are sorted.
+sent one after the other. So the rows of a mixed block need their partitions before the block is
+sorted.
 Owns: `RowPlacer`, `merged`. Must not know: rows, columns, requests. The choice is the sticky one
 of KIP-794, for a batch's bytes at a time; the rows are counted when they are placed.
 """
@@ -16,7 +17,7 @@ from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.metadata import Metadata
 
 Span: TypeAlias = tuple[int, int, int]
-"""A partition, and from where to where its rows lie in an order."""
+"""A partition, and the first place and the end of its rows in an order."""
 
 
 class RowPlacer:
@@ -39,7 +40,7 @@ class RowPlacer:
             is_first: whether no rows of the block were placed before.
 
         Returns:
-            A partition, and so many bytes for it, uncompressed; None while the topic is not known.
+            A partition, and the uncompressed bytes for it; None while the topic is not known.
         """
         snapshot = self._metadata.topics.get(topic)
         if snapshot is None or not snapshot.partition_count:

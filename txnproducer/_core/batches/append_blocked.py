@@ -1,4 +1,4 @@
-"""What a record that cannot be appended yet waits for, and the errors that can end its wait.
+"""The conditions that a blocked record waits for, and the errors that can end its wait.
 
 Owns: `AppendBlocked`, its reasons, the errors, when a partition is certain to be missing. Must not
 know: how to wait.
@@ -23,7 +23,7 @@ from txnproducer.errors import (
 
 
 class BlockReason(Enum):
-    """What an append waits for."""
+    """The condition that an append waits for."""
 
     METADATA = auto()
     MEMORY = auto()
@@ -34,8 +34,8 @@ class AppendBlocked:
     """Nothing was appended; wait until `append_can_proceed`, then call `append` again with this.
 
     Attributes:
-        reason: what is missing.
-        metadata_version: what was known when the wait began.
+        reason: the condition.
+        metadata_version: of the metadata when the wait began.
         ticket: the place in the queue for memory.
         transaction: the number of the transaction that the record belongs to.
         asked_count: how many metadata requests there were when the wait began.
@@ -58,14 +58,15 @@ _CERTAIN_AFTER_MS: Final = 1000
 def metadata_wait(
     metadata: Metadata, topic: str, transaction: int, before: AppendBlocked | None
 ) -> AppendBlocked:
-    """Return what a record waits for whose topic or partition is not known.
+    """Return the condition that a record with an unknown topic or partition waits for.
 
     Args:
         metadata: the topics.
         topic: the record's.
         transaction: as of `AppendBlocked`.
-        before: what it has waited for until now, if it has.
+        before: the condition that it has waited for until now, if it has.
     """
+    # Only an answer to a request that is later than the wait shows that the partition is missing.
     asked_count, missed_ms = metadata.asked_count, None
     if before is not None and before.reason is BlockReason.METADATA:
         asked_count, missed_ms = before.asked_count, before.missed_ms
@@ -84,7 +85,7 @@ def metadata_wait(
 def missing_partition(
     metadata: Metadata, topic: str, partition: int | None, blocked: AppendBlocked
 ) -> KafkaError | None:
-    """Return the error of a partition that two answers lack, a second apart; None before that."""
+    """Return the error of a partition that two answers lack, a second apart; None otherwise."""
     snapshot = metadata.topics.get(topic)
     _, asked_ms = metadata.answer_of(topic)
     missed_ms = blocked.missed_ms
@@ -107,16 +108,16 @@ def time_out_error(
     *,
     are_cause: bool,
 ) -> KafkaError:
-    """Say why a record could not be appended in time.
+    """Return the error of a record that could not be appended in time.
 
     Args:
-        blocked: what it waited for last.
+        blocked: the condition that it waited for last.
         place: its topic, and its partition if the caller named one.
         waited_ms: how long it waited in all.
         pool: the buffer memory.
         metadata: the topics.
         tries: the last failure of each address that can't be reached.
-        are_cause: whether nothing else of the cluster was reached while the record waited.
+        are_cause: whether no other broker was reached while the record waited.
     """
     if blocked.reason is BlockReason.MEMORY:
         return BufferExhaustedError(

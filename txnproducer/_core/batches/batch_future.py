@@ -1,7 +1,7 @@
-"""The future of many records that were sent by one call: where they went is worked out when asked.
+"""The future of many records that were sent by one call; their places are computed when asked.
 
-Owns: `FutureBatchMetadata`, `BatchMetadata`, `RowsTaken`. Must not know: columns, queues. It
-keeps, for each batch that took rows, which rows these were; offsets come from batches' results.
+Owns: `FutureBatchMetadata`, `BatchMetadata`, `RowsTaken`. Must not know: columns, queues. It keeps
+the rows that each batch took; the offsets are in the batches' results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_PARTITION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class RowsTaken:
-    """Rows that went into one batch, one behind the other.
+    """Rows that went into one batch, one after the other.
 
     Attributes:
         result: of the batch.
@@ -42,7 +42,7 @@ class _Piece:
 
     Attributes:
         taken: their places in a block's order.
-        order: of the block's rows, or None: one behind the other.
+        order: of the block's rows; None if they lie one after the other.
         first_row: of the block, among all rows of the call.
     """
 
@@ -62,8 +62,8 @@ class _Piece:
 class BatchMetadata(Sequence[RecordMetadata]):
     """Where the records of one call were written, in the order of their rows.
 
-    A single row's `RecordMetadata` is had by its index, without the sizes and, where the record
-    kept its own, without the timestamp: those are the caller's.
+    The row's index gives its `RecordMetadata`, without the sizes, and without the timestamp if the
+    record kept its own: the caller has those.
 
     Attributes:
         offsets: of each row, 64 bits; -1 if it is not known (see `RecordMetadata`).
@@ -121,12 +121,12 @@ class BatchMetadata(Sequence[RecordMetadata]):
 class FutureBatchMetadata:
     """The end of all records that one call has sent.
 
-    Its methods are those of `concurrent.futures.Future`, as far as it has them.
+    It has some of the methods of `concurrent.futures.Future`.
 
     Args:
         topic: where to.
         row_count: how many records.
-        waiter: what it waits with.
+        waiter: the means by which it waits.
     """
 
     __slots__ = ("_done_count", "_pieces", "_row_count", "_topic", "_waiter")
@@ -162,8 +162,8 @@ class FutureBatchMetadata:
         return False
 
     def _has_ended(self) -> bool:
-        # What has ended stays ended: one look at each batch, however often this is asked. (Two
-        # threads that ask at once may look twice.)
+        # A batch that has ended stays so: each is checked until then, however often this is
+        # called. (Two threads that call at once may check one twice.)
         count = self._done_count
         pieces = self._pieces
         while count < len(pieces) and pieces[count].taken.result.are_all_done():
@@ -207,7 +207,7 @@ class FutureBatchMetadata:
         return errors[min(errors)] if errors else None
 
     def errors(self) -> dict[int, KafkaError]:
-        """Return the error of each row that has failed by now; it does not wait.
+        """Return the error of each row that has failed so far, without waiting.
 
         Raises:
             ForkedProducerError: some records had not ended at the fork that has made this process.

@@ -1,12 +1,11 @@
-"""The bound on memory of waiting records (`buffer_memory`), and who is next when it is full.
+"""The bound on memory of waiting records (`buffer_memory`), and the queue of callers for it.
 
-Owns: the count of free bytes and the queue of those who wait. Must not know: buffers; Python's own
-allocator keeps them, here they are only counted. Must not wait: a caller gets a ticket, and asks
-again.
+Owns: the count of free bytes and the queue of tickets. Must not know: buffers, which Python's own
+allocator keeps; here they are only counted. Must not wait: a caller gets a ticket, and asks again.
 
 Rules:
-* First come, first served: while somebody waits, nobody else is served, or a large record could
-  starve.
+* First come, first served: while a ticket waits, no other caller is served. Otherwise a large
+  record could starve.
 * Bytes go back exactly once, at once or in parts.
 """
 
@@ -20,8 +19,8 @@ from txnproducer.errors import IllegalStateError
 class MemoryTicket:
     """A place in the queue for memory.
 
-    Whoever may have to give it up again makes it before it is in the queue: an interrupt can come
-    between the making of anything and the moment when somebody knows it.
+    A caller that may have to give it up makes it before it is in the queue: an interrupt can come
+    between the return of a new ticket and its assignment.
 
     Attributes:
         size_bytes: how much it waits for.
@@ -50,7 +49,7 @@ class BufferPool:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether somebody waits for memory: then batches are sent before they are full."""
+        """Whether a caller waits for memory; then batches are sent before they are full."""
         return bool(self.waiting)
 
     def allocate(self, size_bytes: int, ticket: MemoryTicket | None = None) -> MemoryTicket | None:
@@ -62,7 +61,7 @@ class BufferPool:
                 memory is there.
 
         Returns:
-            None when the memory was taken, else the ticket to wait with.
+            None if the memory was taken, otherwise the ticket to wait with.
         """
         if self._is_served(size_bytes, ticket):
             if self.waiting:
@@ -76,11 +75,11 @@ class BufferPool:
         return ticket
 
     def allocate_more(self, size_bytes: int, ticket: MemoryTicket | None) -> bool:
-        """Take memory for a batch that has some already, if it is there; this waits for none.
+        """Take more memory for a batch if it is free; this does not enter the queue.
 
         Args:
             size_bytes: how much.
-            ticket: of whoever asks, if it waits; it stays in the queue.
+            ticket: the caller's, if it waits; it stays in the queue.
         """
         if not self._is_served(size_bytes, ticket):
             return False

@@ -1,13 +1,12 @@
 """The queues of waiting batches: one per partition, grouped by topic.
 
 Owns: `PartitionQueue`, `TopicQueues`. Must not know: memory, metadata, the sender, sequences'
-meaning beyond their order. The accumulator keeps the books; here is only the data and the order
+meaning beyond their order. The accumulator keeps the accounts; here is only the data and the order
 within one queue.
 
 Rules:
 * Only the last batch of a queue may be open, and only if `open_batch` says so.
-* Numbered batches lie in front, in sequence order; batches without a number behind them, in append
-  order.
+* Numbered batches come first, in sequence order. Batches without a number follow, in append order.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from txnproducer.records import TopicPartition
 _HALF_OF_SEQUENCES: Final = 1 << 30
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
-# Codecs differ little between neighbouring batches: believe a worse ratio fast and a better one
-# slowly, since a batch that comes out too large costs a split.
+# Ratios differ little between neighbouring batches. A worse one is believed fast and a better one
+# slowly, since a batch that becomes too large costs a split.
 _RATIO_IMPROVING_STEP: Final = 0.005
 _RATIO_DETERIORATE_STEP: Final = 0.05
 
@@ -51,7 +50,7 @@ class PartitionQueue:
         self.is_muted = False
 
     def add_new(self, batch: ProducerBatch) -> None:
-        """Put a new batch behind all others; it takes the next records."""
+        """Append a new batch to the queue; it takes the next records."""
         self.batches.append(batch)
         self.open_batch = batch
 
@@ -71,7 +70,8 @@ class PartitionQueue:
         self.batches.appendleft(batch)
 
     def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
-        """Put a numbered batch behind those before it; always in front could give 1, 0."""
+        """Insert a numbered batch by its sequence number."""
+        # Always in front would give 1, 0 if the answers to 0 and 1 come in that order.
         position = 0
         for other in self.batches:
             if not other.has_sequence or not is_before(other.base_sequence, batch.base_sequence):
@@ -156,7 +156,7 @@ class TopicQueues:
         batch, queue = self.sticky_batch, self.sticky_queue
         counted = 0 if batch is None else batch.estimated_size_bytes - self.sticky_start_bytes
         last_batch = None if queue is None else queue.open_batch
-        # Below zero, rows that were counted already are still to come.
+        # If it is below zero, rows that were counted already have not been appended yet.
         if counted >= 0 or last_batch is not batch:
             self.sticky_batch = last_batch
             size_bytes = 0 if last_batch is None else last_batch.estimated_size_bytes

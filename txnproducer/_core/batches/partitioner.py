@@ -1,7 +1,7 @@
-"""Which partition a record goes to when none is named: by key, or sticky and adaptive (KIP-794).
+"""The partition of a record that names none: by key, or sticky and adaptive (KIP-794).
 
 Owns: the choice by key, the sticky choice of one topic. Must not know: queues, batches, metadata;
-it is given counts.
+it gets counts.
 
 Rules:
 * A key goes where the Java client sends it: murmur2, made positive, modulo all partitions (not
@@ -49,13 +49,13 @@ class BuiltInPartitioner:
         self.produced_bytes = 0
 
     def update(self, appended_bytes: int, is_switch_enabled: bool) -> bool:
-        """Count what went to the current partition.
+        """Count bytes that went to the current partition.
 
         Args:
             appended_bytes: how much more.
-            is_switch_enabled: whether the partition's last batch is full or gone; switching away
-                from an open one would leave a fraction of a batch behind. At twice the size it
-                does not matter.
+            is_switch_enabled: whether the partition's last batch is full or gone. A switch away
+                from an open one would leave a small batch. At twice the size the switch is made
+                in any case.
 
         Returns:
             Whether it is time to draw another partition.

@@ -1,12 +1,12 @@
 """One batch of records for one partition, from its first record to its end.
 
 Owns: the records, their callbacks, the attempts, the producer state stamped on it, its one final
-state. Must not know: queues, memory, transactions; others decide what happens to a batch, it keeps
-the account.
+state. Must not know: queues, memory, transactions; others decide about a batch, it keeps the
+account.
 
 Rules:
-* A batch ends once: succeeded, failed or aborted. What comes later for a failed or aborted batch
-  is ignored (`False`), since an answer may arrive after the deadline; anything after a success is
+* A batch ends once: succeeded, failed or aborted. A later end of a failed or aborted batch is
+  ignored (`False`), since an answer may arrive after the deadline. A second end after a success is
   a programming error.
 * Numbered means sent (or about to be, in the same step): a sequence is given when the batch is
   drained.
@@ -54,8 +54,8 @@ class ProducerBatch:
         topic_partition: where to.
         builder: takes the records.
         created_ms: counts for linger and for the delivery time-out.
-        waiter: what the records' futures wait with.
-        memory_bytes: what it has of the buffer pool; 0 for the children of a split.
+        waiter: the means by which the records' futures wait.
+        memory_bytes: its part of the buffer pool; 0 for the children of a split.
         is_split: whether it came from a split.
     """
 
@@ -156,7 +156,7 @@ class ProducerBatch:
         headers: tuple[Header, ...],
         on_delivery: DeliveryCallback | None,
     ) -> FutureRecordMetadata | None:
-        """Append a record; None when it does not fit, and then nothing has changed."""
+        """Append a record and return its future; if it does not fit, change nothing."""
         index = self.builder.append(timestamp_ms, key, value, headers)
         if index is None:
             return None
@@ -179,6 +179,7 @@ class ProducerBatch:
 
     def close(self) -> bytes | bytearray:
         """Close for appends and return the bytes to send, with the present producer state."""
+        # From now on its bytes and its number agree.
         self.is_reset = False
         return self.builder.build()
 
@@ -207,7 +208,7 @@ class ProducerBatch:
         self._stamp(producer, base_sequence, is_transactional)
 
     def reset_producer_state(self, producer: ProducerIdAndEpoch, base_sequence: int) -> None:
-        """Renumber the batch; unless that leaves its number, it is reset until it is closed again.
+        """Renumber the batch; if the number changes, it is reset until it is closed again.
 
         Raises:
             IllegalStateError: it was aborted, so it must not be sent any more.
@@ -280,9 +281,9 @@ class ProducerBatch:
 
         Args:
             base_offset: of the first record; -1 if it is not known.
-            log_append_time_ms: as the answer tells it. A broker that has the batch already tells
-                the newest timestamp in it, also where the records keep their own; Java's client
-                then gives all of them that one.
+            log_append_time_ms: as in the answer. For a duplicate, brokers answer with the newest
+                timestamp in the batch, even if the records keep their own. (Java's client then
+                gives all of them that one.)
 
         Returns:
             False if the batch had failed or was aborted before, so that this changes nothing.
@@ -325,7 +326,7 @@ class ProducerBatch:
         return True
 
     def take_callbacks(self, on_finished: Callable[[], None]) -> CallbackBatch | None:
-        """Return the callbacks to run now that the batch has ended, or None if there are none."""
+        """Return the callbacks of the ended batch, which are to be run; None if it has none."""
         if not self._callbacks:
             return None
         calls = [(future, callback) for _, future, callback in self._callbacks]
@@ -337,7 +338,7 @@ class ProducerBatch:
     def split(
         self, max_size_bytes: int, new_builder: Callable[[int], RecordBatchBuilder]
     ) -> deque[ProducerBatch]:
-        """Split a batch that the broker found too large into smaller ones; it is done with then.
+        """Split a batch that the broker found too large into smaller ones, which replace it.
 
         Args:
             max_size_bytes: how large a part may be; a single record may be larger.
@@ -354,8 +355,8 @@ class ProducerBatch:
                 continue
             if parts:
                 parts[-1].builder.close()
-            # A first record fits in any case. With room for it, as exactly as that is known, a
-            # tiny one would fit in behind it, and the part be as large as the whole. (As in Java.)
+            # A first record fits in any case. The limit is not raised to its size: a tiny record
+            # would then fit after it, and the part be as large as the whole. (As in Java.)
             timestamp_ms, key, value, headers = record
             part = ProducerBatch(
                 self.topic_partition,
@@ -365,7 +366,8 @@ class ProducerBatch:
                 is_split=True,
             )
             part.builder.append(timestamp_ms, key, value, headers)
-            # The broker knows a batch by its first number and its last: it would not know a part.
+            # The broker recognizes a batch by its first and last number, so it would not know a
+            # part of one that it has.
             part.may_be_written = part.may_come_late = self.may_be_written
             part.was_sent, part.last_error = self.was_sent, self.last_error
             parts.append(part)
@@ -404,5 +406,5 @@ class ProducerBatch:
 
 
 def place_in_line(batch: ProducerBatch) -> tuple[int, bool, int]:
-    """Return what sorts batches of a partition as their records were appended."""
+    """Return the sort key by which a partition's batches are in the order of their appends."""
     return batch.created_ms, not batch.has_sequence, batch.base_sequence

@@ -9,9 +9,10 @@ Rules:
   waits for it.
 * Its memory goes back exactly once: at its end, or, if it ends while it is on the wire, when the
   answer comes.
-* With a codec an open batch holds more than it will be on the wire. What it holds is counted: it
-  takes memory a batch's size at a time, and gives back what it saved when it is compressed.
-* The work per record is one `RecordBatchBuilder.append`; everything else here is done per batch.
+* With a codec an open batch holds more bytes than it will have on the wire. The bytes that it
+  holds are counted: it takes memory a batch's size at a time, and gives back the saved bytes when
+  it is compressed.
+* The work per record is one `RecordBatchBuilder.append`; all other work here is done per batch.
 """
 
 from __future__ import annotations
@@ -41,8 +42,7 @@ from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import TopicPartition
 
-# Taking over the estimate of a batch that was refused as too large: never below what no codec
-# gives.
+# After a batch was refused as too large, the estimated ratio is never better than uncompressed.
 _LEAST_RATIO_AFTER_REFUSAL: Final = 1.0
 
 
@@ -70,11 +70,11 @@ class RecordAccumulator:
 
     Args:
         options: the settings.
-        waiter: what the records' futures wait with.
+        waiter: the means by which the records' futures wait.
         rng: for the partitioner and the jitter of retries.
 
     Attributes:
-        active: the queues that are not empty, those that were served longest ago first.
+        active: the queues that are not empty, least recently served first.
         callbacks: batches of delivery callbacks that the shell has not taken yet.
         full_batches: those to be compressed that have no room for more, oldest first.
         busy_nodes: brokers that had data ready and took none in the sender's last step, since
@@ -95,7 +95,7 @@ class RecordAccumulator:
         self._rng = rng
         self.is_compressing = options.compression_type != "none"
         self._batch_size = max(1, options.batch_size)
-        # What fits behind another record in such a batch is small enough by any limit.
+        # The least of all limits: a record that fits after another one needs no other check.
         self._batch_limit = min(self._batch_size, options.max_request_size, options.buffer_memory)
         self._retry_backoff = ExponentialBackoff(
             options.retry_backoff_ms, options.retry_backoff_max_ms, rng
@@ -148,8 +148,10 @@ class RecordAccumulator:
         if future is not None:
             self.give_up(ticket)
             return future
+        # `batch_size` may be above `buffer_memory`. A record may not: the appender refuses it.
         upper_bound = batch_size_upper_bound(key, value, headers)
         memory_bytes = min(max(self._batch_size, upper_bound), self.pool.total_bytes)
+        # Made before its memory is taken: if this fails, no memory is lost.
         batch = self._new_batch(topic_queues, queue.topic_partition, now_ms, memory_bytes)
         ticket = self.pool.allocate(memory_bytes, ticket)
         if ticket is not None:
@@ -158,11 +160,12 @@ class RecordAccumulator:
             future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
             if future is None:
                 raise IllegalStateError("an empty batch refused a record")
+            # The queue last: by it the handler below sees whether all three were done.
             self._incomplete[batch] = None
             self.active[queue.topic_partition] = queue
             queue.add_new(batch)
         except BaseException:
-            # Ctrl-C as well: a batch is in its queue and in the books, or nowhere.
+            # Ctrl-C as well: a batch is in its queue and in the accounts, or in neither.
             if batch not in queue.batches:
                 self._drop_new(queue, batch)
             raise
@@ -208,7 +211,7 @@ class RecordAccumulator:
         return None
 
     def take_full_batches(self) -> list[SealedRecords]:
-        """Return what to compress before it is drained, of as many batches as a request may hold.
+        """Return the records of full batches to compress, at most as many as a request may hold.
 
         No records are appended to them any more, so that `compress` needs no lock.
         """
@@ -218,7 +221,7 @@ class RecordAccumulator:
         full = self.full_batches
         while full and size_bytes < self.options.max_request_size:
             if full[0].topic_partition in places:
-                break  # a request has one batch of a partition: that can go while others are made
+                break  # a request has one batch of a partition; this one is for the next request
             batch = full.popleft()
             sealed = self._seal(batch)
             if sealed is not None:
@@ -228,9 +231,10 @@ class RecordAccumulator:
         return taken
 
     def take_newest_full_batch(self) -> SealedRecords | None:
-        """Return what to compress of the batch sent last, for a thread that waits for all of them.
+        """Return the records of the newest full batch, for a waiting thread to compress.
 
-        Should it be drained meanwhile, both make its bytes, and the other's are sent.
+        That batch is sent last, so the sender's thread does not need it soon. If it is drained
+        meanwhile, both threads compress it, and the sender's bytes are sent.
         """
         while self.full_batches:
             sealed = self._seal(self.full_batches.pop())
@@ -246,9 +250,9 @@ class RecordAccumulator:
         return sealed
 
     def settle_compressed(self) -> None:
-        """Let go of what batches held beside what they were compressed to meanwhile.
+        """Free the uncompressed bytes of batches that were compressed meanwhile.
 
-        One whose codec failed stays as it is until it is drained, or ends otherwise.
+        A batch whose codec failed stays as it is until it is drained, or ends otherwise.
         """
         left: list[ProducerBatch] = []
         for batch in self._compressing:
@@ -311,7 +315,7 @@ class RecordAccumulator:
     def _queue_lengths(
         self, topic_queues: TopicQueues, snapshot: TopicSnapshot
     ) -> list[tuple[int, int]] | None:
-        """Return what the adaptive choice goes by, or None where an even choice is as good."""
+        """Return the lengths for the adaptive choice, or None if an even choice is as good."""
         count = snapshot.partition_count
         if not self.options.is_adaptive_partitioning or count < 2:
             return None
@@ -344,6 +348,7 @@ class RecordAccumulator:
 
     def take_head(self, queue: PartitionQueue) -> ProducerBatch:
         """Take out a queue's head to send it; the queue is then served last."""
+        # Deleted and inserted again, which puts it at the end of the dict.
         batch = queue.pop_head()
         del self.active[queue.topic_partition]
         if queue.batches:
@@ -351,7 +356,7 @@ class RecordAccumulator:
         return batch
 
     def close_batch(self, batch: ProducerBatch) -> None:
-        """Take no more records for a batch, compress it, and learn how well its topic does."""
+        """Close a batch for appends, compress it, and learn its topic's compression ratio."""
         if batch.is_closed:
             return
         batch.builder.close()
@@ -361,7 +366,7 @@ class RecordAccumulator:
             self._give_back_saved(batch)
 
     def _give_back_saved(self, batch: ProducerBatch) -> None:
-        """Leave a compressed batch what one without a codec would have."""
+        """Reduce a compressed batch's memory to that of a batch without a codec."""
         kept_bytes = max(self._batch_size, batch.estimated_size_bytes)
         saved_bytes = batch.memory_bytes - kept_bytes
         if saved_bytes > 0 and not batch.is_memory_freed:
@@ -380,6 +385,7 @@ class RecordAccumulator:
     def _put_back(self, batch: ProducerBatch) -> None:
         place = batch.topic_partition
         queue = self.topic_queues(place.topic).queue(place.partition)
+        # Without numbers the broker cannot refuse a batch that comes out of order.
         if not self.options.is_idempotent:
             queue.push_front(batch)
         elif batch.has_sequence:
@@ -399,23 +405,26 @@ class RecordAccumulator:
             _LEAST_RATIO_AFTER_REFUSAL, batch.builder.actual_compression_ratio
         )
         target_bytes = self._batch_limit
+        # A part that is still too large shows that the topic's limit is below `batch_size`.
         if batch.is_split:
             target_bytes = batch.estimated_size_bytes // 2
         parts = batch.split(target_bytes, lambda limit: self._new_builder(queues, limit))
+        # Backwards, since without numbers each one is put in front of the queue.
         for part in reversed(parts):
             self._incomplete[part] = None
             self._put_back(part)
         return list(parts)
 
     def expired_batches(self, now_ms: int) -> tuple[list[ProducerBatch], int]:
-        """Take out the waiting batches whose time is up.
+        """Take out the waiting batches that have reached their delivery time-out.
 
         Returns:
-            These batches, and when the next one's time will be up.
+            These batches, and when the next one reaches it.
         """
         timeout_ms = self.options.delivery_timeout_ms
         expired: list[ProducerBatch] = []
         next_expiry_ms = NEVER_MS
+        # The heads suffice: with numbers, no batch in a queue is older than the one before it.
         for place, queue in list(self.active.items()):
             while queue.batches and queue.batches[0].has_reached_delivery_timeout(
                 timeout_ms, now_ms
@@ -478,11 +487,13 @@ class RecordAccumulator:
     def _finish(self, batch: ProducerBatch) -> None:
         if batch not in self._incomplete:
             raise IllegalStateError(f"{batch} was completed twice")
+        # Before `done`, so that a caller who has seen the end finds nothing incomplete.
         del self._incomplete[batch]
         batch.result.done()
 
     def deallocate(self, batch: ProducerBatch) -> None:
-        """Give a batch's memory back; again does nothing, and the parts of a split have none."""
+        """Give a batch's memory back, once; the parts of a split have none."""
+        # Marked first: an exception in between costs memory, but never gives it back twice.
         if not batch.is_memory_freed:
             batch.is_memory_freed = True
             if batch.memory_bytes:
@@ -492,13 +503,13 @@ class RecordAccumulator:
     # ------------------------------------------------------------------------
 
     def begin_flush(self) -> FlushTicket:
-        """Make everything ready, until all that is incomplete now has ended."""
+        """Make all batches ready to send, until those that are incomplete now have ended."""
         ticket = FlushTicket(batch.result for batch in self._incomplete)
         self._flushes.append(ticket)
         return ticket
 
     def end_flush(self, ticket: FlushTicket) -> None:
-        """Forget a flush: it is done, or nobody waits for it any more."""
+        """Forget a flush that is done, or that no caller waits for any more."""
         if ticket in self._flushes:
             self._flushes.remove(ticket)
 
@@ -515,12 +526,12 @@ class RecordAccumulator:
             queue.batches.clear()
             queue.open_batch = None
         self.active.clear()
-        # Parts of a batch are behind those that were sent after it.
+        # Sorted, since the parts of a split were added after batches that come later.
         for batch in sorted(self._incomplete, key=place_in_line):
             self._abort(batch, error)
 
     def abort_undrained_batches(self, error: KafkaError) -> None:
-        """Abort the batches that were never sent; numbered ones stay, the broker may have them."""
+        """Abort the batches that were never sent; the broker may have the numbered ones."""
         is_idempotent = self.options.is_idempotent
         for place, queue in list(self.active.items()):
             doomed = [
@@ -541,7 +552,7 @@ class RecordAccumulator:
         self.complete_batch(batch)
 
     def close(self) -> None:
-        """Refuse further appends, and wake those who wait for memory."""
+        """Refuse further appends, and wake the callers that wait for memory."""
         self.is_closed = True
         self.pool.is_closed = True
         for queue in self.active.values():

@@ -1,7 +1,7 @@
 """The future of one record: it knows its place in a batch, and looks the rest up when asked.
 
-Owns: `FutureRecordMetadata`, the one object that a record costs its sender. Must not know: how a
-batch ends; its result knows that, and which record went to which part of it.
+Owns: `FutureRecordMetadata`, the one object that each record costs. Must not know: how a batch
+ends. The batch's result knows that, and the part that each record went to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNKNOWN: Final = -1
 
 
 class BatchEnd(Protocol):
-    """What a record's future needs of its batch's result."""
+    """The result of a batch, as the futures of its records see it."""
 
     topic_partition: TopicPartition
     waiter: Waiter
@@ -27,7 +27,7 @@ class BatchEnd(Protocol):
 
     @property
     def children(self) -> Sequence[BatchEnd]:
-        """The results of what the batch was split into."""
+        """The results of the parts that the batch was split into."""
         ...
 
     def locate(self, index: int) -> tuple[BatchEnd, int]:
@@ -42,7 +42,7 @@ class BatchEnd(Protocol):
 class FutureRecordMetadata:
     """The end of one record: where it was written, or why it was not.
 
-    Its methods are those of `concurrent.futures.Future`, as far as it has them.
+    It has some of the methods of `concurrent.futures.Future`.
     """
 
     __slots__ = ("_index", "_key_size", "_result", "_timestamp_ms", "_value_size")
@@ -74,7 +74,7 @@ class FutureRecordMetadata:
 
     def _has_ended(self) -> bool:
         result, index = self._result, self._index
-        # Whether it is done first: what is split is done only when its parts are there.
+        # `is_done` is read first: a split sets it last, when its parts are there to be read.
         while result.is_done:
             if not result.children:
                 return True
@@ -119,12 +119,12 @@ class FutureRecordMetadata:
 
     @property
     def error(self) -> KafkaError | None:
-        """The record's error as far as it is known now; it does not wait."""
+        """The record's error as far as it is known now, without waiting."""
         result, index = self._result.locate(self._index)
         return result.error_of(index)
 
     def metadata(self) -> RecordMetadata:
-        """Return what is known of the record's place now, -1 for the rest; it does not wait."""
+        """Return the record's place as far as it is known now, with -1 for the rest."""
         result, index = self._result.locate(self._index)
         topic, partition = result.topic_partition
         if result.error_of(index) is not None:

@@ -1,13 +1,13 @@
-"""What the user holds of records on their way: one result per batch, one thin future per record.
+"""The results of records on their way: one per batch, with one thin future per record.
 
 Owns: `ProduceRequestResult`, `FlushTicket`, `CallbackBatch`; the futures are those of
 `record_future`. Must not know: batches' bytes, queues, the sender. It waits only through the
 `Waiter` that it was given.
 
 Rules:
-* A result is set (readable) before the delivery callbacks run, and done (waiters go on) after
-  them.
-* A batch that was split hands its records on: each future follows its record into the child.
+* A result is set (readable) before the delivery callbacks run, and done (waiting callers go on)
+  after them.
+* A split batch hands its records on: each future follows its record into the child.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class ProduceRequestResult:
         self.is_set = False
         self.is_done = False
         self._record_errors: RecordErrors | None = None
-        # Read without a lock: an empty tuple is never freed, and they are set once.
+        # Other threads read them without a lock. That is safe because they are set only once, and
+        # the empty tuple before is never freed.
         self.children: tuple[ProduceRequestResult, ...] = ()
         self.child_starts: tuple[int, ...] = ()
 
@@ -90,10 +91,11 @@ class ProduceRequestResult:
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self._record_errors = record_errors
+        # Last, so that a reader never sees half a result.
         self.is_set = True
 
     def done(self) -> None:
-        """Let those who wait go on."""
+        """Let the waiting callers go on."""
         self.is_done = True
 
     def split_into(self, children: Sequence[tuple[int, ProduceRequestResult]]) -> None:
@@ -102,6 +104,7 @@ class ProduceRequestResult:
         Args:
             children: each with the index that its first record had in this batch, in this order.
         """
+        # The starts first, since readers without a lock decide by `children`; `is_done` last.
         self.child_starts = tuple([start for start, _ in children])
         self.children = tuple([child for _, child in children])
         self.is_set = True
@@ -126,7 +129,7 @@ class ProduceRequestResult:
 
 
 class FlushTicket:
-    """What a flush waits for: the batches incomplete when it began, and what they split into."""
+    """The batches that a flush waits for: the incomplete ones at its beginning and their parts."""
 
     __slots__ = ("_results",)
 
@@ -134,7 +137,7 @@ class FlushTicket:
         self._results = list(results)
 
     def is_done(self) -> bool:
-        """Return whether every one of them is done; it does not say how they ended."""
+        """Return whether every one of them is done, with success or not."""
         results = self._results
         while results and results[-1].are_all_done():
             results.pop()
@@ -146,11 +149,11 @@ class CallbackBatch:
 
     Args:
         calls: each record's future and callback, in the order of their appends.
-        on_finished: releases what waited for the callbacks; called once they ran, by
+        on_finished: releases callers that waited for the callbacks; called once they ran, by
             `ProducerCore.finish_callbacks`.
 
     Attributes:
-        raised: what left the callbacks that have run.
+        raised: the exceptions of the callbacks that have run.
     """
 
     __slots__ = ("_calls", "on_finished", "raised")
@@ -167,13 +170,13 @@ class CallbackBatch:
     def run(self) -> None:
         """Call each callback; an exception in one is logged, and the next one runs.
 
-        A `BaseException` (asyncio's CancelledError, SystemExit) is no reason to leave the others
-        without their call either: this is not the thread that it could end.
+        This includes a `BaseException` (asyncio's CancelledError, SystemExit): it is not meant for
+        this thread, and the other records must not lose their calls.
         """
         for future, callback in self._calls:
             try:
                 callback(future.metadata(), future.error)
-            except BaseException as error:  # noqa: BLE001 - whatever users' code raises
+            except BaseException as error:  # noqa: BLE001 - users' code may raise anything
                 _LOG.exception("a delivery callback failed for %r", future)
                 self.raised += (error,)
 
@@ -187,7 +190,7 @@ def failed_future(
         error: why.
         topic: the record's topic.
         partition: its partition, -1 if none was chosen yet.
-        waiter: as everywhere; nobody will wait.
+        waiter: required by the result, and not used.
     """
     result = ProduceRequestResult(TopicPartition(topic, partition), waiter)
     result.set(NO_OFFSET, NO_TIMESTAMP, lambda _: error)

@@ -30,7 +30,7 @@ class LoginRefusals:
         node_id, channel = event.connection
         if channel is not Channel.DATA:
             return
-        # A lost connection does not change what the last login has shown.
+        # A lost connection does not change the outcome of the last login.
         if event.state is ConnectionState.DISCONNECTED:
             self._last.setdefault(node_id, event.state)
         else:

@@ -126,7 +126,7 @@ class SequenceManager:
         if entry is not None:
             entry.start_sequences_at_beginning(producer)
 
-    # --- what is in flight ----------------------------------------------------------------------
+    # --- batches in flight ----------------------------------------------------------------------
 
     def add_in_flight_batch(self, batch: NumberedBatch) -> None:
         """Track a batch that was numbered.

@@ -327,7 +327,7 @@ class TxnRequestHandler(ABC):
 
     def fatal_error(self, error: KafkaError) -> None:
         """Fail, and end the producer."""
-        # The caller first: the transition fails everything else with the state's first error.
+        # The caller first: the transition fails all other requests with the state's first error.
         self.fail(error)
         self._actions.transition_to_fatal_error(error)
 
