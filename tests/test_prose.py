@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DONE = (
     "tests/test_prose.py",
     "txnproducer/_broker",
+    "txnproducer/_core",
     "txnproducer/_protocol",
     "txnproducer/_record",
     "txnproducer/_shell",
