@@ -233,6 +233,7 @@ class Metadata:
         if answer.error_code != ErrorCode.NONE:
             return self._take_topic_error(topics, answer)
         known = topics.get(topic)
+        # Another topic of the same name: its leader epochs do not continue the old ones.
         if known is not None and known.topic_id != answer.topic_id:
             known = None
         size = max((p.partition for p in answer.partitions), default=-1) + 1
@@ -275,6 +276,7 @@ class Metadata:
                 continue
             if leader.leader_epoch <= snapshot.leader_epochs[partition]:
                 continue
+            # Without an address nothing could be sent to it.
             if leader.leader_id not in self.nodes:
                 continue
             leader_ids, epochs = list(snapshot.leader_ids), list(snapshot.leader_epochs)

@@ -337,6 +337,7 @@ class ProducerCore(Appender):
         with self._as_sender:
             self._requests.end_unsent(now_ms)
             delay_ms = self._sender.run_once(now_ms)
+        # A request that could not be sent ends with the next step, so that is due at once.
         return 0 if self._requests.has_unsent else delay_ms
 
     def handle(self, event: ClientEvent, now_ms: int) -> None:
@@ -360,6 +361,7 @@ class ProducerCore(Appender):
             return
         if event.state is ConnectionState.AUTHENTICATION_FAILED and self._refusals.leave_none:
             self._metadata.fatal_error = event.error or AuthenticationError()
+        # The partitions of a lost broker get other leaders.
         self._metadata.request_update()
         if self._coordinators is not None:
             self._coordinators.handle_connection_event(event)
@@ -417,6 +419,7 @@ class ProducerCore(Appender):
         if self.transaction_manager is not None:
             topic_ids = {topic: snapshot.topic_id for topic, snapshot in metadata.topics.items()}
             self.transaction_manager.sequences.keep_known_in(topic_ids)
+        # An answer without brokers comes from one that has just started: no broker has left.
         if not metadata.nodes:
             return
         self.failed_tries.forget_brokers_that_left()

@@ -125,6 +125,7 @@ class Appender:
         self._is_ignoring_keys = options.is_ignoring_keys
         is_transactional = transactions is not None and transactions.is_transactional
         self._state_holder = _NoTransactions() if transactions is None else transactions.machine
+        # A transactional producer takes records in a transaction only, an idempotent one in READY.
         self._usual_state = (
             TransactionState.IN_TRANSACTION if is_transactional else TransactionState.READY
         )

@@ -142,6 +142,7 @@ def _is_hurried(accumulator: RecordAccumulator, identity: DrainedTransactions | 
 def _linger_left_ms(
     queue: PartitionQueue, head: ProducerBatch, linger_ms: int, now_ms: int
 ) -> int:
+    # A second batch shows that the head is closed. A retried head has lingered already.
     if len(queue.batches) > 1 or head.attempts or head.is_full:
         return 0
     return max(0, head.created_ms + linger_ms - now_ms)
@@ -174,6 +175,7 @@ def is_gated(head: ProducerBatch, identity: DrainedTransactions | None) -> bool:
     if not sequences.has_producer_id:
         return True
     if head.has_sequence:
+        # -1: nothing is in flight.
         if sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence):
             return True
         return sequences.has_renumbered_on_the_wire(place)
@@ -198,6 +200,7 @@ def drain(
     for queue in queues:
         head = queue.batches[0]
         if drained.batches and size_bytes + head.estimated_size_bytes > max_size_bytes:
+            # This queue keeps its place in front, so it is served first the next time.
             drained.has_more = True
             break
         batch = accumulator.take_head(queue)
@@ -220,6 +223,7 @@ def drain(
 def _number(batch: ProducerBatch, identity: DrainedTransactions) -> None:
     sequences = identity.sequences
     place = batch.topic_partition
+    # First: under a new identity the numbers begin at 0 again.
     sequences.maybe_update_producer_id_and_epoch(place)
     batch.set_producer_state(
         identity.producer_id_and_epoch,

@@ -202,7 +202,7 @@ class TransactionProgress:
         identity.take_next(producer)
         # Read before `begin_next` clears it.
         must_bump = identity.is_bump_required
-        # If the state does not allow this, it raises, and the transaction stays as it is.
+        # Before the rest is replaced: it raises if the state does not allow it.
         self.machine.transition_to(_S.INITIALIZING if must_bump else _S.READY)
         identity.begin_next()
         # Partitions, doubts, lost offsets and EndTxn: all of it belongs to the transaction that

@@ -61,6 +61,7 @@ __all__ = [
     "TxnRequestHandler",
 ]
 
+# For idempotent producers, which have no transaction to time out; as in Java.
 _MAX_TIMEOUT_MS: Final = 2**31 - 1
 
 
@@ -243,6 +244,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
             self.coordinator_key,
             producer.producer_id,
             producer.producer_epoch,
+            # Sorted, since the order of a set differs from process to process.
             tuple(sorted(self.partitions)),
         )
 
