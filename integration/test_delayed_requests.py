@@ -30,7 +30,8 @@ from txnproducer import (
     admin,
     errors,
 )
-from txnproducer._core.transactions.manager import TransactionManager
+from txnproducer._core.transactions.identity import ProducerIdentity
+from txnproducer._core.transactions.progress import TransactionProgress
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell import record_writer as writer_module
 from txnproducer._wire import kafka_python as kp
@@ -79,8 +80,11 @@ def does_harm(broker, monkeypatch, is_guarded):
     """Switch the guard off, if the test asks for that; tell whether harm has to be seen then."""
     if not is_guarded:
         # A lost request asks for an epoch by the one, a batch that failed by the other.
-        for name in ("request_lost", "require_epoch_bump"):
-            monkeypatch.setattr(TransactionManager, name, lambda *_, **__: None)
+        for owner, name in (
+            (TransactionProgress, "request_lost"),
+            (ProducerIdentity, "require_epoch_bump"),
+        ):
+            monkeypatch.setattr(owner, name, lambda *_, **__: None)
     return not is_guarded and broker.mode.transaction_version == 1
 
 
