@@ -108,10 +108,10 @@ class BuildAll(build_ext):
 class SourceDistribution(sdist):
     """Pack the types as well, whether or not this machine compiles them."""
 
-    def add_defaults(self) -> None:
-        """Add what belongs to every source distribution."""
-        super().add_defaults()
-        self.filelist.extend(str(path) for path in sorted(Path(TYPES).rglob("*.pxd")))
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copy what is packed; `files` has only what belongs to packages."""
+        types = sorted(str(path) for path in Path(TYPES).rglob("*.pxd"))
+        super().make_release_tree(base_dir, [*files, *types])
 
 
 def drop_others(built: list[Path]) -> None:

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -137,6 +138,18 @@ def test_without_epoll_only_the_calls_that_need_it_are_left_out(source):
         check=True,
     )
     assert run.stdout.splitlines()[-1] == "_core_lock _fast_send _speedups"
+
+
+def test_a_source_distribution_has_the_types_of_what_is_compiled(source, tmp_path):
+    command = [sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", str(tmp_path)]
+    environment = {**os.environ, "TXNPRODUCER_IMPL": "python"}
+    subprocess.run(command, cwd=source, env=environment, check=True, timeout=300)
+    [made] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    types = {str(path.relative_to(ROOT)) for path in (ROOT / "compiled").rglob("*.pxd")}
+    assert types
+    assert types <= packed
 
 
 @pytest.mark.long("builds and installs the package three times")
