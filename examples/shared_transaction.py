@@ -54,7 +54,7 @@ def run(
         ]
         wait(parts)  # also for those beside one that has failed: an abort comes when all is quiet
         receipts = [part.result() for part in parts]
-    except BaseException:
+    except BaseException:  # also Ctrl-C: participants' records must not wait for a time-out
         producer.abort_transaction()
         raise
     producer.adopt(receipts)

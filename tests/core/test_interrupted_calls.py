@@ -106,7 +106,7 @@ def out_of_memory(harness):
         outcome = harness.try_send("topic", b"x" * 16_000, partition=1)
         if isinstance(outcome, AppendBlocked):
             return core.time_out_append(outcome, "topic", 1, None, 5, harness.now_ms)
-    except BaseException:
+    except BaseException:  # as the shell does: the exception may come from anywhere in the call
         core.give_up_unclaimed()
         raise
     return outcome
