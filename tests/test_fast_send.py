@@ -380,7 +380,7 @@ def test_a_core_that_was_closed_has_no_batch_for_a_fast_record(ready):
     noted = Noted(ready)
     ready.close(0)
     compiled.FastSender._enable_fast_path(
-        ready, ready._core.usual_records, ready._lock, ready._io.priority
+        ready, ready._core.fast_append, ready._lock, ready._io.priority
     )
     with pytest.raises(IllegalStateError, match="closed"):
         noted("topic", b"v", partition=0)

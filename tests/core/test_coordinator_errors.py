@@ -192,7 +192,7 @@ def test_a_request_to_abort_is_heard_from_produce(version):
 def test_a_request_to_abort_while_initializing_leads_back_to_the_start(point):
     driver = answered(point, ErrorCode.TRANSACTION_ABORTABLE).driver
     assert driver.state is S.ABORTABLE_ERROR
-    assert driver.manager.progress.must_begin_anew  # what the sender asks in its next step
+    assert driver.manager.progress.must_reinitialize  # what the sender asks in its next step
     driver.as_sender(
         driver.manager.progress.transition_to_uninitialized, driver.manager.machine.last_error
     )
@@ -217,7 +217,7 @@ def test_a_denied_transactional_id_can_be_mended_while_initializing_alone(point,
     driver = answered(point, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED).driver
     assert driver.state is state
     assert isinstance(driver.manager.machine.last_error, TransactionalIdAuthorizationError)
-    assert driver.manager.progress.must_begin_anew is (state is S.ABORTABLE_ERROR)
+    assert driver.manager.progress.must_reinitialize is (state is S.ABORTABLE_ERROR)
 
 
 @pytest.mark.conformance("3.06")
@@ -250,7 +250,7 @@ def test_an_init_that_is_told_to_abort_can_be_made_again():
     scene = answered("InitProducerId(init)", ErrorCode.TRANSACTION_ABORTABLE)
     driver, manager = scene.driver, scene.driver.manager
     assert type(scene.result.error) is TransactionAbortableError
-    assert manager.progress.must_begin_anew
+    assert manager.progress.must_reinitialize
     driver.as_sender(manager.progress.transition_to_uninitialized, manager.machine.last_error)
     scene.result.acknowledge()
     again = manager.initialize_transactions()
@@ -265,7 +265,7 @@ def test_an_init_that_is_told_to_abort_can_be_made_again():
 def test_an_init_whose_look_up_is_told_to_abort_can_be_made_again(code):
     """Java's producer is in an abortable error without an identity, as after Q8."""
     driver = answered("FindCoordinator(txn)", code).driver
-    assert driver.manager.progress.must_begin_anew
+    assert driver.manager.progress.must_reinitialize
     assert driver.manager.machine.last_error.code == code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.support import TP0
-from txnproducer._core.sending.produce_outcome import SUCCESS, Action, judge, record_errors
+from txnproducer._core.sending.produce_outcome import SUCCESS, BatchAction, judge, record_errors
 from txnproducer._protocol.messages import (
     LeaderIdAndEpoch,
     ProducePartitionResponse,
@@ -66,8 +66,10 @@ def test_no_error_completes_and_asks_nobody():
 @pytest.mark.conformance("4.26")
 @pytest.mark.parametrize("code", FAILURES)
 def test_what_may_be_retried_is_retried_and_the_rest_fails(code):
-    assert outcome_of(code, can_retry=True).action is Action.RETRY
-    expected = Action.COMPLETE if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER else Action.FAIL
+    assert outcome_of(code, can_retry=True).action is BatchAction.RETRY
+    expected = (
+        BatchAction.COMPLETE if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER else BatchAction.FAIL
+    )
     assert outcome_of(code, can_retry=False).action is expected
     assert outcome_of(code, can_retry=True, attempts=False).action is expected
     assert outcome_of(code, can_retry=True, is_done=True).action is expected
@@ -82,14 +84,14 @@ def test_thirteen_codes_ask_for_new_metadata(code):
 @pytest.mark.conformance("4.52")
 def test_too_large_splits_only_several_records_that_have_not_ended():
     code = ErrorCode.MESSAGE_TOO_LARGE
-    assert outcome_of(code, can_split=True).action is Action.SPLIT
-    assert outcome_of(code, can_split=True, attempts=False).action is Action.SPLIT
-    assert outcome_of(code).action is Action.FAIL
+    assert outcome_of(code, can_split=True).action is BatchAction.SPLIT
+    assert outcome_of(code, can_split=True, attempts=False).action is BatchAction.SPLIT
+    assert outcome_of(code).action is BatchAction.FAIL
 
 
 @pytest.mark.conformance("4.10")
 def test_a_duplicate_is_success():
-    assert outcome_of(ErrorCode.DUPLICATE_SEQUENCE_NUMBER).action is Action.COMPLETE
+    assert outcome_of(ErrorCode.DUPLICATE_SEQUENCE_NUMBER).action is BatchAction.COMPLETE
 
 
 @pytest.mark.conformance("4.24")
@@ -98,7 +100,7 @@ def test_a_duplicate_is_success():
 def test_a_refusal_is_certain_only_if_not_retriable_and_with_attempts_left(code):
     """Java counts a retriable error that meets a passed deadline as certain too."""
     failed = outcome_of(code, can_retry=False)
-    if failed.action is not Action.FAIL:
+    if failed.action is not BatchAction.FAIL:
         return
     assert failed.is_refusal_certain != isinstance(error_for_code(code), RetriableError)
     assert not outcome_of(code, attempts=False).is_refusal_certain

@@ -11,7 +11,7 @@ from tests.harness import GROUP, TP0, TP1
 from tests.scripted_client import NO_BUMP_VERSIONS
 from txnproducer._broker.resources import Resource
 from txnproducer._core.transactions.claims import next_answer
-from txnproducer._core.transactions.share import Part
+from txnproducer._core.transactions.share import SharePart
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import (
     ApiKey,
@@ -766,7 +766,7 @@ def test_a_lease_under_way_does_not_hold_up_an_abort():
     assert aborting.is_successful
     assert leasing.is_completed
     assert not leasing.is_successful
-    assert holder.manager.share.part is Part.ALONE
+    assert holder.manager.share.part is SharePart.ALONE
 
 
 # --- the rest ------------------------------------------------------------------------------------

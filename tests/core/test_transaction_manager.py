@@ -583,7 +583,7 @@ def test_a_refused_init_can_be_tried_again_after_the_senders_next_step(code, kin
     driver.expect(InitProducerIdRequest, code)
     assert isinstance(result.error, kind)
     assert result.error.recovery == recovery
-    assert manager.progress.must_begin_anew
+    assert manager.progress.must_reinitialize
     result.acknowledge()
     with pytest.raises(KafkaError) as wrapped:
         manager.initialize_transactions()

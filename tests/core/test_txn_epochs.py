@@ -159,7 +159,7 @@ def test_a_bump_that_is_refused_for_lack_of_rights_asks_for_a_new_init():
     driver.expect(EndTxnRequest)
     driver.expect(InitProducerIdRequest, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     finish(abort)
-    assert driver.manager.progress.must_begin_anew
+    assert driver.manager.progress.must_reinitialize
     driver.as_sender(
         driver.manager.progress.transition_to_uninitialized, driver.manager.machine.last_error
     )

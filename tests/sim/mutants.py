@@ -242,7 +242,7 @@ MUTANTS = (
     Mutant(
         "refused-log-write-is-a-failure",
         "_core/transactions/end_txn.py",
-        "        if was_commit and may_be_carried_out(verdict, code):",
+        "        if was_commit and may_have_taken_effect(verdict, code):",
         "        if was_commit and code == ErrorCode.UNKNOWN_SERVER_ERROR:",
         "a coordinator that is not available has written nothing",
     ),
@@ -271,8 +271,8 @@ MUTANTS = (
     Mutant(
         "offsets-done-although-refused",
         "_core/transactions/requests.py",
-        "        if self._pending:\n            self._carry_out(retry, None)\n        else:",
-        "        if False:\n            self._carry_out(retry, None)\n        else:",
+        "        if self._pending:\n            self._execute(retry, None)\n        else:",
+        "        if False:\n            self._execute(retry, None)\n        else:",
         "partitions whose offsets were refused for the moment do not matter",
     ),
     Mutant(
@@ -507,8 +507,8 @@ MUTANTS = (
     Mutant(
         "refused-record-is-out-of-order",
         "_core/sending/produce_sender.py",
-        "        if error is None or outcome.action is Action.COMPLETE:",
-        "        if response.error_code == 19 and self._transactions is not None and not self._transactions.is_transactional:\n            gone = OutOfOrderSequenceError('gone')\n            self.fail_batch(batch, gone, _same_error(gone), is_refusal_certain=False, now_ms=now_ms)\n            return outcome\n        if error is None or outcome.action is Action.COMPLETE:",
+        "        if error is None or outcome.action is BatchAction.COMPLETE:",
+        "        if response.error_code == 19 and self._transactions is not None and not self._transactions.is_transactional:\n            gone = OutOfOrderSequenceError('gone')\n            self.fail_batch(batch, gone, _same_error(gone), is_refusal_certain=False, now_ms=now_ms)\n            return outcome\n        if error is None or outcome.action is BatchAction.COMPLETE:",
         "an idempotent producer's record that was refused has lost its place",
     ),
     Mutant(
@@ -522,13 +522,13 @@ MUTANTS = (
         "what-can-be-aborted-is-fatal",
         "_core/transactions/progress.py",
         '        _LOG.info("%s: the transaction must be aborted: %s", self.name, error)\n',
-        "        if not self.must_begin_anew:\n            self.transition_to_fatal_error(error)\n            return\n",
+        "        if not self.must_reinitialize:\n            self.transition_to_fatal_error(error)\n            return\n",
         "an error is an error: make a new producer",
     ),
     Mutant(
         "refused-adding-has-begun-nothing",
         "_core/transactions/handler.py",
-        "if self.may_begin_transaction and may_be_carried_out(verdict, code):",
+        "if self.may_begin_transaction and may_have_taken_effect(verdict, code):",
         "if False:",
         "a coordinator that refuses to add a partition has added none",
     ),
@@ -566,7 +566,7 @@ MUTANTS = (
     Mutant(
         "a-refused-commit-is-unknown",
         "_core/transactions/end_txn.py",
-        "if was_commit and may_be_carried_out(verdict, code):",
+        "if was_commit and may_have_taken_effect(verdict, code):",
         "if was_commit and verdict.action is not Action.COMPLETE:",
         "nobody can know what a coordinator did that says no",
     ),

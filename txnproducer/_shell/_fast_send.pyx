@@ -11,7 +11,7 @@ cimport cython
 
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from txnproducer._core.append.fast_append cimport UsualRecords
+from txnproducer._core.append.fast_append cimport FastAppend
 from txnproducer._sync._core_lock cimport Lock, LoopPriority
 
 
@@ -57,14 +57,14 @@ cdef class FastSender:
     All records that do not qualify go to the writer's `_send_any`, with the same arguments.
     """
 
-    cdef UsualRecords _records
+    cdef FastAppend _records
     cdef Lock _lock
     cdef LoopPriority _priority
     cdef bint _is_fast
 
     def _enable_fast_path(
         self,
-        UsualRecords records not None,
+        FastAppend records not None,
         Lock lock not None,
         LoopPriority priority not None,
     ):

@@ -131,7 +131,7 @@ class RecordWriter(_FastSender):
         self._lock = self._io.lock
         self._append = self._core.append
         if IMPL == "cython" and (self._value_serializer, self._key_serializer) == (None, None):
-            self._enable_fast_path(self._core.usual_records, self._lock, self._io.priority)
+            self._enable_fast_path(self._core.fast_append, self._lock, self._io.priority)
         self._rows = RowSender(self._core, self._io, config)
         # The thread starts when all attributes are set. The refusal goes last: from here on an
         # interrupted constructor leaves a producer that can be closed.

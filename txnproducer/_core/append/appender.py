@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from txnproducer._core.append.fast_append import UsualRecords
+from txnproducer._core.append.fast_append import FastAppend
 from txnproducer._core.batches.append_blocked import (
     AppendBlocked,
     BlockReason,
@@ -96,7 +96,7 @@ class Appender:
 
     Attributes:
         append: takes a record, as `append_any` does, and is quick with a usual one.
-        usual_records: append the records that it is quick with.
+        fast_append: append the records that it is quick with.
         needs_wakeup: set when the sender should look; the shell clears it.
         failed_tries: which addresses can't be reached, and why.
     """
@@ -126,22 +126,22 @@ class Appender:
         is_transactional = transactions is not None and transactions.is_transactional
         self._state_holder = _NoTransactions() if transactions is None else transactions.machine
         # A transactional producer takes records in a transaction only, an idempotent one in READY.
-        self._usual_state = (
+        self._fast_state = (
             TransactionState.IN_TRANSACTION if is_transactional else TransactionState.READY
         )
-        self.usual_records = UsualRecords(
+        self.fast_append = FastAppend(
             accumulator.topics,
             self._state_holder,
-            self._usual_state,
+            self._fast_state,
             self.append_any,
             is_ignoring_keys=options.is_ignoring_keys,
         )
-        self.append = self.usual_records.append
+        self.append = self.fast_append.append
 
     @property
-    def is_usual(self) -> bool:
+    def can_append_fast(self) -> bool:
         """Whether records are welcome, and a batch that is open takes them as they come."""
-        return self._state_holder.state is self._usual_state
+        return self._state_holder.state is self._fast_state
 
     def append_any(
         self,
@@ -210,7 +210,7 @@ class Appender:
         """
         queue = self._appending_to
         if queue is not None:
-            if queue.batches and self.is_usual:
+            if queue.batches and self.can_append_fast:
                 self._join_transaction(queue)
             self._appending_to = None
             self.needs_wakeup = True

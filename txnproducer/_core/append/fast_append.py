@@ -38,37 +38,37 @@ class StateHolder(Protocol):
     state: TransactionState
 
 
-class UsualRecords:
+class FastAppend:
     """Append usual records, and hand on all others.
 
     Args:
         topics: the queues of every topic that has any.
         state_holder: has the transaction state.
-        usual_state: in which records are welcome, and nothing needs to be done.
+        fast_state: in which records are welcome, and nothing needs to be done.
         is_ignoring_keys: whether keys choose no partition.
         append_any: takes every other record, with the same arguments.
     """
 
     __slots__ = (
         "_append_any",
+        "_fast_state",
         "_is_ignoring_keys",
         "_state_holder",
         "_topics",
-        "_usual_state",
     )
 
     def __init__(
         self,
         topics: dict[str, TopicQueues],
         state_holder: StateHolder,
-        usual_state: TransactionState,
+        fast_state: TransactionState,
         append_any: AppendAny,
         *,
         is_ignoring_keys: bool,
     ) -> None:
         self._topics = topics
         self._state_holder = state_holder
-        self._usual_state = usual_state
+        self._fast_state = fast_state
         self._append_any = append_any
         self._is_ignoring_keys = is_ignoring_keys
 
@@ -107,7 +107,7 @@ class UsualRecords:
     ) -> FutureRecordMetadata | None:
         """Append a usual record; return None for any other, and then nothing has changed."""
         queues = self._topics.get(topic)
-        if queues is None or self._state_holder.state is not self._usual_state:
+        if queues is None or self._state_holder.state is not self._fast_state:
             return None
         queue: PartitionQueue | None
         if partition is not None:

@@ -76,7 +76,7 @@ class RowAppender:
         """
         if blocked is None:
             self._appender.refuse_if_ended(run.transaction)
-        if blocked is None and self._appender.is_usual:
+        if blocked is None and self._appender.can_append_fast:
             batch = self._open_batch(topic, run.partition)
             if batch is not None:
                 taken = self._fill(run, batch, batch.record_count, 0)

@@ -28,7 +28,7 @@ from txnproducer._core.sending.login_refusals import LoginRefusals
 from txnproducer._core.sending.loss_inquiry import LossInquiry
 from txnproducer._core.sending.marker_gate import MarkerGate
 from txnproducer._core.sending.request_tracker import RequestTracker
-from txnproducer._core.transactions.handler import Priority, TxnRequestHandler
+from txnproducer._core.transactions.handler import RequestPriority, TxnRequestHandler
 from txnproducer._core.transactions.manager import TransactionManager
 from txnproducer._protocol.events import (
     Channel,
@@ -113,11 +113,7 @@ class CoordinatorSender:
         # Before `next_request`: EndTxn waits for batches that are still to be sent.
         self._drop_unsent_batches()
         in_hand = self._in_hand
-        if (
-            in_hand is not None
-            and transactions.machine.is_aborting
-            and in_hand.is_of_no_use_for_an_abort
-        ):
+        if in_hand is not None and transactions.machine.is_aborting and in_hand.is_for_commit_only:
             self._in_hand = None
             transactions.requests.give_up(in_hand)
         if self._in_hand is None:
@@ -152,7 +148,7 @@ class CoordinatorSender:
         wait_ms = self._not_before_ms.get(handler, now_ms) - now_ms
         if wait_ms > 0:
             return wait_ms
-        if handler.priority is Priority.ADD_PARTITIONS_OR_OFFSETS:
+        if handler.priority is RequestPriority.ADD_PARTITIONS_OR_OFFSETS:
             held_ms = self._gate.wait_ms(self._transaction_coordinator, now_ms)
             if held_ms is not None:
                 return held_ms

@@ -36,7 +36,7 @@ from txnproducer.errors import (
 )
 
 
-class Action(Enum):
+class BatchAction(Enum):
     """The action for the batch."""
 
     COMPLETE = auto()
@@ -57,14 +57,14 @@ class ProduceOutcome:
         new_leader: the leader that the broker named, if it did.
     """
 
-    action: Action
+    action: BatchAction
     error: KafkaError | None = None
     is_refusal_certain: bool = False
     needs_metadata: bool = False
     new_leader: LeaderIdAndEpoch | None = None
 
 
-SUCCESS = ProduceOutcome(Action.COMPLETE)
+SUCCESS = ProduceOutcome(BatchAction.COMPLETE)
 
 # The limit that a record exceeds, by the answer's code.
 _LIMITS: dict[int, str] = {
@@ -101,18 +101,18 @@ def judge(
         return SUCCESS
     error = _error(response)
     if code == ErrorCode.MESSAGE_TOO_LARGE and can_split:
-        return ProduceOutcome(Action.SPLIT, error)
+        return ProduceOutcome(BatchAction.SPLIT, error)
     # Also for a batch that is not sent again: others of its partition wait for the new leader.
     needs_metadata = isinstance(error, InvalidMetadataError)
     new_leader = _new_leader(response)
     if not is_done and has_attempts_left and can_retry(error):
         return ProduceOutcome(
-            Action.RETRY, error, needs_metadata=needs_metadata, new_leader=new_leader
+            BatchAction.RETRY, error, needs_metadata=needs_metadata, new_leader=new_leader
         )
     if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-        return ProduceOutcome(Action.COMPLETE, error)
+        return ProduceOutcome(BatchAction.COMPLETE, error)
     is_certain = has_attempts_left and not isinstance(error, RetriableError)
-    return ProduceOutcome(Action.FAIL, error, is_certain, needs_metadata, new_leader)
+    return ProduceOutcome(BatchAction.FAIL, error, is_certain, needs_metadata, new_leader)
 
 
 def _error(response: ProducePartitionResponse) -> KafkaError:

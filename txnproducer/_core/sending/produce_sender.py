@@ -29,7 +29,7 @@ from txnproducer._core.metrics import Metrics
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.sending.drain import check_ready, drain
 from txnproducer._core.sending.produce_outcome import (
-    Action,
+    BatchAction,
     ProduceOutcome,
     judge,
     only_record_error,
@@ -422,11 +422,11 @@ class ProduceSender:
         error = outcome.error
         if error is not None:
             _LOG.debug("%s: %s, so %s", batch, error, outcome.action.name)
-        if error is None or outcome.action is Action.COMPLETE:
+        if error is None or outcome.action is BatchAction.COMPLETE:
             self._complete_batch(batch, response, now_ms)
-        elif outcome.action is Action.RETRY:
+        elif outcome.action is BatchAction.RETRY:
             self._reenqueue_batch(batch, error, now_ms)
-        elif outcome.action is Action.SPLIT:
+        elif outcome.action is BatchAction.SPLIT:
             self._split_batch(batch, error, now_ms)
         else:
             if batch.record_count == 1:

@@ -119,7 +119,7 @@ class Sender:
         if transactions.machine.has_fatal_error:
             self._fail_everything(transactions, coordinators)
             return self._retry_backoff_ms
-        if self._begin_anew(transactions, coordinators):
+        if self._reinitialize(transactions, coordinators):
             return 0
         if not transactions.is_transactional:
             # Before the bump: it would give new numbers to batches that must keep theirs.
@@ -135,12 +135,12 @@ class Sender:
         coordinators.fail_request_in_hand(error)
         self._producing.abort_all(error)
 
-    def _begin_anew(
+    def _reinitialize(
         self, transactions: TransactionManager, coordinators: CoordinatorSender
     ) -> bool:
         """Go back to the beginning if a refusal left the producer without an identity."""
         error = transactions.machine.last_error
-        if error is None or not transactions.progress.must_begin_anew:
+        if error is None or not transactions.progress.must_reinitialize:
             return False
         refusal = error
         if isinstance(error, (ClusterAuthorizationError, TransactionalIdAuthorizationError)):

@@ -18,7 +18,11 @@ from typing import Final
 
 from txnproducer._core.transactions import verdicts
 from txnproducer._core.transactions.commit_evidence import LAST_EPOCH
-from txnproducer._core.transactions.handler import Priority, TransactionActions, TxnRequestHandler
+from txnproducer._core.transactions.handler import (
+    RequestPriority,
+    TransactionActions,
+    TxnRequestHandler,
+)
 from txnproducer._core.transactions.requests import InitProducerIdHandler
 from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.verdicts import Action, Verdict
@@ -51,7 +55,7 @@ class ClaimHandler(TxnRequestHandler):
     Retries: every retriable code.
     """
 
-    priority = Priority.INIT_PRODUCER_ID
+    priority = RequestPriority.INIT_PRODUCER_ID
     answer_type = InitProducerIdResponse
     needs_coordinator: CoordinatorType | None = CoordinatorType.TRANSACTION
     is_harmful_when_late = False
@@ -75,7 +79,7 @@ class ClaimHandler(TxnRequestHandler):
         return self._transactional_id
 
     @property
-    def is_of_no_use_for_an_abort(self) -> bool:
+    def is_for_commit_only(self) -> bool:
         """Whether an abort can do without it."""
         return True
 
@@ -95,13 +99,13 @@ class ClaimHandler(TxnRequestHandler):
         if verdict.action is Action.COMPLETE:
             self._on_claimed(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
         elif verdict.action in _PASSING:
-            self._carry_out(verdict, None)
+            self._execute(verdict, None)
         else:
             reason = table.error(verdict, code)
             text = f"the claim {self._transactional_id!r} is refused: {reason}"
             error = KafkaError(text, recovery=None if reason is None else reason.recovery)
             error.__cause__ = reason
-            self._carry_out(Verdict(Action.ABORTABLE), error)
+            self._execute(Verdict(Action.ABORTABLE), error)
 
 
 class FreshEpochHandler(InitProducerIdHandler):
@@ -126,7 +130,7 @@ class FreshEpochHandler(InitProducerIdHandler):
         self._on_fresh = on_fresh
 
     @property
-    def is_of_no_use_for_an_abort(self) -> bool:
+    def is_for_commit_only(self) -> bool:
         """Whether an abort can do without it. It cannot: EndTxn has to name the epoch."""
         return False
 

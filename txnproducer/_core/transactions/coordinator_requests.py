@@ -106,11 +106,9 @@ class CoordinatorRequests:
 
     # --- ends -----------------------------------------------------------------------------------
 
-    def drop_those_an_abort_needs_not(self) -> None:
+    def drop_requests_not_needed_for_abort(self) -> None:
         """End the queued requests that only a commit needs."""
-        self.queue.end(
-            lambda queued: queued.is_of_no_use_for_an_abort, lambda queued: queued.give_up()
-        )
+        self.queue.end(lambda queued: queued.is_for_commit_only, lambda queued: queued.give_up())
 
     def fail_end_txn(self, error: KafkaError) -> None:
         """Fail a queued EndTxn."""

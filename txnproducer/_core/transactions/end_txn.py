@@ -27,10 +27,10 @@ from __future__ import annotations
 from txnproducer._core.transactions import verdicts
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
 from txnproducer._core.transactions.handler import (
-    Priority,
+    RequestPriority,
     TransactionActions,
     TxnRequestHandler,
-    may_be_carried_out,
+    may_have_taken_effect,
 )
 from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.verdicts import Action, Verdict
@@ -59,7 +59,7 @@ class EndTxnHandler(TxnRequestHandler):
     Retries: every retriable code; a lost coordinator is looked up again.
     """
 
-    priority = Priority.END_TXN
+    priority = RequestPriority.END_TXN
     answer_type = EndTxnResponse
     is_end_txn = True
 
@@ -154,7 +154,7 @@ class EndTxnHandler(TxnRequestHandler):
         table = verdicts.END_TXN_COMMIT if was_commit else verdicts.END_TXN_ABORT
         code = response.error_code
         verdict = table.judge(code)
-        if was_commit and may_be_carried_out(verdict, code):
+        if was_commit and may_have_taken_effect(verdict, code):
             self._lost_commits += 1
         is_in_doubt = self._actions.may_have_begun and not was_commit
         is_ended = verdict.action is Action.COMPLETE
@@ -178,7 +178,7 @@ class EndTxnHandler(TxnRequestHandler):
                 )
             )
         else:
-            self._carry_out(verdict, table.error(verdict, code))
+            self._execute(verdict, table.error(verdict, code))
 
     def _goes_on(self, verdict: Verdict, code: int, was_commit: bool) -> bool:
         """Return whether a given-up commit has another question for the coordinator."""

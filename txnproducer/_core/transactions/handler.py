@@ -54,7 +54,7 @@ _NOT_CARRIED_OUT: Final = frozenset(
 )
 
 
-def may_be_carried_out(verdict: Verdict, code: int) -> bool:
+def may_have_taken_effect(verdict: Verdict, code: int) -> bool:
     """Return whether the coordinator may have executed a request that it refused."""
     if code == ErrorCode.UNKNOWN_SERVER_ERROR:
         # Something broke inside the coordinator, before its write or after it.
@@ -64,7 +64,7 @@ def may_be_carried_out(verdict: Verdict, code: int) -> bool:
     return verdict.action in _PASSING and code not in _NOT_CARRIED_OUT
 
 
-class Priority(IntEnum):
+class RequestPriority(IntEnum):
     """The order of requests: the lower goes first, equals in the order of their first queueing."""
 
     # Most other requests go to a coordinator, which must be known first.
@@ -205,7 +205,7 @@ class TxnRequestHandler(ABC):
         order: its place among equals; given with the first queueing, kept in later ones.
     """
 
-    priority: Priority
+    priority: RequestPriority
     answer_type: type
     needs_coordinator: CoordinatorType | None = CoordinatorType.TRANSACTION
     is_end_txn = False
@@ -284,16 +284,16 @@ class TxnRequestHandler(ABC):
         )
 
     @property
-    def is_of_no_use_for_an_abort(self) -> bool:
+    def is_for_commit_only(self) -> bool:
         """Whether an abort can do without it, because only a commit needs its effect.
 
         A request that may have begun the transaction is repeated until that is known. Otherwise
         the answer to EndTxn could be about the previous transaction.
         """
-        return self.priority is Priority.ADD_PARTITIONS_OR_OFFSETS and not self._is_in_doubt
+        return self.priority is RequestPriority.ADD_PARTITIONS_OR_OFFSETS and not self._is_in_doubt
 
     def _retry(self, *, looks_up: bool = False) -> None:
-        if self.is_of_no_use_for_an_abort and self._actions.machine.is_aborting:
+        if self.is_for_commit_only and self._actions.machine.is_aborting:
             self.give_up()
             return
         if looks_up and self.needs_coordinator is not None:
@@ -306,11 +306,11 @@ class TxnRequestHandler(ABC):
 
     def _note_doubt(self, verdict: Verdict, code: int) -> None:
         """Note it if the request was refused, and may have begun the transaction nevertheless."""
-        if self.may_begin_transaction and may_be_carried_out(verdict, code):
+        if self.may_begin_transaction and may_have_taken_effect(verdict, code):
             self._is_in_doubt = True
             self._actions.begun_perhaps()
 
-    def _carry_out(self, verdict: Verdict, error: KafkaError | None) -> None:
+    def _execute(self, verdict: Verdict, error: KafkaError | None) -> None:
         """Execute a verdict; each handler treats COMPLETE and COLLECT itself."""
         identity = self._actions.identity
         if verdict.action is Action.LOOK_UP:

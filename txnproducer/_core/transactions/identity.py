@@ -127,7 +127,7 @@ class ProducerIdentity:
         self.is_transaction_v2_enabled = self._is_v2_enabled_next = lease.is_transaction_v2
         self.is_due = False
 
-    def ask_anew(self) -> None:
+    def ask_again(self) -> None:
         """Note that the application initializes the producer again, and so has seen its loss."""
         self.loss = None
 

@@ -19,7 +19,7 @@ from typing import Protocol
 from txnproducer._core.transactions.claims import ClaimHandler, FreshEpochHandler, next_answer
 from txnproducer._core.transactions.progress import TransactionProgress
 from txnproducer._core.transactions.result import TransactionalRequestResult
-from txnproducer._core.transactions.share import Part
+from txnproducer._core.transactions.share import SharePart
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import (
     ClaimRefusedError,
@@ -116,7 +116,7 @@ class TransactionLeasing:
         self._leasing = result = TransactionalRequestResult("lease")
         self._share.begin_leasing()
         if not claims:
-            self._give_lease(result, Part.GONE)
+            self._give_lease(result, SharePart.GONE)
         elif self._share.is_epoch_used and not self._identity.is_transaction_v2_enabled:
             self._take_fresh_epoch(result)
         else:
@@ -130,9 +130,9 @@ class TransactionLeasing:
             raise ValueError(f"claims must not be negative: {claims}")
         # An heir may hand the transaction over once more, perhaps with offsets of its own. It may
         # not lease it to writers, since its records have been written by others.
-        may_lease = share.part is Part.ALONE or (share.part is Part.HEIR and not claims)
+        may_lease = share.part is SharePart.ALONE or (share.part is SharePart.HEIR and not claims)
         if not may_lease or share.is_leasing:
-            raise IllegalStateError(f"{name}: lease() again: {Part.HOLDER.value}")
+            raise IllegalStateError(f"{name}: lease() again: {SharePart.HOLDER.value}")
         is_written = opened.must_be_ended or opened.has_partitions_to_add
         if claims and (is_written or has_incomplete):
             raise IllegalStateError(
@@ -171,7 +171,7 @@ class TransactionLeasing:
         answers = self._share.answers
         claim = next((n for n in range(self._wanted_claims) if n not in answers), None)
         if claim is None:
-            self._give_lease(result, Part.HOLDER)
+            self._give_lease(result, SharePart.HOLDER)
             return
 
         def take(claimed: ProducerIdAndEpoch) -> None:
@@ -194,7 +194,7 @@ class TransactionLeasing:
             ClaimHandler(progress, result, name, progress.transaction_timeout_ms, take)
         )
 
-    def _give_lease(self, result: TransactionalRequestResult, part: Part) -> None:
+    def _give_lease(self, result: TransactionalRequestResult, part: SharePart) -> None:
         answers = self._share.answers
         lease = TransactionLease(
             self._progress.transactional_id or "",
@@ -207,9 +207,9 @@ class TransactionLeasing:
         # Last: with part GONE this producer refuses its calls, so nothing may be left to do.
         self._hold(lease, part)
 
-    def _hold(self, lease: TransactionLease, part: Part) -> None:
+    def _hold(self, lease: TransactionLease, part: SharePart) -> None:
         self._share.hold(lease, part)
-        if part is Part.HOLDER:
+        if part is SharePart.HOLDER:
             self._progress.open.lease()
         # Other processes' requests without an answer are not known here.
         self._identity.share()
@@ -273,7 +273,7 @@ class TransactionLeasing:
             return
         # The result last: its caller may send as soon as it sees the end.
         self._share.take_claim(claim, claimed)
-        self._share.hold(lease, Part.PARTICIPANT)
+        self._share.hold(lease, SharePart.PARTICIPANT)
         self._take_over(lease)
         result.done()
 
@@ -292,7 +292,7 @@ class TransactionLeasing:
             KafkaError: a record could not be written, or the transaction has ended.
         """
         self._operations.fail_with_error()
-        is_participant = self._share.part in (Part.PARTICIPANT, Part.FINISHED)
+        is_participant = self._share.part in (SharePart.PARTICIPANT, SharePart.FINISHED)
         if is_participant and (has_incomplete or not self._requests.is_idle):
             raise IllegalStateError(
                 f"{self._progress.name}: receipt() while records are on their way"
@@ -309,7 +309,7 @@ class TransactionLeasing:
         """
         self._operations.fail_with_error()
         self._machine.transition_to(_S.INITIALIZING)
-        part = Part.HOLDER if lease.claims else Part.HEIR
+        part = SharePart.HOLDER if lease.claims else SharePart.HEIR
         self._share.hold(lease, part)
         self._take_over(lease)
         # A lease with claims does not say whether its holder has added offsets: it may have.

@@ -138,7 +138,7 @@ class TransactionManager:
 
     def _start_initializing(self, result: TransactionalRequestResult) -> None:
         self.machine.go_to(_S.INITIALIZING)
-        self.identity.ask_anew()
+        self.identity.ask_again()
         progress = self.progress
         self.requests.push_once(
             InitProducerIdHandler(progress, result, progress.transaction_timeout_ms)
@@ -236,7 +236,7 @@ class TransactionManager:
 
     def _drop_requests_not_needed_for_abort(self) -> None:
         self.progress.open.new_partitions.clear()
-        self.requests.drop_those_an_abort_needs_not()
+        self.requests.drop_requests_not_needed_for_abort()
 
     def _queue_end_txn(self, result: TransactionalRequestResult, *, is_commit: bool) -> None:
         opened = self.progress.open

@@ -286,7 +286,7 @@ class TransactionProgress:
     # --- errors ---------------------------------------------------------------------------------
 
     @property
-    def must_begin_anew(self) -> bool:
+    def must_reinitialize(self) -> bool:
         """Whether an error left the producer without an identity, but otherwise sound.
 
         The sender then fails everything that waits and goes back to UNINITIALIZED, from where the
@@ -306,7 +306,7 @@ class TransactionProgress:
             return
         machine.transition_to(_S.ABORTABLE_ERROR, error)
         _LOG.info("%s: the transaction must be aborted: %s", self.name, error)
-        if not self.must_begin_anew:
+        if not self.must_reinitialize:
             error.recovery = "abort"
         elif error.recovery == "abort":
             error.recovery = "resume"  # nothing is open to abort; the call can be made again
@@ -349,7 +349,7 @@ class TransactionProgress:
             in_hand.fail(error)
 
     def transition_to_uninitialized(self, error: KafkaError) -> None:
-        """Go back to the start after `must_begin_anew`; the sender has failed the batches."""
+        """Go back to the start after `must_reinitialize`; the sender has failed the batches."""
         self.machine.transition_to(_S.UNINITIALIZED)
         self.fail_all(error)
         self.requests.put_aside()

@@ -18,7 +18,11 @@ from typing import Final
 
 from txnproducer._core.transactions import verdicts
 from txnproducer._core.transactions.end_txn import EndTxnHandler
-from txnproducer._core.transactions.handler import Priority, TransactionActions, TxnRequestHandler
+from txnproducer._core.transactions.handler import (
+    RequestPriority,
+    TransactionActions,
+    TxnRequestHandler,
+)
 from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
@@ -55,7 +59,7 @@ __all__ = [
     "EndTxnHandler",
     "FindCoordinatorHandler",
     "InitProducerIdHandler",
-    "Priority",
+    "RequestPriority",
     "TransactionActions",
     "TxnOffsetCommitHandler",
     "TxnRequestHandler",
@@ -77,7 +81,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
     Retries: every retriable code, without a look-up of its own.
     """
 
-    priority = Priority.FIND_COORDINATOR
+    priority = RequestPriority.FIND_COORDINATOR
     answer_type = FindCoordinatorResponse
     needs_coordinator: CoordinatorType | None = None
     is_harmful_when_late = False
@@ -88,7 +92,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
         self.key_type = key_type
 
     @property
-    def is_of_no_use_for_an_abort(self) -> bool:
+    def is_for_commit_only(self) -> bool:
         """Whether an abort can do without it: only offsets need a group's coordinator."""
         return self.key_type is CoordinatorType.GROUP
 
@@ -113,7 +117,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
         error = verdicts.FIND_COORDINATOR.error(
             verdict, found.error_code, group_id=self.key, detail=found.error_message
         )
-        self._carry_out(verdict, error)
+        self._execute(verdict, error)
 
     def abortable_error(self, error: KafkaError) -> None:
         """Fail, and have the transaction aborted; during an abort, give up the group or end."""
@@ -161,7 +165,9 @@ class InitProducerIdHandler(TxnRequestHandler):
         self._on_bump_end = on_bump_end
         is_idempotent = actions.transactional_id is None
         self.needs_coordinator = None if is_idempotent else CoordinatorType.TRANSACTION
-        self.priority = Priority.EPOCH_BUMP if self.is_epoch_bump else Priority.INIT_PRODUCER_ID
+        self.priority = (
+            RequestPriority.EPOCH_BUMP if self.is_epoch_bump else RequestPriority.INIT_PRODUCER_ID
+        )
         self._table = (
             verdicts.INIT_PRODUCER_ID_IDEMPOTENT if is_idempotent else verdicts.INIT_PRODUCER_ID
         )
@@ -183,7 +189,7 @@ class InitProducerIdHandler(TxnRequestHandler):
         code = response.error_code
         verdict = self._table.judge(code)
         if verdict.action is not Action.COMPLETE:
-            self._carry_out(verdict, self._table.error(verdict, code, detail=self._detail(code)))
+            self._execute(verdict, self._table.error(verdict, code, detail=self._detail(code)))
             return
         self._take_identity(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
 
@@ -230,7 +236,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
     Retries: every retriable code.
     """
 
-    priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    priority = RequestPriority.ADD_PARTITIONS_OR_OFFSETS
     answer_type = AddPartitionsToTxnResponse
     may_begin_transaction = True
 
@@ -265,7 +271,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
                     # asks the coordinator.
                     self.give_up()
                     return
-                self._carry_out(verdict, table.error(verdict, code))
+                self._execute(verdict, table.error(verdict, code))
                 return
         answered = frozenset(result.topic_partition for result in response.results)
         self._actions.partitions_answered(answered, are_added=not collected)
@@ -298,7 +304,7 @@ class AddOffsetsToTxnHandler(TxnRequestHandler):
     Retries: every retriable code.
     """
 
-    priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    priority = RequestPriority.ADD_PARTITIONS_OR_OFFSETS
     answer_type = AddOffsetsToTxnResponse
     may_begin_transaction = True
 
@@ -324,7 +330,7 @@ class AddOffsetsToTxnHandler(TxnRequestHandler):
             self._actions.offsets_added(self._follower, self)
         else:
             error = table.error(verdict, code, group_id=self._follower.group_id)
-            self._carry_out(verdict, error)
+            self._execute(verdict, error)
 
 
 class TxnOffsetCommitHandler(TxnRequestHandler):
@@ -340,7 +346,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
     Retries: every retriable code; a lost coordinator, and REQUEST_TIMED_OUT, with one look-up.
     """
 
-    priority = Priority.ADD_PARTITIONS_OR_OFFSETS
+    priority = RequestPriority.ADD_PARTITIONS_OR_OFFSETS
     answer_type = TxnOffsetCommitResponse
     needs_coordinator: CoordinatorType | None = CoordinatorType.GROUP
 
@@ -400,9 +406,9 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
             elif verdict.action is Action.LOOK_UP:
                 retry = verdict
             elif verdict.action is not Action.RETRY:
-                self._carry_out(verdict, table.error(verdict, code, group_id=self.group_id))
+                self._execute(verdict, table.error(verdict, code, group_id=self.group_id))
                 return
         if self._pending:
-            self._carry_out(retry, None)
+            self._execute(retry, None)
         else:
             self.result.done()

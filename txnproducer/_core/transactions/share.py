@@ -39,7 +39,7 @@ from txnproducer.records import (
 )
 
 
-class Part(Enum):
+class SharePart(Enum):
     """The part that a producer has in its transaction; the values are texts of refusals."""
 
     ALONE = "no lease of this transaction was given"
@@ -50,8 +50,8 @@ class Part(Enum):
     GONE = "the transaction was handed over to another process"
 
 
-_MAY_WRITE: Final = (Part.ALONE, Part.PARTICIPANT)
-_MAY_END: Final = (Part.ALONE, Part.HOLDER, Part.HEIR)
+_MAY_WRITE: Final = (SharePart.ALONE, SharePart.PARTICIPANT)
+_MAY_END: Final = (SharePart.ALONE, SharePart.HOLDER, SharePart.HEIR)
 _ALLOWED: Final = MappingProxyType(
     {
         "init_transactions": _MAY_END,
@@ -81,7 +81,7 @@ class Share:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.part = Part.ALONE
+        self.part = SharePart.ALONE
         self.lease: TransactionLease | None = None
         self.is_leasing = False
         self.is_epoch_used = False
@@ -107,7 +107,7 @@ class Share:
         if call == "send" and self.is_leasing:
             # The lease is still being prepared. Participants' numbers begin at 0, so no record may
             # be written under this epoch before.
-            raise IllegalStateError(f"{self._name}: send(): {Part.HOLDER.value}")
+            raise IllegalStateError(f"{self._name}: send(): {SharePart.HOLDER.value}")
 
     def check_receipts(self) -> None:
         """Refuse a commit while the receipt of a claim is missing.
@@ -115,7 +115,7 @@ class Share:
         Raises:
             IllegalStateError: it is; the text names the claims.
         """
-        if self.part is not Part.HOLDER or self.lease is None:
+        if self.part is not SharePart.HOLDER or self.lease is None:
             return
         claims = range(len(self.lease.claims))
         missing = [str(claim) for claim in claims if claim not in self._receipts]
@@ -135,7 +135,7 @@ class Share:
         """Note that a lease of the open transaction was begun."""
         self.is_leasing = True
 
-    def hold(self, lease: TransactionLease, part: Part) -> None:
+    def hold(self, lease: TransactionLease, part: SharePart) -> None:
         """Take a part in a leased transaction."""
         self.lease = lease
         self.part = part
@@ -158,7 +158,7 @@ class Share:
                 its partitions, already.
         """
         lease = self.lease
-        if self.part is not Part.HOLDER or lease is None:
+        if self.part is not SharePart.HOLDER or lease is None:
             raise IllegalStateError(
                 f"{self._name}: adopt() needs an open transaction that is leased"
             )
@@ -183,7 +183,7 @@ class Share:
 
     def note_written(self, batch: NumberedBatch) -> None:
         """Count a participant's records that are acknowledged."""
-        if self.part is Part.PARTICIPANT:
+        if self.part is SharePart.PARTICIPANT:
             self._written[batch.topic_partition] += batch.record_count
 
     def finish(self) -> TransactionReceipt:
@@ -193,9 +193,9 @@ class Share:
             IllegalStateError: this is no participant.
         """
         lease = self.lease
-        if self.part not in (Part.PARTICIPANT, Part.FINISHED) or lease is None:
+        if self.part not in (SharePart.PARTICIPANT, SharePart.FINISHED) or lease is None:
             raise IllegalStateError(f"{self._name}: a receipt is a participant's")
-        self.part = Part.FINISHED
+        self.part = SharePart.FINISHED
         written = tuple(PartitionReceipt(*each) for each in sorted(self._written.items()))
         return TransactionReceipt(
             lease.transactional_id, lease.producer, self._claim, self._claimed, written
@@ -221,7 +221,7 @@ class Share:
     def forget(self) -> None:
         """Go back to the part ALONE, and forget lease, receipts and claims."""
         self.answers.clear()
-        self.part = Part.ALONE
+        self.part = SharePart.ALONE
         self.lease = None
         self.is_leasing = False
         self._receipts = {}

@@ -16,7 +16,7 @@ from collections.abc import Generator, Sequence
 from functools import partial
 
 from txnproducer._core.transactions.result import TransactionalRequestResult
-from txnproducer._core.transactions.share import Part
+from txnproducer._core.transactions.share import SharePart
 from txnproducer.errors import (
     ClaimRefusedError,
     IllegalStateError,
@@ -105,7 +105,7 @@ class _Run:
     def _end(self, error: KafkaError | None) -> None:
         self.error = error
         self.has_left_opening = self.process.network.has_opening_on_its_way
-        if self._holder.manager.share.part is Part.HOLDER:
+        if self._holder.manager.share.part is SharePart.HOLDER:
             self._holder.poke()  # the holder waits for this end
 
     def _work(self, process: Process) -> Generator[_Wait, bool, KafkaError | None]:

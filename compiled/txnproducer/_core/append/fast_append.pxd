@@ -7,10 +7,10 @@ from txnproducer._core.batches.producer_batch cimport ProducerBatch
 from txnproducer._core.batches.record_future cimport FutureRecordMetadata
 from txnproducer._record._speedups cimport RecordBuffer
 
-cdef class UsualRecords:
+cdef class FastAppend:
     cdef dict _topics
     cdef object _state_holder
-    cdef object _usual_state
+    cdef object _fast_state
     cdef object _append_any
     cdef bint _is_ignoring_keys
 
