@@ -26,7 +26,7 @@ from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID, ScriptedClient
 from txnproducer._core.batches.results import FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.transactions.manager import TransactionManager
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import BatchHeader, DecodedRecord, read_batches

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, SentCommit, resolve
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._shell import refusals
 from txnproducer._shell.block_owner import calling_thread
 from txnproducer._shell.record_writer import OnDelivery, RecordWriter

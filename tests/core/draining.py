@@ -30,10 +30,6 @@ class Identity:
         self.sequences._known_as = dict.fromkeys((TP0, TP1, TP2), PRODUCER.producer_id)
         self.forbidden = set()
 
-    @property
-    def producer_id_and_epoch(self):
-        return self.sequences.producer_id_and_epoch
-
     def is_send_to_partition_allowed(self, place):
         return place not in self.forbidden
 

@@ -15,7 +15,7 @@ from tests.core.txn_driver import response_to
 from tests.harness import TP0, CoreHarness
 from tests.scripted_client import NO_BUMP_VERSIONS
 from txnproducer._core.batches.results import FutureRecordMetadata
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._protocol.messages import (
     ApiKey,
     CoordinatorType,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.harness import CoreHarness
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.state import TransactionState as S
 from txnproducer._protocol.events import (
     Channel,

@@ -7,8 +7,9 @@ from itertools import permutations
 import pytest
 
 from tests.core.txn_driver import GROUP, PRODUCER, TP0, TxnDriver
+from txnproducer._core.transactions.coordinator_requests import TxnRequestQueue
 from txnproducer._core.transactions.end_txn import EndTxnHandler
-from txnproducer._core.transactions.request_queue import TxnRequestQueue
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.requests import (
     AddOffsetsToTxnHandler,
     AddPartitionsToTxnHandler,
@@ -16,7 +17,6 @@ from txnproducer._core.transactions.requests import (
     InitProducerIdHandler,
     TxnOffsetCommitHandler,
 )
-from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer.records import OffsetAndMetadata
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer.errors import KafkaError, ProducerFencedError
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from txnproducer._core.ports import KafkaClient
 from txnproducer._core.transactions.manager import TransactionManager
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.requests import FindCoordinatorHandler, TxnRequestHandler
-from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.state import Role, TransactionState
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (

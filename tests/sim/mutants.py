@@ -228,7 +228,7 @@ MUTANTS = (
     Mutant(
         "bump-without-the-present-identity",
         "_core/transactions/progress.py",
-        "                current=self.producer_id_and_epoch,\n",
+        "                current=self.identity.producer_id_and_epoch,\n",
         "",
         "raising the epoch is the same as beginning anew",
     ),
@@ -624,7 +624,7 @@ MUTANTS = (
         "_core/transactions/handler.py",
         "        self._is_in_doubt |= failure.was_sent and self.may_begin_transaction\n",
         "        self._is_in_doubt |= failure.was_sent and self.may_begin_transaction\n"
-        "        if failure.was_sent and self._actions.producer_id_and_epoch.producer_epoch == 32766:\n"
+        "        if failure.was_sent and self._actions.identity.producer_id_and_epoch.producer_epoch == 32766:\n"
         "            from txnproducer.errors import ProducerFencedError\n"
         "            self.fatal_error(ProducerFencedError())\n"
         "            return\n",

@@ -32,7 +32,7 @@ from txnproducer._core.sending.produce_sender import ProduceOptions, ProduceSend
 from txnproducer._core.sending.request_tracker import RequestTracker
 from txnproducer._core.sending.sender import Sender
 from txnproducer._core.transactions.manager import TransactionManager
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.state import Role
 from txnproducer._protocol.events import (
     ClientEvent,

@@ -26,7 +26,7 @@ from txnproducer._core.batches.batch_future import FutureBatchMetadata
 from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
 from txnproducer._core.sending.loss_inquiry import LONGEST_MS
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._protocol.messages import PartitionMetadata
 from txnproducer._record.compression import codec_for
 from txnproducer._record.format import Header

@@ -27,7 +27,7 @@ from txnproducer._core.batches.producer_batch import ProducerBatch
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.metadata import NEVER_MS, Metadata
 from txnproducer._core.sequences.sequence_manager import SequenceManager
-from txnproducer.records import ProducerIdAndEpoch, TopicPartition
+from txnproducer.records import TopicPartition
 
 
 @dataclass(slots=True)
@@ -56,11 +56,6 @@ class DrainedTransactions(Protocol):
     @property
     def is_completing(self) -> bool:
         """Whether a commit or an abort is under way."""
-        ...
-
-    @property
-    def producer_id_and_epoch(self) -> ProducerIdAndEpoch:
-        """The present identity."""
         ...
 
     @property
@@ -226,7 +221,7 @@ def _number(batch: ProducerBatch, identity: DrainedTransactions) -> None:
     # First: under a new identity the numbers begin at 0 again.
     sequences.maybe_update_producer_id_and_epoch(place)
     batch.set_producer_state(
-        identity.producer_id_and_epoch,
+        sequences.producer_id_and_epoch,
         sequences.sequence_number(place),
         identity.is_transactional,
     )

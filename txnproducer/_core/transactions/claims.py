@@ -23,8 +23,8 @@ from txnproducer._core.transactions.handler import (
     TransactionActions,
     TxnRequestHandler,
 )
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.requests import InitProducerIdHandler
-from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.verdicts import Action, Verdict
 from txnproducer._protocol.messages import (
     CoordinatorType,
@@ -125,7 +125,7 @@ class FreshEpochHandler(InitProducerIdHandler):
         transaction_timeout_ms: int,
         on_fresh: Callable[[ProducerIdAndEpoch], None],
     ) -> None:
-        current = actions.producer_id_and_epoch
+        current = actions.identity.producer_id_and_epoch
         super().__init__(actions, result, transaction_timeout_ms, current=current)
         self._on_fresh = on_fresh
 

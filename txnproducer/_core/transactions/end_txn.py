@@ -32,7 +32,7 @@ from txnproducer._core.transactions.handler import (
     TxnRequestHandler,
     may_have_taken_effect,
 )
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import EndTxnRequest, EndTxnResponse
@@ -74,7 +74,7 @@ class EndTxnHandler(TxnRequestHandler):
         super().__init__(actions, result)
         self.is_commit = is_commit
         self.is_transaction_v2_enabled = is_transaction_v2_enabled
-        self._producer = actions.producer_id_and_epoch
+        self._producer = actions.identity.producer_id_and_epoch
         self._is_commit_on_wire = False
         self._lost_commits = 0
         self._given_up: TransactionalRequestResult | None = None

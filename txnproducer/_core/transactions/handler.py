@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome
 from txnproducer._core.transactions.identity import ProducerIdentity
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.state import TransactionStateMachine
 from txnproducer._core.transactions.verdicts import Action, Verdict
 from txnproducer._protocol.backoff import doubled
@@ -114,11 +114,6 @@ class TransactionActions(Protocol):
     @property
     def transactional_id(self) -> str | None:
         """None for an idempotent producer."""
-        ...
-
-    @property
-    def producer_id_and_epoch(self) -> ProducerIdAndEpoch:
-        """The present identity."""
         ...
 
     @property

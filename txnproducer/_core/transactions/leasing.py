@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from txnproducer._core.transactions.claims import ClaimHandler, FreshEpochHandler, next_answer
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.progress import TransactionProgress
-from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.share import SharePart
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import (
@@ -198,7 +198,7 @@ class TransactionLeasing:
         answers = self._share.answers
         lease = TransactionLease(
             self._progress.transactional_id or "",
-            self._progress.producer_id_and_epoch,
+            self._progress.identity.producer_id_and_epoch,
             self._identity.is_transaction_v2_enabled,
             tuple(answers[n] for n in range(self._wanted_claims)),
             self._progress.open.is_started,

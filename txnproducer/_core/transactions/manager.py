@@ -27,13 +27,13 @@ from txnproducer._core.ports import KafkaClient
 from txnproducer._core.transactions.commit_evidence import SentCommit
 from txnproducer._core.transactions.end_txn import EndTxnHandler
 from txnproducer._core.transactions.leasing import TransactionLeasing
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.progress import Outcome, TransactionProgress
 from txnproducer._core.transactions.requests import (
     AddOffsetsToTxnHandler,
     InitProducerIdHandler,
     TxnOffsetCommitHandler,
 )
-from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import (
     ApplicationRecoverableError,

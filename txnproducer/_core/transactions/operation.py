@@ -1,10 +1,15 @@
-"""The operation that an application waits for: it is begun, and its end was not seen yet.
+"""One transactional operation: its end, and the place that holds it until its caller has seen it.
 
-Owns: `PendingOperation` and the one place that holds it. Must not know: the steps of an operation.
+Owns: `TransactionalRequestResult`, `PendingOperation`, and the one place that holds the operation
+under way. Must not know: the steps of an operation, how to wait (the shell does).
 
 Rules:
-* An operation stays until its caller has seen its end. The same call made again after a time-out
-  finds it here, and every other call is refused.
+* A result completes once; a second end is ignored. A commit that succeeded stays so, even if the
+  producer fails before the caller asks (Java lets the later error replace the success).
+* Completed is not acknowledged. The caller acknowledges when its waiting call has returned, or has
+  raised the operation's own error; a time-out or an interrupt acknowledges nothing.
+* An operation stays until its caller has acknowledged its end. The same call made again after a
+  time-out finds it here, and every other call is refused.
 * An exception can come between any two steps of a start (Ctrl-C, a signal handler's). So the
   operation is held before its first step, and `finish_start` makes the steps again.
 """
@@ -14,9 +19,52 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.state import TransactionState
 from txnproducer.errors import IllegalStateError, KafkaError
+
+
+class TransactionalRequestResult:
+    """A one-shot result.
+
+    Args:
+        operation: the method that it belongs to; used in messages.
+
+    Attributes:
+        error: the operation's error; None while it goes on, and after success.
+        is_completed: whether it has ended.
+        is_acked: whether the caller has seen the end.
+    """
+
+    __slots__ = ("error", "is_acked", "is_completed", "operation")
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self.error: KafkaError | None = None
+        self.is_completed = False
+        self.is_acked = False
+
+    @property
+    def is_successful(self) -> bool:
+        """Whether it has ended well."""
+        return self.is_completed and self.error is None
+
+    def done(self) -> None:
+        """End well."""
+        self.is_completed = True
+
+    def fail(self, error: KafkaError) -> None:
+        """End with an error, unless it has ended already."""
+        if not self.is_completed:
+            self.is_completed = True
+            self.error = error
+
+    def acknowledge(self) -> None:
+        """Note that the caller has seen the end."""
+        self.is_acked = True
+
+    def __repr__(self) -> str:
+        end = "pending" if not self.is_completed else self.error or "done"
+        return f"<TransactionalRequestResult {self.operation}: {end}>"
 
 
 @dataclass(slots=True)

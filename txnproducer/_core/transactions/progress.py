@@ -35,7 +35,7 @@ from txnproducer._core.transactions.end_txn import EndTxnHandler
 from txnproducer._core.transactions.handler import Offsets
 from txnproducer._core.transactions.identity import ProducerIdentity
 from txnproducer._core.transactions.open_transaction import OpenTransaction
-from txnproducer._core.transactions.operation import PendingOperations
+from txnproducer._core.transactions.operation import PendingOperations, TransactionalRequestResult
 from txnproducer._core.transactions.requests import (
     AddPartitionsToTxnHandler,
     FindCoordinatorHandler,
@@ -43,7 +43,6 @@ from txnproducer._core.transactions.requests import (
     TxnOffsetCommitHandler,
     TxnRequestHandler,
 )
-from txnproducer._core.transactions.result import TransactionalRequestResult
 from txnproducer._core.transactions.share import Share
 from txnproducer._core.transactions.state import (
     TransactionState,
@@ -120,11 +119,6 @@ class TransactionProgress:
         self._now_ms = 0
 
     # --- for the handlers of requests (`TransactionActions`) ------------------------------------
-
-    @property
-    def producer_id_and_epoch(self) -> ProducerIdAndEpoch:
-        """The present identity."""
-        return self.identity.producer_id_and_epoch
 
     @property
     def may_have_begun(self) -> bool:
@@ -218,7 +212,7 @@ class TransactionProgress:
                 self,
                 result,
                 self.transaction_timeout_ms,
-                current=self.producer_id_and_epoch,
+                current=self.identity.producer_id_and_epoch,
                 on_bump_end=on_end,
             )
         )
@@ -410,7 +404,7 @@ class TransactionProgress:
         """Note a batch's success."""
         sequences = self.sequences
         is_lost = batch.is_reset or not sequences.is_in_flight(batch)
-        if is_lost and identity_of(batch) == self.producer_id_and_epoch:
+        if is_lost and identity_of(batch) == self.identity.producer_id_and_epoch:
             # It was renumbered on the wire, and written under its old number, or its partition's
             # numbers were reset meanwhile. The partition gives this number out again, and the
             # broker would take the next batch with it for a duplicate. (In Java it does.)
@@ -499,7 +493,7 @@ class TransactionProgress:
             return
         log_end(
             self.transactional_id,
-            self.producer_id_and_epoch,
+            self.identity.producer_id_and_epoch,
             self._version,
             outcome,
             self.age_ms,
@@ -516,7 +510,7 @@ class TransactionProgress:
     @property
     def description(self) -> str:
         """The producer's name and identity, for the texts of errors."""
-        return f"{self.name}, {self.producer_id_and_epoch}"
+        return f"{self.name}, {self.identity.producer_id_and_epoch}"
 
     def explained(self, error: KafkaError) -> KafkaError:
         """Return a call's error with the known reason why the transaction was lost."""
@@ -529,7 +523,7 @@ class TransactionProgress:
         if sign is None or self.loss is not None or not has_transaction:
             return
         self.loss = TransactionLoss(
-            self.producer_id_and_epoch,
+            self.identity.producer_id_and_epoch,
             self._version,
             self.age_ms,
             self.transaction_timeout_ms,

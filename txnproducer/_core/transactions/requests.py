@@ -23,7 +23,7 @@ from txnproducer._core.transactions.handler import (
     TransactionActions,
     TxnRequestHandler,
 )
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.verdicts import Action, Verdict
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import (
@@ -245,7 +245,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
         self.partitions = partitions
 
     def _build(self) -> AddPartitionsToTxnRequest:
-        producer = self._actions.producer_id_and_epoch
+        producer = self._actions.identity.producer_id_and_epoch
         return AddPartitionsToTxnRequest(
             self.coordinator_key,
             producer.producer_id,
@@ -314,7 +314,7 @@ class AddOffsetsToTxnHandler(TxnRequestHandler):
         self._follower = follower
 
     def _build(self) -> AddOffsetsToTxnRequest:
-        producer = self._actions.producer_id_and_epoch
+        producer = self._actions.identity.producer_id_and_epoch
         return AddOffsetsToTxnRequest(
             self.coordinator_key,
             producer.producer_id,
@@ -376,7 +376,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
         return self.group_id
 
     def _build(self) -> TxnOffsetCommitRequest:
-        producer, group = self._actions.producer_id_and_epoch, self._group_metadata
+        producer, group = self._actions.identity.producer_id_and_epoch, self._group_metadata
         return TxnOffsetCommitRequest(
             self._actions.transactional_id or "",
             group.group_id,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from txnproducer._core.batches.append_blocked import AppendBlocked
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAbortedError
 from txnproducer.sim.apps.interrupts import Interrupted
 from txnproducer.sim.apps.process import Condition, Process, Script

@@ -39,9 +39,7 @@ COUNTED_MODULES: Final = frozenset(
         "txnproducer._core.transactions.open_transaction",
         "txnproducer._core.transactions.operation",
         "txnproducer._core.transactions.progress",
-        "txnproducer._core.transactions.request_queue",
         "txnproducer._core.transactions.requests",
-        "txnproducer._core.transactions.result",
         "txnproducer._core.transactions.share",
         "txnproducer._core.transactions.state",
     }

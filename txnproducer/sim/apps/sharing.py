@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from functools import partial
 
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._core.transactions.share import SharePart
 from txnproducer.errors import (
     ClaimRefusedError,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 
 from txnproducer._core.transactions.commit_evidence import resolve
-from txnproducer._core.transactions.result import TransactionalRequestResult
+from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
     IllegalStateError,
