@@ -23,11 +23,11 @@ from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.part_commits import PartCommits
 from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
-from txnproducer.spark.ledger.entries import Batch
+from txnproducer.spark.ledger.entries import LedgerBatch
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.rows.schema import RowReader
-from txnproducer.spark.tasks.open_part import PartWriter, _Writing
+from txnproducer.spark.tasks.open_part import PartWriter, _OpenPartWriting
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -584,8 +584,8 @@ def test_a_query_that_meets_another_one_in_its_commit_ends_nothing(query, seen):
 def test_a_sink_id_of_whole_batches_is_refused_by_tasks_and_by_the_commit(query):
     before = query().tasks(cut(10, 2))
     whole = BatchTransactions(query().ledger, LedgerRules(), lambda *_: None)
-    whole.enter(Batch(0, "query", 0), query().commits.settings)
-    whole.write(Batch(0, "query", 0), lambda *_: [])
+    whole.enter(LedgerBatch(0, "query", 0), query().commits.settings)
+    whole.write(LedgerBatch(0, "query", 0), lambda *_: [])
     whole.close()
     with pytest.raises(LedgerError, match=r'used with atomicity="batch".* batch 0 of query'):
         query().commits.commit(before, 0)
@@ -621,7 +621,7 @@ def test_a_batch_after_a_torn_one_is_refused_by_its_first_task_and_by_its_commit
         query().task(0, rows(5, first=9), batch_id=1)
     assert [end_offset(broker.servers, topic, partition) for partition in range(2)] == before
     with monkeypatch.context() as patch:
-        patch.setattr(_Writing, "_refuse_any_cut", lambda *_: None)
+        patch.setattr(_OpenPartWriting, "_refuse_any_cut", lambda *_: None)
         told = query().tasks(cut(9, 3, first=9), batch_id=1)
     with pytest.raises(TornBatchError, match="batch 0 is committed in part"):
         query().commits.commit(told, 1)

@@ -25,7 +25,7 @@ from txnproducer.errors import AuthorizationError, InvalidConfigurationError
 from txnproducer.spark import ExactlyOnceKafkaSink
 from txnproducer.spark.data_source import KafkaExactlyOnceDataSource
 from txnproducer.spark.errors import MissingRightError
-from txnproducer.spark.ledger.entries import Batch
+from txnproducer.spark.ledger.entries import LedgerBatch
 from txnproducer.testing import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -120,9 +120,9 @@ def sink_of(cluster, user, topic, ledger, sink_id, **options):
 def begin(sink, writers=2):
     """Do all that the driver does before a task starts; with "batch", the tasks find it so."""
     if not sink._settings.is_whole:
-        sink._batches.plan(Batch(0, "query", writers))
+        sink._batches.plan(LedgerBatch(0, "query", writers))
         return
-    batch = Batch(0, "query", writers)
+    batch = LedgerBatch(0, "query", writers)
     sink._batches.transactions.enter(batch, sink._cluster.producer_settings())
     sink._batches.transactions.write(batch, lambda *_: pytest.fail("a task was started"))
 
@@ -188,7 +188,7 @@ def test_the_rights_that_the_documentation_names_are_enough(cluster, setting):
     cluster.grant(user, *needs.values())
     sink = sink_of(cluster, user, topic, ledger, sink_id)
     for batch_id, writers in ((0, 2), (1, 3)):
-        plan, _ = sink._batches.plan(Batch(batch_id, "query", writers))
+        plan, _ = sink._batches.plan(LedgerBatch(batch_id, "query", writers))
         for partition in range(writers):
             plan.write(partition, plan.rows(()))
     assert {entry.batch_id for entry in sink._ledger.read(range(3))[1].values()} == {1}
@@ -200,11 +200,11 @@ def test_more_writers_are_checked_before_they_write(cluster, setting):
     allowed = [(kind, f"{sink_id}.{name}", operation) for name in ("p0", "p1", "plan", "batch")]
     cluster.grant(user, *needs.values(), *allowed)
     sink = sink_of(cluster, user, topic, ledger, sink_id)
-    plan, _ = sink._batches.plan(Batch(0, "query", 2))
+    plan, _ = sink._batches.plan(LedgerBatch(0, "query", 2))
     for partition in range(2):
         plan.write(partition, plan.rows(()))
     with pytest.raises(MissingRightError, match=rf"transactional id '{sink_id}\.p2'"):
-        sink._batches.plan(Batch(1, "query", 3))
+        sink._batches.plan(LedgerBatch(1, "query", 3))
 
 
 def test_a_time_out_that_the_broker_refuses_without_telling_its_maximum_is_named(cluster, setting):

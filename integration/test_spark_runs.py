@@ -20,7 +20,7 @@ from txnproducer.spark import (
 from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.errors import BatchFailedError
 from txnproducer.spark.ledger.digest import Digest
-from txnproducer.spark.ledger.entries import Batch
+from txnproducer.spark.ledger.entries import LedgerBatch
 from txnproducer.spark.ledger.slots import assign_slots
 from txnproducer.spark.tasks.participant import Part
 
@@ -53,7 +53,7 @@ def driver(kafka, topic):
 
 def enter(sink, batch_id=0, writers=2, query_id="query"):
     """Begin a batch, and return what its tasks are told."""
-    plan, _ = sink._batches.plan(Batch(batch_id, query_id, writers))
+    plan, _ = sink._batches.plan(LedgerBatch(batch_id, query_id, writers))
     return plan
 
 
@@ -123,7 +123,7 @@ PARTS = ([Row(("a",))], [Row(("b",))], [Row(("c",))])
 
 def complete(sink, parts):
     """Enter batch 0 again, and return what its tasks are told, as `write` does it."""
-    plan, done = sink._batches.plan(Batch(0, "query", len(parts)))
+    plan, done = sink._batches.plan(LedgerBatch(0, "query", len(parts)))
     found = {}
     for number, rows in enumerate(parts):
         source = plan.rows(rows)
@@ -372,7 +372,7 @@ def test_a_sink_that_has_no_plan_yet_counts_the_partitions_that_have_a_ledger(ka
 
 def write_whole(sink, batch_id):
     """Commit a whole batch as the driver does, without tasks."""
-    batch = Batch(batch_id, "query", 0)
+    batch = LedgerBatch(batch_id, "query", 0)
     sink._batches.transactions.enter(batch, sink._cluster.producer_settings())
     sink._batches.transactions.write(batch, lambda *_: [])
 
@@ -407,7 +407,7 @@ def test_a_sink_id_of_whole_batches_does_not_become_one_of_partitions(driver):
 
 def test_a_driver_that_wakes_in_its_very_first_whole_batch_commits_nothing(kafka, topic, driver):
     # Nothing tells of it before it commits: neither a ledger nor a plan.
-    asleep, batch = driver(atomicity="batch"), Batch(0, "query", 0)
+    asleep, batch = driver(atomicity="batch"), LedgerBatch(0, "query", 0)
     settings = asleep._cluster.producer_settings()
     asleep._batches.transactions.enter(batch, settings)
     awake = driver()

@@ -25,7 +25,7 @@ from txnproducer.spark import (
     SchemaError,
     SinkError,
 )
-from txnproducer.spark.ledger.entries import Batch
+from txnproducer.spark.ledger.entries import LedgerBatch
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -184,7 +184,7 @@ def test_a_batch_that_was_broken_off_stops_a_partition_writer(spark, kafka, topi
 
 
 def write_one_of(sink, writers, partition, rows):
-    plan, _ = sink()._batches.plan(Batch(0, "query", writers))
+    plan, _ = sink()._batches.plan(LedgerBatch(0, "query", writers))
     plan.write(partition, plan.rows(rows))
 
 

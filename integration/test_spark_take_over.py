@@ -10,7 +10,7 @@ from integration.waiting import wait_until
 from txnproducer.spark import LedgerError, StaleRunError
 from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.rows.schema import RowReader
@@ -52,7 +52,7 @@ class Scene:
 
 
 def batch(batch_id, query_id="query"):
-    return Batch(batch_id, query_id, PARTITIONS)
+    return LedgerBatch(batch_id, query_id, PARTITIONS)
 
 
 def rows_of(batches):
@@ -74,8 +74,8 @@ def scene(broker):
 
 def test_a_driver_that_took_over_and_wakes_behind_another_writes_nothing_again(scene):
     old = scene.driver()
-    old.enter(Batch(0, "old", 0), scene.settings)
-    old.write(Batch(0, "old", 0), lambda *_: [])
+    old.enter(LedgerBatch(0, "old", 0), scene.settings)
+    old.write(LedgerBatch(0, "old", 0), lambda *_: [])
     scene.ledger.read_whole()  # waits for the commit's markers: a first look does not
     asleep = scene.driver("write", "take_over")
     for batch_id in range(2):

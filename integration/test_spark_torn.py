@@ -12,7 +12,7 @@ from txnproducer.spark import (
     ReplayMismatchError,
     TornBatchError,
 )
-from txnproducer.spark.ledger.entries import Batch
+from txnproducer.spark.ledger.entries import LedgerBatch
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 APRIL_1, APRIL_2, APRIL_3 = 20260401, 20260402, 20260403
@@ -40,7 +40,7 @@ def sink(kafka, topic):
 def tear(sink, frame, batch_id):
     """Write one of two partitions, as a job does that dies half-way."""
     parts = frame.rdd.glom().collect()
-    plan, _ = sink()._batches.plan(Batch(batch_id, "nightly-load", len(parts)))
+    plan, _ = sink()._batches.plan(LedgerBatch(batch_id, "nightly-load", len(parts)))
     plan.write(0, plan.rows(parts[0]))
 
 

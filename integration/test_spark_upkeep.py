@@ -17,7 +17,7 @@ from txnproducer.cli.main import main
 from txnproducer.errors import KafkaError
 from txnproducer.spark import ExactlyOnceKafkaSink, StaleRunError
 from txnproducer.spark.driver import runs as runs_module
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.listener import SinkListener
 from txnproducer.testing import EmbeddedKafka
 
@@ -40,7 +40,7 @@ def driver(kafka, topic):
 
 def write_whole(sink, batch_id=0, rows=0):
     """Commit a whole batch as the driver does, without tasks."""
-    batch = Batch(batch_id, "query", rows)
+    batch = LedgerBatch(batch_id, "query", rows)
     sink._batches.transactions.enter(batch, sink._cluster.producer_settings())
     sink._batches.transactions.write(batch, lambda *_: [])
 

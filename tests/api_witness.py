@@ -64,7 +64,7 @@ class Seen:
 
 
 @dataclass(eq=False)
-class Course:
+class ReportedTransaction:
     """What became of a transaction, as far as its callers were told."""
 
     is_commit_begun: bool = False
@@ -85,12 +85,14 @@ class Witness:
         violations: what must not have happened.
         sent: every record.
         offsets: every offset.
-        courses: every transaction, by its generation.
+        transactions: every transaction, by its generation.
     """
 
     def __init__(self) -> None:
         self.generation = BEFORE_THE_FIRST
-        self.courses: dict[int, Course] = {BEFORE_THE_FIRST: Course()}
+        self.transactions: dict[int, ReportedTransaction] = {
+            BEFORE_THE_FIRST: ReportedTransaction()
+        }
         self.sent: list[Sent] = []
         self.offsets: list[OffsetSent] = []
         self.violations: list[str] = []
@@ -136,20 +138,20 @@ class Witness:
 
     def _note(self, _: Any) -> None:
         self.seen.generation = self.generation
-        self.seen.is_late = self.courses[self.generation].is_ending
+        self.seen.is_late = self.transactions[self.generation].is_ending
 
     def _on_begin(self, _: Any) -> None:
         self.generation += 1
-        self.courses[self.generation] = Course()
+        self.transactions[self.generation] = ReportedTransaction()
         self._note(_)
 
     def _on_commit(self, _: Any) -> None:
         self._note(_)
-        self.courses[self.generation].is_commit_begun = True
+        self.transactions[self.generation].is_commit_begun = True
 
     def _on_abort(self, _: Any) -> None:
         self._note(_)
-        self.courses[self.generation].is_abort_begun = True
+        self.transactions[self.generation].is_abort_begun = True
 
     def _on_append(self, outcome: Any) -> None:
         if not isinstance(outcome, AppendBlocked):
@@ -168,7 +170,7 @@ class Witness:
     def on_committed(self) -> None:
         """Hear, in the caller's thread, that a commit has returned."""
         generation = self.seen.generation
-        self.courses[generation].is_committed = True
+        self.transactions[generation].is_committed = True
         for record in self._records_of(generation):
             future = record.future
             if future is not None and (not future.done() or future.error is not None):
@@ -180,7 +182,7 @@ class Witness:
 
     def on_aborted(self) -> None:
         """Hear, in the caller's thread, that an abort has returned."""
-        self.courses[self.seen.generation].is_aborted = True
+        self.transactions[self.seen.generation].is_aborted = True
 
     def _records_of(self, generation: int) -> list[Sent]:
         return [
@@ -216,12 +218,12 @@ class Witness:
         for value, count in visible.items():
             if count > 1:
                 self.violations.append(f"{value[:20]!r} is visible {count} times")
-        for generation, course in self.courses.items():
+        for generation, reported in self.transactions.items():
             there = [
                 *((r.serial, visible[r.value]) for r in self._records_of(generation)),
                 *((o, counted[o.place, o.offset]) for o in self._offsets_of(generation)),
             ]
-            self._judge_transaction(generation, course, there)
+            self._judge_transaction(generation, reported, there)
 
     def _offsets_of(self, generation: int) -> list[OffsetSent]:
         # An offset that was refused at once never was in a transaction.
@@ -244,21 +246,21 @@ class Witness:
             self.violations.append(f"{what}: {future}, called back {record.deliveries}")
 
     def _judge_transaction(
-        self, generation: int, course: Course, there: list[tuple[object, int]]
+        self, generation: int, reported: ReportedTransaction, there: list[tuple[object, int]]
     ) -> None:
-        outcomes = {block.outcome for block in course.blocks}
-        is_committed = course.is_committed or "committed" in outcomes
-        is_aborted = course.is_aborted or "aborted" in outcomes
+        outcomes = {block.outcome for block in reported.blocks}
+        is_committed = reported.is_committed or "committed" in outcomes
+        is_aborted = reported.is_aborted or "aborted" in outcomes
         found = [what for what, count in there if count]
         missing = [what for what, count in there if not count]
         if is_committed and is_aborted:
-            self._blame(generation, f"is both committed and aborted: {course}")
+            self._blame(generation, f"is both committed and aborted: {reported}")
         if "open" in outcomes:
-            self._blame(generation, f"is still open after close: {course}")
+            self._blame(generation, f"is still open after close: {reported}")
         if is_committed and missing:
             self._blame(generation, f"is committed without {missing}")
-        if (is_aborted or not course.is_commit_begun) and found:
-            self._blame(generation, f"is not committed, and shows {found}: {course}")
+        if (is_aborted or not reported.is_commit_begun) and found:
+            self._blame(generation, f"is not committed, and shows {found}: {reported}")
         if found and missing:
             self._blame(generation, f"shows {found}, and not {missing}")
         failed = [r.serial for r in self._records_of(generation) if r.future and r.future.error]

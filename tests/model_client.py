@@ -38,7 +38,7 @@ MAX_IN_FLIGHT = 5
 LONGEST_SLEEP_MS = 1 << 20
 
 
-class Trouble(Enum):
+class RequestFault(Enum):
     """What can become of a request."""
 
     LOST = auto()  # its connection is cut before it arrives
@@ -63,7 +63,7 @@ class ModelTime:
 
 
 @dataclass
-class Link:
+class ModelLink:
     """One connection; its `life` counts up when it dies."""
 
     life: int = 0
@@ -93,22 +93,22 @@ class ModelClient:
         self._lock = lock
         self._nodes: dict[int, BrokerNode] = {}
         self._named: set[int] = set()  # those of them that have not left the cluster
-        self._links: dict[ConnectionId, Link] = {}
+        self._links: dict[ConnectionId, ModelLink] = {}
         self._offered: dict[int, NodeApiVersions] = {}
         self._features = FinalizedFeatures()
         self._in_flight: dict[int, ClientRequest] = {}
-        self._planned: list[tuple[ApiKey | None, Trouble, int]] = []
+        self._planned: list[tuple[ApiKey | None, RequestFault, int]] = []
         self._due: list[tuple[int, int, Callable[[int], None]]] = []
         self._order = itertools.count()
         self._events: list[ClientEvent] = []
         # The real one: of a `threading.Event` an interrupt could leave the lock held.
         self._wakeup = Wakeup()
-        self.happened: Counter[Trouble] = Counter()
+        self.happened: Counter[RequestFault] = Counter()
         self.is_closed = False
 
     # --- trouble, from any thread ---------------------------------------------------------------
 
-    def plan(self, trouble: Trouble, kind: ApiKey | None = None, delay_ms: int = 20) -> None:
+    def plan(self, trouble: RequestFault, kind: ApiKey | None = None, delay_ms: int = 20) -> None:
         """Let the next request (of a kind) meet with trouble."""
         with self._lock:
             self._planned.append((kind, trouble, delay_ms))
@@ -226,15 +226,15 @@ class ModelClient:
             self._in_flight[request.correlation_id] = request
             link = self._link(request.connection)
             trouble, delay_ms = self._trouble_for(API_KEY_OF[type(request.body)])
-            is_slow = trouble in (Trouble.SLOW, Trouble.LATE)
+            is_slow = trouble in (RequestFault.SLOW, RequestFault.LATE)
             link.arrived_ms = max(link.arrived_ms, now_ms + (delay_ms if is_slow else 0))
             life = link.life
-            if trouble is Trouble.STALLED:
+            if trouble is RequestFault.STALLED:
                 self._at(
                     now_ms + request.timeout_ms,
                     lambda at_ms: self._time_out(request, link, life, at_ms),
                 )
-            elif trouble is Trouble.LATE:
+            elif trouble is RequestFault.LATE:
                 self._die(request.connection, link, now_ms)
                 self._at(now_ms + delay_ms, lambda at_ms: self._arrive_late(request, at_ms))
             else:
@@ -243,7 +243,7 @@ class ModelClient:
                     lambda at_ms: self._arrive(request, link, life, trouble, delay_ms, at_ms),
                 )
 
-    def _trouble_for(self, kind: ApiKey) -> tuple[Trouble | None, int]:
+    def _trouble_for(self, kind: ApiKey) -> tuple[RequestFault | None, int]:
         for number, (wanted, trouble, delay_ms) in enumerate(self._planned):
             if wanted in (None, kind):
                 del self._planned[number]
@@ -276,14 +276,14 @@ class ModelClient:
 
     # --- connections ----------------------------------------------------------------------------
 
-    def _link(self, connection: ConnectionId) -> Link:
-        return self._links.setdefault(connection, Link())
+    def _link(self, connection: ConnectionId) -> ModelLink:
+        return self._links.setdefault(connection, ModelLink())
 
     def _broker_of(self, connection: ConnectionId) -> int:
         """Return the broker behind an address: a bootstrap address has an id of its own."""
         return int(self._nodes[connection.node_id].host.partition("-")[2])
 
-    def _connect(self, connection: ConnectionId, link: Link, now_ms: int) -> None:
+    def _connect(self, connection: ConnectionId, link: ModelLink, now_ms: int) -> None:
         node_id = self._broker_of(connection)
         if self.is_closed or not self._cluster.is_up(node_id):
             self._die(connection, link, now_ms)
@@ -297,7 +297,7 @@ class ModelClient:
     def _die(
         self,
         connection: ConnectionId,
-        link: Link,
+        link: ModelLink,
         now_ms: int,
         failure: ResponseFailure = ResponseFailure.DISCONNECTED,
     ) -> None:
@@ -315,20 +315,20 @@ class ModelClient:
     def _arrive(
         self,
         request: ClientRequest,
-        link: Link,
+        link: ModelLink,
         life: int,
-        trouble: Trouble | None,
+        trouble: RequestFault | None,
         delay_ms: int,
         now_ms: int,
     ) -> None:
         if link.life != life:
             return
         node_id = self._broker_of(request.connection)
-        if trouble is Trouble.LOST or not self._cluster.is_up(node_id):
+        if trouble is RequestFault.LOST or not self._cluster.is_up(node_id):
             self._die(request.connection, link, now_ms)
             return
         body = handlers.handle(self._cluster, node_id, request.body, self._time.of(now_ms))
-        if trouble is Trouble.ANSWER_LOST:
+        if trouble is RequestFault.ANSWER_LOST:
             self._die(request.connection, link, now_ms)
             return
 
@@ -337,11 +337,11 @@ class ModelClient:
                 del self._in_flight[request.correlation_id]
                 self._events.append(ClientResponse(request, body))
 
-        is_slow = trouble is Trouble.ANSWER_SLOW
+        is_slow = trouble is RequestFault.ANSWER_SLOW
         link.answered_ms = max(link.answered_ms, now_ms + (delay_ms if is_slow else 0))
         self._at(link.answered_ms, answer)
 
-    def _time_out(self, request: ClientRequest, link: Link, life: int, now_ms: int) -> None:
+    def _time_out(self, request: ClientRequest, link: ModelLink, life: int, now_ms: int) -> None:
         if link.life == life:
             self._die(request.connection, link, now_ms, ResponseFailure.TIMED_OUT)
 

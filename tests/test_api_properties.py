@@ -38,7 +38,7 @@ from hypothesis.stateful import (
 )
 
 from tests.api_witness import OffsetSent, Sent, Witness
-from tests.model_client import ModelClient, ModelTime, Trouble
+from tests.model_client import ModelClient, ModelTime, RequestFault
 from txnproducer import TransactionalProducer
 from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
@@ -89,7 +89,9 @@ KINDS = [
     None,
 ]
 TROUBLES = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.sampled_from(list(Trouble)), st.sampled_from([1, 5, 40])),
+    st.tuples(
+        st.sampled_from(KINDS), st.sampled_from(list(RequestFault)), st.sampled_from([1, 5, 40])
+    ),
     max_size=3,
 )
 WAY_OUT = re.compile(
@@ -227,7 +229,7 @@ class PublicApi(RuleBasedStateMachine):
     )
     def course(
         self,
-        troubles: list[tuple[ApiKey | None, Trouble, int]],
+        troubles: list[tuple[ApiKey | None, RequestFault, int]],
         first: str,
         calls: list[tuple[str, str, int]],
         last: tuple[str, str, int],
@@ -256,7 +258,7 @@ class PublicApi(RuleBasedStateMachine):
 
         def run() -> None:
             with transaction:
-                self.witness.courses[self.witness.seen.generation].blocks.append(transaction)
+                self.witness.transactions[self.witness.seen.generation].blocks.append(transaction)
                 for serial in serials[1:]:
                     self.do_send(producer, serial, serial % 4)
                 if has_offsets:
@@ -272,16 +274,20 @@ class PublicApi(RuleBasedStateMachine):
 
     @rule(
         lane=st.sampled_from("AB"),
-        trouble=st.sampled_from([Trouble.ANSWER_LOST, Trouble.LOST, Trouble.SLOW, Trouble.LATE]),
+        trouble=st.sampled_from(
+            [RequestFault.ANSWER_LOST, RequestFault.LOST, RequestFault.SLOW, RequestFault.LATE]
+        ),
         is_fenced=st.booleans(),
         is_waited_for=st.booleans(),
     )
-    def doubt(self, lane: str, trouble: Trouble, is_fenced: bool, is_waited_for: bool) -> None:
+    def doubt(
+        self, lane: str, trouble: RequestFault, is_fenced: bool, is_waited_for: bool
+    ) -> None:
         """Let a commit meet with trouble, and with another producer that begins meanwhile."""
         self.call([(lane, "begin", 0), (lane, "send", 0)], is_waited_for=True)
         self.client.plan(trouble, ApiKey.END_TXN, delay_ms=5)
         if is_fenced:
-            self.client.plan(Trouble.SLOW, ApiKey.END_TXN)
+            self.client.plan(RequestFault.SLOW, ApiKey.END_TXN)
         self.call([(lane, "commit", 0)], is_waited_for=False)
         if is_fenced:
             self.fence()
@@ -375,7 +381,7 @@ class PublicApi(RuleBasedStateMachine):
     # --- trouble --------------------------------------------------------------------------------
 
     @rule(troubles=TROUBLES)
-    def meet_trouble(self, troubles: list[tuple[ApiKey | None, Trouble, int]]) -> None:
+    def meet_trouble(self, troubles: list[tuple[ApiKey | None, RequestFault, int]]) -> None:
         for kind, trouble, delay_ms in troubles:
             self.client.plan(trouble, kind, delay_ms)
 

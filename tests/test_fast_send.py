@@ -104,7 +104,7 @@ def slow_path(one, topic, value=None, key=None, headers=None, partition=None, **
     return one._send_any(topic, value, key, headers, partition, *more.values())
 
 
-class Noted:
+class WatchedSend:
     """A producer's compiled `send`, and whether each record took the fast path."""
 
     def __init__(self, one):
@@ -163,7 +163,7 @@ def test_fast_records_come_out_as_on_the_slow_path(make, clients):
         one = make()
         one._core._accumulator._rng.seed(1)  # for the choice of a partition by load
         open_batches(one)
-        send: Any = Noted(one) if is_compiled else partial(slow_path, one)
+        send: Any = WatchedSend(one) if is_compiled else partial(slow_path, one)
         told: list[Any] = []
 
         def tell(metadata, error, told=told):
@@ -188,7 +188,7 @@ def test_a_producers_send_is_the_compiled_one():
 
 
 def test_arguments_go_by_position_and_by_name(ready, clients):
-    noted = Noted(ready)
+    noted = WatchedSend(ready)
     noted("topic", b"v", b"k", [("a", b"1")], 0, 5, None)
     noted(topic="topic", timestamp_ms=5, partition=0, headers=[("a", b"1")], key=b"k", value=b"v")
     assert noted.is_fast == [True, True]
@@ -198,7 +198,7 @@ def test_arguments_go_by_position_and_by_name(ready, clients):
 
 def test_a_record_without_time_gets_the_clocks(ready):
     before = wall_clock_ms()
-    noted = Noted(ready)
+    noted = WatchedSend(ready)
     future = noted("topic", b"v")
     after = wall_clock_ms()
     assert noted.is_fast == [True]
@@ -208,7 +208,7 @@ def test_a_record_without_time_gets_the_clocks(ready):
 def test_ignored_keys_decide_nothing(make):
     one = make(partitioner_ignore_keys=True)
     open_batches(one)
-    noted = Noted(one)
+    noted = WatchedSend(one)
     futures = [noted("topic", b"v", key=key) for key in KEYS]
     assert noted.is_fast == [True] * 20
     assert len({future.metadata().partition for future in futures}) == 1
@@ -255,7 +255,7 @@ def test_a_header_list_is_copied(ready, clients):
 def test_any_other_record_takes_the_slow_path_and_arrives(ready, clients, more):
     with ready._lock:
         clients[0].topics["other"] = 1
-    noted = Noted(ready)
+    noted = WatchedSend(ready)
     arguments = {"topic": "topic", **more}
     future = noted(**arguments)
     assert noted.is_fast == [False]
@@ -268,7 +268,7 @@ def test_any_other_record_takes_the_slow_path_and_arrives(ready, clients, more):
 
 
 def test_a_name_that_is_not_ascii_goes_the_long_way_and_arrives(ready, clients):
-    noted = Noted(ready)
+    noted = WatchedSend(ready)
     noted("topic", b"v", headers=[("\u00e4", b"1")], partition=0)
     assert noted.is_fast == [False]
     ready.commit_transaction()
@@ -324,7 +324,7 @@ def test_a_wrong_argument_is_refused_as_on_the_long_way_and_changes_nothing(
 def test_a_partition_that_no_number_is_too_large_for_is_none_that_is_open(make):
     one = make(max_block_ms=50)
     open_batches(one)
-    noted = Noted(one)
+    noted = WatchedSend(one)
     future = noted("topic", b"v", partition=2**70)
     assert noted.is_fast == [False]
     assert isinstance(future.exception(0), KafkaError)
@@ -348,7 +348,7 @@ def test_a_transaction_that_ends_or_has_failed_takes_no_fast_record(ready, clien
     ready._max_block_s = 0.01
     with pytest.raises(KafkaError):
         ready.commit_transaction()
-    noted = Noted(ready)
+    noted = WatchedSend(ready)
     with pytest.raises(IllegalStateError, match="commit"):
         noted("topic", b"too late", partition=0)
     assert noted.is_fast == [False]
@@ -377,7 +377,7 @@ def test_a_producer_that_has_ended_refuses_also_by_a_send_that_was_kept(ready, e
 
 
 def test_a_core_that_was_closed_has_no_batch_for_a_fast_record(ready):
-    noted = Noted(ready)
+    noted = WatchedSend(ready)
     ready.close(0)
     compiled.FastSender._enable_fast_path(
         ready, ready._core.fast_append, ready._lock, ready._io.priority

@@ -22,7 +22,7 @@ import pytest
 
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
 from tests.live_client import use_live_clients
-from tests.model_client import ModelClient, ModelTime, Trouble
+from tests.model_client import ModelClient, ModelTime, RequestFault
 from txnproducer import TransactionalProducer
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._protocol.messages import ApiKey
@@ -55,7 +55,7 @@ class ReentrantLock(Lock):
     __enter__ = enter
 
 
-class Run:
+class ModelProducer:
     """A producer over a cluster of its own."""
 
     def __init__(self, version, **settings):
@@ -86,7 +86,7 @@ class Run:
         """Fill the buffer; the answers that free it take a moment."""
         self.begun()
         for partition in (0, 1):
-            self.client.plan(Trouble.ANSWER_SLOW, ApiKey.PRODUCE, 5)
+            self.client.plan(RequestFault.ANSWER_SLOW, ApiKey.PRODUCE, 5)
             self.one.send("topic", VALUE, partition=partition)
         return self
 
@@ -100,7 +100,7 @@ class Run:
         """Let another thread close it, which takes a moment."""
         self.written()
         for kind in (ApiKey.PRODUCE, ApiKey.END_TXN):
-            self.client.plan(Trouble.ANSWER_SLOW, kind, 5)
+            self.client.plan(RequestFault.ANSWER_SLOW, kind, 5)
         threading.Thread(target=self.one.close, args=(CLOSE_S,), daemon=True).start()
         return self
 
@@ -121,58 +121,67 @@ def leave(error):
 
 OFFSETS = ({TopicPartition("in", 0): 5}, ConsumerGroupMetadata("group"))
 CALLS = {
-    "init_transactions": (Run, lambda run: run.one.init_transactions()),
+    "init_transactions": (ModelProducer, lambda run: run.one.init_transactions()),
     "begin_transaction": (
-        lambda version: Run(version).ready(),
+        lambda version: ModelProducer(version).ready(),
         lambda run: run.one.begin_transaction(),
     ),
     "send": (
-        lambda version: Run(version).begun(),
+        lambda version: ModelProducer(version).begun(),
         lambda run: run.one.send("topic", b"interrupted", partition=0),
     ),
     "send to an open batch": (
-        lambda version: Run(version, linger_ms=50).written(),
+        lambda version: ModelProducer(version, linger_ms=50).written(),
         lambda run: run.one.send("topic", b"interrupted", partition=0),
     ),
     "send to a new topic": (
-        lambda version: Run(version).written(),
+        lambda version: ModelProducer(version).written(),
         lambda run: run.one.send("new", b"interrupted", partition=0),
     ),
     "send without memory": (
-        lambda version: Run(version).without_memory(),
+        lambda version: ModelProducer(version).without_memory(),
         lambda run: run.one.send("topic", VALUE, partition=0),
     ),
     "send_batch": (
-        lambda version: Run(version).begun(),
+        lambda version: ModelProducer(version).begun(),
         lambda run: run.one.send_batch("topic", [b"row"] * 4, partitions=[0, 1, 0, 1]),
     ),
     "send_batch without memory": (
-        lambda version: Run(version).without_memory(),
+        lambda version: ModelProducer(version).without_memory(),
         lambda run: run.one.send_batch("topic", [VALUE] * 2, partitions=[0, 1]),
     ),
     "send_offsets": (
-        lambda version: Run(version).written(),
+        lambda version: ModelProducer(version).written(),
         lambda run: run.one.send_offsets_to_transaction(*OFFSETS),
     ),
-    "commit": (lambda version: Run(version).written(), lambda run: run.one.commit_transaction()),
-    "abort": (lambda version: Run(version).written(), lambda run: run.one.abort_transaction()),
-    "flush": (lambda version: Run(version).written(), lambda run: run.one.flush()),
-    "lease": (lambda version: Run(version).begun(), lambda run: run.one.lease(2)),
-    "hand over": (lambda version: Run(version).begun(), lambda run: run.one.lease(0)),
-    "end of a block": (lambda version: Run(version).entered(), leave(None)),
+    "commit": (
+        lambda version: ModelProducer(version).written(),
+        lambda run: run.one.commit_transaction(),
+    ),
+    "abort": (
+        lambda version: ModelProducer(version).written(),
+        lambda run: run.one.abort_transaction(),
+    ),
+    "flush": (lambda version: ModelProducer(version).written(), lambda run: run.one.flush()),
+    "lease": (lambda version: ModelProducer(version).begun(), lambda run: run.one.lease(2)),
+    "hand over": (lambda version: ModelProducer(version).begun(), lambda run: run.one.lease(0)),
+    "end of a block": (lambda version: ModelProducer(version).entered(), leave(None)),
     "end of a block that failed": (
-        lambda version: Run(version).entered(),
+        lambda version: ModelProducer(version).entered(),
         leave(ValueError("as it happens")),
     ),
     "entering a block": (
-        lambda version: Run(version).outside(),
+        lambda version: ModelProducer(version).outside(),
         lambda run: run.transaction.__enter__(),
     ),
     "a second close": (
-        lambda version: Run(version).closing(),
+        lambda version: ModelProducer(version).closing(),
         lambda run: run.one.close(CLOSE_S),
     ),
-    "close": (lambda version: Run(version).written(), lambda run: run.one.close(CLOSE_S)),
+    "close": (
+        lambda version: ModelProducer(version).written(),
+        lambda run: run.one.close(CLOSE_S),
+    ),
 }
 # Nothing can follow these.
 ENDING = ("close", "a second close", "hand over")

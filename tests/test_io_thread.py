@@ -197,7 +197,7 @@ def test_all_threads_that_wait_are_woken_when_the_loop_ends(io, core):
     assert join() == [False, False, False]
 
 
-class FullBatch:
+class FakeFullBatch:
     """Notes who compressed it, and whether the lock was held."""
 
     def __init__(self, io, error=None):
@@ -211,7 +211,7 @@ class FullBatch:
 
 
 def test_full_batches_are_compressed_before_the_step_and_without_the_lock(io, core):
-    batch = FullBatch(io)
+    batch = FakeFullBatch(io)
     seen_by_step = []
     with io.lock:
         core.full = [batch]
@@ -223,7 +223,7 @@ def test_full_batches_are_compressed_before_the_step_and_without_the_lock(io, co
 
 
 def test_a_batch_that_can_not_be_compressed_ahead_keeps_nothing_from_its_step(io, core):
-    broken, next_one = FullBatch(io, MemoryError()), FullBatch(io)
+    broken, next_one = FakeFullBatch(io, MemoryError()), FakeFullBatch(io)
     with io.lock:
         steps = core.steps
         core.full = [broken, next_one]
@@ -235,7 +235,7 @@ def test_a_batch_that_can_not_be_compressed_ahead_keeps_nothing_from_its_step(io
 
 
 def test_a_thread_that_waits_compresses_meanwhile_without_the_lock(io, core):
-    broken, batch = FullBatch(io, MemoryError()), FullBatch(io)
+    broken, batch = FakeFullBatch(io, MemoryError()), FakeFullBatch(io)
     core.newest = [batch, broken]
 
     assert io.wait_until(lambda: bool(batch.seen), PATIENCE_S)
@@ -243,7 +243,7 @@ def test_a_thread_that_waits_compresses_meanwhile_without_the_lock(io, core):
 
 
 def test_a_thread_whose_time_is_up_compresses_no_more(io, core):
-    core.newest = [batch := FullBatch(io)]
+    core.newest = [batch := FakeFullBatch(io)]
 
     assert not io.wait_until(lambda: False, 0)
     assert not batch.seen

@@ -14,7 +14,7 @@ from types import CodeType
 import pytest
 
 from tests.interrupts import IS_THOROUGH, Interrupt, is_checked
-from tests.test_interrupted_calls import CLOSE_S, OFFSETS, PLACES, Run, is_at_rest
+from tests.test_interrupted_calls import CLOSE_S, OFFSETS, PLACES, ModelProducer, is_at_rest
 from txnproducer._shell import io_thread
 from txnproducer._sync.core_lock import new_lock
 from txnproducer.errors import KafkaError, KafkaTimeoutError
@@ -229,7 +229,7 @@ class Storm:
 def test_calls_that_signals_interrupt_at_random_lose_and_double_nothing(
     timer, only_wakeups, version
 ):
-    run = Run(version, max_block_ms=5_000).ready()
+    run = ModelProducer(version, max_block_ms=5_000).ready()
     storm = Storm(run, timer, random.Random(version))
     end_s = time.monotonic() + LONGEST_S / 2
     number = 0

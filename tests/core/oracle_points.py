@@ -34,7 +34,7 @@ RUN_ON_MS = 400
 
 
 @dataclass
-class Point:
+class CorePoint:
     """A producer with a request out; the call, and the record, that wait for it."""
 
     harness: CoreHarness
@@ -45,17 +45,17 @@ class Point:
 # --- ways to the points -----------------------------------------------------------------------
 
 
-def initializing(harness: CoreHarness) -> Point:
-    return Point(harness, harness.core.init_transactions())
+def initializing(harness: CoreHarness) -> CorePoint:
+    return CorePoint(harness, harness.core.init_transactions())
 
 
-def initializing_with_coordinator(harness: CoreHarness) -> Point:
+def initializing_with_coordinator(harness: CoreHarness) -> CorePoint:
     harness.client.prepare_find_coordinator()
     return initializing(harness)
 
 
-def initializing_without_transactions(harness: CoreHarness) -> Point:
-    return Point(harness)
+def initializing_without_transactions(harness: CoreHarness) -> CorePoint:
+    return CorePoint(harness)
 
 
 def begin(harness: CoreHarness) -> None:
@@ -63,13 +63,13 @@ def begin(harness: CoreHarness) -> None:
     harness.begin_transaction()
 
 
-def adding_partitions(harness: CoreHarness) -> Point:
+def adding_partitions(harness: CoreHarness) -> CorePoint:
     begin(harness)
     harness.manager.maybe_add_partition(TP0)
-    return Point(harness)
+    return CorePoint(harness)
 
 
-def with_a_partition(harness: CoreHarness) -> Point:
+def with_a_partition(harness: CoreHarness) -> CorePoint:
     """Begin, and bring a partition into the transaction, without a record."""
     harness.client.prepare_add_partitions()
     point = adding_partitions(harness)
@@ -77,48 +77,48 @@ def with_a_partition(harness: CoreHarness) -> Point:
     return point
 
 
-def committing(harness: CoreHarness) -> Point:
+def committing(harness: CoreHarness) -> CorePoint:
     with_a_partition(harness)
-    return Point(harness, harness.core.begin_commit())
+    return CorePoint(harness, harness.core.begin_commit())
 
 
-def aborting(harness: CoreHarness) -> Point:
+def aborting(harness: CoreHarness) -> CorePoint:
     with_a_partition(harness)
-    return Point(harness, harness.core.begin_abort())
+    return CorePoint(harness, harness.core.begin_abort())
 
 
-def bumping_after_a_failed_record(harness: CoreHarness) -> Point:
+def bumping_after_a_failed_record(harness: CoreHarness) -> CorePoint:
     harness.client.prepare_produce(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     point = producing(harness)
     harness.client.prepare_end_txn()
-    return Point(harness, harness.core.begin_abort(), point.future)
+    return CorePoint(harness, harness.core.begin_abort(), point.future)
 
 
-def bumping_after_an_upgrade(harness: CoreHarness) -> Point:
+def bumping_after_an_upgrade(harness: CoreHarness) -> CorePoint:
     """Raise the epoch for the only reason there is where the client can't do it by itself."""
     with_a_partition(harness)
     harness.client.set_transaction_version(2)
     harness.client.prepare_end_txn()
-    return Point(harness, harness.core.begin_abort())
+    return CorePoint(harness, harness.core.begin_abort())
 
 
-def adding_offsets(harness: CoreHarness) -> Point:
+def adding_offsets(harness: CoreHarness) -> CorePoint:
     begin(harness)
-    return Point(harness, harness.send_offsets())
+    return CorePoint(harness, harness.send_offsets())
 
 
-def finding_group(harness: CoreHarness) -> Point:
+def finding_group(harness: CoreHarness) -> CorePoint:
     harness.client.prepare_add_offsets()
     return adding_offsets(harness)
 
 
-def committing_offsets(harness: CoreHarness) -> Point:
+def committing_offsets(harness: CoreHarness) -> CorePoint:
     point = finding_group(harness)
     harness.client.prepare_find_coordinator()
     return point
 
 
-def producing(harness: CoreHarness) -> Point:
+def producing(harness: CoreHarness) -> CorePoint:
     if harness.manager.is_transactional:
         begin(harness)
         harness.client.prepare_add_partitions()
@@ -126,20 +126,20 @@ def producing(harness: CoreHarness) -> Point:
         harness.start_idempotent(PRODUCER.producer_id, PRODUCER.producer_epoch)
     future = harness.send(key=b"k", value=b"v")
     harness.settle()
-    return Point(harness, future=future)
+    return CorePoint(harness, future=future)
 
 
-def producing_while_committing(harness: CoreHarness) -> Point:
+def producing_while_committing(harness: CoreHarness) -> CorePoint:
     point = producing(harness)
-    return Point(harness, harness.core.begin_commit(), point.future)
+    return CorePoint(harness, harness.core.begin_commit(), point.future)
 
 
-def producing_while_aborting(harness: CoreHarness) -> Point:
+def producing_while_aborting(harness: CoreHarness) -> CorePoint:
     point = producing(harness)
-    return Point(harness, harness.core.begin_abort(), point.future)
+    return CorePoint(harness, harness.core.begin_abort(), point.future)
 
 
-POINTS: dict[str, Callable[[CoreHarness], Point]] = {
+POINTS: dict[str, Callable[[CoreHarness], CorePoint]] = {
     "FindCoordinator(txn)": initializing,
     "InitProducerId(init)": initializing_with_coordinator,
     "InitProducerId(bump)/TV1": bumping_after_a_failed_record,
@@ -157,7 +157,7 @@ POINTS: dict[str, Callable[[CoreHarness], Point]] = {
 }
 
 
-def reach(table: Table) -> Point:
+def reach(table: Table) -> CorePoint:
     """Return a fresh producer at a table's point; its request is out."""
     name, mode = table["name"], table["mode"]
     harness = CoreHarness(
@@ -230,7 +230,7 @@ def observe(table: Table, code: int) -> Row:
     return seen | {f"settled_{name}": value for name, value in _now(point).items()}
 
 
-def _now(point: Point) -> Row:
+def _now(point: CorePoint) -> Row:
     manager = point.harness.manager
     seen = {
         "state": manager.machine.state.name,
@@ -243,7 +243,7 @@ def _now(point: Point) -> Row:
     return seen
 
 
-def _record(point: Point) -> Row:
+def _record(point: CorePoint) -> Row:
     future = point.future
     if future is None:
         return {}

@@ -19,27 +19,27 @@ from txnproducer.errors import TopicAuthorizationError
 
 
 @dataclass
-class Point:
+class TxnPoint:
     """A driver with a request out, and the result of the call that waits."""
 
     driver: TxnDriver
     result: Any = None
 
 
-def initializing(driver: TxnDriver) -> Point:
+def initializing(driver: TxnDriver) -> TxnPoint:
     result = driver.manager.initialize_transactions()
     driver.take()
-    return Point(driver, result)
+    return TxnPoint(driver, result)
 
 
-def initializing_with_coordinator(driver: TxnDriver) -> Point:
+def initializing_with_coordinator(driver: TxnDriver) -> TxnPoint:
     result = driver.manager.initialize_transactions()
     driver.expect(FindCoordinatorRequest)
     driver.take()
-    return Point(driver, result)
+    return TxnPoint(driver, result)
 
 
-def bumping(driver: TxnDriver) -> Point:
+def bumping(driver: TxnDriver) -> TxnPoint:
     driver.begin()
     driver.add_partition()
     driver.manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
@@ -48,62 +48,62 @@ def bumping(driver: TxnDriver) -> Point:
     result = driver.manager.begin_abort()
     driver.expect(EndTxnRequest)
     driver.take()
-    return Point(driver, result)
+    return TxnPoint(driver, result)
 
 
-def adding_partitions(driver: TxnDriver) -> Point:
+def adding_partitions(driver: TxnDriver) -> TxnPoint:
     driver.begin()
     driver.manager.maybe_add_partition(TP0)
     driver.take()
-    return Point(driver)
+    return TxnPoint(driver)
 
 
-def adding_offsets(driver: TxnDriver) -> Point:
+def adding_offsets(driver: TxnDriver) -> TxnPoint:
     driver.begin()
     result = driver.send_offsets()
     driver.take()
-    return Point(driver, result)
+    return TxnPoint(driver, result)
 
 
-def finding_group(driver: TxnDriver) -> Point:
+def finding_group(driver: TxnDriver) -> TxnPoint:
     driver.begin()
     result = driver.send_offsets()
     if not driver.manager.identity.is_transaction_v2_enabled:
         driver.expect(AddOffsetsToTxnRequest)
     driver.take()
-    return Point(driver, result)
+    return TxnPoint(driver, result)
 
 
-def committing_offsets(driver: TxnDriver) -> Point:
+def committing_offsets(driver: TxnDriver) -> TxnPoint:
     point = finding_group(driver)
     driver.reply()
     driver.take()
     return point
 
 
-def committing(driver: TxnDriver) -> Point:
+def committing(driver: TxnDriver) -> TxnPoint:
     driver.begin()
     driver.add_partition()
     result = driver.manager.begin_commit()
     driver.take()
-    return Point(driver, result)
+    return TxnPoint(driver, result)
 
 
-def aborting(driver: TxnDriver) -> Point:
+def aborting(driver: TxnDriver) -> TxnPoint:
     driver.begin()
     driver.add_partition()
     result = driver.manager.begin_abort()
     driver.take()
-    return Point(driver, result)
+    return TxnPoint(driver, result)
 
 
-def initializing_without_transactions(driver: TxnDriver) -> Point:
+def initializing_without_transactions(driver: TxnDriver) -> TxnPoint:
     driver.as_sender(driver.manager.progress.bump_idempotent_epoch_and_reset_id_if_needed)
     driver.take()
-    return Point(driver)
+    return TxnPoint(driver)
 
 
-POINTS: dict[str, Callable[[TxnDriver], Point]] = {
+POINTS: dict[str, Callable[[TxnDriver], TxnPoint]] = {
     "FindCoordinator(txn)": initializing,
     "InitProducerId(init)": initializing_with_coordinator,
     "InitProducerId(bump)": bumping,

@@ -12,7 +12,7 @@ from txnproducer.spark.data_source_options import naming_options
 from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.ledger import first_look
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger, LedgerView
@@ -106,16 +106,16 @@ def test_whole_batches_are_not_begun_behind_partitions_and_nobody_is_fenced(monk
     monkeypatch.setattr(BatchTransactions, "_take", lambda _: pytest.fail("fenced"))
     batches = BatchTransactions(FakeLedger(OF_PARTITIONS), ANYTHING, lambda *_: None)
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
-        batches.enter(Batch(batch_id, "q", 2), SETTINGS)
+        batches.enter(LedgerBatch(batch_id, "q", 2), SETTINGS)
 
 
 def test_whole_batches_stop_where_the_other_atomicity_came_meanwhile(monkeypatch):
     views = [OF_WHOLE_BATCHES, OF_WHOLE_BATCHES, LedgerView(PlanEntry(1, "q", 2), {}, ENTRY)]
     batches = BatchTransactions(FakeLedger(*views), ANYTHING, lambda *_: None)
     monkeypatch.setattr(BatchTransactions, "_take", lambda _: object())
-    assert batches.enter(Batch(5, "q", 2), SETTINGS) is None
+    assert batches.enter(LedgerBatch(5, "q", 2), SETTINGS) is None
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
-        batches.enter(Batch(6, "q", 2), SETTINGS)
+        batches.enter(LedgerBatch(6, "q", 2), SETTINGS)
 
 
 # --- partitions ----------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ def test_whole_batches_stop_where_the_other_atomicity_came_meanwhile(monkeypatch
 def test_partitions_are_not_begun_behind_whole_batches_and_nobody_is_fenced(runs, batch_id):
     make, taken = runs
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
-        make(OF_WHOLE_BATCHES).enter(Batch(batch_id, "q", 2), SETTINGS)
+        make(OF_WHOLE_BATCHES).enter(LedgerBatch(batch_id, "q", 2), SETTINGS)
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
-        make(OF_WHOLE_BATCHES).enter_commit(Batch(batch_id, "q", 2), SETTINGS)
+        make(OF_WHOLE_BATCHES).enter_commit(LedgerBatch(batch_id, "q", 2), SETTINGS)
     assert taken == []
 
 
@@ -136,7 +136,7 @@ def test_partitions_plan_nothing_where_a_whole_batch_came_at_the_last_moment(run
     make, taken = runs
     sink = make(LedgerView(None, {}, None), OF_WHOLE_BATCHES)
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
-        getattr(sink, call)(Batch(0, "q", 2), SETTINGS)
+        getattr(sink, call)(LedgerBatch(0, "q", 2), SETTINGS)
     assert taken == ["orders.plan"]
 
 
@@ -146,7 +146,7 @@ def test_partitions_write_nothing_where_a_whole_batch_came_with_their_plan(runs,
     nothing = LedgerView(None, {}, None)
     planned = LedgerView(PlanEntry(1, "q", 2), {}, ENTRY)
     with pytest.raises(LedgerError, match="the sink id 'orders' was used"):
-        getattr(make(nothing, nothing, planned), call)(Batch(0, "q", 2), SETTINGS)
+        getattr(make(nothing, nothing, planned), call)(LedgerBatch(0, "q", 2), SETTINGS)
     assert taken == ["orders.plan", "commit", "orders.batch"]
 
 
@@ -158,7 +158,7 @@ def test_whole_batches_are_shut_out_until_a_partition_has_an_entry(runs, call):
     for entries, is_shut_out in (({}, True), ({1: replace(ENTRY, batch_id=0)}, False)):
         taken.clear()
         with suppress(StaleRunError):  # the fake ledger does not hold the plan that is committed
-            getattr(make(LedgerView(plan, entries, None)), call)(Batch(1, "q", 2), SETTINGS)
+            getattr(make(LedgerView(plan, entries, None)), call)(LedgerBatch(1, "q", 2), SETTINGS)
         assert taken[:2] == ["orders.plan", "commit"]
         assert ("orders.batch" in taken) == is_shut_out
 

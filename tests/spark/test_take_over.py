@@ -10,7 +10,7 @@ import pytest
 from txnproducer.spark import LedgerError
 from txnproducer.spark.driver.runs import Runs
 from txnproducer.spark.ledger import first_look
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.rules import LedgerRules
 from txnproducer.spark.ledger.store import Ledger, LedgerView
 from txnproducer.spark.ledger.take_over import TakeOver
@@ -114,7 +114,7 @@ def committed(batch_id):
 def test_a_driver_takes_over_and_goes_on(scene):
     ledger, driver = scene
     for batch_id in range(3):
-        assert driver.enter(Batch(batch_id, "q", 1), SETTINGS) == (3, {})
+        assert driver.enter(LedgerBatch(batch_id, "q", 1), SETTINGS) == (3, {})
         assert driver.taken_over == ({0: OLD} if batch_id == 0 else {})
         ledger.put(entries=committed(batch_id))
         driver.batch_done()
@@ -122,11 +122,11 @@ def test_a_driver_takes_over_and_goes_on(scene):
 
 def test_a_driver_that_took_over_begins_no_run_behind_its_own_query(scene):
     ledger, driver = scene
-    driver.enter(Batch(3, "q", 1), SETTINGS)
+    driver.enter(LedgerBatch(3, "q", 1), SETTINGS)
     # It is paused, its batch fails, and another driver of the query has gone on.
     ledger.put(plan=PlanEntry(4, "q", 1), entries=committed(4))
     with pytest.raises(LedgerError, match="committed batch 4 already, this is batch 3"):
-        driver.enter(Batch(3, "q", 1), SETTINGS)
+        driver.enter(LedgerBatch(3, "q", 1), SETTINGS)
     assert ledger.plan.run == 4, "nobody was fenced"
 
 
@@ -142,15 +142,15 @@ def test_a_driver_that_is_paused_behind_its_first_look_takes_nothing_newer_over(
 
     monkeypatch.setattr(Runs, "_planning", planning)
     if batch_id == 3:  # this very batch: a replay
-        assert driver.enter(Batch(3, "q", 1), SETTINGS)[1] == committed(3)
+        assert driver.enter(LedgerBatch(3, "q", 1), SETTINGS)[1] == committed(3)
         return
     with pytest.raises(LedgerError, match="committed batch 4 already"):
-        driver.enter(Batch(3, "q", 1), SETTINGS)
+        driver.enter(LedgerBatch(3, "q", 1), SETTINGS)
 
 
 def test_a_third_querys_plan_is_not_taken_over_at_a_new_beginning(scene):
     ledger, driver = scene
-    driver.enter(Batch(0, "q", 1), SETTINGS)
+    driver.enter(LedgerBatch(0, "q", 1), SETTINGS)
     ledger.put(plan=PlanEntry(9, "third", 1))
     with pytest.raises(LedgerError, match="its plan is run 9 of query third"):
-        driver.enter(Batch(0, "q", 1), SETTINGS)
+        driver.enter(LedgerBatch(0, "q", 1), SETTINGS)

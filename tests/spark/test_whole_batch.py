@@ -34,13 +34,13 @@ from txnproducer.spark.errors import (
 )
 from txnproducer.spark.ledger import lost_transactions
 from txnproducer.spark.ledger.digest import Digest, total
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.rules import LedgerRules, check_whole_replay
 from txnproducer.spark.ledger.store import Ledger, LedgerView
 from txnproducer.spark.options import check_batch_atomicity
 from txnproducer.spark.tasks.participant import Part, _is_users
 
-BATCH = Batch(3, "query", 2)
+BATCH = LedgerBatch(3, "query", 2)
 SETTINGS = {"transaction.timeout.ms": "60000"}
 ENTRY = LedgerEntry(3, "query", 2, 7, "0" * 32)
 
@@ -204,7 +204,7 @@ def test_a_batch_that_is_there_is_not_written_again(whole):
 def test_a_query_that_has_to_stop_harms_nobody(whole):
     make, log = whole
     with pytest.raises(LedgerError):
-        make(found=[ENTRY]).enter(Batch(3, "other", 2), SETTINGS)
+        make(found=[ENTRY]).enter(LedgerBatch(3, "other", 2), SETTINGS)
     assert log == ["glance"]
 
 
@@ -212,7 +212,7 @@ def test_a_frame_without_tasks_is_recorded_without_a_lease(whole):
     make, log = whole
     batches = make()
     batches.enter(BATCH, SETTINGS)
-    parts, _ = batches.write(Batch(3, "query", 0), lambda *_: pytest.fail("no task"))
+    parts, _ = batches.write(LedgerBatch(3, "query", 0), lambda *_: pytest.fail("no task"))
     assert parts == []
     assert "entry of 0 rows" in log
     assert not any("lease" in entry for entry in log)

@@ -114,13 +114,13 @@ def test_requests_in_flight_can_be_counted_while_connections_come(
     links = driver.client._links
     known = dict(links)
 
-    class Connection:
+    class FakeConnection:
         @property
         def in_flight_count(self) -> int:
             links[ConnectionId(9)] = link
             return 2
 
-    link: Any = SimpleNamespace(connection=Connection())
+    link: Any = SimpleNamespace(connection=FakeConnection())
     links.update({ConnectionId(7): link, ConnectionId(8): link})
     try:
         assert driver.client.in_flight_count() == 4

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from txnproducer._broker.resources import Resource
-from txnproducer._broker.transaction_metadata import TransactionState
+from txnproducer._broker.transaction_metadata import TransactionalIdState
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
@@ -81,7 +81,7 @@ def add_partitions(
     if code or known is None:
         return code
     added = frozenset(partitions)
-    if known.state is TransactionState.ONGOING and added <= known.partitions:
+    if known.state is TransactionalIdState.ONGOING and added <= known.partitions:
         return ErrorCode.NONE
     return coordinator.write(known.with_partitions(added, now_ms, is_v2=is_v2))
 

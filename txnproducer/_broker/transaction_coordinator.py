@@ -29,13 +29,13 @@ from typing import Protocol
 
 from txnproducer._broker.transaction_metadata import (
     MAX_EPOCH,
+    TransactionalIdState,
     TransactionMetadata,
-    TransactionState,
 )
 from txnproducer.errors import ErrorCode
 from txnproducer.records import TopicPartition
 
-_S = TransactionState
+_S = TransactionalIdState
 
 
 class LogWrite(Enum):

@@ -2,7 +2,8 @@
 
 Why it exists: the rules for epochs are subtle and differ between transactions v1 and v2 (KIP-360,
 KIP-890). Here they stand apart from the requests.
-Owns: `TransactionMetadata`, `TransactionState`, and the changes. Must not know: requests, logs.
+Owns: `TransactionMetadata`, `TransactionalIdState`, and the changes. Must not know: requests and
+logs.
 
 Rules:
 * The state is a value that never changes: a record in the coordinator's log stays as it was
@@ -23,8 +24,8 @@ MAX_EPOCH = 0x7FFF
 LAST_CLIENT_EPOCH = MAX_EPOCH - 1
 
 
-class TransactionState(Enum):
-    """The states by their names in DescribeTransactions."""
+class TransactionalIdState(Enum):
+    """The state of a transactional id, by its name in DescribeTransactions."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -36,12 +37,12 @@ class TransactionState(Enum):
     @property
     def is_prepared(self) -> bool:
         """Whether the end is decided and markers are being written."""
-        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+        return self in (TransactionalIdState.PREPARE_COMMIT, TransactionalIdState.PREPARE_ABORT)
 
     @property
     def is_complete(self) -> bool:
         """Whether the last transaction has ended and all its markers are written."""
-        return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+        return self in (TransactionalIdState.COMPLETE_COMMIT, TransactionalIdState.COMPLETE_ABORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class TransactionMetadata:
     next_producer_id: int = -1
     producer_epoch: int = -1
     last_producer_epoch: int = -1
-    state: TransactionState = TransactionState.EMPTY
+    state: TransactionalIdState = TransactionalIdState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = -1
     last_update_ms: int = 0
@@ -114,7 +115,7 @@ class TransactionMetadata:
             producer_epoch=epoch,
             last_producer_epoch=last_epoch,
             timeout_ms=timeout_ms,
-            state=TransactionState.EMPTY,
+            state=TransactionalIdState.EMPTY,
             partitions=frozenset(),
             start_ms=-1,
             last_update_ms=now_ms,
@@ -124,11 +125,11 @@ class TransactionMetadata:
         self, partitions: frozenset[TopicPartition], now_ms: int, *, is_v2: bool
     ) -> TransactionMetadata:
         """Return the id with partitions added. The first ones begin the transaction."""
-        is_ongoing = self.state is TransactionState.ONGOING
+        is_ongoing = self.state is TransactionalIdState.ONGOING
         return replace(
             self,
             previous_producer_id=self.producer_id,
-            state=TransactionState.ONGOING,
+            state=TransactionalIdState.ONGOING,
             partitions=self.partitions | partitions,
             start_ms=self.start_ms if is_ongoing else now_ms,
             last_update_ms=now_ms,
@@ -136,7 +137,7 @@ class TransactionMetadata:
         )
 
     def prepared(
-        self, state: TransactionState, now_ms: int, *, is_v2: bool, next_producer_id: int = -1
+        self, state: TransactionalIdState, now_ms: int, *, is_v2: bool, next_producer_id: int = -1
     ) -> TransactionMetadata:
         """Return the id with the end of its transaction decided."""
         epoch, last = self.producer_epoch, self.last_producer_epoch
@@ -156,7 +157,7 @@ class TransactionMetadata:
 
     def completed(self, now_ms: int) -> TransactionMetadata:
         """Return the id with all markers written."""
-        is_commit = self.state is TransactionState.PREPARE_COMMIT
+        is_commit = self.state is TransactionalIdState.PREPARE_COMMIT
         rotates = self.is_v2 and self.next_producer_id != -1
         return replace(
             self,
@@ -164,9 +165,9 @@ class TransactionMetadata:
             producer_id=self.next_producer_id if rotates else self.producer_id,
             next_producer_id=-1,
             producer_epoch=0 if rotates else self.producer_epoch,
-            state=TransactionState.COMPLETE_COMMIT
+            state=TransactionalIdState.COMPLETE_COMMIT
             if is_commit
-            else TransactionState.COMPLETE_ABORT,
+            else TransactionalIdState.COMPLETE_ABORT,
             partitions=frozenset(),
             last_update_ms=now_ms,
             has_failed_fence=False,

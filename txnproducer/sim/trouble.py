@@ -13,7 +13,7 @@ from functools import partial
 
 from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_coordinator import LogWrite
-from txnproducer._broker.transaction_metadata import TransactionMetadata, TransactionState
+from txnproducer._broker.transaction_metadata import TransactionalIdState, TransactionMetadata
 from txnproducer._protocol.messages import CoordinatorType
 from txnproducer.errors import ErrorCode
 from txnproducer.sim.apps.process import Process
@@ -174,7 +174,7 @@ class Trouble:
         else:
             decision = self._decide_log_write_in_trouble()
         is_kept = decision not in (LogWrite.DONE, LogWrite.LOST)
-        if is_kept and changed.state is TransactionState.ONGOING:
+        if is_kept and changed.state is TransactionalIdState.ONGOING:
             self._faults.openings_kept[changed.transactional_id] += 1
         return decision
 

@@ -21,13 +21,13 @@ from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.coordination import check_transactional_id
 from txnproducer._broker.transaction_metadata import (
     LAST_CLIENT_EPOCH,
+    TransactionalIdState,
     TransactionMetadata,
-    TransactionState,
 )
 from txnproducer._protocol.messages import EndTxnRequest, EndTxnResponse
 from txnproducer.errors import ErrorCode
 
-_S = TransactionState
+_S = TransactionalIdState
 
 
 def handle(

@@ -25,8 +25,8 @@ from txnproducer._broker.coordination import check_name, check_transactional_id
 from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_metadata import (
     LAST_CLIENT_EPOCH,
+    TransactionalIdState,
     TransactionMetadata,
-    TransactionState,
 )
 from txnproducer._protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from txnproducer.errors import ErrorCode
@@ -70,7 +70,7 @@ def _init(
         return InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
     if request.producer_id != -1 and not _is_expected(known, request):
         return InitProducerIdResponse(ErrorCode.PRODUCER_FENCED)
-    if known.state is TransactionState.ONGOING:
+    if known.state is TransactionalIdState.ONGOING:
         code = coordinator.fence(known, now_ms)
         return InitProducerIdResponse(code or ErrorCode.CONCURRENT_TRANSACTIONS)
     changed = _next(cluster, known, request, now_ms)

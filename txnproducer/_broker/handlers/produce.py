@@ -56,7 +56,7 @@ _UNVERIFIED = frozenset(
 )
 
 
-class Batch(NamedTuple):
+class UncheckedBatch(NamedTuple):
     """A complete batch whose records have not been checked yet."""
 
     header: BatchHeader
@@ -75,7 +75,7 @@ def handle(
     is_allowed = name is not None and cluster.is_allowed(Resource.TRANSACTIONAL_ID, name)
     if not is_allowed and _has_batch(request, attrgetter("is_transactional")):
         return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    batches: dict[TopicPartition, Batch] = {}
+    batches: dict[TopicPartition, UncheckedBatch] = {}
     answers: dict[TopicPartition, ProducePartitionResponse] = {}
     for partition in request.partitions:
         place = partition.topic_partition
@@ -112,7 +112,7 @@ def _is_idempotence_refused(cluster: BrokerCluster, request: ProduceRequest) -> 
 
 def _find(
     cluster: BrokerCluster, node_id: int, partition: ProducePartition
-) -> tuple[Batch | None, ErrorCode]:
+) -> tuple[UncheckedBatch | None, ErrorCode]:
     place, topic_id = partition.topic_partition, partition.topic_id
     is_named_by_id = topic_id is not None and cluster.takes_topic_ids(node_id)
     if is_named_by_id and topic_id not in cluster.topology.ids:
@@ -130,13 +130,13 @@ def _find(
         return None, ErrorCode.INVALID_RECORD
     if header.size_bytes != len(records):
         return None, ErrorCode.INVALID_RECORD
-    return Batch(header, records), ErrorCode.NONE
+    return UncheckedBatch(header, records), ErrorCode.NONE
 
 
 def _refuse_misdirected(
     cluster: BrokerCluster,
     node_id: int,
-    batches: dict[TopicPartition, Batch],
+    batches: dict[TopicPartition, UncheckedBatch],
     answers: dict[TopicPartition, ProducePartitionResponse],
 ) -> tuple[BrokerNode, ...]:
     nodes: dict[int, BrokerNode] = {}
@@ -155,7 +155,7 @@ def _refuse_misdirected(
 def _refuse_unverified(
     cluster: BrokerCluster,
     request: ProduceRequest,
-    batches: dict[TopicPartition, Batch],
+    batches: dict[TopicPartition, UncheckedBatch],
     answers: dict[TopicPartition, ProducePartitionResponse],
     now_ms: int,
 ) -> None:
@@ -233,7 +233,7 @@ def _refuse_records(
 
 
 def _append(
-    cluster: BrokerCluster, place: TopicPartition, found: Batch, now_ms: int
+    cluster: BrokerCluster, place: TopicPartition, found: UncheckedBatch, now_ms: int
 ) -> ProducePartitionResponse:
     batch, code = _read(cluster, found)
     if batch is None:
@@ -260,7 +260,7 @@ def _append(
     )
 
 
-def _read(cluster: BrokerCluster, found: Batch) -> tuple[RecordBatch | None, ErrorCode]:
+def _read(cluster: BrokerCluster, found: UncheckedBatch) -> tuple[RecordBatch | None, ErrorCode]:
     header = found.header
     if len(found.records) > cluster.options.max_message_bytes:
         return None, ErrorCode.MESSAGE_TOO_LARGE

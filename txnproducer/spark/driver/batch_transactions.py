@@ -37,7 +37,7 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.batch_retries import MOST_ATTEMPTS, retrying
 from txnproducer.spark.errors import BatchFailedError, BatchTimedOutError, StaleRunError
 from txnproducer.spark.ledger.digest import total
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.lost_transactions import is_another_driver_seen, timed_out
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
 from txnproducer.spark.ledger.producers import CLOSE_S, config_for
@@ -92,9 +92,9 @@ class BatchTransactions:
             KafkaError: the cluster refused, or did not answer.
         """
         if self._producer is None:
-            self._look(Batch(batch_id, query_id, 0), waits_for_undecided=False)
+            self._look(LedgerBatch(batch_id, query_id, 0), waits_for_undecided=False)
 
-    def enter(self, batch: Batch, settings: Mapping[str, str]) -> LedgerEntry | None:
+    def enter(self, batch: LedgerBatch, settings: Mapping[str, str]) -> LedgerEntry | None:
         """Take the sink's id, and return the batch's entry if it is committed already.
 
         Raises:
@@ -107,7 +107,7 @@ class BatchTransactions:
             return self._open(batch)
         return self._look(batch)
 
-    def _open(self, batch: Batch) -> LedgerEntry | None:
+    def _open(self, batch: LedgerBatch) -> LedgerEntry | None:
         """Take the id, and then read the ledger. If that fails, the id is let go again."""
         producer = self._take()
         try:
@@ -120,7 +120,7 @@ class BatchTransactions:
 
     def write(
         self,
-        batch: Batch,
+        batch: LedgerBatch,
         run_tasks: RunTasks,
         raise_if_stopped: Callable[[], None] = lambda: None,
     ) -> tuple[list[Part], LedgerEntry | None]:
@@ -148,7 +148,7 @@ class BatchTransactions:
         return parts, entry
 
     def _attempt(
-        self, batch: Batch, run_tasks: RunTasks, raise_if_stopped: Callable[[], None]
+        self, batch: LedgerBatch, run_tasks: RunTasks, raise_if_stopped: Callable[[], None]
     ) -> tuple[list[Part], LedgerEntry | None]:
         if self._producer is None:
             entry = self._open(batch)
@@ -183,7 +183,7 @@ class BatchTransactions:
     def _fill(
         self,
         producer: TransactionalProducer,
-        batch: Batch,
+        batch: LedgerBatch,
         run_tasks: RunTasks,
         parts: list[Part],
     ) -> None:
@@ -199,7 +199,7 @@ class BatchTransactions:
         self._ledger.write_whole(producer, entry)
 
     def _commit(
-        self, producer: TransactionalProducer, batch: Batch, parts: list[Part]
+        self, producer: TransactionalProducer, batch: LedgerBatch, parts: list[Part]
     ) -> tuple[list[Part], LedgerEntry | None]:
         try:
             producer.commit_transaction()
@@ -223,7 +223,7 @@ class BatchTransactions:
         return parts, None
 
     def _timed_out(
-        self, batch: Batch, parts: list[Part], error: BaseException
+        self, batch: LedgerBatch, parts: list[Part], error: BaseException
     ) -> BatchTimedOutError | None:
         """Return the error for a transaction that was too slow, or None."""
         timeout_ms = int(self._settings["transaction.timeout.ms"])
@@ -238,7 +238,7 @@ class BatchTransactions:
             return False
         return is_another_driver_seen(self._ledger, self._lease)
 
-    def _left_to_another(self, batch: Batch, error: BaseException) -> LedgerEntry:
+    def _left_to_another(self, batch: LedgerBatch, error: BaseException) -> LedgerEntry:
         """Return the batch's entry if another driver has committed it. The id is not taken back.
 
         Raises:
@@ -315,7 +315,7 @@ class BatchTransactions:
             raise
         return producer
 
-    def _look(self, batch: Batch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
+    def _look(self, batch: LedgerBatch, *, waits_for_undecided: bool = True) -> LedgerEntry | None:
         # The other atomicity has a plan, and an entry of partition 0, as every batch has one.
         view = self._ledger.look([0], waits_for_undecided=waits_for_undecided)
         check_one_atomicity(self._ledger, view, is_whole=True)
@@ -331,7 +331,7 @@ def _is_lost(parts: list[Part], error: BaseException) -> bool:
     return sign_of_loss(error) is not None or any(part.is_lost for part in parts)
 
 
-def _refuse_failed(batch: Batch, parts: list[Part]) -> None:
+def _refuse_failed(batch: LedgerBatch, parts: list[Part]) -> None:
     failed = [part for part in parts if part.receipt is None]
     if not failed:
         return
@@ -343,7 +343,7 @@ def _refuse_failed(batch: Batch, parts: list[Part]) -> None:
     )
 
 
-def _as_failed(batch: Batch, error: KafkaError) -> BatchFailedError:
+def _as_failed(batch: LedgerBatch, error: KafkaError) -> BatchFailedError:
     return BatchFailedError(
         f"batch {batch.batch_id} was not committed, and nothing of it is visible: {error}",
         recovery="fix" if error.recovery == "fix" else "abort",

@@ -37,7 +37,7 @@ from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.driver.runs import MOST_AT_ONCE, Runs
 from txnproducer.spark.errors import BatchFailedError, CommitIncompleteError
 from txnproducer.spark.ledger.digest import total
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.ledger.rules import (
     LedgerRules,
@@ -94,7 +94,7 @@ class PartCommits:
             KafkaError: the cluster refused, or did not answer.
         """
         ours = _checked(parts, batch_id)
-        batch = Batch(batch_id, ours[0].query_id, len(ours))
+        batch = LedgerBatch(batch_id, ours[0].query_id, len(ours))
         done = Runs(self.ledger, self.rules).enter_commit(batch, self.settings)
         if is_whole(done):
             self._leave(ours, done)
@@ -127,7 +127,7 @@ class PartCommits:
         _at_once(self._abort, parts)
         _LOG.info("batch %d is committed already, by %d tasks", parts[0].batch_id, len(done))
 
-    def _prepare(self, part: OpenPart, batch: Batch, slot: Slot) -> _Prepared:
+    def _prepare(self, part: OpenPart, batch: LedgerBatch, slot: Slot) -> _Prepared:
         """Add the ledger's entry to a part, which also shows that the part is still alive."""
         if part.lease is None:
             raise BatchFailedError(

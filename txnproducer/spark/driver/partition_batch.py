@@ -21,7 +21,7 @@ from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.frames import Partitions, partitions_of
 from txnproducer.spark.driver.replay import report_replay
 from txnproducer.spark.driver.runs import Runs
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry
 from txnproducer.spark.ledger.rules import added_up, check_without_frame, is_whole
 from txnproducer.spark.ledger.slots import assign_slots
 from txnproducer.spark.ledger.store import Ledger
@@ -93,9 +93,9 @@ class PartitionBatches:
         if wanted is not None:
             frame = frame.repartition(wanted)
         # The number of writers and the run are known only later: they are in the orders.
-        task = PartitionTask(self._batch_plan(Batch(batch_id, query_id, 0), run=0))
+        task = PartitionTask(self._batch_plan(LedgerBatch(batch_id, query_id, 0), run=0))
         partitions = partitions_of(frame, task, wanted)
-        plan, done = self.plan(Batch(batch_id, query_id, max(1, partitions.count)))
+        plan, done = self.plan(LedgerBatch(batch_id, query_id, max(1, partitions.count)))
         reading = PartitionOrder(plan.run, partitions.count, is_read_only=True)
         on_mismatch = self._settings.on_replay_mismatch
         if is_whole(done):
@@ -120,7 +120,7 @@ class PartitionBatches:
         self, batch_id: int, query_id: str, writers: int
     ) -> Callable[[Iterable[Any]], None]:
         """Return the function for `foreachPartition`. See `ExactlyOnceKafkaSink`."""
-        plan, done = self.plan(Batch(batch_id, query_id, writers))
+        plan, done = self.plan(LedgerBatch(batch_id, query_id, writers))
         if self._settings.on_replay_mismatch != "keep":
             check_without_frame(batch_id, done, writers)
         if is_whole(done) and len(done) != writers:
@@ -128,7 +128,7 @@ class PartitionBatches:
             return skip_rows
         return PartitionWriter(plan)
 
-    def plan(self, batch: Batch) -> tuple[BatchPlan, dict[int, LedgerEntry]]:
+    def plan(self, batch: LedgerBatch) -> tuple[BatchPlan, dict[int, LedgerEntry]]:
         """Take the sink's ids for a batch.
 
         Returns:
@@ -139,7 +139,7 @@ class PartitionBatches:
             _LOG.info("batch %d is committed already; its rows are compared", batch.batch_id)
         return self._batch_plan(batch, run), done
 
-    def _batch_plan(self, batch: Batch, run: int) -> BatchPlan:
+    def _batch_plan(self, batch: LedgerBatch, run: int) -> BatchPlan:
         return BatchPlan(
             self._ledger,
             self._settings.rules,

@@ -37,7 +37,7 @@ from typing import Final, TypeAlias
 
 from txnproducer.errors import KafkaTimeoutError, UnstableOffsetCommitError
 from txnproducer.producer import TransactionalProducer
-from txnproducer.spark.ledger.entries import Batch, LedgerEntry, PlanEntry
+from txnproducer.spark.ledger.entries import LedgerBatch, LedgerEntry, PlanEntry
 from txnproducer.spark.ledger.first_look import DECIDED_WITHIN_S, FirstLook
 from txnproducer.spark.ledger.producers import holding
 from txnproducer.spark.ledger.rules import LedgerRules, check_run
@@ -67,7 +67,7 @@ class Runs:
         self._first_look = FirstLook(ledger, rules)
         self._taking = self._first_look.take_over
         self._plan: PlanEntry | None = None
-        self._last: Batch | None = None
+        self._last: LedgerBatch | None = None
         self._is_last_reported = False
         self._planned_s = 0.0
         self.taken_over: _Entries = {}
@@ -88,7 +88,7 @@ class Runs:
         if self._plan is None or not self._is_last_reported or self._plan.query_id != query_id:
             self._first_look.check(batch_id, query_id)
 
-    def enter(self, batch: Batch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
+    def enter(self, batch: LedgerBatch, settings: Mapping[str, str]) -> tuple[int, _Entries]:
         """Take the ids that a batch needs, so that only the tasks of this run can commit.
 
         Args:
@@ -120,7 +120,7 @@ class Runs:
         self.taken_over = self._taking.of(entries, batch.batch_id, batch.query_id)
         return plan.run, self._check(batch, entries)
 
-    def enter_commit(self, batch: Batch, settings: Mapping[str, str]) -> _Entries:
+    def enter_commit(self, batch: LedgerBatch, settings: Mapping[str, str]) -> _Entries:
         """Shut out other commits and tasks before the open parts of a batch are committed.
 
         Each commit is a run of its own. It does not take the ids of its partitions: its tasks have
@@ -183,13 +183,13 @@ class Runs:
         ]
         return len(holders) == last.writers
 
-    def _check(self, batch: Batch, entries: _Entries) -> _Entries:
+    def _check(self, batch: LedgerBatch, entries: _Entries) -> _Entries:
         """Return the entries that hold the batch. Raise if one does not fit."""
         batch_id, query_id = batch.batch_id, batch.query_id
         taken_over = self._taking.of(entries, batch_id, query_id)
         return self._taking.rules.check(entries, batch_id, query_id, batch.writers, taken_over)
 
-    def _check_before_harm(self, batch: Batch, partitions: int) -> _Entries:
+    def _check_before_harm(self, batch: LedgerBatch, partitions: int) -> _Entries:
         """Return the entries of partitions. Raise if they stop the query.
 
         Transactions of earlier tasks may still be undecided.
@@ -199,7 +199,7 @@ class Runs:
         self._check(batch, entries)
         return entries
 
-    def _begin_run(self, batch: Batch, settings: Mapping[str, str]) -> PlanEntry:
+    def _begin_run(self, batch: LedgerBatch, settings: Mapping[str, str]) -> PlanEntry:
         known = self._first_look.known_partitions()
         entries = self._check_before_harm(batch, known)
         with self._planning(settings) as producer:
@@ -226,7 +226,7 @@ class Runs:
             pass
         self._first_look.view()
 
-    def _next_plan(self, before: PlanEntry | None, batch: Batch, known: int) -> PlanEntry:
+    def _next_plan(self, before: PlanEntry | None, batch: LedgerBatch, known: int) -> PlanEntry:
         run, most = (0, 0) if before is None else (before.run, before.most_writers)
         return PlanEntry(run + 1, batch.query_id, max(most, known, batch.writers))
 

@@ -17,7 +17,7 @@ from txnproducer.spark.driver.batch_transactions import BatchTransactions
 from txnproducer.spark.driver.checks import ClusterChecks
 from txnproducer.spark.driver.frames import partitions_of
 from txnproducer.spark.driver.replay import report_replay
-from txnproducer.spark.ledger.entries import Batch
+from txnproducer.spark.ledger.entries import LedgerBatch
 from txnproducer.spark.ledger.slots import Content
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.options import SinkSettings
@@ -81,7 +81,7 @@ class WholeBatches:
         cut = placed(written_columns(frame, reader), self._cluster.partitions)
         task = ParticipantTask(settings, reader, cut.places, batch_id, self._on_event)
         partitions = partitions_of(cut.frame, task, cut.count)
-        batch = Batch(batch_id, query_id, partitions.count)
+        batch = LedgerBatch(batch_id, query_id, partitions.count)
 
         def read() -> list[Content]:
             parts = partitions.run(ParticipantOrder(None)) if partitions.count else []

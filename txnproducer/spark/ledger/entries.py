@@ -22,8 +22,8 @@ MOST_METADATA_BYTES: Final = 4096  # the broker's offset.metadata.max.bytes
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A batch, as the ledger names it.
+class LedgerBatch:
+    """A batch of a sink, as the ledger names it.
 
     Attributes:
         batch_id: Spark's micro-batch.

@@ -107,15 +107,15 @@ class PartWriter:
         """
         source = self._source_of(rows)
         own = TaskRows(source, batch_id, partition, self.on_event)
-        return _Writing(self, partition, batch_id, query_id, own).run()
+        return _OpenPartWriting(self, partition, batch_id, query_id, own).run()
 
     def _source_of(self, rows: Iterable[Any]) -> RecordSource:
         return ArrowRows(rows, self.reader) if self.takes_arrow else RowRecords(rows, self.reader)
 
 
 @dataclass
-class _Writing:
-    """One task's work."""
+class _OpenPartWriting:
+    """The work of one task that writes an open part."""
 
     writer: PartWriter
     partition: int

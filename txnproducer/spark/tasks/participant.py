@@ -115,11 +115,11 @@ class ParticipantTask:
         if order.lease is None:
             own.read()
             return Part(None, failure="", recovery="resume", **own.measured)
-        return _Writing(self, order, order.lease, partition, own).run()
+        return _ParticipantWriting(self, order, order.lease, partition, own).run()
 
 
-class _Writing:
-    """One task's work."""
+class _ParticipantWriting:
+    """The work of one task that writes into the driver's transaction."""
 
     def __init__(
         self,
