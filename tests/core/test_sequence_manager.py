@@ -128,13 +128,11 @@ def test_a_partition_takes_the_new_epoch_only_when_nothing_old_is_in_flight(idem
     idempotent.request_idempotent_epoch_bump_for_partition(TP0)
     assert idempotent.bump_idempotent_epoch() is BumpOutcome.BUMPED
     assert (asked.producer_epoch, other.producer_epoch) == (6, 5)
-    assert idempotent.has_stale_producer_id_and_epoch(TP1)
     idempotent.maybe_update_producer_id_and_epoch(TP1)
     assert idempotent.sequence_number(TP1) == 1
     ack(idempotent, other)
     idempotent.maybe_update_producer_id_and_epoch(TP1)
     assert idempotent.sequence_number(TP1) == 0
-    assert not idempotent.has_stale_producer_id_and_epoch(TP1)
 
 
 @pytest.mark.conformance("4.16")
@@ -228,15 +226,15 @@ def test_a_partition_that_the_broker_forgot_begins_at_zero_and_others_go_on(tran
 
 def test_a_partition_is_known_by_what_it_acknowledged_for_this_producer_id(either):
     first = drain(either)
-    assert either.is_first_batch_awaited(TP0)
+    assert not either.is_known_in(TP0)
     ack(either, first)
-    assert not either.is_first_batch_awaited(TP0)
+    assert either.is_known_in(TP0)
     drain(either)
-    assert not either.is_first_batch_awaited(TP0)
+    assert either.is_known_in(TP0)
     either.adopt(ProducerIdAndEpoch(CURRENT.producer_id, CURRENT.producer_epoch + 1))
-    assert not either.is_first_batch_awaited(TP0)
+    assert either.is_known_in(TP0)
     either.adopt(ProducerIdAndEpoch(CURRENT.producer_id + 1, 0))
-    assert either.is_first_batch_awaited(TP0)
+    assert not either.is_known_in(TP0)
 
 
 def test_a_batch_written_under_another_number_says_nothing_of_the_present_id(either):
@@ -248,7 +246,7 @@ def test_a_batch_written_under_another_number_says_nothing_of_the_present_id(eit
     assert (batch.is_reset, batch.producer_id) == (True, other.producer_id)
     ack(either, batch)
     drain(either)
-    assert either.is_first_batch_awaited(TP0)
+    assert not either.is_known_in(TP0)
 
 
 def test_a_topic_that_was_made_anew_knows_nobody(either):
@@ -260,14 +258,14 @@ def test_a_topic_that_was_made_anew_knows_nobody(either):
     either.keep_known_in({"topic": b"new", "other": b"same"})
     assert either._known_as.keys() == {OTHER}
     drain(either)
-    assert either.is_first_batch_awaited(TP0)
+    assert not either.is_known_in(TP0)
 
 
 def test_nothing_is_kept_of_topics_that_are_gone(either):
     either.keep_known_in({"topic": None})
     ack(either, drain(either))
     either.keep_known_in({"topic": None})
-    assert not either.is_first_batch_awaited(TP0)
+    assert either.is_known_in(TP0)
     either.keep_known_in({})
     assert either._known_as == {}
 
@@ -281,7 +279,7 @@ def test_a_partition_that_has_forgotten_the_producer_is_not_known_any_more(eithe
     else:
         fail(either, batch, UNKNOWN)
     drain(either)
-    assert either.is_first_batch_awaited(TP0)
+    assert not either.is_known_in(TP0)
 
 
 @pytest.mark.conformance("4.35")

@@ -144,43 +144,17 @@ def _linger_left_ms(
 
 
 def is_gated(head: ProducerBatch, identity: DrainedTransactions | None) -> bool:
-    """Return whether a batch must stay in its queue so that sequences stay in order.
+    """Return whether a batch must stay in its queue.
 
-    The partition must be in the transaction, and the producer must have an id.
-
-    A numbered batch goes only as the lowest in flight, so retries go one at a time. It waits while
-    a batch that was renumbered on the wire may still be written, since that one is later in order.
-
-    A batch without a number waits
-
-    * while batches of an earlier id or epoch are in flight (also if they were renumbered on the
-      wire, where Java's does not wait);
-    * while the outcome of an expired batch is unknown;
-    * while batches are in flight and the partition has acknowledged none of this producer id;
-    * while a batch is repeated that later ones have overtaken;
-    * while five batches are in flight: the broker remembers only five per producer, so a sixth
-      could not be deduplicated. (In these last three cases Java's goes on.)
+    Its partition must be in the transaction, the producer must have an id, and sequences must stay
+    in order (`SequenceManager.is_gated`).
     """
     if identity is None:
         return False
-    place = head.topic_partition
-    if not identity.is_send_to_partition_allowed(place):
+    if not identity.is_send_to_partition_allowed(head.topic_partition):
         return True
     sequences = identity.sequences
-    if not sequences.has_producer_id:
-        return True
-    if head.has_sequence:
-        # -1: nothing is in flight.
-        if sequences.first_in_flight_sequence(place) not in (-1, head.base_sequence):
-            return True
-        return sequences.has_renumbered_on_the_wire(place)
-    if sequences.has_in_flight_batches(place) and sequences.has_stale_producer_id_and_epoch(place):
-        return True
-    if sequences.is_first_batch_awaited(place) or sequences.is_first_in_flight_overtaken(place):
-        return True
-    if sequences.is_memory_of_broker_used_up(place):
-        return True
-    return sequences.has_renumbered_batches(place) or sequences.has_unresolved_sequence(place)
+    return not sequences.has_producer_id or sequences.is_gated(head)
 
 
 def drain(

@@ -176,6 +176,16 @@ class TxnPartitionEntry:
         """The batches in flight, in their order."""
         return tuple(self._in_flight)
 
+    @property
+    def has_renumbered_batches(self) -> bool:
+        """Whether a batch in flight was sent under another number than its present one."""
+        return any(batch.is_reset for batch in self._in_flight)
+
+    @property
+    def has_renumbered_on_the_wire(self) -> bool:
+        """Whether such a batch has no answer yet."""
+        return any(batch.is_reset and batch.is_in_flight for batch in self._in_flight)
+
     def is_next(self, sequence: int) -> bool:
         """Return whether a sequence directly follows the last acknowledged one."""
         return sequence == next_sequence_after(self.last_acked_sequence)

@@ -30,6 +30,7 @@ from txnproducer._core.sequences.partition_map import (
     NO_LAST_ACKED_OFFSET,
     NO_LAST_ACKED_SEQUENCE,
     NumberedBatch,
+    TxnPartitionEntry,
     TxnPartitionMap,
     is_sequence_after,
     next_sequence_after,
@@ -94,6 +95,58 @@ class SequenceManager:
         """Whether there is an identity."""
         return self.producer_id_and_epoch.producer_id >= 0
 
+    # --- the gate -------------------------------------------------------------------------------
+
+    def is_gated(self, batch: NumberedBatch) -> bool:
+        """Return whether a batch must stay in its queue so that sequences stay in order.
+
+        A batch with a number goes only as the lowest in flight, so retries go one at a time. It
+        waits while a batch that was renumbered on the wire may still be written, since that one is
+        later in order.
+
+        A batch without a number waits
+
+        * while the outcome of an expired batch is unknown;
+        * while batches of an earlier id or epoch are in flight (also if they were renumbered on
+          the wire, where Java's does not wait);
+        * while batches are in flight and the partition has acknowledged none of this producer id;
+        * while a batch is repeated that later ones have overtaken;
+        * while five batches are in flight: the broker remembers only five per producer, so a sixth
+          could not be deduplicated. (In these last three cases Java's goes on.)
+        """
+        place = batch.topic_partition
+        if place in self._unresolved and not batch.has_sequence:
+            return True
+        entry = self.partitions.find(place)
+        first = None if entry is None else entry.first_in_flight
+        if entry is None or first is None:
+            return False
+        if batch.has_sequence:
+            is_lowest = batch.base_sequence == first.base_sequence
+            return not is_lowest or entry.has_renumbered_on_the_wire
+        return (
+            self._is_stale(entry)
+            or not self.is_known_in(place)
+            or entry.is_overtaken(first)
+            or len(entry.in_flight) >= _BATCHES_REMEMBERED
+            or entry.has_renumbered_batches
+        )
+
+    def is_known_in(self, topic_partition: TopicPartition) -> bool:
+        """Return whether a partition has acknowledged a batch of this producer id.
+
+        A partition takes any first number of a producer that it does not know. So it could write a
+        later batch after it had refused the first one for the moment, and the first one could
+        never be written any more.
+        """
+        return self._known_as.get(topic_partition) == self.producer_id_and_epoch.producer_id
+
+    def _is_stale(self, entry: TxnPartitionEntry) -> bool:
+        """Return whether a partition's numbers belong to an earlier identity."""
+        known = entry.producer_id_and_epoch
+        # It is nearly always the same object. The comparison of the contents is slow.
+        return known is not self.producer_id_and_epoch and known != self.producer_id_and_epoch
+
     # --- numbering ------------------------------------------------------------------------------
 
     def sequence_number(self, topic_partition: TopicPartition) -> int:
@@ -104,18 +157,10 @@ class SequenceManager:
         """Take sequences for a batch."""
         self.partitions.get(topic_partition).increment_sequence(increment)
 
-    def has_stale_producer_id_and_epoch(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition's numbers belong to an earlier identity."""
-        known = self.partitions.get_or_create(topic_partition).producer_id_and_epoch
-        # It is nearly always the same object. The comparison of the contents is slow.
-        return known is not self.producer_id_and_epoch and known != self.producer_id_and_epoch
-
     def maybe_update_producer_id_and_epoch(self, topic_partition: TopicPartition) -> None:
         """Go over to the present identity, if nothing of an earlier one is in flight."""
-        if not self.has_stale_producer_id_and_epoch(topic_partition):
-            return
-        entry = self.partitions.get(topic_partition)
-        if not entry.has_in_flight_batches:
+        entry = self.partitions.get_or_create(topic_partition)
+        if self._is_stale(entry) and not entry.has_in_flight_batches:
             entry.start_sequences_at_beginning(self.producer_id_and_epoch)
 
     def start_sequences_at_beginning(
@@ -154,27 +199,6 @@ class SequenceManager:
         entry = self.partitions.find(topic_partition)
         return entry is not None and entry.has_in_flight_batches
 
-    def has_renumbered_batches(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a batch in flight was sent under another number than its present one."""
-        entry = self.partitions.find(topic_partition)
-        return entry is not None and any(batch.is_reset for batch in entry.in_flight)
-
-    def has_renumbered_on_the_wire(self, topic_partition: TopicPartition) -> bool:
-        """Return whether such a batch has no answer yet."""
-        entry = self.partitions.find(topic_partition)
-        return entry is not None and any(b.is_reset and b.is_in_flight for b in entry.in_flight)
-
-    def is_first_batch_awaited(self, topic_partition: TopicPartition) -> bool:
-        """Return whether batches are in flight to a partition that has acknowledged none so far.
-
-        A partition takes any first number of a producer that it does not know. So it could write a
-        later batch after it had refused the first one for the moment, and the first one could
-        never be written any more.
-        """
-        if self._known_as.get(topic_partition) == self.producer_id_and_epoch.producer_id:
-            return False
-        return self.has_in_flight_batches(topic_partition)
-
     def keep_known_in(self, topic_ids: Mapping[str, bytes | None]) -> None:
         """Forget the acknowledgements of partitions if their topics have gone.
 
@@ -203,12 +227,6 @@ class SequenceManager:
         entry = self.partitions.find(topic_partition)
         first = None if entry is None else entry.first_in_flight
         return NO_SEQUENCE if first is None else first.base_sequence
-
-    def is_first_in_flight_overtaken(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a batch was written after the one that all others wait for."""
-        entry = self.partitions.find(topic_partition)
-        first = None if entry is None else entry.first_in_flight
-        return entry is not None and first is not None and entry.is_overtaken(first)
 
     def last_acked_sequence(self, topic_partition: TopicPartition) -> int:
         """Return the last acknowledged sequence, or -1."""

@@ -17,14 +17,12 @@ cdef class SequenceManager:
 
     # What the ready check asks of each waiting batch, and each drained one once more.
     @cython.locals(entry=TxnPartitionEntry)
-    cpdef bint has_stale_producer_id_and_epoch(self, object topic_partition)
+    cpdef bint is_gated(self, object batch)
+    cpdef bint is_known_in(self, object topic_partition)
+    cdef bint _is_stale(self, TxnPartitionEntry entry)
     @cython.locals(entry=TxnPartitionEntry)
     cpdef bint has_in_flight_batches(self, object topic_partition)
-    cpdef bint is_first_batch_awaited(self, object topic_partition)
     @cython.locals(entry=TxnPartitionEntry)
     cpdef bint is_memory_of_broker_used_up(self, object topic_partition)
     @cython.locals(entry=TxnPartitionEntry)
     cpdef object first_in_flight_sequence(self, object topic_partition)
-    @cython.locals(entry=TxnPartitionEntry)
-    cpdef bint is_first_in_flight_overtaken(self, object topic_partition)
-    cpdef bint has_unresolved_sequence(self, object topic_partition)
