@@ -357,12 +357,12 @@ def test_a_record_has_a_place_only_in_an_open_transaction():
         manager.check_can_append()
     driver.initialize()
     with pytest.raises(IllegalStateError, match="begin_transaction"):
-        manager.maybe_add_partition(TP0)
+        manager.check_can_append()
     manager.begin_transaction()
     manager.check_can_append()
     manager.progress.maybe_transition_to_error_state(TopicAuthorizationError())
     with pytest.raises(KafkaError) as caught:
-        manager.maybe_add_partition(TP0)
+        manager.check_can_append()
     assert caught.value.recovery == "abort"
     assert isinstance(caught.value.__cause__, TopicAuthorizationError)
 

@@ -360,8 +360,7 @@ class TransactionManager:
         self.share.check("send")
 
     def maybe_add_partition(self, topic_partition: TopicPartition) -> None:
-        """Add a partition to the transaction; raise like `check_can_append` if that is refused."""
-        self.check_can_append()
+        """Add the partition of a record that `check_can_append` has allowed."""
         if self.is_transactional:
             self.progress.open.name_partition(
                 topic_partition, is_transaction_v2=self.identity.is_transaction_v2_enabled
