@@ -36,7 +36,7 @@ parts = {
         "speed",
         "testing",
     ],
-    "Reference": ["api", "configuration", "metrics-and-logs"],
+    "Reference": ["api", "configuration", "metrics-and-logs", "glossary"],
     "How it is built and proven": [
         "proven",
         "evidence",

@@ -52,6 +52,7 @@ USERS_PAGES = [
         "speed.md",
         "testing.md",
         "metrics-and-logs.md",
+        "glossary.md",
         "proven.md",
         "evidence.md",
         "benchmarks.md",
