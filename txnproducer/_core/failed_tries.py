@@ -145,7 +145,7 @@ def also(tries: Sequence[KafkaError]) -> str:
 
 
 def caused_by(error: E, tries: Sequence[KafkaError], *, are_cause: bool = True) -> E:
-    """Return an error with the failed tries in `causes`; if they are the cause, chain the last."""
+    """Return an error with the failed tries in `causes`. If they are the cause, chain the last."""
     error.causes = tuple(tries)
     if tries and are_cause:
         error.__cause__ = tries[-1]

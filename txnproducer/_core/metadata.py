@@ -124,7 +124,7 @@ class Metadata:
         return snapshot.leader_ids[partition], snapshot.leader_epochs[partition]
 
     def take_topic_error(self, topic: str) -> KafkaError | None:
-        """Return, once, the error that makes a topic unusable; None if there is none."""
+        """Return, once, the error that makes a topic unusable, or None if there is none."""
         return self._topic_errors.pop(topic, None)
 
     def answer_of(self, topic: str) -> tuple[int, int]:
@@ -145,7 +145,7 @@ class Metadata:
     # --- the topics that are wanted -------------------------------------------------------------
 
     def add_topic(self, topic: str, now_ms: int) -> None:
-        """Want a topic from now on; ask for it at once if it is new."""
+        """Want a topic from now on. Ask for it at once if it is new."""
         if topic not in self._wanted:
             self._not_before_ms = min(self._not_before_ms, now_ms)
         self._wanted[topic] = now_ms
@@ -192,7 +192,7 @@ class Metadata:
     def handle_response(
         self, request: MetadataRequest, response: MetadataResponse, now_ms: int
     ) -> None:
-        """Take in an answer; topics that were not asked for stay as they are."""
+        """Take in an answer. Topics that were not asked for stay as they are."""
         self.nodes = {node.node_id: node for node in response.brokers}
         self.cluster_id = response.cluster_id
         self.answered_ms = now_ms
@@ -226,7 +226,7 @@ class Metadata:
         self._attempts += 1
 
     def _take_topic(self, topics: dict[str, TopicSnapshot], answer: TopicMetadata) -> bool:
-        """Put one topic's answer into the snapshot; return whether to ask for it again."""
+        """Put one topic's answer into the snapshot. Return whether to ask for it again."""
         topic = answer.topic
         self._topic_errors.pop(topic, None)
         self._unknown.discard(topic)
@@ -306,7 +306,7 @@ def _is_worth_asking_again(error_code: int) -> bool:
 
 
 def name_error(topic: str) -> KafkaError | None:
-    """Return why a topic's name cannot even be asked for; None if it can."""
+    """Return why a topic's name cannot even be asked for, or None if it can."""
     try:
         topic.encode()
     except UnicodeEncodeError as error:

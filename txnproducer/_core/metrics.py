@@ -97,7 +97,7 @@ class Metrics:
         self._totals[key] = self._totals.get(key, 0.0) + duration_ns
 
     def snapshot(self, now_ms: int) -> dict[str, float]:
-        """Return all of them by name; an average of nothing is 0.0 (NaN in Java)."""
+        """Return all of them by name. An average of nothing is 0.0 (NaN in Java)."""
         values = dict(self._totals)
         for name, stat in self._rates.items():
             values[f"{name}-rate"] = stat.rate(now_ms)

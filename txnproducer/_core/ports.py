@@ -19,7 +19,7 @@ class KafkaClient(Protocol):
     """Carries requests to brokers. No method blocks."""
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Learn the addresses of some brokers; a changed one closes the broker's connections."""
+        """Learn the addresses of some brokers. A changed one closes the broker's connections."""
         ...
 
     def replace_nodes(self, nodes: Iterable[BrokerNode]) -> None:
@@ -31,7 +31,7 @@ class KafkaClient(Protocol):
         ...
 
     def is_ready(self, connection: ConnectionId, now_ms: int) -> bool:
-        """Return whether a request can be sent now; if there is no connection, begin to connect.
+        """Return whether a request can be sent now. If there is no connection, begin to connect.
 
         False while connecting, backing off after a failure, throttled (KIP-219),
         re-authenticating, or at the in-flight limit.
@@ -51,7 +51,7 @@ class KafkaClient(Protocol):
         ...
 
     def send(self, request: ClientRequest, now_ms: int) -> None:
-        """Put a request on a ready connection; exactly one `ClientResponse` comes as an event.
+        """Put a request on a ready connection. Exactly one `ClientResponse` comes as an event.
 
         Raises:
             IllegalStateError: the connection is not ready.
@@ -59,7 +59,7 @@ class KafkaClient(Protocol):
         ...
 
     def least_loaded_node(self, now_ms: int) -> int | None:
-        """Return the best broker for a request that any broker answers; None when all back off.
+        """Return the best broker for a request that any broker answers, or None when all back off.
 
         It prefers the ready connection (DATA channel) with the fewest requests in flight. Without
         a ready connection it returns a broker that can be connected to.
@@ -83,7 +83,7 @@ class Waiter(Protocol):
     """Lets an application thread wait for something that the core completes."""
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Block until `is_done()` or the time-out; return its last value. Ctrl-C interrupts."""
+        """Block until `is_done()` or the time-out. Return its last value. Ctrl-C interrupts."""
         ...
 
     def refuse_in_fork(self) -> None:

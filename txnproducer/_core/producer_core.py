@@ -161,13 +161,13 @@ class ProducerCore(Appender):
     # --- transactions ---------------------------------------------------------------------------
 
     def init_transactions(self) -> TransactionalRequestResult:
-        """Begin to get the producer's identity; it fences older producers of the same id."""
+        """Begin to get the producer's identity. It fences older producers of the same id."""
         manager = self._manager()
         self.needs_wakeup = True
         return manager.initialize_transactions()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; nothing is sent."""
+        """Begin a transaction. Nothing is sent."""
         self._manager().begin_transaction()
 
     def send_offsets_to_transaction(
@@ -181,13 +181,13 @@ class ProducerCore(Appender):
         return manager.send_offsets_to_transaction(offsets, group_metadata)
 
     def begin_commit(self) -> TransactionalRequestResult:
-        """Begin to commit; records appended so far go first."""
+        """Begin to commit. Records appended so far go first."""
         manager = self._manager()
         self.needs_wakeup = True
         return manager.begin_commit()
 
     def begin_abort(self) -> TransactionalRequestResult:
-        """Begin to abort; records that were never sent fail at once."""
+        """Begin to abort. Records that were never sent fail at once."""
         manager = self._manager()
         self.needs_wakeup = True
         return manager.begin_abort()
@@ -195,7 +195,7 @@ class ProducerCore(Appender):
     # --- transactions that processes share ------------------------------------------------------
 
     def begin_lease(self, claims: int) -> TransactionalRequestResult:
-        """Begin to lease the open transaction; the manager's `lease` has it in the end."""
+        """Begin to lease the open transaction. The manager's `lease` has it in the end."""
         manager = self._manager()
         self.needs_wakeup = True
         return manager.leasing.begin_lease(claims, has_incomplete=self._accumulator.has_incomplete)
@@ -211,7 +211,7 @@ class ProducerCore(Appender):
         return manager.leasing.begin_join(lease, claim)
 
     def give_receipt(self) -> TransactionReceipt:
-        """Return the receipt of this participant's records; it can write no more."""
+        """Return the receipt of this participant's records. It can write no more."""
         return self._manager().leasing.give_receipt(
             has_incomplete=self._accumulator.has_incomplete
         )
@@ -234,7 +234,7 @@ class ProducerCore(Appender):
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster's id; None until its metadata are known."""
+        """The cluster's id, or None until its metadata are known."""
         return self._metadata.cluster_id
 
     def _manager(self) -> TransactionManager:
@@ -252,7 +252,7 @@ class ProducerCore(Appender):
     def partitions_for(
         self, topic: str, now_ms: int, *, has_asked: bool = False
     ) -> tuple[PartitionMetadata, ...] | None:
-        """Return a topic's partitions, or None if they are not known yet; then they are asked for.
+        """Return a topic's partitions, or None if they are not known yet. Then they are asked for.
 
         Args:
             topic: its name.
@@ -290,7 +290,7 @@ class ProducerCore(Appender):
         )
 
     def begin_flush(self, now_ms: int) -> FlushTicket:  # noqa: ARG002 - every begin takes the time
-        """Make all batches ready to send; the ticket is done when they have ended."""
+        """Make all batches ready to send. The ticket is done when they have ended."""
         self.needs_wakeup = True
         return self._accumulator.begin_flush()
 
@@ -330,7 +330,7 @@ class ProducerCore(Appender):
     # ------------------------------------------------------------------------
 
     def run_once(self, now_ms: int) -> int:
-        """Take one step of the sender; return after how many milliseconds the next is due."""
+        """Take one step of the sender. Return after how many milliseconds the next is due."""
         self._set_time(now_ms)
         # Before the step, which may use the memory that this frees.
         self._accumulator.settle_compressed()
@@ -368,7 +368,7 @@ class ProducerCore(Appender):
 
     @property
     def has_full_batches(self) -> bool:
-        """Whether there are batches to compress; it may be read without the shell's lock."""
+        """Whether there are batches to compress. It may be read without the shell's lock."""
         return bool(self._accumulator.full_batches)
 
     def take_full_batches(self) -> list[SealedRecords]:
@@ -383,7 +383,7 @@ class ProducerCore(Appender):
         return self._accumulator.take_newest_full_batch()
 
     def take_callbacks(self) -> tuple[CallbackBatch, ...]:
-        """Return the delivery callbacks that became due; the shell runs them without its lock."""
+        """Return the delivery callbacks that became due. The shell runs them without its lock."""
         callbacks = tuple(self._accumulator.callbacks)
         if callbacks:
             self._accumulator.callbacks = []
@@ -400,7 +400,7 @@ class ProducerCore(Appender):
         self._sender.initiate_close()
 
     def force_close(self, now_ms: int) -> None:
-        """Close at once; everything that has not ended fails."""
+        """Close at once. Everything that has not ended fails."""
         self._now_ms = now_ms
         self.needs_wakeup = True
         with self._as_sender:

@@ -126,7 +126,7 @@ class FindCoordinatorResponse:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerIdRequest:
-    """Get a producer id and epoch; with the current ones, ask for an epoch bump (KIP-360, v3+)."""
+    """Get a producer id and epoch. With the current ones, ask for an epoch bump (KIP-360, v3+)."""
 
     transactional_id: str | None
     transaction_timeout_ms: int
@@ -196,7 +196,7 @@ class AddOffsetsToTxnResponse:
 
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitRequest:
-    """Write a consumer group's offsets in the transaction; group metadata needs v3 (KIP-447)."""
+    """Write a consumer group's offsets in the transaction. Group metadata needs v3 (KIP-447)."""
 
     transactional_id: str
     group_id: str
@@ -227,7 +227,7 @@ class TxnOffsetCommitResponse:
 
 @dataclass(frozen=True, slots=True)
 class EndTxnRequest:
-    """Commit or abort the transaction; v5 (transactions v2) answers with the next identity."""
+    """Commit or abort the transaction. V5 (transactions v2) answers with the next identity."""
 
     transactional_id: str
     producer_id: int
@@ -238,7 +238,7 @@ class EndTxnRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndTxnResponse:
-    """The verdict; producer id and epoch are -1 below v5."""
+    """The verdict. Producer id and epoch are -1 below v5."""
 
     error_code: int
     producer_id: int = NO_PRODUCER_ID

@@ -159,7 +159,7 @@ class RecordBatchBuilder:
 
     @property
     def actual_compression_ratio(self) -> float:
-        """The ratio of compressed to uncompressed bytes that was reached; 1.0 while open."""
+        """The ratio of compressed to uncompressed bytes that was reached. 1.0 while open."""
         if self._buffer is None or not self.record_count:
             return 1.0
         body_bytes = len(self._buffer) - BATCH_OVERHEAD_BYTES
@@ -258,7 +258,7 @@ class RecordBatchBuilder:
         return self._sealed.drop_records()
 
     def close(self) -> None:
-        """Take no more records; assemble and compress the body. A second call does nothing."""
+        """Take no more records. Assemble and compress the body. A second call does nothing."""
         self._assemble()
 
     def set_producer_state(

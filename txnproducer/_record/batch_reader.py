@@ -76,7 +76,7 @@ class BatchHeader:
 
     @property
     def codec_id(self) -> int:
-        """The id of the codec of the records; 0 for none."""
+        """The id of the codec of the records, 0 for none."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -239,7 +239,7 @@ def _check_batch(header: BatchHeader, data: memoryview) -> None:
 def _decode_record(
     data: bytes, position: int, base_timestamp_ms: int
 ) -> tuple[DecodedRecord, int]:
-    """Decode the record at a position; raise IndexError or ValueError if it breaks the format."""
+    """Decode the record at a position. Raise IndexError or ValueError if it breaks the format."""
     length, position = decode_varint(data, position)
     end = position + length
     if length < 0 or end > len(data):

@@ -143,7 +143,7 @@ def _check_level(name: str, level: int, levels: tuple[int, int] | None) -> None:
 
 
 def _library(module: str, codec: str) -> Any:
-    """Import an optional library; if it is missing, name the extra that brings it."""
+    """Import an optional library. If it is missing, name the extra that brings it."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -131,7 +131,7 @@ def varint(value: int) -> bytes:
 
 
 def _size_of_nullable(data: bytes | None) -> int:
-    """Return the bytes of a length and the data that it counts; null takes one byte."""
+    """Return the bytes of a length and the data that it counts. Null takes one byte."""
     if data is None:
         return 1
     return size_of_varint(len(data)) + len(data)
@@ -173,10 +173,10 @@ def batch_size_upper_bound(
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """Add to a sequence number; 0 follows 2^31-1."""
+    """Add to a sequence number. 0 follows 2^31-1."""
     return (sequence + increment) & MAX_INT32
 
 
 def decrement_sequence(sequence: int, decrement: int) -> int:
-    """Subtract from a sequence number; 2^31-1 precedes 0."""
+    """Subtract from a sequence number. 2^31-1 precedes 0."""
     return (sequence - decrement) & MAX_INT32

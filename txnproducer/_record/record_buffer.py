@@ -93,7 +93,7 @@ class RecordBuffer:
         self._set_certain_limit()
 
     def set_memory(self, memory_bytes: int) -> None:
-        """Set the bytes that the batch may use, header included; by default there is no limit."""
+        """Set the bytes that the batch may use, header included. By default there is no limit."""
         self._memory_bytes = memory_bytes
         self._set_certain_limit()
 

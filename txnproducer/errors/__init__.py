@@ -106,7 +106,7 @@ class DisconnectError(RetriableError):
 
 
 class UnknownHostError(DisconnectError):
-    """The name service knows no host of this name; check `bootstrap_servers`."""
+    """The name service knows no host of this name. Check `bootstrap_servers`."""
 
 
 class CorruptRecordError(RetriableError, code=ErrorCode.CORRUPT_MESSAGE):
@@ -118,11 +118,11 @@ class CorruptRecordError(RetriableError, code=ErrorCode.CORRUPT_MESSAGE):
 
 
 class CoordinatorLoadInProgressError(RetriableError, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
-    """The coordinator is still reading its log after a move; wait, it is retried."""
+    """The coordinator is still reading its log after a move. Wait, it is retried."""
 
 
 class NotEnoughReplicasError(RetriableError, code=ErrorCode.NOT_ENOUGH_REPLICAS):
-    """Fewer replicas are in sync than `min.insync.replicas` asks; nothing was written.
+    """Fewer replicas are in sync than `min.insync.replicas` asks. Nothing was written.
 
     Retried until `delivery_timeout_ms`. Bring brokers back, or lower the topic's minimum.
     """
@@ -138,7 +138,7 @@ class NotEnoughReplicasAfterAppendError(
 
 
 class ConcurrentTransactionsError(RetriableError, code=ErrorCode.CONCURRENT_TRANSACTIONS):
-    """The transactional id's previous transaction is still being completed; it is retried.
+    """The transactional id's previous transaction is still being completed. It is retried.
 
     It passes by itself in milliseconds, or with the broker's time-out of a transaction that a
     crashed producer left open.
@@ -148,7 +148,7 @@ class ConcurrentTransactionsError(RetriableError, code=ErrorCode.CONCURRENT_TRAN
 class CoordinatorNotAvailableError(
     RefreshRetriableError, code=ErrorCode.COORDINATOR_NOT_AVAILABLE
 ):
-    """No coordinator answers for the transactional id or group; it is looked up again.
+    """No coordinator answers for the transactional id or group. It is looked up again.
 
     If it stays so, the internal topic (`__transaction_state`, `__consumer_offsets`) could not be
     created: its replication factor may be above the number of brokers.
@@ -156,11 +156,11 @@ class CoordinatorNotAvailableError(
 
 
 class NotCoordinatorError(RefreshRetriableError, code=ErrorCode.NOT_COORDINATOR):
-    """The coordinator has moved to another broker; it is looked up again."""
+    """The coordinator has moved to another broker. It is looked up again."""
 
 
 class NetworkError(InvalidMetadataError, code=ErrorCode.NETWORK_EXCEPTION):
-    """The connection was lost before the broker answered; it may have acted on the request."""
+    """The connection was lost before the broker answered. It may have acted on the request."""
 
 
 class UnknownTopicOrPartitionError(
@@ -174,15 +174,15 @@ class UnknownTopicOrPartitionError(
 
 
 class LeaderNotAvailableError(InvalidMetadataError, code=ErrorCode.LEADER_NOT_AVAILABLE):
-    """The partition has no leader now; it is retried while one is elected."""
+    """The partition has no leader now. It is retried while one is elected."""
 
 
 class NotLeaderOrFollowerError(InvalidMetadataError, code=ErrorCode.NOT_LEADER_OR_FOLLOWER):
-    """The partition has moved to another broker; the producer finds it and sends again."""
+    """The partition has moved to another broker. The producer finds it and sends again."""
 
 
 class KafkaStorageError(InvalidMetadataError, code=ErrorCode.KAFKA_STORAGE_ERROR):
-    """The leader's disk failed; the producer waits for another leader. See the broker's log."""
+    """The leader's disk failed. The producer waits for another leader. See the broker's log."""
 
 
 # --- the application can recover with a new producer -------------------------------------------
@@ -197,7 +197,7 @@ class ClaimRefusedError(ApplicationRecoverableError):
 
 
 class ProducerFencedError(ApplicationRecoverableError, code=ErrorCode.PRODUCER_FENCED):
-    """A newer producer, or a delayed request of this one, fenced it; or its transaction timed out.
+    """A newer producer, or a delayed request of this one, fenced it, or its transaction timed out.
 
     If another process took over on purpose, stop. If not, look for two programs with one
     `transactional_id`, or raise `transaction_timeout_ms`; then make a new producer.
@@ -249,7 +249,7 @@ class IllegalGenerationError(ApplicationRecoverableError, code=ErrorCode.ILLEGAL
 
 
 class UnknownConfigError(InvalidConfigurationError):
-    """A setting of this name does not exist or is not supported; see the message.
+    """A setting of this name does not exist or is not supported. See the message.
 
     Attributes:
         key: the name as it was passed.
@@ -270,7 +270,7 @@ class UnknownConfigError(InvalidConfigurationError):
 
 
 class AuthenticationError(InvalidConfigurationError):
-    """The broker does not accept the client's identity; check the credentials."""
+    """The broker does not accept the client's identity. Check the credentials."""
 
 
 class SaslAuthenticationError(AuthenticationError, code=ErrorCode.SASL_AUTHENTICATION_FAILED):
@@ -291,7 +291,7 @@ class SslAuthenticationError(AuthenticationError):
 class UnsupportedSaslMechanismError(
     AuthenticationError, code=ErrorCode.UNSUPPORTED_SASL_MECHANISM
 ):
-    """The broker's listener does not offer this `sasl_mechanism`; choose one that it names."""
+    """The broker's listener does not offer this `sasl_mechanism`. Choose one that it names."""
 
 
 class IllegalSaslStateError(AuthenticationError, code=ErrorCode.ILLEGAL_SASL_STATE):
@@ -302,7 +302,7 @@ class IllegalSaslStateError(AuthenticationError, code=ErrorCode.ILLEGAL_SASL_STA
 
 
 class AuthorizationError(InvalidConfigurationError):
-    """The user has no right to do this; grant it, then make a new producer or retry."""
+    """The user has no right to do this. Grant it, then make a new producer or retry."""
 
 
 class TopicAuthorizationError(AuthorizationError, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED):
@@ -328,7 +328,7 @@ class TopicAuthorizationError(AuthorizationError, code=ErrorCode.TOPIC_AUTHORIZA
 
 
 class GroupAuthorizationError(AuthorizationError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
-    """The user may not commit offsets of this consumer group; grant Read on the group.
+    """The user may not commit offsets of this consumer group. Grant Read on the group.
 
     Attributes:
         group_id: the group, if it is known.
@@ -357,13 +357,13 @@ class ClusterAuthorizationError(AuthorizationError, code=ErrorCode.CLUSTER_AUTHO
 class TransactionalIdAuthorizationError(
     AuthorizationError, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 ):
-    """The user may not use this transactional id; grant Write and Describe on it."""
+    """The user may not use this transactional id. Grant Write and Describe on it."""
 
 
 class DelegationTokenAuthorizationError(
     AuthorizationError, code=ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
 ):
-    """The user may not do this with the delegation token; grant the right on it."""
+    """The user may not do this with the delegation token. Grant the right on it."""
 
 
 class UnsupportedVersionError(InvalidConfigurationError, code=ErrorCode.UNSUPPORTED_VERSION):
@@ -376,11 +376,11 @@ class UnsupportedVersionError(InvalidConfigurationError, code=ErrorCode.UNSUPPOR
 class UnsupportedForMessageFormatError(
     InvalidConfigurationError, code=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 ):
-    """The topic stores an old message format without transactions; upgrade its format."""
+    """The topic stores an old message format without transactions. Upgrade its format."""
 
 
 class InvalidTopicError(InvalidConfigurationError, code=ErrorCode.INVALID_TOPIC_EXCEPTION):
-    """The topic's name is not valid or not allowed; use letters, digits, `.`, `_` and `-`."""
+    """The topic's name is not valid or not allowed. Use letters, digits, `.`, `_` and `-`."""
 
 
 class RecordBatchTooLargeError(InvalidConfigurationError, code=ErrorCode.RECORD_LIST_TOO_LARGE):
@@ -407,7 +407,7 @@ class InvalidRecordError(KafkaError, code=ErrorCode.INVALID_RECORD, recovery="fi
 
 
 class InvalidTimestampError(KafkaError, code=ErrorCode.INVALID_TIMESTAMP, recovery="fix"):
-    """The record's timestamp is outside the limits of the topic; see `timestamp_ms`."""
+    """The record's timestamp is outside the limits of the topic. See `timestamp_ms`."""
 
 
 class SerializationError(KafkaError, recovery="fix"):
@@ -420,21 +420,21 @@ class SerializationError(KafkaError, recovery="fix"):
 class UnsupportedCompressionTypeError(
     KafkaError, code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, recovery="fix"
 ):
-    """The broker or this installation lacks the codec; choose another `compression_type`."""
+    """The broker or this installation lacks the codec. Choose another `compression_type`."""
 
 
 class PolicyViolationError(KafkaError, code=ErrorCode.POLICY_VIOLATION, recovery="fix"):
-    """A policy of the cluster forbids the request; its message says why."""
+    """A policy of the cluster forbids the request. Its message says why."""
 
 
 class InvalidRequestError(KafkaError, code=ErrorCode.INVALID_REQUEST):
-    """The broker calls the request malformed; a bug here or there, worth a report."""
+    """The broker calls the request malformed. This is a bug here or there, worth a report."""
 
 
 class InvalidTxnTimeoutError(
     KafkaError, code=ErrorCode.INVALID_TRANSACTION_TIMEOUT, recovery="fix"
 ):
-    """`transaction_timeout_ms` is above the broker's `transaction.max.timeout.ms`; lower it."""
+    """`transaction_timeout_ms` is above the broker's `transaction.max.timeout.ms`. Lower it."""
 
 
 class InvalidTxnStateError(KafkaError, code=ErrorCode.INVALID_TXN_STATE):

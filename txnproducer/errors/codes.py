@@ -14,7 +14,7 @@ __all__ = ["ErrorCode"]
 
 
 class ErrorCode(IntEnum):
-    """A broker's error code; compares equal to the number on the wire."""
+    """A broker's error code, which equals the number on the wire."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -114,7 +114,7 @@ class RefreshRetriableError(RetriableError):
 
 
 class InvalidMetadataError(RefreshRetriableError):
-    """The client's metadata is out of date; it asks again and retries."""
+    """The client's metadata is out of date. It asks again and retries."""
 
 
 class TransactionAbortableError(
@@ -131,7 +131,7 @@ class ApplicationRecoverableError(KafkaError, recovery="restart"):
 
 
 class InvalidConfigurationError(KafkaError, code=ErrorCode.INVALID_CONFIG, recovery="fix"):
-    """A setting, a right or a version is wrong; retrying cannot help until it is changed."""
+    """A setting, a right or a version is wrong. Retrying cannot help until it is changed."""
 
 
 class UnknownServerError(KafkaError, code=ErrorCode.UNKNOWN_SERVER_ERROR):

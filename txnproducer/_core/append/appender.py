@@ -69,7 +69,7 @@ _WRITABLE_STATES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """The settings of appending; names and units as in `ProducerConfig`."""
+    """The settings of appending, with names and units as in `ProducerConfig`."""
 
     max_request_size: int
     buffer_memory: int
@@ -197,7 +197,7 @@ class Appender:
         return outcome
 
     def finish_interrupted_call(self) -> None:
-        """Complete a call that an exception has interrupted; without such a call do nothing.
+        """Complete a call that an exception has interrupted. Without such a call do nothing.
 
         An exception can interrupt a call of the core between any two of its steps: Ctrl-C, or one
         that a signal handler raises. An operation that had begun goes on, and its caller can make
@@ -380,7 +380,7 @@ class Appender:
             raise error
 
     def _state_error(self) -> KafkaError | None:
-        """Return a fenced producer's error, which fails the future; others are raised."""
+        """Return a fenced producer's error, which fails the future. Others are raised."""
         if self.transaction_manager is None:
             return None
         try:
@@ -422,7 +422,7 @@ class Appender:
 
     @property
     def transaction_number(self) -> int:
-        """How many transactions were begun; 0 without any."""
+        """The number of transactions that were begun, 0 without any."""
         return (
             0
             if self.transaction_manager is None
@@ -458,7 +458,7 @@ class Appender:
         waited_ms: int,
         now_ms: int,
     ) -> FutureRecordMetadata:
-        """Fail a record that waited too long; return its failed future, as `fail_append` does.
+        """Fail a record that waited too long. Return its failed future, as `fail_append` does.
 
         Raises:
             TransactionAbortedError: its transaction has ended meanwhile.

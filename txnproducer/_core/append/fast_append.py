@@ -105,7 +105,7 @@ class FastAppend:
         timestamp_ms: int,
         on_delivery: DeliveryCallback | None,
     ) -> FutureRecordMetadata | None:
-        """Append a usual record; return None for any other, and then nothing has changed."""
+        """Append a usual record. Return None for any other, and then nothing has changed."""
         queues = self._topics.get(topic)
         if queues is None or self._state_holder.state is not self._fast_state:
             return None

@@ -31,7 +31,7 @@ class BlockReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AppendBlocked:
-    """Nothing was appended; wait until `append_can_proceed`, then call `append` again with this.
+    """Nothing was appended. Wait until `append_can_proceed`, then call `append` again with this.
 
     Attributes:
         reason: the condition.
@@ -85,7 +85,7 @@ def metadata_wait(
 def missing_partition(
     metadata: Metadata, topic: str, partition: int | None, blocked: AppendBlocked
 ) -> KafkaError | None:
-    """Return the error of a partition that two answers lack, a second apart; None otherwise."""
+    """Return the error of a partition that two answers lack, a second apart, or None."""
     snapshot = metadata.topics.get(topic)
     _, asked_ms = metadata.answer_of(topic)
     missed_ms = blocked.missed_ms

@@ -1,4 +1,4 @@
-"""The future of many records that were sent by one call; their places are computed when asked.
+"""The future of many records that were sent by one call. Their places are computed when asked.
 
 Owns: `FutureBatchMetadata`, `BatchMetadata`, `RowsTaken`. Must not know: columns, queues. It keeps
 the rows that each batch took; the offsets are in the batches' results.
@@ -191,7 +191,7 @@ class FutureBatchMetadata:
         return BatchMetadata(self._topic, self._row_count, self._pieces)
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
-        """Wait for the end of all records; return the first one's error (by its row), or None.
+        """Wait for the end of all records. Return the first one's error (by its row), or None.
 
         Raises:
             KafkaTimeoutError: not yet; the records are still on their way.

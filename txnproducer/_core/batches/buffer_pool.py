@@ -49,7 +49,7 @@ class BufferPool:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether a caller waits for memory; then batches are sent before they are full."""
+        """Whether a caller waits for memory, so that batches are sent before they are full."""
         return bool(self.waiting)
 
     def allocate(self, size_bytes: int, ticket: MemoryTicket | None = None) -> MemoryTicket | None:
@@ -75,7 +75,7 @@ class BufferPool:
         return ticket
 
     def allocate_more(self, size_bytes: int, ticket: MemoryTicket | None) -> bool:
-        """Take more memory for a batch if it is free; this does not enter the queue.
+        """Take more memory for a batch if it is free. This does not enter the queue.
 
         Args:
             size_bytes: how much.

@@ -50,7 +50,7 @@ class PartitionQueue:
         self.is_muted = False
 
     def add_new(self, batch: ProducerBatch) -> None:
-        """Append a new batch to the queue; it takes the next records."""
+        """Append a new batch to the queue. It takes the next records."""
         self.batches.append(batch)
         self.open_batch = batch
 
@@ -118,7 +118,7 @@ class TopicQueues:
         self.sticky_start_bytes = 0
 
     def queue(self, partition: int) -> PartitionQueue:
-        """Return the queue of a partition; a new one if there is none yet."""
+        """Return the queue of a partition, a new one if there is none yet."""
         queue = self.queues.get(partition)
         if queue is None:
             queue = self.queues[partition] = PartitionQueue(TopicPartition(self.topic, partition))
@@ -164,6 +164,6 @@ class TopicQueues:
         return max(0, counted)
 
     def note_placed_bytes(self, size_bytes: int) -> None:
-        """Count rows that the sticky queue will get; in their batch they count no more."""
+        """Count rows that the sticky queue will get. In their batch they count no more."""
         self.partitioner.produced_bytes += size_bytes
         self.sticky_start_bytes += size_bytes

@@ -145,7 +145,7 @@ class ProducerBatch:
 
     @property
     def estimated_size_bytes(self) -> int:
-        """Its size on the wire; an estimate while it is open and compressed."""
+        """Its size on the wire. An estimate while it is open and compressed."""
         return self.builder.estimated_size_bytes
 
     def try_append(
@@ -156,7 +156,7 @@ class ProducerBatch:
         headers: tuple[Header, ...],
         on_delivery: DeliveryCallback | None,
     ) -> FutureRecordMetadata | None:
-        """Append a record and return its future; if it does not fit, change nothing."""
+        """Append a record and return its future. If it does not fit, change nothing."""
         index = self.builder.append(timestamp_ms, key, value, headers)
         if index is None:
             return None
@@ -192,7 +192,7 @@ class ProducerBatch:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of its last record; after 2^31-1 comes 0."""
+        """The sequence of its last record, where 0 follows 2^31-1."""
         return increment_sequence(self.base_sequence, self.record_count - 1)
 
     def set_producer_state(
@@ -208,7 +208,7 @@ class ProducerBatch:
         self._stamp(producer, base_sequence, is_transactional)
 
     def reset_producer_state(self, producer: ProducerIdAndEpoch, base_sequence: int) -> None:
-        """Renumber the batch; if the number changes, it is reset until it is closed again.
+        """Renumber the batch. If the number changes, it is reset until it is closed again.
 
         Raises:
             IllegalStateError: it was aborted, so it must not be sent any more.
@@ -264,7 +264,7 @@ class ProducerBatch:
         return self.attempts > 0 and self.attempts == self._attempts_when_leader_changed
 
     def backoff_left_ms(self, now_ms: int) -> int:
-        """Return how long to wait before the next attempt; a new leader ends the wait."""
+        """Return how long to wait before the next attempt. A new leader ends the wait."""
         if not self.attempts or self.has_leader_changed_for_the_ongoing_retry:
             return 0
         return max(0, self.last_attempt_ms + self.backoff_ms - now_ms)
@@ -297,7 +297,7 @@ class ProducerBatch:
         return self._end(FinalState.SUCCEEDED, base_offset, log_append_time_ms, None)
 
     def complete_exceptionally(self, record_errors: RecordErrors) -> bool:
-        """End with an error for each record; returns and raises like `complete`."""
+        """End with an error for each record. It returns and raises like `complete`."""
         return self._end(FinalState.FAILED, NO_OFFSET, NO_TIMESTAMP, record_errors)
 
     def abort(self, error: KafkaError) -> None:
@@ -326,7 +326,7 @@ class ProducerBatch:
         return True
 
     def take_callbacks(self, on_finished: Callable[[], None]) -> CallbackBatch | None:
-        """Return the callbacks of the ended batch, which are to be run; None if it has none."""
+        """Return the callbacks of the ended batch, which are to be run, or None if it has none."""
         if not self._callbacks:
             return None
         calls = [(future, callback) for _, future, callback in self._callbacks]

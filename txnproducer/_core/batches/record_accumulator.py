@@ -48,7 +48,7 @@ _LEAST_RATIO_AFTER_REFUSAL: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorOptions:
-    """The settings of the accumulator; names and units as in `ProducerConfig`."""
+    """The settings of the accumulator, with names and units as in `ProducerConfig`."""
 
     batch_size: int
     buffer_memory: int
@@ -291,7 +291,7 @@ class RecordAccumulator:
     def sticky_queue(
         self, topic_queues: TopicQueues, snapshot: TopicSnapshot, *, is_last_filled: bool = False
     ) -> PartitionQueue:
-        """Return the queue for a record without key and partition; perhaps it is a new one.
+        """Return the queue for a record without key and partition, perhaps a new one.
 
         Args:
             topic_queues: of the topic.
@@ -347,7 +347,7 @@ class RecordAccumulator:
     # --------------------------------------------------------------
 
     def take_head(self, queue: PartitionQueue) -> ProducerBatch:
-        """Take out a queue's head to send it; the queue is then served last."""
+        """Take out a queue's head to send it. The queue is then served last."""
         # Deleted and inserted again, which puts it at the end of the dict.
         batch = queue.pop_head()
         del self.active[queue.topic_partition]
@@ -492,7 +492,7 @@ class RecordAccumulator:
         batch.result.done()
 
     def deallocate(self, batch: ProducerBatch) -> None:
-        """Give a batch's memory back, once; the parts of a split have none."""
+        """Give a batch's memory back, once. The parts of a split have none."""
         # Marked first: an exception in between costs memory, but never gives it back twice.
         if not batch.is_memory_freed:
             batch.is_memory_freed = True
@@ -531,7 +531,7 @@ class RecordAccumulator:
             self._abort(batch, error)
 
     def abort_undrained_batches(self, error: KafkaError) -> None:
-        """Abort the batches that were never sent; the broker may have the numbered ones."""
+        """Abort the batches that were never sent. The broker may have the numbered ones."""
         is_idempotent = self.options.is_idempotent
         for place, queue in list(self.active.items()):
             doomed = [

@@ -111,7 +111,7 @@ class ProduceRequestResult:
         self.is_done = True
 
     def are_all_done(self) -> bool:
-        """Return whether the batch and all it was split into are done; a flush waits for this."""
+        """Return whether the batch and all it was split into are done. A flush waits for this."""
         return self.is_done and all(child.are_all_done() for child in self.children)
 
     def locate(self, index: int) -> tuple[ProduceRequestResult, int]:
@@ -168,7 +168,7 @@ class CallbackBatch:
         self.raised: tuple[BaseException, ...] = ()
 
     def run(self) -> None:
-        """Call each callback; an exception in one is logged, and the next one runs.
+        """Call each callback. An exception in one is logged, and the next one runs.
 
         This includes a `BaseException` (asyncio's CancelledError, SystemExit): it is not meant for
         this thread, and the other records must not lose their calls.

@@ -95,7 +95,7 @@ class CoordinatorSender:
         return self._in_hand is not None or self._transactions.requests.has_in_flight_request
 
     def ask_about_loss(self, now_ms: int) -> None:
-        """Ask the coordinator why the transaction was lost, if it was; no request waits for it."""
+        """Ask the coordinator why the transaction was lost, if it was. No request waits for it."""
         loss = self._transactions.progress.loss
         if loss is not None:
             self._inquiry.step(loss, self._transaction_coordinator, now_ms)

@@ -38,7 +38,7 @@ class LoginRefusals:
 
     @property
     def leave_none(self) -> bool:
-        """Whether each broker has refused, or could never be reached; at least one has refused."""
+        """Whether each broker has refused, or could never be reached. At least one has refused."""
         nodes = {*(node.node_id for node in self._metadata.bootstrap_nodes), *self._metadata.nodes}
         states = {self._last.get(node_id, ConnectionState.READY) for node_id in nodes}
         refused = ConnectionState.AUTHENTICATION_FAILED

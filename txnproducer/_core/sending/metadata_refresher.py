@@ -52,7 +52,7 @@ class MetadataRefresher:
         client.update_nodes(metadata.bootstrap_nodes)
 
     def step(self, now_ms: int) -> int:
-        """Send a request if one is due; return after how many milliseconds to look again."""
+        """Send a request if one is due. Return after how many milliseconds to look again."""
         if self._is_in_flight:
             return NEVER_MS
         delay_ms = self._metadata.update_delay_ms(now_ms)

@@ -134,7 +134,7 @@ def _new_leader(response: ProducePartitionResponse) -> LeaderIdAndEpoch | None:
 def only_record_error(
     response: ProducePartitionResponse, error: KafkaError, size_bytes: int
 ) -> KafkaError:
-    """Return the error of a batch with a single record; a size error names the limit.
+    """Return the error of a batch with a single record. A size error names the limit.
 
     Args:
         response: the answer.

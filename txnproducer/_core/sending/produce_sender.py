@@ -84,7 +84,7 @@ _CODE_OF_FAILURE = {
 
 @dataclass(frozen=True, slots=True)
 class ProduceOptions:
-    """The settings of sending; names and units as in `ProducerConfig`."""
+    """The settings of sending, with names and units as in `ProducerConfig`."""
 
     acks: int
     retries: int
@@ -133,7 +133,7 @@ class ProduceSender:
     # --- the step -------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> int:
-        """Fail the batches past their delivery time-out; return when the next one reaches it."""
+        """Fail the batches past their delivery time-out. Return when the next one reaches it."""
         waiting, next_expiry_ms = self._accumulator.expired_batches(now_ms)
         timeout_ms = self._options.delivery_timeout_ms
         on_the_wire: list[ProducerBatch] = []
@@ -167,7 +167,7 @@ class ProduceSender:
         return "Send them again"
 
     def step(self, now_ms: int) -> int:
-        """Send the ready batches; return after how many milliseconds the next step is due."""
+        """Send the ready batches. Return after how many milliseconds the next step is due."""
         result = check_ready(self._accumulator, self._metadata, self._drained, now_ms)
         for topic in result.unknown_leader_topics:
             self._metadata.add_topic(topic, now_ms)
@@ -558,7 +558,7 @@ class ProduceSender:
                 del self._in_flight[batch.topic_partition]
 
     def abort_all(self, error: KafkaError) -> None:
-        """Abort every batch, waiting or on the wire; later answers only free memory."""
+        """Abort every batch, waiting or on the wire. Later answers only free memory."""
         if self._accumulator.has_incomplete:
             self._accumulator.abort_batches(error)
             self._in_flight.clear()

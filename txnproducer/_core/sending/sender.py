@@ -87,7 +87,7 @@ class Sender:
         return self._phase is Phase.CLOSED
 
     def run_once(self, now_ms: int) -> int:
-        """Take one step; return after how many milliseconds the next is due."""
+        """Take one step. Return after how many milliseconds the next is due."""
         if self._phase is Phase.CLOSED:
             return NEVER_MS
         # In this order, so that an unknown leader leads to a metadata request in this very step.
@@ -111,7 +111,7 @@ class Sender:
     def _step_transactions(
         self, transactions: TransactionManager, coordinators: CoordinatorSender, now_ms: int
     ) -> int | None:
-        """Do the steps before data; return a delay if no data may go, None if it may."""
+        """Do the steps before data. Return a delay if no data may go, None if it may."""
         # Before the state is looked at: a lost batch may change it.
         transactions.progress.maybe_resolve_sequences()
         # Also after a fatal error, whose text can name the cause.
@@ -169,7 +169,7 @@ class Sender:
         self._end(KafkaError("the producer was closed by force"))
 
     def _continue_closing(self) -> int:
-        """Go on with a close after a step; return after how many milliseconds to go on."""
+        """Go on with a close after a step. Return after how many milliseconds to go on."""
         transactions = self._transactions
         if self._has_work_left(transactions):
             # The step's own delay, or an answer, leads to the next one.

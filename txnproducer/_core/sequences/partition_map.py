@@ -109,7 +109,7 @@ def is_sequence_after(sequence: int, other: int) -> bool:
 
 
 def next_sequence_after(last: int) -> int:
-    """Return the sequence that follows; 0 after none (-1)."""
+    """Return the sequence that follows, which is 0 after none (-1)."""
     return 0 if last == NO_SEQUENCE else increment_sequence(last, 1)
 
 
@@ -191,7 +191,7 @@ class TxnPartitionEntry:
         return sequence == next_sequence_after(self.last_acked_sequence)
 
     def is_overtaken(self, batch: NumberedBatch) -> bool:
-        """Return whether a later batch was written; if this one was not, its place is taken."""
+        """Return whether a later batch was written. If this one was not, its place is taken."""
         return (
             self.last_acked_sequence != NO_LAST_ACKED_SEQUENCE
             and is_numbered_by(batch, self.producer_id_and_epoch)
@@ -210,7 +210,7 @@ class TxnPartitionEntry:
         self._in_flight.insert(place, batch)
 
     def remove_in_flight_batch(self, batch: NumberedBatch) -> None:
-        """Track a batch no more; one that is not tracked is no error."""
+        """Track a batch no more. One that is not tracked is no error."""
         # By identity: after a split the first part has the whole batch's base sequence.
         self._in_flight = [tracked for tracked in self._in_flight if tracked is not batch]
 
@@ -291,7 +291,7 @@ class TxnPartitionMap:
         return iter(self._entries.values())
 
     def find(self, topic_partition: TopicPartition) -> TxnPartitionEntry | None:
-        """Return a partition's entry; None if its numbers were reset meanwhile."""
+        """Return a partition's entry, or None if its numbers were reset meanwhile."""
         return self._entries.get(topic_partition)
 
     def get(self, topic_partition: TopicPartition) -> TxnPartitionEntry:

@@ -190,7 +190,7 @@ class SequenceManager:
             entry.remove_in_flight_batch(batch)
 
     def is_in_flight(self, batch: NumberedBatch) -> bool:
-        """Return whether a batch is tracked; a reset of its partition's numbers ends that."""
+        """Return whether a batch is tracked. A reset of its partition's numbers ends that."""
         entry = self.partitions.find(batch.topic_partition)
         return entry is not None and any(tracked is batch for tracked in entry.in_flight)
 
@@ -301,7 +301,7 @@ class SequenceManager:
     def can_retry(
         self, response: ProducePartitionResponse, error: KafkaError, batch: NumberedBatch
     ) -> bool:
-        """Return whether a refused batch may be sent again; renumber it if that is needed."""
+        """Return whether a refused batch may be sent again. Renumber it if that is needed."""
         code = response.error_code
         if code not in _OF_NUMBERS:
             return isinstance(error, RetriableError)
@@ -362,7 +362,7 @@ class SequenceManager:
         return batch.base_sequence == next_sequence_after(last)
 
     def is_overtaken(self, batch: NumberedBatch) -> bool:
-        """Return whether a later batch was written; if this one was not, its place is taken."""
+        """Return whether a later batch was written. If this one was not, its place is taken."""
         entry = self.partitions.find(batch.topic_partition)
         return entry is not None and entry.is_overtaken(batch)
 
@@ -435,7 +435,7 @@ class SequenceManager:
         return frozenset(self._to_rewrite) if self._is_bump_due else frozenset()
 
     def bump_idempotent_epoch(self) -> BumpOutcome:
-        """Raise the epoch if that was asked for; only for an idempotent producer."""
+        """Raise the epoch if that was asked for. Only for an idempotent producer."""
         current = self.producer_id_and_epoch
         if not self._is_bump_due or not current.is_valid:
             return BumpOutcome.NOT_DUE

@@ -38,7 +38,7 @@ _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
 
 
 def next_answer(claimed: ProducerIdAndEpoch) -> ProducerIdAndEpoch | None:
-    """Return the answer to the next process that takes a claim; None if it is not known."""
+    """Return the answer to the next process that takes a claim, or None if it is not known."""
     epoch = claimed.producer_epoch + 1
     return ProducerIdAndEpoch(claimed.producer_id, epoch) if epoch <= LAST_EPOCH else None
 

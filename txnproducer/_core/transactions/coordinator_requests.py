@@ -152,7 +152,7 @@ class CoordinatorRequests:
         self._has_in_flight = True
 
     def clear_in_flight(self) -> None:
-        """Note that the request on the wire has ended; its handler gets the answer separately."""
+        """Note that the request on the wire has ended. Its handler gets the answer separately."""
         self.out = None
         self._has_in_flight = False
 
@@ -173,7 +173,7 @@ class CoordinatorRequests:
             self.out.fail(error)
 
     def fail_pending_requests(self, error: KafkaError) -> None:
-        """Fail all requests, and forget the one that was out; the state is the caller's."""
+        """Fail all requests, and forget the one that was out. The state is the caller's."""
         self.fail_all(error)
         self.out = None
 

@@ -20,7 +20,7 @@ _LINE = (
 
 
 def is_logged() -> bool:
-    """Return whether the logger is enabled; only then are the values of a line needed."""
+    """Return whether the logger is enabled. Only then are the values of a line needed."""
     return _LOG.isEnabledFor(logging.INFO)
 
 
@@ -33,7 +33,7 @@ def log_end(
     record_count: int,
     cause: KafkaError | None,
 ) -> None:
-    """Log the end of a transaction, for operators; the record's `args` are its values.
+    """Log the end of a transaction, for operators. The record's `args` are its values.
 
     Args:
         transactional_id: the producer's.

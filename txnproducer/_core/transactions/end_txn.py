@@ -141,7 +141,7 @@ class EndTxnHandler(TxnRequestHandler):
         )
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
-        """Note that there is no answer; a commit may have been executed nevertheless."""
+        """Note that there is no answer. A commit may have been executed nevertheless."""
         was_commit, self._is_commit_on_wire = self._is_commit_on_wire, False
         if was_commit and failure.was_sent:
             # Before `super`, which may call `fail`: that asks whether a commit is in doubt.

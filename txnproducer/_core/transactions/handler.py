@@ -127,7 +127,7 @@ class TransactionActions(Protocol):
         ...
 
     def init_request_lost(self) -> None:
-        """Note that an InitProducerId has no answer; it may still raise the epoch, or fence."""
+        """Note that an InitProducerId has no answer. It may still raise the epoch, or fence."""
         ...
 
     def request_lost(self, *, may_begin_transaction: bool) -> None:
@@ -223,7 +223,7 @@ class TxnRequestHandler(ABC):
 
     @property
     def retry_backoff_ms(self) -> int:
-        """The wait before the next attempt; it is short while markers are being written."""
+        """The wait before the next attempt. It is short while markers are being written."""
         usual_ms = self._actions.retry_backoff_ms
         if not self._markers_awaited_count:
             return usual_ms
@@ -296,7 +296,7 @@ class TxnRequestHandler(ABC):
         self._actions.requests.retry(self)
 
     def give_up(self) -> None:
-        """Fail because the transaction is aborted; otherwise the abort would wait for this."""
+        """Fail because the transaction is aborted. Otherwise the abort would wait for this."""
         self.fail(TransactionAbortedError("the transaction was aborted before this was done"))
 
     def _note_doubt(self, verdict: Verdict, code: int) -> None:
@@ -306,7 +306,7 @@ class TxnRequestHandler(ABC):
             self._actions.begun_perhaps()
 
     def _execute(self, verdict: Verdict, error: KafkaError | None) -> None:
-        """Execute a verdict; each handler treats COMPLETE and COLLECT itself."""
+        """Execute a verdict. Each handler treats COMPLETE and COLLECT itself."""
         identity = self._actions.identity
         if verdict.action is Action.LOOK_UP:
             self._retry(looks_up=True)
@@ -332,7 +332,7 @@ class TxnRequestHandler(ABC):
         self._actions.transition_to_abortable_error(error)
 
     def fail(self, error: KafkaError) -> None:
-        """Fail the caller; the state is not changed."""
+        """Fail the caller. The state is not changed."""
         self.result.fail(error)
 
     def __repr__(self) -> str:

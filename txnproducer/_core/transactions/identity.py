@@ -154,7 +154,7 @@ class ProducerIdentity:
             self.is_bump_required = True
 
     def epoch_bump_failed(self) -> None:
-        """Note that the epoch was not raised; it is raised when the next transaction ends."""
+        """Note that the epoch was not raised. It is raised when the next transaction ends."""
         # Without `must_bump_from_client`: after an upgrade the version is v2, but the bump that is
         # missing is v1's.
         self.is_bump_required = True
@@ -166,7 +166,7 @@ class ProducerIdentity:
         self.need_new_epoch()
 
     def need_new_epoch(self) -> None:
-        """Let no other transaction begin under this epoch; without bumps, none at all."""
+        """Let no other transaction begin under this epoch. Without bumps, none at all."""
         # An idempotent producer raises its epoch by itself, and v2 raises it at each end.
         if not self._is_transactional or self.is_transaction_v2_enabled:
             return

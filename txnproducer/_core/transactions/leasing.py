@@ -91,7 +91,7 @@ class TransactionLeasing:
     # --- the holder -----------------------------------------------------------------------------
 
     def begin_lease(self, claims: int, *, has_incomplete: bool) -> TransactionalRequestResult:
-        """Begin to lease the open transaction; when the result has succeeded, the share has it.
+        """Begin to lease the open transaction. When the result has succeeded, the share has it.
 
         Args:
             claims: the number of participants. 0 hands the transaction itself over: from then on
@@ -161,7 +161,7 @@ class TransactionLeasing:
         self._requests.queue.push(FreshEpochHandler(self._progress, result, timeout_ms, take))
 
     def _claim_next(self, result: TransactionalRequestResult) -> None:
-        """Ask for the first claim whose answer is not known; give the lease if there is none."""
+        """Ask for the first claim whose answer is not known. Give the lease if there is none."""
         # The answer to a claim may come after the application has begun to abort.
         if self._machine.state is not _S.IN_TRANSACTION:
             result.fail(
@@ -215,7 +215,7 @@ class TransactionLeasing:
         self._identity.share()
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
-        """Take participants' receipts in; with all of them the transaction can be committed.
+        """Take participants' receipts in. With all of them the transaction can be committed.
 
         Raises:
             IllegalStateError: no lease was given.
@@ -233,7 +233,7 @@ class TransactionLeasing:
     # --- a participant --------------------------------------------------------------------------
 
     def begin_join(self, lease: TransactionLease, claim: int) -> TransactionalRequestResult:
-        """Begin to take a claim of a lease; when the result has succeeded, records can be sent.
+        """Begin to take a claim of a lease. When the result has succeeded, records can be sent.
 
         Raises:
             IllegalStateError: this producer has an identity already.
@@ -285,7 +285,7 @@ class TransactionLeasing:
         self._operations.transaction_begun()
 
     def give_receipt(self, *, has_incomplete: bool) -> TransactionReceipt:
-        """Return the receipt of the records written here; nothing more can be written.
+        """Return the receipt of the records written here. Nothing more can be written.
 
         Raises:
             IllegalStateError: this is no participant, or records are on their way.

@@ -124,7 +124,7 @@ class TransactionManager:
         return not end_txn.may_be_committed
 
     def initialize_transactions(self) -> TransactionalRequestResult:
-        """Begin to get an identity; it fences older producers of the transactional id.
+        """Begin to get an identity. It fences older producers of the transactional id.
 
         Raises:
             IllegalStateError: initialized already, or another call has to be repeated first.
@@ -145,7 +145,7 @@ class TransactionManager:
         )
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; nothing is sent.
+        """Begin a transaction. Nothing is sent.
 
         Raises:
             IllegalStateError: not initialized, or a transaction is open, or another call has to be
@@ -207,7 +207,7 @@ class TransactionManager:
         self._queue_end_txn(result, is_commit=True)
 
     def begin_abort(self) -> TransactionalRequestResult:
-        """Begin to abort; also gives up a commit that has timed out.
+        """Begin to abort, and give up a commit that has timed out.
 
         Raises:
             IllegalStateError: no transaction is open, the commit has succeeded meanwhile, or
@@ -260,7 +260,7 @@ class TransactionManager:
         self.requests.push_once(end_txn)
 
     def _commit_to_give_up(self) -> EndTxnHandler | None:
-        """Return a commit under way whose caller has timed out; acknowledge one that failed."""
+        """Return a commit under way whose caller has timed out. Acknowledge one that failed."""
         pending, machine = self._pending.unseen(), self.machine
         if pending is None or pending.kind is not _S.COMMITTING_TRANSACTION:
             return None

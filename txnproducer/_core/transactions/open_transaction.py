@@ -76,7 +76,7 @@ class OpenTransaction:
             self.new_partitions.add(place)
 
     def take_new_partitions(self) -> frozenset[TopicPartition]:
-        """Return the partitions of the next AddPartitionsToTxn; none if there is no new one.
+        """Return the partitions of the next AddPartitionsToTxn, none if there is no new one.
 
         They are all partitions without an answer, also those of a request that is repeated.
         """
@@ -114,7 +114,7 @@ class OpenTransaction:
             self.may_have_begun = False
 
     def lease(self) -> None:
-        """Note that participants may begin it; their receipts will show it."""
+        """Note that participants may begin it. Their receipts will show it."""
         self.may_have_begun = True
 
     def end_with(self, end_txn: EndTxnHandler) -> None:

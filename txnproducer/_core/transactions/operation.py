@@ -84,7 +84,7 @@ class PendingOperation:
 
 
 class PendingOperations:
-    """Hold the operation under way; there is one at most.
+    """Hold the operation under way. There is one at most.
 
     Args:
         name: the producer's, for refusals.
@@ -95,7 +95,7 @@ class PendingOperations:
         self._held: PendingOperation | None = None
 
     def unseen(self) -> PendingOperation | None:
-        """Return the operation whose end its caller has not seen; None if there is none."""
+        """Return the operation whose end its caller has not seen, or None if there is none."""
         if self._held is not None and self._held.result.is_acked:
             self._held = None
         return self._held
@@ -121,7 +121,7 @@ class PendingOperations:
         operation: str,
         start: Callable[[TransactionalRequestResult], None],
     ) -> TransactionalRequestResult:
-        """Start an operation; after its first step it goes on even if its call is interrupted."""
+        """Start an operation. After its first step it goes on even if its call is interrupted."""
         result = TransactionalRequestResult(operation)
         # Held before the first step, so that `finish_start` finds a start that was interrupted.
         pending = self._held = PendingOperation(kind, result, start)

@@ -160,7 +160,7 @@ class TransactionProgress:
         self.open.begun_perhaps()
 
     def init_request_lost(self) -> None:
-        """Note that an InitProducerId has no answer; it may still raise the epoch, or fence."""
+        """Note that an InitProducerId has no answer. It may still raise the epoch, or fence."""
         self._has_lost_init = True
 
     def request_lost(self, *, may_begin_transaction: bool) -> None:
@@ -272,7 +272,7 @@ class TransactionProgress:
         return self.machine.is_completing
 
     def is_send_to_partition_allowed(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition's batches may be sent; in FATAL_ERROR none may."""
+        """Return whether a partition's batches may be sent. In FATAL_ERROR none may."""
         if self.machine.has_fatal_error:
             return False
         return not self.is_transactional or topic_partition in self.open.partitions
@@ -293,7 +293,7 @@ class TransactionProgress:
         )
 
     def transition_to_abortable_error(self, error: KafkaError) -> None:
-        """Have the transaction aborted; during an abort or after a fatal error, do nothing."""
+        """Have the transaction aborted. During an abort or after a fatal error, do nothing."""
         machine = self.machine
         if machine.is_aborting or machine.has_fatal_error:
             _LOG.debug("%s: in %s already: %s", self.name, machine.state.name, error)
@@ -329,7 +329,7 @@ class TransactionProgress:
     def authentication_failed(
         self, error: KafkaError, in_hand: TxnRequestHandler | None = None
     ) -> None:
-        """Note that a broker refused the login; for queued requests that is fatal.
+        """Note that a broker refused the login. For queued requests that is fatal.
 
         Args:
             error: the refusal.
@@ -343,7 +343,7 @@ class TransactionProgress:
             in_hand.fail(error)
 
     def transition_to_uninitialized(self, error: KafkaError) -> None:
-        """Go back to the start after `must_reinitialize`; the sender has failed the batches."""
+        """Go back to the start after `must_reinitialize`. The sender has failed the batches."""
         self.machine.transition_to(_S.UNINITIALIZED)
         self.fail_all(error)
         self.requests.put_aside()
@@ -483,7 +483,7 @@ class TransactionProgress:
 
     @property
     def age_ms(self) -> int | None:
-        """How long the transaction is open; None if another process may have begun it."""
+        """How long the transaction is open, or None if another process may have begun it."""
         if self.share.lease is not None:
             return None
         return 0 if self.open.started_ms is None else self._now_ms - self.open.started_ms

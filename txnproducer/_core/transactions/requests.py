@@ -120,7 +120,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
         self._execute(verdict, error)
 
     def abortable_error(self, error: KafkaError) -> None:
-        """Fail, and have the transaction aborted; during an abort, give up the group or end."""
+        """Fail, and have the transaction aborted. During an abort, give up the group or end."""
         if not self._actions.machine.is_aborting:
             super().abortable_error(error)
         elif self.key_type is CoordinatorType.GROUP:
@@ -202,7 +202,7 @@ class InitProducerIdHandler(TxnRequestHandler):
         )
 
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
-        """Note that there is no answer; the request may still be executed later."""
+        """Note that there is no answer. The request may still be executed later."""
         if failure.was_sent:
             self._actions.init_request_lost()
         super().on_failure(failure, error)
@@ -224,7 +224,7 @@ class InitProducerIdHandler(TxnRequestHandler):
 
 
 class AddPartitionsToTxnHandler(TxnRequestHandler):
-    """AddPartitionsToTxn (key 24), v0-v3; transactions v1 only.
+    """AddPartitionsToTxn (key 24), v0-v3. Transactions v1 only.
 
     Behavior:
     * The codes are judged partition by partition. The first one decides that is neither a success
@@ -297,7 +297,7 @@ def _refused_partitions(codes: Mapping[TopicPartition, int]) -> KafkaError:
 
 
 class AddOffsetsToTxnHandler(TxnRequestHandler):
-    """AddOffsetsToTxn (key 25); transactions v1 only.
+    """AddOffsetsToTxn (key 25). Transactions v1 only.
 
     Behavior: on success TxnOffsetCommit follows, and the caller goes on waiting for that.
 

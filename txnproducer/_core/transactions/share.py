@@ -40,7 +40,7 @@ from txnproducer.records import (
 
 
 class SharePart(Enum):
-    """The part that a producer has in its transaction; the values are texts of refusals."""
+    """The part that a producer has in its transaction. The values are texts of refusals."""
 
     ALONE = "no lease of this transaction was given"
     HOLDER = "the transaction is leased: its participants write the records"
@@ -187,7 +187,7 @@ class Share:
             self._written[batch.topic_partition] += batch.record_count
 
     def finish(self) -> TransactionReceipt:
-        """Return the receipt of the records written here; nothing more can be written.
+        """Return the receipt of the records written here. Nothing more can be written.
 
         Raises:
             IllegalStateError: this is no participant.

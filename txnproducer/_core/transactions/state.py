@@ -115,7 +115,7 @@ class StateWatcher(Protocol):
     """A listener to errors that change the state."""
 
     def error_comes(self, error: KafkaError) -> None:
-        """Note an error before it becomes the state's; its text may still be changed."""
+        """Note an error before it becomes the state's. Its text may still be changed."""
         ...
 
     def has_failed(self) -> None:
@@ -174,7 +174,7 @@ class TransactionStateMachine:
 
     @property
     def has_ongoing_transaction(self) -> bool:
-        """Whether a transaction was begun and has not ended; a fatal error ends it, too."""
+        """Whether a transaction was begun and has not ended. A fatal error ends it, too."""
         return self.state in ONGOING_STATES
 
     def transition_to(self, target: TransactionState, error: KafkaError | None = None) -> None:
@@ -208,7 +208,7 @@ class TransactionStateMachine:
             self.transition_to(state)
 
     def check_transition(self, target: TransactionState) -> None:
-        """Refuse a state that cannot follow the present one; see `transition_to`."""
+        """Refuse a state that cannot follow the present one. See `transition_to`."""
         if target not in TRANSITIONS[self.state]:
             self._refuse(target)
 

@@ -221,7 +221,7 @@ class TransactionLoss:
         return f"{(self.age_ms or 0) / 1000:.0f}"
 
     def explain(self, error: KafkaError, who: str) -> KafkaError:
-        """Return a call's error with this text; an error without a sign of loss stays as it is."""
+        """Return a call's error with this text. An error without a sign of loss stays as it is."""
         # Subclasses say more than this text, so they keep their own.
         if sign_of_loss(error) is None or type(error) not in _TOLD_AS:
             return error

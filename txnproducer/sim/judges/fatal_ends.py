@@ -43,7 +43,7 @@ _FIRST_THAT_CAN_BUMP: Final = 3
 
 
 def needless_end(process: Process) -> str | None:
-    """Return the error of a producer that failed for good without a reason; otherwise None."""
+    """Return the error of a producer that failed for good without a reason, or None."""
     error = process.last_error
     if error is None or not process.has_failed:
         return None
