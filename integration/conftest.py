@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 @dataclass
 class Broker:
-    """A running broker, and what tests make on it."""
+    """A running broker, and the things that tests make on it."""
 
     kafka: EmbeddedKafka
     mode: Mode
@@ -102,7 +102,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def spark(tmp_path_factory):
-    """The Spark session that the tests of a process share; begun anew where one has stopped it."""
+    """The Spark session that the tests of a process share; started again if a test stopped it."""
     from txnproducer.spark.demo import start_spark
 
     with warnings.catch_warnings():

@@ -50,7 +50,7 @@ _READ_S = 60.0
 
 @dataclass
 class Outcome:
-    """What came of one run."""
+    """The result of one run."""
 
     transaction_version: int
     fault: str

@@ -1,4 +1,4 @@
-"""A TCP proxy between a producer and a broker: it cuts connections, and delivers what was cut.
+"""A TCP proxy before a broker: it cuts connections, and delivers their requests afterwards.
 
 Why it exists: "a request of a dead connection arrives later" is what a network does and no broker
 does by itself. Here it is done to one request of one kind, exactly when a test wants it.
@@ -74,7 +74,7 @@ class Held:
 
 @dataclass
 class _Rules:
-    """What to do with the next request of a kind."""
+    """The treatment of the next request of a kind."""
 
     hold: list[ApiKey] = field(default_factory=list)
     hold_in_silence: list[ApiKey] = field(default_factory=list)
@@ -205,7 +205,7 @@ def _copy(upstream: socket.socket, client: socket.socket, is_cut: list[bool]) ->
 
 
 def _read_frame(source: socket.socket) -> bytes | None:
-    """Read a length and what it counts; None at the end of the connection."""
+    """Read a length and the bytes that it counts; None at the end of the connection."""
     head = _read(source, _LENGTH_BYTES)
     if head is None or int.from_bytes(head, "big") > _LARGEST_FRAME_BYTES:
         # A broker hangs up as well on what is too large, such as the greeting of TLS by which a

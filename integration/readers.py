@@ -1,4 +1,4 @@
-"""Readers of other makes: what our transactions look like to them."""
+"""Readers of other makes, and our transactions in their view."""
 
 from __future__ import annotations
 

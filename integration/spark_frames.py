@@ -1,4 +1,4 @@
-"""What the tests of the Spark sink share: frames, what readers see of them, faults in tasks."""
+"""Shared parts of the tests of the Spark sink: frames, their readers, faults in tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the Spark part of the suite on several versions of Spark, and write down what came of it.
+"""Run the Spark part of the suite on several versions of Spark, and write down the results.
 
     make test-spark-versions ARGS="--version 4.1.4 --suite source"
 
@@ -51,7 +51,7 @@ SUITES = {
 
 
 def requirements(version: str) -> list[str]:
-    """Return what is installed for a version: the package's own needs, and this Spark."""
+    """Return the requirements of a version: the package's own, and this Spark."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     needed = [
@@ -78,7 +78,7 @@ def prepare(version: str) -> Path:
 
 
 def run(python: Path, suite: Suite) -> str:
-    """Run a suite in an environment; return what the table says of it."""
+    """Run a suite in an environment; return its cell of the table."""
     report = ROOT / "results" / "spark-versions.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def run(python: Path, suite: Suite) -> str:
 
 
 def outcome(report: Path) -> str:
-    """Return what a report of pytest's comes to, in a few words."""
+    """Return the sum of a report of pytest's, in a few words."""
     if not report.exists():
         return "**did not run**"
     counts: dict[str, int] = {}
@@ -115,7 +115,7 @@ def outcome(report: Path) -> str:
 
 
 def write_table(results: dict[str, dict[str, str]]) -> None:
-    """Make the table in the docs anew."""
+    """Write the table in the docs again."""
     shown = [name for name in SUITES if any(name in cells for cells in results.values())]
     head = ["PySpark", *(SUITES[name].title for name in shown)]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
@@ -129,7 +129,7 @@ def write_table(results: dict[str, dict[str, str]]) -> None:
 
 
 def main() -> int:
-    """Run what is asked for; return 1 if anything failed."""
+    """Run the chosen suites; return 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", action="append", help="of PySpark; default: all")
     parser.add_argument("--suite", action="append", choices=SUITES, help="default: all")

@@ -1,4 +1,4 @@
-"""The command line on a real broker: what it writes, counts and ends with."""
+"""The command line on a real broker: the records it writes, its counts, its exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Shell:
         )
 
     def run(self, command: str, *arguments: str, text: str = "") -> tuple[int, dict, str]:
-        """Return the exit code, the closing line, and what was told people."""
+        """Return the exit code, the closing line, and the text for people."""
         process = self.start(command, *arguments)
         out, err = process.communicate(text, timeout=60)
         return process.returncode, json.loads(out), err

@@ -1,4 +1,4 @@
-"""Columns on real brokers: what is read back is what was given, where `send` would have put it."""
+"""Rows of columns arrive unchanged on real brokers, in the partitions that `send` would choose."""
 
 from __future__ import annotations
 

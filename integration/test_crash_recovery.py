@@ -1,4 +1,4 @@
-"""What a client that dies in the midst of a transaction leaves, and how its successor goes on."""
+"""A client dies in the midst of a transaction; its successor aborts that one, and goes on."""
 
 from __future__ import annotations
 

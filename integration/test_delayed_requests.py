@@ -77,7 +77,7 @@ def ready(broker, proxy, monkeypatch, transactional_id):
 
 @pytest.fixture
 def does_harm(broker, monkeypatch, is_guarded):
-    """Switch the guard off, if the test asks for that; tell whether harm has to be seen then."""
+    """Switch the guard off if the test asks for that; return whether harm must be seen then."""
     if not is_guarded:
         # A lost request asks for an epoch by the one, a batch that failed by the other.
         for owner, name in (

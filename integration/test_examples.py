@@ -1,4 +1,4 @@
-"""Every program in examples/ shows what it promises, and the first pages run as they stand."""
+"""Every program in examples/ keeps its promise, and the first pages run as they stand."""
 
 from __future__ import annotations
 

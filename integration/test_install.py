@@ -52,7 +52,7 @@ print(IMPL, txn.outcome, future.result().offset)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of what the package is built from, with nothing compiled in it."""
+    """Return a copy of the package's sources, with nothing compiled in it."""
     folder = tmp_path_factory.mktemp("source")
     shutil.copytree(ROOT / "txnproducer", folder / "txnproducer", ignore=NOT_SOURCES)
     shutil.copytree(ROOT / "compiled", folder / "compiled")

@@ -1,4 +1,4 @@
-"""What lies in the broker's log, by Kafka's own DumpLogSegments."""
+"""The contents of the broker's log, by Kafka's own DumpLogSegments."""
 
 from __future__ import annotations
 

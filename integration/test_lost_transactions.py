@@ -1,4 +1,4 @@
-"""What a call says of a lost transaction, on real brokers: the evidence of v1 and of v2."""
+"""The text about a lost transaction, on real brokers: the evidence of v1 and of v2."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def seen(kafka, topic):
 
 
 def wait_for(kafka, topic, wanted):
-    """Wait until readers see these records, in whatever order and partition."""
+    """Wait until readers see these records, in any order and partition."""
 
     def unplaced():
         return sorted(map(repr, (record[1:] for record in seen(kafka, topic))))
@@ -94,7 +94,7 @@ def wait_for(kafka, topic, wanted):
 
 
 def check_places(kafka, topic, rows):
-    """Check that rows are where their partition, or else their key, leads."""
+    """Check that rows lie where their partition, or without one their key, leads."""
     named = {row[1].encode(): row[2] for row in rows if row[1] and row[2] is not None}
     for partition, key, value, _ in seen(kafka, topic):
         if value is None:

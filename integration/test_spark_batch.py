@@ -257,7 +257,7 @@ def test_a_batch_whose_job_is_cancelled_is_aborted_and_not_run_again(
 
 @dataclass(frozen=True)
 class Pause:
-    """Lets readers look at what a task has had acknowledged, by either atomicity's name of it."""
+    """A hook that pauses after a task's rows are acknowledged, so that readers can look."""
 
     def __call__(self, name, info):
         if name in ("task_after_receipt", "task_after_commit"):

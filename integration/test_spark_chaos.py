@@ -1,4 +1,4 @@
-"""The short form of `make chaos-spark`: four faults, one run each; and the checks behind it."""
+"""The short form of `make chaos-spark`: four faults, one run each, and the checks of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What works under Spark Connect: `foreachPartition` and the data source, on a real broker."""
+"""The sink under Spark Connect: `foreachPartition` and the data source, on a real broker."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_foreach_batch_says_at_once_that_a_query_id_is_needed(spark, kafka, topi
 
 
 def halting(folder, until):
-    """Return what reads a frame, and halts the first time until there is a file `until`."""
+    """Return a function that reads a frame, and first halts until a file `until` exists."""
 
     def read(batches):
         yield from batches

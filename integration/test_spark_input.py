@@ -1,4 +1,4 @@
-"""The Spark sink where a task's rows break off: what PySpark takes for their end is none."""
+"""The Spark sink refuses a task's input that breaks off, though PySpark takes it for complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data source on real brokers, played without Spark: what tasks leave open, commits end."""
+"""The data source on real brokers, without Spark: tasks open transactions, commits end them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Query:
         self.commits = PartCommits(self.ledger, kept, settings, on_event)
 
     def task(self, partition, data, batch_id=0):
-        """Run a task; what it tells goes through pickle, as with Spark."""
+        """Run a task; its message goes through pickle, as with Spark."""
         part = self.writer.write(partition, batch_id, self.query_id, data)
         return pickle.loads(pickle.dumps(part))
 
@@ -120,7 +120,7 @@ class Query:
         return self.ledger.read_entries(range(partitions))
 
     def wait_for_entries(self, count):
-        """Wait until so many of six entries are committed, whatever parts that are open hold."""
+        """Wait until so many of six entries are committed; open transactions do not count."""
 
         def found():
             return self.ledger.read(range(6), waits_for_undecided=False)[1]
@@ -143,7 +143,7 @@ def die_at(event, partition=None):
 
 
 def die_before_the_end_of(*partitions, behind):
-    """Return a hook: the commit dies before some ends, and behind so many others."""
+    """Return a hook: the commit dies before some ends, and after so many others."""
     others = threading.Semaphore(0)
 
     def hook(name, info):
@@ -172,7 +172,7 @@ def query(broker, topic):
 
 @pytest.fixture
 def seen(broker, topic):
-    """Return a call that waits until readers see some values: markers come behind a commit."""
+    """Return a call that waits until readers see some values, since markers follow a commit."""
 
     def look():
         return sorted(values(read_with_confluent(broker.servers, topic)))

@@ -1,4 +1,4 @@
-"""What the Spark sink refuses to real streaming queries: no row is written, and it names ways out.
+"""Refusals of the Spark sink in real streaming queries: no row is written, and ways out are named.
 
 Another number of partitions and other rows on a partial replay are in `test_spark_sink.py`.
 """
@@ -30,7 +30,7 @@ def topic(kafka):
 
 @pytest.fixture(params=["partition", "batch"])
 def make_sink(request, kafka, topic):
-    """Return what makes a sink as a driver of its own has it, always of one sink id."""
+    """Return a function that makes a sink as a driver of its own has it, always of one sink id."""
     made = []
 
     def make(**arguments):
@@ -45,7 +45,7 @@ def make_sink(request, kafka, topic):
 
 @pytest.fixture
 def query(spark, tmp_path, make_sink):
-    """Return what starts a query on the input, from a checkpoint of the given name."""
+    """Return a function that starts a query on the input, from a checkpoint of the given name."""
     started = []
     (tmp_path / "in").mkdir()
 

@@ -85,7 +85,7 @@ def cluster():
 
 @pytest.fixture
 def setting(cluster):
-    """Return a user without rights, a topic, the id of a sink, and what it needs."""
+    """Return a user without rights, a topic, the id of a sink, and the rights that it needs."""
     number = next(_NUMBERS)
     topic, ledger, sink_id = f"t{number}-", f"l{number}-", f"s{number}"
     for name in (topic, ledger):

@@ -1,4 +1,4 @@
-"""Runs of the Spark sink on a real broker, played without Spark: who may still commit."""
+"""Runs of the Spark sink on a real broker, without Spark: tasks of earlier runs commit nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROWS = [Row((f"value {n}",)) for n in range(10)]
 
 @pytest.fixture
 def driver(kafka, topic):
-    """Return what makes a driver: a sink as a new process has it."""
+    """Return a function that makes a driver: a sink as a new process has it."""
 
     def make(**arguments):
         given = {"topic": topic, "query_id": "query", **arguments}
@@ -52,7 +52,7 @@ def driver(kafka, topic):
 
 
 def enter(sink, batch_id=0, writers=2, query_id="query"):
-    """Begin a batch, and return what its tasks are told."""
+    """Begin a batch, and return the plan for its tasks."""
     plan, _ = sink._batches.plan(LedgerBatch(batch_id, query_id, writers))
     return plan
 
@@ -122,7 +122,7 @@ PARTS = ([Row(("a",))], [Row(("b",))], [Row(("c",))])
 
 
 def complete(sink, parts):
-    """Enter batch 0 again, and return what its tasks are told, as `write` does it."""
+    """Enter batch 0 again, and return the plan for its tasks, as `write` does it."""
     plan, done = sink._batches.plan(LedgerBatch(0, "query", len(parts)))
     found = {}
     for number, rows in enumerate(parts):

@@ -291,7 +291,7 @@ def test_columns_are_read_in_any_case_as_sparks_own_sink_reads_them(
 
 @pytest.fixture
 def bare_python(spark, tmp_path, monkeypatch):
-    """Have tasks run by a Python without the package; what else Spark needs is there.
+    """Have tasks run by a Python without the package, but with all that Spark needs.
 
     As where PYSPARK_PYTHON is not set on the executors.
     """

@@ -63,7 +63,7 @@ class Query:
 
 
 def slowly(marker):
-    """Return what reads a frame, and takes a long time in its first run and in each later one."""
+    """Return a function that reads a frame, and takes a long time in each run."""
 
     def read(batches):
         yield from batches

@@ -1,4 +1,4 @@
-"""The Spark sink where the broker has transactions version 1: what that version does otherwise.
+"""The Spark sink on brokers with transactions version 1, where it takes other steps.
 
 There tasks add their partitions, the ledger's group is added before its offset, and the epoch goes
 up by an `InitProducerId` of the driver's behind each end. All else is tried on version 2.

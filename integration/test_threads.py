@@ -29,7 +29,7 @@ _SETTINGS = {"batch_size": 4_000, "buffer_memory": 4_000_000, "linger_ms": 1}
 
 
 class Work:
-    """One transaction's: who sends notes what, and who looks finds it."""
+    """The work of one transaction: senders note their records, and watchers look for them."""
 
     def __init__(self, producer, topic, number):
         self._producer, self._topic, self._number = producer, topic, number

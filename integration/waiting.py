@@ -1,4 +1,4 @@
-"""Waiting for what a broker does in its own time."""
+"""Waits for effects that a broker reaches in its own time."""
 
 from __future__ import annotations
 

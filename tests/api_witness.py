@@ -1,4 +1,4 @@
-"""Who saw which call, which record and which offset in which transaction; and the verdict on it.
+"""A witness that notes each call, record and offset with its transaction, and gives the verdict.
 
 Calls of two threads overlap, so that their order says little about which transaction they were
 for. The witness stands where the producer holds its lock, and there the order is certain. What
@@ -57,7 +57,7 @@ class OffsetSent:
 
 @dataclass(eq=False)
 class Seen:
-    """What a thread's present call has come upon."""
+    """The transaction that a thread's present call belongs to."""
 
     generation: int = BEFORE_THE_FIRST
     is_late: bool = False
@@ -65,7 +65,7 @@ class Seen:
 
 @dataclass(eq=False)
 class ReportedTransaction:
-    """What became of a transaction, as far as its callers were told."""
+    """A transaction, as its callers have seen it end."""
 
     is_commit_begun: bool = False
     is_abort_begun: bool = False
@@ -159,7 +159,7 @@ class Witness:
 
     @property
     def seen(self) -> Seen:
-        """What the present call of this thread has come upon."""
+        """The transaction that the present call of this thread belongs to."""
         if not hasattr(self._seen, "now"):
             self._seen.now = Seen()
         seen: Seen = self._seen.now
@@ -210,7 +210,7 @@ class Witness:
     # --- the verdict ----------------------------------------------------------------------------
 
     def judge(self, cluster: BrokerCluster) -> None:
-        """Compare what callers were told with what there is, when everything has ended."""
+        """Compare the results of all calls with the logs, when everything has ended."""
         written, visible = _values(cluster, False), _values(cluster, True)
         counted = Counter((place, offset.offset) for _, place, offset in cluster.offsets_history())
         for record in self.sent:

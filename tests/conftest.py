@@ -1,4 +1,4 @@
-"""What every test run says about itself: which implementation ran, and what has grown large."""
+"""Notes at the end of each test run: the implementation that ran, and files that are large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call costs, counted and not timed."""
+"""The cost of a call, counted and not timed."""
 
 from __future__ import annotations
 

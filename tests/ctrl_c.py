@@ -6,6 +6,6 @@ import signal
 
 
 def hear_ctrl_c() -> None:
-    """Undo what a shell does to commands in its background: they and theirs ignore Ctrl-C."""
+    """Make Ctrl-C work here and in child processes: a shell turns it off for background jobs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -122,7 +122,7 @@ class CoreHarness:
         self.client.now_ms = value
 
     def step(self) -> int:
-        """Take one turn of the loop; return what `run_once` returned."""
+        """Take one turn of the loop; return the result of `run_once`."""
         for event in self.client.take_due_events():
             self.core.handle(event, self.now_ms)
         self.core.needs_wakeup = False
@@ -245,7 +245,7 @@ class CoreHarness:
         return self.manager.machine.state
 
     def complete(self, result: TransactionalRequestResult, timeout_ms: int | None = None) -> None:
-        """Do what a blocking call does: wait, acknowledge, raise the operation's own error.
+        """Wait, acknowledge, and raise the operation's own error, as a blocking call does.
 
         Raises:
             KafkaTimeoutError: not completed in time (`max_block_ms` unless given); not
@@ -306,7 +306,7 @@ class CoreHarness:
             self.run_until(partial(self.core.is_topic_decided, topic))
 
     def be_known(self) -> None:
-        """Count as known to every partition: else a first batch is alone until it is written."""
+        """Count as known to every partition, so that a first batch is not sent alone."""
         producer_id = self.manager.identity.producer_id_and_epoch.producer_id
         for topic, partition_count in self.client.topics.items():
             for partition in range(partition_count):
@@ -345,7 +345,7 @@ class CoreHarness:
         partition: int | None = 0,
         **more: Any,
     ) -> FutureRecordMetadata:
-        """Do what a blocking send does: append, waiting up to `max_block_ms` to be able to."""
+        """Append, and wait up to `max_block_ms` for the room, as a blocking send does."""
         start_ms = self.now_ms
         outcome = self.try_send(topic, value, key, partition, **more)
         while isinstance(outcome, AppendBlocked):
@@ -392,7 +392,7 @@ class CoreHarness:
         return [b.header.base_sequence for b in self.sent_batches(topic_partition)]
 
     def describe(self) -> str:
-        """Say what the producer is waiting for, for a failing test."""
+        """Describe the conditions that the producer waits for, for a failing test."""
         manager = self.core.transaction_manager
         state = "no transaction manager"
         if manager is not None:

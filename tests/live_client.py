@@ -1,4 +1,4 @@
-"""The scripted client on a real thread: what `TransactionalProducer` runs on in unit tests.
+"""The scripted client on a real thread, for unit tests of `TransactionalProducer`.
 
 It accepts whatever a test neither prepared nor holds back. The clock is the real one, but nothing
 waits for it: answers are due at once, and `poll` sleeps only until there is something to do.
@@ -70,7 +70,7 @@ class LiveClient(ScriptedClient):
             super().send(request, now_ms)
 
     def release(self, *kinds: ApiKey) -> None:
-        """Answer what was held back, well, and hold it back no longer."""
+        """Answer the held requests with success, and hold no more back."""
         with self._guard:
             self.held.difference_update(kinds)
             for request in list(self.outstanding.values()):

@@ -1,4 +1,4 @@
-"""The modelled cluster behind a producer's I/O thread: real threads, real time, no sockets.
+"""The modelled cluster under a producer's I/O thread: real threads, real time, no sockets.
 
 A request arrives, is answered and comes back as soon as the loop polls, unless a test has planned
 trouble for it. Connections keep their order, both ways, and answer each request once, or die.
@@ -39,7 +39,7 @@ LONGEST_SLEEP_MS = 1 << 20
 
 
 class RequestFault(Enum):
-    """What can become of a request."""
+    """A fault that a test can plan for a request."""
 
     LOST = auto()  # its connection is cut before it arrives
     ANSWER_LOST = auto()  # its connection is cut when it has been carried out
@@ -280,7 +280,7 @@ class ModelClient:
         return self._links.setdefault(connection, ModelLink())
 
     def _broker_of(self, connection: ConnectionId) -> int:
-        """Return the broker behind an address: a bootstrap address has an id of its own."""
+        """Return the broker at an address: a bootstrap address has an id of its own."""
         return int(self._nodes[connection.node_id].host.partition("-")[2])
 
     def _connect(self, connection: ConnectionId, link: ModelLink, now_ms: int) -> None:

@@ -443,7 +443,7 @@ class ScriptedClient:
         return describe_response(request.body, state, 0)
 
     def answer(self, request: ClientRequest, body: Response) -> None:
-        """Answer an outstanding request now, in whatever order the test likes."""
+        """Answer an outstanding request now, in the order that the test likes."""
         self._schedule(ClientResponse(request, body), 0)
 
     @staticmethod
@@ -560,6 +560,6 @@ def produce_response(
 
 
 def group_or_transaction(request: Any) -> CoordinatorType:
-    """Return whose coordinator a FindCoordinator request looks for."""
+    """Return the id or group that a FindCoordinator request asks about."""
     kind: CoordinatorType = request.key_type
     return kind

@@ -1,4 +1,4 @@
-"""What is asked of a cluster: bounded, once more while it can be answered later, in our errors."""
+"""Questions to a cluster have a time bound, are repeated if it helps, and raise our errors."""
 
 from __future__ import annotations
 

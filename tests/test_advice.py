@@ -1,4 +1,4 @@
-"""The texts of time-outs: the cause first, and what else could not be reached at the end."""
+"""The texts of time-outs name the cause first, and other unreachable addresses at the end."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Lane:
 
 
 class OwnError(Exception):
-    """What an application's own code may raise in a transaction's block."""
+    """An error that an application's own code may raise in a transaction's block."""
 
 
 class PublicApi(RuleBasedStateMachine):
@@ -317,7 +317,7 @@ class PublicApi(RuleBasedStateMachine):
         self.send(producer, serial, TOPICS[choice % 2], None if choice < 2 else serial % 2, 10)
 
     def do_send_too_much(self, producer: TransactionalProducer, serial: int, choice: int) -> None:
-        """Write what cannot be written: too large a record, or one for no topic."""
+        """Write a record that cannot be written: too large, or for no topic."""
         topic = "orders" if choice else "nowhere"
         self.send(producer, serial, topic, None, 5_000 if choice else 10)
 

@@ -206,7 +206,7 @@ def test_a_test_is_skipped_only_with_a_reason() -> None:
 
 
 def is_skip_without_reason(node: ast.AST) -> bool:
-    """Tell whether a node is a bare skip mark, or a skip or xfail that says no reason."""
+    """Return whether a node is a bare skip mark, or a skip or xfail that says no reason."""
     if isinstance(node, ast.Call):
         name = ast.unparse(node.func)
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]

@@ -1,4 +1,4 @@
-"""What `send` takes, and how it refuses the rest: by name, with the way out."""
+"""`send` takes its arguments in several forms, and refuses others by name, with the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark suite makes of its measurements: figures, settings, verdicts."""
+"""The benchmark suite turns its measurements into figures, settings and verdicts."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_default_run_takes_about_five_minutes() -> None:
 
 
 class _FullQueue:
-    """Takes what `produce` of confluent-kafka is given; is too full for every third call."""
+    """A `produce` of confluent-kafka that notes its arguments and is full at every third call."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[bytes, int | None]] = []

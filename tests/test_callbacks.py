@@ -1,4 +1,4 @@
-"""Calls in delivery callbacks: what cannot wait there is refused, and nothing fails in silence."""
+"""In a delivery callback a call that would have to wait is refused, and no error is silent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def one(client):
 
 
 def in_callback(one, call):
-    """Make a call in a delivery callback; return what it raised, or None."""
+    """Make a call in a delivery callback; return the error that it raised, or None."""
     raised: list[Any] = []
     has_run = threading.Event()
 

@@ -35,7 +35,7 @@ def clients(monkeypatch):
 
 @pytest.fixture
 def open_one(clients):
-    """Make producers with an open transaction, whose end the cluster does not answer."""
+    """Make producers with an open transaction whose end the cluster does not answer."""
     made: list[TransactionalProducer] = []
 
     def make():
@@ -199,7 +199,7 @@ def test_what_is_left_of_the_deadline_bounds_each_wait(open_one, monkeypatch, le
 
 
 class InterruptError(Exception):
-    """What a signal handler raises."""
+    """An exception that a signal handler raises."""
 
 
 def test_an_interrupt_while_the_thread_is_waited_for_does_not_pass_for_its_end(open_one):

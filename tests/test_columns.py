@@ -1,4 +1,4 @@
-"""Which columns `send_batch` and `send_arrow` take, what becomes of them, what they refuse."""
+"""Columns for `send_batch` and `send_arrow`: the forms taken, the records made, the refusals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def timestamps_of(blocks):
 
 
 def sliced(column):
-    """Return an Arrow column as a part of another one that has more before and behind."""
+    """Return an Arrow column as a part of another one that has more before and after it."""
     kind = column.type
     more = column.slice(0, 1)
     whole = pa.concat_arrays([more, more, more, column, more])

@@ -27,7 +27,7 @@ def build(**settings: object) -> ProducerConfig:
 
 
 def refused(**settings: object) -> str:
-    """Return what is said when these settings are refused."""
+    """Return the text of the refusal of these settings."""
     with pytest.raises(InvalidConfigurationError) as caught:
         build(**settings)
     assert caught.value.recovery == "fix"

@@ -1,4 +1,4 @@
-"""What a record costs, counted and not timed: a slow path cannot creep in unnoticed.
+"""The cost of a record, counted and not timed: no slow path can creep in unnoticed.
 
 Counted are Python's calls and bytecodes, and what stays allocated; none of them depends on the
 machine. A limit that a change breaks is either the change's mistake, or raised here, with it.
@@ -118,7 +118,7 @@ def test_a_batch_that_is_full_costs_by_the_batch_and_not_by_the_record(monkeypat
 
 
 def send_rows(count):
-    """Return what appends rows to a core of its own, batch after batch."""
+    """Return a function that appends rows to a core of its own, batch after batch."""
     harness = CoreHarness(linger_ms=10_000, batch_size=1 << 16, topics={"topic": 1})
     harness.start_transaction()
     harness.know_topics()

@@ -1,4 +1,4 @@
-"""What a row of columns costs, counted and not timed."""
+"""The cost of a row of columns, counted and not timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compiled code asks of the interpreter for a record, counted and not timed.
+"""The calls of the interpreter that compiled code makes for a record, counted and not timed.
 
 Cython can say of each line how many calls of Python's C-API its C has, the dear ones weighted (the
 score of `cython -a`). A type that got lost, or an attribute that is looked up by its name, shows

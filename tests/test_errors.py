@@ -1,4 +1,4 @@
-"""Every broker code has its error, and every error says what the caller can do."""
+"""Every broker code has its error, and every error says how the caller can go on."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class StoppingBroker(FakeBroker):
 
 
 class Cluster:
-    """Answer what an open transaction needs; remember whether its end was a commit.
+    """Brokers that answer an open transaction, and remember whether its end was a commit.
 
     Args:
         stale_look_ups: how many look-ups name broker 2 as the coordinator, the others broker 1.

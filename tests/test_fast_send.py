@@ -87,7 +87,7 @@ def make(clients):
 
 @pytest.fixture
 def ready(make):
-    """Return a producer with an open batch for each partition, and for what has none."""
+    """Return a producer with open batches for each partition, and for records without one."""
     one = make(batch_size=16_384)
     open_batches(one)
     return one
@@ -123,7 +123,7 @@ class WatchedSend:
 
 
 def written(client):
-    """Return all that was written but for what opened the batches, by partition."""
+    """Return all records by partition, without those that opened the batches."""
     records: dict[int, list[Any]] = {}
     for request in client.requests:
         if isinstance(request.body, ProduceRequest):

@@ -1,4 +1,4 @@
-"""A forked child that uses its parent's producer: refused at once, whatever the parent was doing.
+"""A forked child that uses its parent's producer is refused at once, at any moment of the parent.
 
 At the fork another thread has the core's lock. In the child it would never be released.
 """
@@ -110,7 +110,7 @@ def hold(lock, until):
 
 
 def in_child(call, *arguments):
-    """Run a call in a fork; return what it returned, "hangs" if it does."""
+    """Run a call in a fork; return its result, or "hangs" if it does not end."""
     context: Any = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     process = context.Process(target=lambda: there.send(call(*arguments)))

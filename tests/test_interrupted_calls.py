@@ -50,7 +50,7 @@ WAYS = ("repeat", "commit", "abort", "close")
 
 
 class ReentrantLock(Lock):
-    """The model's, in whose calls a signal may raise as well."""
+    """The lock of the model, with calls that a signal may interrupt as well."""
 
     __enter__ = enter
 
@@ -195,7 +195,7 @@ def only_wakeups(monkeypatch):
 
 
 def interrupted_everywhere(make, call, step=1):
-    """Yield runs whose call was left by an exception, and what to do then."""
+    """Yield runs after an interrupted call, each with its point and the way to go on."""
     noted = Interrupter(is_by_line=not IS_THOROUGH)
     for is_noting in (False, True):
         run = make()
@@ -275,7 +275,7 @@ def assert_is_closed(point, run, way):
 
 
 def assert_is_whole(point, run, way):
-    """Compare with what a consumer sees."""
+    """Compare the results of the calls with a consumer's records."""
     assert not run.cluster.open_transactions, (point, way)
     values: Counter[bytes] = Counter()
     for place in PLACES:

@@ -1,4 +1,4 @@
-"""The loop that drives the core: what it guards, whom it wakes, how it survives and ends."""
+"""The loop that drives the core: its lock, the threads that it wakes, its errors and its end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FakeClient:
 
 
 class FakeCore:
-    """Remembers what it was asked to do, and by whom."""
+    """A core that remembers each call, with the thread that made it."""
 
     def __init__(self):
         self.needs_wakeup = False
@@ -198,7 +198,7 @@ def test_all_threads_that_wait_are_woken_when_the_loop_ends(io, core):
 
 
 class FakeFullBatch:
-    """Notes who compressed it, and whether the lock was held."""
+    """A batch that notes the thread that compressed it, and whether the lock was held."""
 
     def __init__(self, io, error=None):
         self._io, self._error = io, error

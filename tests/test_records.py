@@ -1,4 +1,4 @@
-"""The values equal kafka-python's, and what comes from outside is checked by name."""
+"""The values equal kafka-python's, and values from outside are checked by name."""
 
 from __future__ import annotations
 

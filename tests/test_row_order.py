@@ -1,4 +1,4 @@
-"""Rows of one partition are written in their order, whatever decides where each of them goes."""
+"""Rows of one partition are written in their order, however each row gets its partition."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ mixed_rows = st.lists(
 
 
 def values_written(client: LiveClient) -> dict[int, list[bytes]]:
-    """Return what was sent, by partition, and forget it."""
+    """Return the rows that were sent, by partition, and forget them."""
     values: dict[int, list[bytes]] = {}
     for request in client.requests:
         if isinstance(request.body, ProduceRequest):

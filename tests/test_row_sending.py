@@ -636,7 +636,7 @@ def test_an_interrupt_behind_the_first_rows_leaves_no_part_of_them_to_be_committ
 
 
 class InterruptOnce:
-    """Raises what Ctrl-C does, once."""
+    """A function that raises as Ctrl-C does, once."""
 
     def __init__(self, calls_before):
         self.calls_before = calls_before

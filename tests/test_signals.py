@@ -1,4 +1,4 @@
-"""Real signals at random moments: where CPython delivers them, and what they do to real calls."""
+"""Real signals at random moments: where CPython delivers them, and their effect on calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONGEST_S = 300.0 if IS_THOROUGH else 12.0
 
 @pytest.fixture
 def timer():
-    """Return how to set a timer, whose handler is called once."""
+    """Return a function that sets a timer with a handler, which is called once."""
     before = signal.getsignal(signal.SIGALRM)
 
     def arm(handler, delay_s):
@@ -120,7 +120,7 @@ def test_a_signal_that_raises_leaves_no_lock_taken(timer):
 
 
 class Book:
-    """A record of what the calls said about each transaction.
+    """A record of the results that the calls gave for each transaction.
 
     Attributes:
         sent: of each, the records whose `send` has returned.

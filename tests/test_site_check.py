@@ -1,4 +1,4 @@
-"""The check of the built site notices what a browser would load from another host."""
+"""The check of the built site notices each file that a browser would load from another host."""
 
 from __future__ import annotations
 

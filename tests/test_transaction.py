@@ -17,7 +17,7 @@ from txnproducer.transaction import Transaction
 
 
 class FakeProducer:
-    """Keeps the outcome as the real one does; each call may be told to fail."""
+    """A producer that keeps the outcome as the real one does; each call can be made to fail."""
 
     def __init__(self, **failures):
         self.failures = failures

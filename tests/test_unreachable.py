@@ -1,4 +1,4 @@
-"""Addresses where no broker is: what the log, the call and its error say, over real sockets."""
+"""Addresses without a broker: the log, the call and its error name them, over real sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def closed_port():
 
 @pytest.fixture
 def web_port():
-    """A port that answers like a web server, whatever is said."""
+    """A port that answers every request like a web server."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():

@@ -24,7 +24,7 @@ _PAUSE_S = 0.02
 def check_arrived(
     work: Work, transactions: int, stable_end: Callable[[], int], limit_s: float = _LIMIT_S
 ) -> None:
-    """Check that a topic has what so many transactions wrote into it, and nothing else.
+    """Check that a topic holds the records of so many transactions, and no others.
 
     Args:
         work: what each transaction writes.

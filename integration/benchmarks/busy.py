@@ -1,4 +1,4 @@
-"""Who has the processors during a measurement: what holds a line that falls short.
+"""The use of the processors during a measurement: it explains a result below its target.
 
 Owns: how Linux is asked, and the groups of threads. A thread that ends in between is not counted.
 Where there is no such file system, and in Java's process, nothing is told.
@@ -15,7 +15,7 @@ CALLER, OTHERS = "calling thread", "its other threads"
 REQUESTS, REST = "broker: requests", "broker: the rest"
 BUSY, QUEUED = "all processors", "waiting for one"
 GROUPS = (CALLER, OTHERS, REQUESTS, REST, BUSY, QUEUED)
-"""Seconds of CPU in each group's threads; of all processors, whoever used them; and those that
+"""Seconds of CPU: of each group's threads, of all processors, and those in which client's and
 client's and broker's threads were ready for a processor and had none."""
 
 _PROC = Path("/proc")

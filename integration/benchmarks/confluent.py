@@ -96,7 +96,7 @@ class ProduceBatch(Produce):
 
 
 def _is_refused(message: dict[str, Any]) -> bool:
-    """Tell whether the queue was too full for a message, which is marked then."""
+    """Return whether the queue was too full for a message, which is marked then."""
     import confluent_kafka
 
     error = message.pop("_error", None)

@@ -33,7 +33,7 @@ class JavaPeer:
     classes: str
 
     def command(self, job: Job) -> list[str]:
-        """Return what runs a measurement."""
+        """Return a function that runs a measurement."""
         settings = [f"{name}={value}" for name, value in job.settings.items()]
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         command = [self.java, quiet, "-cp", self.classes, "JavaPeer"]

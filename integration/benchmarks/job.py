@@ -1,4 +1,4 @@
-"""What a peer's process is told, and what it tells back.
+"""The order to a peer's process, and its answer.
 
 Owns: both, and how Python's peers are told (JSON); `java` has the words for the other.
 """
@@ -67,7 +67,7 @@ class Job:
 
 
 class Told(TypedDict):
-    """What a measurement found: seconds; milliseconds of each transaction; MB.
+    """The result of a measurement: seconds; milliseconds of each transaction; MB.
 
     `latencies` are of whole transactions, `commits` of their last call. `rss` is taken before the
     first one that is measured, and after each, `peaks` is the most there was in each; both only

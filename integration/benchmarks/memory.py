@@ -1,4 +1,4 @@
-"""What a process holds in memory, and held at most in between.
+"""The memory of a process: its present size and its peak.
 
 Owns: how Linux is asked. The peak is the kernel's: what is freed before a commit is counted too.
 `getrusage` will not do, since a process begins there with the peak of the one that started it.

@@ -1,4 +1,4 @@
-"""Draw what was measured: one SVG file for each question there are results for.
+"""Draw the results: one SVG file for each question that has results.
 
 The only user of matplotlib, which nothing else here needs. Must not know: how it was measured.
 """
@@ -32,7 +32,7 @@ _MB = 1e6
 
 
 def draw(results: Results, folder: Path) -> Iterator[Path]:
-    """Draw what there is; return the files."""
+    """Draw all plots that have results; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, plot in _PLOTS.items():
         figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
@@ -44,7 +44,7 @@ def draw(results: Results, folder: Path) -> Iterator[Path]:
 
 
 def _bars(table: str, *, are_long: bool) -> Draw:
-    """Return what draws a group of bars for each of the works that everybody asks for."""
+    """Return a function that draws a group of bars for each of the works that all peers do."""
 
     def plot(axes: Axes, results: Results) -> bool:
         works = [work for work in WORKS if work.name in HEADLINES and work.is_long == are_long]
@@ -91,7 +91,7 @@ def _lines(
     *,
     is_y_log: bool = True,
 ) -> Draw:
-    """Return what draws a line for each peer over the works that are asked for."""
+    """Return a function that draws a line for each peer over some works."""
 
     def plot(axes: Axes, results: Results) -> bool:
         found = [each for each in results.found if each.runs and is_asked(each.work)]

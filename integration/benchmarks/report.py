@@ -1,4 +1,4 @@
-"""What people read, in Markdown: what each peer did, and ours as a multiple of it.
+"""The report in Markdown: the result of each peer, and ours as a multiple of it.
 
 Must not know: how anything was measured, and what it should have been.
 """
@@ -18,7 +18,7 @@ _PERCENTS = (50, 90, 99, 100)
 
 
 def head(about: dict[str, Any]) -> Iterator[str]:
-    """Say where, when and of what."""
+    """Yield the lines about the machine, the versions and the rounds."""
     for name in ("commit", "platform", "processor", "processors", "python", "kafka", "broker"):
         yield f"- {name}: {about[name]}"
     yield (
@@ -100,7 +100,7 @@ def _latency_table(results: list[Result]) -> Iterator[str]:
 
 
 def _busy_table(results: list[Result]) -> Iterator[str]:
-    """Show who had the processors, of those that can tell."""
+    """Show the use of the processors, for the peers that report it."""
     told = [each for each in results if each.busy(GROUPS[0]) is not None]
     if not told:
         return
@@ -131,7 +131,7 @@ def _failure_lines(result: Result) -> Iterator[str]:
 
 
 def tail(results: Results) -> Iterator[str]:
-    """Say what is not in the tables."""
+    """Yield the notes below the tables."""
     yield ""
     yield (
         "The columns `send` and `send_batch` are our rates as multiples of the line's. CPU is that"

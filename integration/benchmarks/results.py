@@ -1,4 +1,4 @@
-"""What was measured: of each work and peer its runs, and the figures made of them.
+"""The results: the runs of each work and peer, and the figures made of them.
 
 Owns: rates, medians, percentiles, and the form in which all is kept. Must not know: how it is
 printed or drawn, and what it should have been.

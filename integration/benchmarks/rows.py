@@ -1,4 +1,4 @@
-"""What a Python peer is: something that writes transactions of always the same rows.
+"""A Python peer: it writes transactions of always the same rows.
 
 Must not know: any client.
 """
@@ -13,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Rows:
-    """What is written.
+    """The rows that a peer writes.
 
     Attributes:
         values: of the records.

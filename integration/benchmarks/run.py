@@ -1,4 +1,4 @@
-"""Measure: each peer in a process of its own, on one broker; count what has arrived.
+"""Measure each peer in a process of its own, on one broker, and count the records in the topic.
 
 Owns: fresh topics and processes, their time limit. Must not know: how a peer writes, and what is
 made of its figures.
@@ -76,14 +76,14 @@ class Bench:
         self._count = 0
 
     def measure(self, table: str, work: Work, peers: Sequence[str]) -> list[Result]:
-        """Return what the peers did, and which of their runs failed."""
+        """Return the results of the peers, and their failed runs."""
         rounds = 1 if work.is_quiet else self._plan.rounds
         return take_turns(
             table, work, peers, rounds, lambda peer: self.measure_once(table, work, peer)
         )
 
     def measure_once(self, table: str, work: Work, peer: str) -> Told:
-        """Return what one process told.
+        """Return the answer of one process.
 
         Raises:
             LeftOutError: the peer cannot do this work.

@@ -1,4 +1,4 @@
-"""What this producer is to reach, beside what it has reached. Prints, fails nothing.
+"""The targets of this producer, beside its results. Prints them, and fails nothing.
 
 Owns: the targets. Must not know: how anything was measured. Where several of our calls or several
 peers are named, the quickest counts. A peer that took part and has no run might have been it: then
@@ -88,7 +88,7 @@ _NAMES = {"rate": "rate", "cpu": "CPU per record", "p99": "p99 of a transaction"
 
 
 def target_lines(results: Results) -> Iterator[str]:
-    """Judge what there is to be judged, and name what there is not."""
+    """Judge the targets that have results, and name the others."""
     yield ""
     yield "### Targets"
     yield ""

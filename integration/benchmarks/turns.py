@@ -1,4 +1,4 @@
-"""Whose turn it is: the peers one after the other, round after round.
+"""The order of the runs: the peers one after the other, round after round.
 
 Owns: the order, and what a failure costs: that run, and no other. Must not know: how a peer is
 run.
@@ -16,7 +16,7 @@ from integration.benchmarks.works import Work
 def take_turns(
     table: str, work: Work, peers: Sequence[str], rounds: int, measure_once: Callable[[str], Told]
 ) -> list[Result]:
-    """Return what the peers did, and which of their runs failed."""
+    """Return the results of the peers, and their failed runs."""
     found = {peer: Result(table, work, peer, []) for peer in peers}
     for number, peer in _turns(peers, rounds):
         _take_turn(found[peer], number, measure_once)

@@ -1,4 +1,4 @@
-"""What the records hold: the same for all peers, and for all machines.
+"""The values of the records: the same for all peers, and on all machines.
 
 Two kinds. Hexadecimal digits by lot hardly compress; they are for works without a codec. Objects
 in JSON, of words of which some are frequent and most are rare, are for works with one: they
@@ -28,7 +28,7 @@ ABOUT_VALUES = (
 
 
 def write_values(path: Path, kind: str, size: int) -> None:
-    """Write values of this size into a file, one behind the other."""
+    """Write values of this size into a file, one after the other."""
     count = min(max(_FEWEST, _BYTES[kind] // size), max(1, _MOST_BYTES // size))
     one = _KINDS[kind](random.Random(size))
     path.write_text("".join(one(size) for _ in range(count)), encoding="ascii")

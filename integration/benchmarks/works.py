@@ -1,4 +1,4 @@
-"""What is written: the works of the default run, and those that `--full` adds.
+"""The works: those of the default run, and those that `--full` adds.
 
 Data only. Must not know who writes, or with which settings.
 """
@@ -28,7 +28,7 @@ _FOR_PARTITIONS = (*_PER_RECORD, "txnproducer.send_batch", "java", *_COLUMNS)
 
 @dataclass(frozen=True)
 class Work:
-    """What one peer writes in one measurement.
+    """The records and transactions that a peer writes in one measurement.
 
     Attributes:
         name: of the work.
@@ -67,7 +67,7 @@ class Work:
 
     @property
     def is_long(self) -> bool:
-        """Whether records are counted, or else transactions."""
+        """Whether records are counted, and not transactions."""
         return self.records >= 1_000
 
     def shortened(self) -> Work:

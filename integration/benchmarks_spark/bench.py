@@ -61,7 +61,7 @@ def start_spark(folder: Path, jars: Sequence[Path]) -> Any:
 
 @dataclass(frozen=True)
 class NoteMemory:
-    """Notes what a worker holds when it has sent its rows; goes to the workers.
+    """A hook that notes a worker's memory when it has sent its rows; it is sent to the workers.
 
     Attributes:
         path: where to.
@@ -133,7 +133,7 @@ class Bench:
         return _told(batches, seconds)
 
     def memory(self, folder: Path, atomicity: str, rows: int) -> list[float]:
-        """Return what a worker holds, in MB, after a tenth of the rows and after all of them."""
+        """Return a worker's memory in MB, after a tenth of the rows and after all of them."""
         topic, path = f"memory-{atomicity}", folder / atomicity
         self._kafka.create_topic(topic, partitions=1)
         sink = self._sink(topic, atomicity, NoteMemory(str(path)))

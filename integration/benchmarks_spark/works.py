@@ -1,4 +1,4 @@
-"""What is written, by whom, and what ours is to reach. Data only."""
+"""The works, their writers, and the targets of ours. Data only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def works(rows: int) -> tuple[Work, ...]:
 
 @dataclass(frozen=True)
 class Target:
-    """What one of ours is to reach beside Spark's own.
+    """The target of one of our writers beside Spark's own.
 
     Attributes:
         work: by its name.

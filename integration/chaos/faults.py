@@ -1,4 +1,4 @@
-"""What goes wrong: brokers that lead or coordinate are killed, or stopped for a while, and return.
+"""The faults: brokers that lead or coordinate are killed, or stopped for a while, and return.
 
 Owns: choosing and timing the faults by a seed, counting those that took effect. Must not know: the
 workload, the checks.

@@ -22,7 +22,7 @@ _GIVE_UP_S = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done in a run."""
+    """The size of a run, its kinds of faults, and its seed."""
 
     transactions: int
     records: int
@@ -33,7 +33,7 @@ class Plan:
 
 @dataclass
 class Account:
-    """What the workload says happened; `None` at a key of `outcomes` never stays."""
+    """The workload's account of its transactions; `None` at a key of `outcomes` never stays."""
 
     outcomes: dict[int, str] = field(default_factory=dict)
     aborts: Counter[str] = field(default_factory=Counter)
@@ -93,7 +93,7 @@ def _producer(
 def _one(
     producer: TransactionalProducer, topic: str, plan: Plan, number: int, account: Account
 ) -> str:
-    """Write one transaction; return its outcome, raise what ends the producer."""
+    """Write one transaction; return its outcome, or raise the error that ends the producer."""
     producer.begin_transaction()
     try:
         for index in range(plan.records):
@@ -147,7 +147,7 @@ def check(reads: list[Read], account: Account, records: int) -> list[str]:
 
 
 def run(kafka: EmbeddedKafka, plan: Plan, name: str) -> dict[str, object]:
-    """Do a run on a cluster; return what is to be noted of it."""
+    """Do a run on a cluster; return its results."""
     topic, transactional_id = f"chaos-{name}", f"chaos-{name}"
     kafka.create_topic(topic, partitions=PARTITIONS, config={"min.insync.replicas": "2"})
     account = Account()

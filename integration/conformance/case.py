@@ -36,12 +36,12 @@ class Case:
     has_authorizer: bool
 
     def is_for(self, transaction_version: int) -> bool:
-        """Tell whether it makes sense for a version of transactions."""
+        """Return whether it makes sense for a version of transactions."""
         return self.only in (None, transaction_version)
 
     @property
     def cluster(self) -> tuple[int, bool]:
-        """What kind of cluster it needs: how many brokers, and whether with an authorizer."""
+        """The kind of cluster it needs: how many brokers, and whether with an authorizer."""
         return self.nodes, self.has_authorizer
 
 

@@ -82,7 +82,7 @@ class Questions:
             times -= count
 
     def is_led(self, place: TopicPartition) -> bool:
-        """Tell whether the broker serves a partition by now."""
+        """Return whether the broker serves a partition yet."""
         return not self._list_end(place, read_committed=False).error_code
 
     def end(self, place: TopicPartition, *, read_committed: bool) -> int:

@@ -1,4 +1,4 @@
-"""What cases are written with: short cuts over a target, each of which leaves its line.
+"""The calls with which cases are written: each leaves its line, and goes to a target.
 
 Owns: `Stage`, `Identity`. Must not know: which broker it is.
 Rules: names that a case uses get the case's prefix, so that cases never meet on one broker.
@@ -251,7 +251,7 @@ class Stage:
         return following
 
     def settle(self, who: Identity) -> None:
-        """Wait until the transaction has ended, by whoever's hand."""
+        """Wait until the transaction has ended, by any party."""
         assert who.transactional_id is not None
         self._target.settle(who.transactional_id)
 
@@ -317,7 +317,7 @@ class Stage:
         acks: int = -1,
         topic_id: bytes | None = None,
     ) -> m.ProduceRequest:
-        """Return what `produce_batches` asks; with an id, as if all topics had this one."""
+        """Return the request of `produce_batches`; with an id, as if all topics had this one."""
         parts = tuple(
             m.ProducePartition(place, batch, topic_id or self._target.topic_id(place.topic))
             for place, batch in batches

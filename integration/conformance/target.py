@@ -1,4 +1,4 @@
-"""What a case can do with a broker, whichever it is.
+"""The calls of a case on a broker, real or modelled.
 
 Owns: `Target`, the few values it answers with, where requests belong. Must not know: transcripts,
 cases.
@@ -37,7 +37,7 @@ class RecordSeen(NamedTuple):
 
 
 class ProducerSeen(NamedTuple):
-    """What a partition's leader remembers of a producer (DescribeProducers, KIP-664)."""
+    """The memory that a partition's leader has of a producer (DescribeProducers, KIP-664)."""
 
     producer_id: int
     producer_epoch: int
@@ -52,7 +52,7 @@ class Member(NamedTuple):
 
 
 def coordinated_by(request: Request) -> tuple[CoordinatorType, str] | None:
-    """Return whose coordinator a request is for; None if it is for any broker, or a leader."""
+    """Return the coordinator's type and key for a request; None if it goes to another broker."""
     match request:
         case TxnOffsetCommitRequest():
             return CoordinatorType.GROUP, request.group_id
@@ -97,7 +97,7 @@ class Target(Protocol):
         ...
 
     def settle(self, transactional_id: str) -> None:
-        """Wait until an id's transaction has ended, markers included, by whoever's hand."""
+        """Wait until any party has ended an id's transaction, markers included."""
         ...
 
     def create_topic(self, name: str, partition_count: int, *, is_compacted: bool) -> None:
@@ -152,7 +152,7 @@ class Target(Protocol):
     def committed_offset(
         self, group_id: str, place: TopicPartition, *, require_stable: bool
     ) -> int | ErrorCode:
-        """Return what a group has committed: -1 for nothing, or why it can't be told."""
+        """Return the committed offset of a group (-1 for none), or the error of the broker."""
         ...
 
     def join_group(self, group_id: str, instance_id: str | None) -> Member:

@@ -1,4 +1,4 @@
-"""A transcript: what was asked and seen, line by line, without what differs from run to run.
+"""A transcript: each request and answer as a line, without parts that differ from run to run.
 
 Owns: the text of each request and each answer. Must not know: targets.
 Rules:
@@ -78,7 +78,7 @@ class Transcript:
         return self._members.setdefault(member_id, f"M{len(self._members) + 1}")
 
     def batch(self, records: Any) -> str:
-        """Return what a batch says of itself."""
+        """Return the producer, the sequence and the size of a batch as text."""
         try:
             header = read_header(bytes(records))
         except CorruptRecordError:
@@ -88,7 +88,7 @@ class Transcript:
         return f"{identity} seq {header.base_sequence} x{header.record_count}{kind}"
 
     def producers(self, seen: Sequence[ProducerSeen]) -> str:
-        """Return what a partition remembers of producers."""
+        """Return a partition's memory of producers as text."""
         told = (
             f"{self.producer(each.producer_id, each.producer_epoch)} seq {each.last_sequence}"
             for each in seen

@@ -1,4 +1,4 @@
-"""What readers see, and whether it is right.
+"""The rows that readers see, and the check that they are right.
 
 Owns: the rows of a run, a reader that polls all the while, the count behind it. Must not know:
 Spark, faults, who has written.
@@ -23,7 +23,7 @@ _PAUSE_S = 0.5
 
 
 def value_of(batch: int, number: int, size_bytes: int) -> str:
-    """Return a row: its batch and number, and then what makes it as long as the others."""
+    """Return a row: its batch and number, filled up to the length of the others."""
     return f"{batch:03}-{number:05}-".ljust(size_bytes, "x")
 
 
@@ -34,7 +34,7 @@ def batch_of(read: Read) -> int:
 
 @dataclass(frozen=True)
 class Count:
-    """What there is of the rows that should be there.
+    """The count of the rows in the topic, against the rows that should be there.
 
     Attributes:
         rows: that should be there, each once.
@@ -156,7 +156,7 @@ class Poller:
             self._stop.wait(_PAUSE_S)
 
     def saw(self, reads: Sequence[Read]) -> None:
-        """Note what there was at the ends of all partitions."""
+        """Note the batches that a read of all partitions has found."""
         self.passes += 1
         for place, seen in Counter((read.partition, batch_of(read)) for read in reads).items():
             self._seen.setdefault(place, set()).add(seen)

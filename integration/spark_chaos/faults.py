@@ -1,4 +1,4 @@
-"""What goes wrong, and how it has to end: one function for each fault, told in a scene's verbs.
+"""The faults, and how each has to end: one function for each, in the verbs of a scene.
 
 Owns: the faults as data. Must not know: how a verb is carried out, what is noted of a run.
 
@@ -117,7 +117,7 @@ def _failed(scene: Scene, *told: str) -> None:
 
 
 def _refused(scene: Scene, before: list[Read], error_class: type[SinkError], *told: str) -> str:
-    """Let the query run into its refusal; return what it was told.
+    """Let the query fail by a refusal; return the text of the refusal.
 
     Nothing may have come to what there was before it was submitted: it does not wait for us.
     """
@@ -328,14 +328,14 @@ def other_partitions(scene: Scene) -> End:
 
 
 def _has_whole_batch(scene: Scene, reads: list[Read]) -> bool:
-    """Tell whether the tasks beside the one that was struck had all committed, too."""
+    """Return whether all other tasks, beside the one that was struck, had committed, too."""
     count = len(scene.rows) // BATCHES
     wanted = scene.rows[scene.batch * count : (scene.batch + 1) * count]
     return {row.encode() for row in wanted} <= set(values(reads))
 
 
 def deleted_checkpoint(scene: Scene) -> End:
-    """The query begins anew, with batch ids that the ledger has seen."""
+    """The query begins again, with batch ids that the ledger has seen."""
     scene.submit()
     end = _exact(scene)
     scene.delete_checkpoint()

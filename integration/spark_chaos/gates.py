@@ -24,7 +24,7 @@ _POLL_S = 0.01
 
 
 class FaultError(RuntimeError):
-    """What a task is made to fail with."""
+    """The error that makes a task fail."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Gate:
     seconds: float = 0.0
 
     def is_at(self, event: str, info: Mapping[str, Any]) -> bool:
-        """Tell whether an event is this point."""
+        """Return whether an event is this point."""
         if (event, info.get("batch_id")) != (self.event, self.batch_id):
             return False
         return self.partition is None or info.get("partition") == self.partition
@@ -57,7 +57,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Gates:
-    """The hook: picklable, called with the name of an event and what is known of it.
+    """The hook: picklable, called with the name of an event and its details.
 
     Attributes:
         folder: for the gates' files.
@@ -68,7 +68,7 @@ class Gates:
     gates: tuple[Gate, ...] = ()
 
     def __call__(self, event: str, info: Mapping[str, Any]) -> None:
-        """Hear of an event; who comes to several gates stands at the first that is not taken."""
+        """Receive an event. A process that reaches several gates stops at the first free one."""
         for gate in self.gates:
             if gate.is_at(event, info) and take(self._path(gate, "taken")):
                 self._stand_at(gate, info)
@@ -94,7 +94,7 @@ class Gates:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Who has come to a gate.
+    """A process that stands at a gate.
 
     Attributes:
         pid: the process.
@@ -123,21 +123,21 @@ class Gatekeeper:
         return Gates(str(self.folder), gates)
 
     def has_come(self, name: str) -> bool:
-        """Tell whether somebody has come to a gate."""
+        """Return whether a process has reached a gate."""
         return (self.folder / f"{name}.reached").exists()
 
     def await_arrival(self, name: str, longest_s: float = 180.0) -> Arrival:
-        """Wait until somebody comes to a gate."""
+        """Wait until a process reaches a gate."""
         wait_until(lambda: self.has_come(name), f"nobody came to the gate {name!r}", longest_s)
         return Arrival(**json.loads((self.folder / f"{name}.reached").read_text("utf-8")))
 
     def give_leave(self, name: str) -> None:
-        """Let whoever stands at a gate go on; who comes later passes freely."""
+        """Let the process at a gate go on; later ones pass freely."""
         (self.folder / f"{name}.leave").touch()
 
 
 def take(path: Path) -> bool:
-    """Make an empty file; tell whether it was not there before."""
+    """Make an empty file; return whether it is new."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

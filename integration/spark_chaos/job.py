@@ -1,4 +1,4 @@
-"""What a driver is asked to do, and what it answers: files of JSON between two processes."""
+"""The jobs of a driver, and its answers: files of JSON between two processes."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _HEADS = ("fault", '"partition"', '"batch"', "data source", "no sink")
 
 
 def lines(results: Sequence[Result]) -> Iterator[str]:
-    """Say what the runs of one commit have shown."""
+    """Sum up the results of the runs of one commit."""
     ours = [result for result in results if result.writer != "plain"]
     if not ours:
         raise ValueError("no runs of the sink: run the campaign first (make chaos-spark)")
@@ -82,7 +82,7 @@ def newest(results: Sequence[Result]) -> list[Result]:
 
 
 def put(page: str, made: Sequence[str]) -> str:
-    """Return the page with what is made between its marks."""
+    """Return the page with the generated part between its marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

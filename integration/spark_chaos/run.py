@@ -1,4 +1,4 @@
-"""One run of a fault, from a fresh topic to what is to be noted of it."""
+"""One run of a fault, from a fresh topic to its results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from integration.spark_chaos.stage import Stage
 def run(
     stage: Stage, fault: Fault, writer: Writer, seed: int, commit: str, source: Input = "files"
 ) -> Result:
-    """Play a fault; whatever becomes of it is a result."""
+    """Play a fault; each way in which it ends is a result."""
     # A run that is played again must find nothing of the last one.
     name = f"{fault.name}-{writer}-{seed}-{uuid.uuid4().hex[:6]}"
     scene = Scene(stage, name, writer, f"{fault.name}-{writer}-{seed}", source)

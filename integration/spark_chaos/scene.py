@@ -1,4 +1,4 @@
-"""One run: its topic, its input, its query, and the verbs that faults are told in.
+"""One run: its topic, its input, its query, and the verbs of the faults.
 
 Owns: what is fresh for each run, and the order of things. Must not know: which faults there are.
 """
@@ -101,7 +101,7 @@ class Scene:
             self._poller.start()
 
     def clear(self) -> None:
-        """Stop what was started, and forget the input."""
+        """Stop the query, and forget the input."""
         if self._poller is not None:
             self._poller.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -149,7 +149,7 @@ class Scene:
         self._driver.ask(self._job)
 
     def finish(self) -> str:
-        """Wait until the query has ended; return what it failed with, or nothing."""
+        """Wait until the query has ended; return its error, or nothing."""
         if self._driver is None or self._job is None:
             raise RuntimeError("nothing was submitted")
         return self._driver.await_answer(self._job, _QUERY_S).error
@@ -165,7 +165,7 @@ class Scene:
         kill_with_children(executor_of(who))
 
     def kill_process_of(self, who: Arrival) -> None:
-        """Kill the very process that has come to a gate."""
+        """Kill the very process that stands at a gate."""
         os.kill(who.pid, signal.SIGKILL)
 
     def kill_driver(self) -> None:
@@ -193,7 +193,7 @@ class Scene:
             os.kill(pid, signal.SIGCONT)
 
     def lose_shuffles(self) -> int:
-        """Delete what all executors hold of shuffles; return how many files these were."""
+        """Delete the shuffle files of all executors; return how many there were."""
         spark = self.stage.spark
         return sum(spark.delete_shuffle_files(executor) for executor in spark.executors())
 

@@ -1,4 +1,4 @@
-"""What runs are played on: one Kafka, one Spark, and the driver that is there at the moment.
+"""The stage of the runs: one Kafka, one Spark, and the present driver.
 
 Why it exists: to start these takes longer than a run does. So runs follow each other on the same
 clusters, and a driver is only replaced when it was killed, or when a run wants other settings.
@@ -29,7 +29,7 @@ _END_S = 20.0
 
 
 class Driver:
-    """A driver, and what it is asked.
+    """A driver, and its jobs.
 
     Args:
         spark: its cluster.
@@ -51,7 +51,7 @@ class Driver:
         self._process = ManagedProcess(command, folder / "driver.log", spark.watcher)
 
     def is_running(self) -> bool:
-        """Tell whether it has not ended."""
+        """Return whether it has not ended."""
         return self._process.is_running()
 
     def await_ready(self) -> None:
@@ -141,7 +141,7 @@ class Stage:
         return self._driver
 
     def abandon(self) -> None:
-        """Put things in order behind a run that failed: a new driver, and every broker there."""
+        """Put things in order after a run that failed: a new driver, and every broker running."""
         present, self._driver = self._driver, None
         if present is not None and present.is_running():
             present.kill()

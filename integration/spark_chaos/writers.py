@@ -1,4 +1,4 @@
-"""What writes a batch in a run: our sink, or what people write without one.
+"""The writers of a batch in a run: our sink, and the usual ways without one.
 
 Owns: the frame, the function for `foreachBatch`. Must not know: faults, checks. Runs in the driver
 and in Spark's Python workers.
@@ -47,7 +47,7 @@ def frame_of(spark: Any, job: Job) -> Any:
 
 
 def into(stream: Any, spark: Any, job: Job) -> tuple[Any, Callable[[], None]]:
-    """Have a stream written; return it, and what is to be called in the end."""
+    """Have a stream written; return it, and a function to call at the end."""
     if job.writer == "plain":
         return stream.foreachBatch(PlainWriter(job)), lambda: None
     if job.writer == "source":
@@ -156,7 +156,7 @@ class HalfWay:
 
 
 class ClaimlessLeasing(TransactionLeasing):
-    """Takes part whatever the broker answers: for tests that show what claims are for."""
+    """A leasing that ignores the broker's answer about the claim, to show the use of claims."""
 
     def _join(self, result, lease, claim, claimed) -> None:
         super()._join(result, lease, claim, lease.claims[claim])

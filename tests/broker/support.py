@@ -192,7 +192,7 @@ class Bench:
     # --- looking --------------------------------------------------------------------------------
 
     def values(self, place: TopicPartition, *, committed: bool = True) -> list[str]:
-        """Return what a consumer reads."""
+        """Return the values that a consumer reads."""
         records = self.cluster.read(place, read_committed=committed)
         return [(record.value or b"").decode() for record in records]
 

@@ -1,4 +1,4 @@
-"""What each request is answered where access is refused, and that it has changed nothing."""
+"""A request that is refused for lack of a right gets the right error and changes nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def found(items: Iterable[Any]) -> list[int]:
 
 
 def codes_of(answer: m.Response) -> list[int]:
-    """Return the verdicts of any answer, in the order of what was asked."""
+    """Return the error codes of any answer, in the order of the request."""
     match answer:
         case m.MetadataResponse(topics=items):
             return found(items)
@@ -65,7 +65,7 @@ def codes_of(answer: m.Response) -> list[int]:
 
 
 class Refusal(NamedTuple):
-    """What is asked, what is denied then, and the verdicts."""
+    """A request, the right that is denied, and the expected error codes."""
 
     ask: Callable[[Who], m.Request]
     denied: tuple[tuple[Resource, str], ...]

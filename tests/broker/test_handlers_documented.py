@@ -1,4 +1,4 @@
-"""Each handler opens with what its API does, how versions differ, and what is left out."""
+"""Each handler's docstring says how versions of its API differ and which parts are left out."""
 
 from __future__ import annotations
 

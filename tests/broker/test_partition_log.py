@@ -1,4 +1,4 @@
-"""One partition's log: what consumers get at which level, and the window of five batches."""
+"""One partition's log: the records that each level of isolation shows, the last five batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_SEQUENCE = 2**31 - 1
 
 
 def append(log: PartitionLog, who: Who, sequence: int, *values: str) -> int:
-    """Append what has to be taken; return its offset."""
+    """Append a batch that must be accepted; return its offset."""
     appended = log.append(batch_of(who, sequence, *values), 0)
     assert appended.error_code == ErrorCode.NONE
     return appended.base_offset

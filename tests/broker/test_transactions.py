@@ -1,4 +1,4 @@
-"""Transactions over time: time-outs, markers on their way, what expires, the last epochs."""
+"""Transactions over time: time-outs, late markers, ids that expire, the last epochs."""
 
 from __future__ import annotations
 

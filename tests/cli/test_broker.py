@@ -1,4 +1,4 @@
-"""`txnproducer broker`: its options, what it prints, how it ends."""
+"""`txnproducer broker`: its options, its output, its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the subcommands take their settings: files, pairs, secrets, and what is said of them."""
+"""Subcommands take settings from files and pairs, keep secrets out of texts, and name mistakes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from txnproducer.cli.main import SUBCOMMANDS, Subcommand, exit_code_for
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch):
-    """Make a subcommand `fail` that raises what it is given."""
+    """Make a subcommand `fail` that raises a given error."""
 
     def make(error: BaseException) -> None:
         @click.command()

@@ -1,4 +1,4 @@
-"""`txnproducer send` without a cluster: where records come from, what is told, what is refused."""
+"""`txnproducer send` without a cluster: sources of records, the report, refusals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FakeTransaction:
 
 
 class FakeProducer:
-    """Takes note of what is asked of it."""
+    """A producer that notes the calls on it."""
 
     def __init__(self, fails=None, ends_as=None, closes_as=None):
         self.closes_as = closes_as

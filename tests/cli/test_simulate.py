@@ -1,4 +1,4 @@
-"""`txnproducer simulate`: what it prints, what it keeps, how it exits."""
+"""`txnproducer simulate`: its output, its results file, its exit codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(*arguments):
 
 
 def fake_pool(monkeypatch, found: Totals):
-    """Have the command find what a pool would have found."""
+    """Give the command these results in place of a pool's."""
 
     class FakePool:
         def __init__(self, to_run, totals, file, **goal):
@@ -42,7 +42,7 @@ def fake_pool(monkeypatch, found: Totals):
 
 
 class PoolOfThisProcess:
-    """Runs what it is given at once, here; notes what that was."""
+    """A pool that runs each function at once in this process, and notes it."""
 
     def __init__(self, requests_of_a_seed=800):
         self.requests_of_a_seed = requests_of_a_seed

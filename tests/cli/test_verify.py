@@ -1,4 +1,4 @@
-"""`txnproducer verify` without a cluster: what is counted, what is told, the exit code."""
+"""`txnproducer verify` without a cluster: the counts, the report, the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of draining share: queues, brokers, an identity with a switch for everything."""
+"""Shared parts of the tests of draining: queues, brokers, an identity with switches."""
 
 from __future__ import annotations
 

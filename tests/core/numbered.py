@@ -12,7 +12,7 @@ CURRENT = ProducerIdAndEpoch(77, 5)
 
 
 class FakeBatch:
-    """What sequence numbers see of a `ProducerBatch`."""
+    """A `ProducerBatch` as the sequence numbers see it."""
 
     def __init__(
         self,

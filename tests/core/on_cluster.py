@@ -1,4 +1,4 @@
-"""A whole producer over the modelled cluster, without threads: what consumers see of its requests.
+"""A whole producer over the modelled cluster, without threads, and the records that consumers get.
 
 A request is carried out as soon as it is sent, and answered at once, unless a test has planned
 something else for the next one of its kind: it arrives and its answer is lost, it stays on its way
@@ -81,7 +81,7 @@ class OnCluster(CoreHarness):
             self.client.answer(request, self.rewrite.pop(kind, lambda given: given)(answer))
 
     def arrive_late(self):
-        """Let what is held arrive now; return the answers, which nobody hears."""
+        """Let the held requests arrive now; return the answers, which never reach the producer."""
         held, self.on_the_way = self.on_the_way, []
         return [handlers.handle(self.cluster, 0, body, self.now_ms) for body in held]
 
@@ -124,7 +124,7 @@ class Holding(OnCluster):
             super()._carry(request)
 
     def lose_the_connection(self):
-        """Lose what is held, for now."""
+        """Drop the held requests, for now."""
         late, self.held = self.held or [], None
         self.client.disconnect(late[0].connection)
         self.on_the_way = [request.body for request in late]
@@ -138,11 +138,11 @@ def started(cluster, **settings):
 
 
 def committed(cluster, place=TP0):
-    """Return what a read_committed consumer gets."""
+    """Return the values that a read_committed consumer gets."""
     return [record.value for record in cluster.read(place, read_committed=True)]
 
 
 def is_all_decided(cluster, place=TP0):
-    """Tell whether nothing keeps consumers from the end of the log."""
+    """Return whether consumers can read up to the end of the log."""
     at_end = cluster.last_stable_offset(place) == cluster.log_end_offset(place)
     return at_end and not cluster.open_transactions

@@ -1,4 +1,4 @@
-"""What the Java client was seen to do with every error code, ready to be compared with.
+"""The Java client's outcome for every error code at every point, ready to be compared.
 
 `tests/data/handler_oracle.json` holds the outcomes of kafka-clients 4.3.1: 135 codes at 35 points
 of the protocol, one fresh producer each, 4,725 in all. `compare` says what is different here.
@@ -46,7 +46,7 @@ def _error_in_python(error: Row | None, code: str) -> Row | None:
 
 
 def outcomes(table: Table) -> Iterator[tuple[str, Row]]:
-    """Yield each code of a table with what Java was seen to do: the fields that bind."""
+    """Yield each code of a table with the fields of Java's outcome that are compared."""
     for row in table["rows"]:
         for code in row["codes"]:
             yield (
@@ -60,7 +60,7 @@ def outcomes(table: Table) -> Iterator[tuple[str, Row]]:
 
 
 def own_values(difference: Difference, outcome: Row) -> Row:
-    """Return what differs here from an outcome that a listed difference covers."""
+    """Return the fields that differ here from an outcome that a listed difference covers."""
     return {name: _own_value(value, outcome) for name, value in difference.values.items()}
 
 

@@ -18,7 +18,7 @@ from txnproducer.errors import ErrorCode, class_for_code
 
 @dataclass(frozen=True)
 class SameAs:
-    """A value: what the outcome has in another field."""
+    """A value: that of another field of the outcome."""
 
     field: str
 
@@ -51,7 +51,7 @@ class Difference:
     where: Mapping[str, Any] = field(default_factory=dict)
 
     def covers(self, table_name: str, code: str, outcome: Mapping[str, Any]) -> bool:
-        """Tell whether an outcome of the Java client is one that differs here."""
+        """Return whether an outcome of the Java client is one that differs here."""
         point, _, _ = table_name.rpartition("/")
         return (
             (point in self.tables or table_name in self.tables)

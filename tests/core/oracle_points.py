@@ -214,7 +214,7 @@ def _identity_in_answer(table_name: str) -> ProducerIdAndEpoch | None:
 
 
 def observe(table: Table, code: int) -> Row:
-    """Bring a producer to a point, answer with a code, and tell what can be seen."""
+    """Bring a producer to a point, answer with a code, and return the visible outcome."""
     point = reach(table)
     harness = point.harness
     answer(harness, table, code)

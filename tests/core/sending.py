@@ -1,4 +1,4 @@
-"""What the tests of sending share: an idempotent producer that is ready, and what it holds."""
+"""Shared parts of the tests of sending: an idempotent producer that is ready, and its batches."""
 
 from __future__ import annotations
 

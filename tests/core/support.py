@@ -1,4 +1,4 @@
-"""What the tests of the core's leaves share: rng, a waiter, metadata, accumulators, batches."""
+"""Shared parts of the tests of the core's leaves: rng, waiter, metadata, accumulator, batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MiddleRng:
 
 
 class NoWaiting:
-    """A `Waiter` that never waits: what is not done now counts as timed out."""
+    """A `Waiter` that never waits: a condition that does not hold now counts as timed out."""
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
         return is_done()

@@ -1,4 +1,4 @@
-"""From a record to its place in a batch: the choice of the partition, and what may go wrong."""
+"""From a record to its place in a batch: the choice of the partition, and possible failures."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_refused_login_fails_the_records_that_wait_for_metadata():
 
 
 def test_a_refused_login_that_is_mended_is_forgotten():
-    """Without idempotence; with it the producer must be made anew, its requests have failed."""
+    """Without idempotence: with it the producer must be made again after a failed request."""
     harness = CoreHarness(transactional_id=None, enable_idempotence=False)
     harness.client.refusing_logins[-1] = SaslAuthenticationError("wrong password")
     assert harness.send().exception() is not None

@@ -89,7 +89,7 @@ def written_by_value(harness, base_offsets):
 
 
 def ended(partition, count, base_offset=-1, log_append_time_ms=-1, error=None):
-    """Return what a batch of so many rows ended with."""
+    """Return the result of a batch of so many rows."""
     result = ProduceRequestResult(TopicPartition("topic", partition), NoWaiter())
     result.set(base_offset, log_append_time_ms, None if error is None else lambda index: error)
     result.done()

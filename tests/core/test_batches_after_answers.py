@@ -1,4 +1,4 @@
-"""What follows from an answer to Produce, from the answer to what goes out next."""
+"""An answer to Produce decides the next request: a retry, a renumbered batch, a later batch."""
 
 from __future__ import annotations
 

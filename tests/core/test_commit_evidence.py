@@ -1,4 +1,4 @@
-"""What a coordinator's description proves about a commit whose answer was lost."""
+"""A coordinator's description proves or leaves open the outcome of a commit without an answer."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def find_coordinator_again(driver):
 
 
 def aborted_unseen(driver, commit):
-    """Make the commit fail behind its caller's back, so that an abort is what remains."""
+    """Make the commit fail before its caller looks, so that only an abort is possible."""
     driver.expect(FindCoordinatorRequest, ErrorCode.TRANSACTION_ABORTABLE)
     assert driver.take() is None
     assert driver.state is S.ABORTABLE_ERROR

@@ -1,4 +1,4 @@
-"""What single error codes of coordinators lead to, request by request.
+"""Single error codes of coordinators and their effects, request by request.
 
 All codes at all points are compared with the Java client in `test_oracle.py`; here stand those
 that an application has to know, each with what it means.

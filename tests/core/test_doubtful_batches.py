@@ -1,4 +1,4 @@
-"""An idempotent producer's bump renumbers its batches; what may be written keeps its one number.
+"""An idempotent producer's bump renumbers only batches that are certainly not written.
 
 The broker knows a batch that it has by its sequence alone. Sent under another epoch, it would be
 written a second time. Java's producer does that: it renumbers all that is in flight.

@@ -1,4 +1,4 @@
-"""A batch that may be written is refused as too large when it is sent again: what parts may do.
+"""A batch in doubt is refused as too large: its parts are sent only if that cannot double records.
 
 The topic's limit was lowered in between. The broker knows a batch by its first number and its
 last, so it takes a part for a gap, not for the duplicate that it is. Java's producer believes it.

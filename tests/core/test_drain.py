@@ -1,4 +1,4 @@
-"""Which brokers are ready, what each gets, and the gate that keeps sequences in order."""
+"""The ready brokers, the batches that each gets, and the gate that keeps sequences in order."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ ANSWER = ProducePartitionResponse(TP0, 0, base_offset=0)
 
 
 def numbered(records=2, **options):
-    """Return a scene with records for one partition, each a batch; and what it is drained with."""
+    """Return a scene with records for one partition, each a batch, and arguments for a drain."""
     identity = Identity(**options)
     scene = Scene(identity=identity, batch_size=0)
     for _ in range(records):

@@ -1,4 +1,4 @@
-"""Addresses that can't be reached: one warning for each reason, and what a time-out says."""
+"""Addresses that can't be reached: one warning for each reason, and their names in a time-out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users met elsewhere, told over the modelled cluster: what consumers see of it here.
+"""Failures that users of other clients reported, played over the modelled cluster.
 
 Each test is marked with the report that it answers: an issue of Kafka (KAFKA-n), of another
 client, or one of ten classes of failure that such reports fall into ("class-n"):
@@ -145,7 +145,7 @@ def test_a_commit_behind_the_time_outs_abort_failed_for_certain_and_a_new_produc
 @pytest.mark.regression("KAFKA-18660")
 @pytest.mark.regression("class-7")
 def test_v2_goes_on_under_a_new_id_after_the_last_epoch_though_markers_are_still_written():
-    """Seen: behind the last epoch the coordinator mixed the ids up, and producers were fenced.
+    """Seen: after the last epoch the coordinator mixed the ids up, and producers were fenced.
 
     Here the identity in the answer is taken as it is; CONCURRENT_TRANSACTIONS is waited out.
     """
@@ -169,7 +169,7 @@ def test_v2_goes_on_under_a_new_id_after_the_last_epoch_though_markers_are_still
 @pytest.mark.regression("KAFKA-18660")
 @pytest.mark.regression("class-7")
 def test_v1_goes_on_under_a_new_id_when_the_epoch_can_be_raised_no_further():
-    """Seen: see above; v1 comes to the last epoch by the bumps that its client asks for.
+    """Seen: see above; v1 reaches the last epoch by the bumps that its client asks for.
 
     Here the answer to a bump may bring another id: sequences begin anew with it.
     """
@@ -196,7 +196,7 @@ def test_v1_goes_on_under_a_new_id_when_the_epoch_can_be_raised_no_further():
 @either_version
 @pytest.mark.parametrize("epoch", [5, LAST_EPOCH])
 def test_a_new_producer_ends_what_a_dead_one_left_open_also_under_the_last_epoch(version, epoch):
-    """Seen: fencing and aborting raised the epoch twice, from 32766 beyond what a short holds.
+    """Seen: fencing and aborting raised the epoch twice, from 32766 beyond the range of a short.
 
     Here init_transactions waits until the abort is complete, and takes whatever identity comes.
     """
@@ -228,7 +228,7 @@ def describe(cluster):
 @pytest.mark.regression("FLINK-40689")
 @pytest.mark.regression("class-7")
 def test_a_commit_is_repeated_and_judged_by_the_version_that_it_was_begun_with():
-    """Seen: a commit restored behind the last epoch, not known to be one of v2, was refused.
+    """Seen: a commit restored after the last epoch, not known to be one of v2, was refused.
 
     Here the repeated EndTxn says which version it is, and `last_commit` keeps it for the judge.
     """

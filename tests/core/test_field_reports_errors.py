@@ -1,4 +1,4 @@
-"""What users met elsewhere: what failed, what was told of it, and what an application did then.
+"""Failures that users of other clients reported: the error, its text, and the program's way out.
 
 The marks are explained in `test_field_reports.py`.
 """
@@ -303,7 +303,7 @@ def test_what_a_crash_left_open_ends_at_its_time_out_if_nobody_comes_before(vers
     ids=lambda given: given.name if isinstance(given, ErrorCode) else "",
 )
 def test_a_refused_end_is_told_by_its_cause_and_each_later_call_names_it_again(code, words):
-    """Seen: a code without a name, or merely a wrong state, where a cause could have been told.
+    """Seen: an error had no name, or named only a wrong state, though the cause was known.
 
     Here every call after the failure has the cause in its words, and the same way out.
     """

@@ -1,4 +1,4 @@
-"""What users met elsewhere: requests that come late, coordinators that are gone, time-outs.
+"""Failures that users of other clients reported: late requests, lost coordinators, time-outs.
 
 The marks are explained in `test_field_reports.py`.
 """
@@ -200,7 +200,7 @@ def test_a_coordinator_that_dies_in_the_midst_of_a_call_costs_a_look_up(version,
 @either_version
 @pytest.mark.parametrize("call", ["init", "offsets", "commit", "abort"])
 def test_after_any_time_out_there_is_a_way_on_with_the_same_producer(version, call):
-    """Seen: a call that had timed out left a state behind in which every other was refused.
+    """Seen: after a time-out of a call the producer was in a state that refused each other call.
 
     Here the same call can be made again and goes on, and then the next transaction commits.
     """
@@ -235,7 +235,7 @@ def test_after_any_time_out_there_is_a_way_on_with_the_same_producer(version, ca
 def test_a_commit_that_timed_out_can_be_given_up_and_the_abort_tells_what_became_of_it(
     version, is_carried_out
 ):
-    """Seen: an abort behind a commit's time-out was refused, or told nothing of the commit.
+    """Seen: an abort after a commit's time-out was refused, or it said nothing about the commit.
 
     Here the coordinator's answer to the abort settles it, and the next transaction begins.
     """

@@ -1,4 +1,4 @@
-"""An exception at every point of every entry of the core: what is left goes on, or can be aborted.
+"""After an exception at any point of any entry of the core, the call goes on or can be aborted.
 
 The entries are called as the shell calls them, and nothing else runs meanwhile; what the shell
 itself does is tried in `tests/test_interrupted_calls.py`. Compiled parts are passed over in one
@@ -134,7 +134,7 @@ ENTRIES = {
 
 
 def interrupted_everywhere(make, call):
-    """Yield producers whose call was left by an exception, at one point after the other."""
+    """Yield producers after an interrupted call, at one point after the other."""
     harness = make()
     call(harness)  # what is cached between calls is there
     harness = make()
@@ -150,7 +150,7 @@ def interrupted_everywhere(make, call):
 
 
 def repeat(harness, call):
-    """Make the call again, and do what a blocking call does; return whether that succeeded."""
+    """Make the call again and wait as a blocking call does; return whether it succeeded."""
     outcome = call(harness)
     if isinstance(outcome, AppendBlocked) or outcome is None:
         return

@@ -1,4 +1,4 @@
-"""What is known of the cluster, and when it is asked again."""
+"""The producer's knowledge of the cluster, and the times when it asks again."""
 
 from __future__ import annotations
 

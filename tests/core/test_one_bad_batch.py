@@ -1,4 +1,4 @@
-"""What goes wrong with one batch, for lack of memory or by a mistake, stays with that one."""
+"""A failure of one batch, for lack of memory or by a mistake, does not touch the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error code at every point of the protocol, against what the Java client was seen to do."""
+"""Every error code at every point has the Java client's outcome, or a listed difference."""
 
 from __future__ import annotations
 

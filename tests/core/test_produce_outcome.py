@@ -1,4 +1,4 @@
-"""What follows from an answer to Produce: the order of the tests, code by code."""
+"""The judgement on an answer to Produce, code by code, in the order of the checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits: appending, memory, putting back, splitting, expiry, the end of batches, flushes."""
+"""Waiting records: appending, memory, putting back, splitting, expiry, ends, flushes."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_batch_that_refuses_its_first_record_gives_its_memory_back(monkeypatch
 
 
 class InterruptedQueue(deque[Any]):
-    """Is interrupted at every append: before it, or just behind it."""
+    """A queue that is interrupted at every append: before it, or just after it."""
 
     is_late = False
 
@@ -289,7 +289,7 @@ def compressing(ratio=0.05, **options):
 
 
 def assert_all_is_counted(accumulator, on_the_wire=()):
-    """Show that the memory taken covers what batches hold."""
+    """Check that the memory taken covers the contents of the batches."""
     pool = accumulator.pool
     waiting = [batch for queue in accumulator.active.values() for batch in queue.batches]
     held = sum(batch.builder.size_bytes for batch in waiting if not batch.is_closed)

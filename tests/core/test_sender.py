@@ -1,4 +1,4 @@
-"""The sender's step, from outside: what goes on the wire in which order, and what comes of it.
+"""The sender's step, from outside: the order of requests on the wire, and the effects of answers.
 
 Idempotent producers here; transactions in `test_sender_transactions.py`.
 """

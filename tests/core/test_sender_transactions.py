@@ -1,4 +1,4 @@
-"""The sender's step with transactions: what waits for what, lost coordinators, closing."""
+"""The sender's step with transactions: the order of requests, lost coordinators, closing."""
 
 from __future__ import annotations
 
@@ -435,7 +435,7 @@ def test_a_forced_close_fails_everything_at_once():
 @pytest.mark.conformance("6.24")
 @pytest.mark.quirk("Q11")
 def test_a_close_while_init_waits_wakes_the_waiter():
-    """In Java the loop ends and whoever waits for init is never woken."""
+    """In Java the loop ends, and the thread that waits for init never wakes."""
     harness = CoreHarness()
     harness.client.down.add(0)
     harness.client.down.add(-1)

@@ -1,4 +1,4 @@
-"""Transactions that several producers share, over the modelled cluster: what consumers see."""
+"""Consumers see a transaction of several producers as one, over the modelled cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a transaction was lost: what the coordinator says of the id, and the transaction's age."""
+"""The cause of a lost transaction, by the coordinator's description and the transaction's age."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def asking(cluster, **settings):
 
 
 def asking_scripted(state="Ongoing", epoch=PRODUCER_EPOCH + 2):
-    """Return a producer in a transaction, whose coordinator has another epoch."""
+    """Return a producer in a transaction for which the coordinator names another epoch."""
     harness = CoreHarness()
     harness.client.default_versions = dict(DESCRIBE_VERSIONS)
     other = TransactionDescription(0, "txn", state, PRODUCER_ID, epoch)
@@ -261,7 +261,7 @@ def test_a_producer_that_was_closed_explains_nothing_more():
 
 
 def test_the_epoch_of_the_next_transaction_is_refused_and_nothing_is_lost():
-    """The commit stays what it was: its text may not say that a transaction is lost."""
+    """The commit's error is kept: its text may not say that a transaction is lost."""
     harness = asking(make_cluster(1))
     harness.lost.append(ApiKey.END_TXN)  # so that the epoch is raised afterwards
     harness.rewrite[ApiKey.INIT_PRODUCER_ID] = lambda answer: type(answer)(

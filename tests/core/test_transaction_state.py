@@ -1,4 +1,4 @@
-"""The state machine alone: every pair of states, and who asks."""
+"""The state machine alone: every pair of states, for calls of the application and the sender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions in which something fails: who is told what, and how the next one can begin."""
+"""Transactions in which something fails: the error of each call, and the way to the next one."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_later_request_lists_all_that_is_pending():
 
 @pytest.mark.conformance("3.10")
 def test_what_waits_for_the_previous_transactions_markers_asks_again_soon():
-    """Java waits 20 ms with the first partition, and 100 ms with whatever else."""
+    """Java waits 20 ms with the first partition, and 100 ms with any other request."""
     driver = begun(version=1)
     driver.manager.maybe_add_partition(TP0)
     waited_ms = []

@@ -1,4 +1,4 @@
-"""Transactions from begin to end: what goes out in which order, what an error leaves behind."""
+"""Whole transactions: the order of requests, and the state after an error."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ COORDINATOR_KEYS = (ApiKey.ADD_OFFSETS_TO_TXN, ADD_PARTITIONS, FIND, END_TXN)
 
 
 def _answer_everything(harness):
-    """Answer what is out and what will go out; none of it is an error."""
+    """Answer the request that is out and those that follow; none of the answers is an error."""
     client = harness.client
     client.prepare_find_coordinator()
     client.prepare_txn_offset_commit()

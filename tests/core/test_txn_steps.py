@@ -1,4 +1,4 @@
-"""The steps of a transaction one by one: what each call or answer changes, and nothing else."""
+"""The steps of a transaction one by one: the change that each makes, and no other."""
 
 from __future__ import annotations
 

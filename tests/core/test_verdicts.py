@@ -1,4 +1,4 @@
-"""What the tables of verdicts say by themselves: unknown codes, success, the errors they make.
+"""Properties of the verdict tables alone: unknown codes, success, the errors they make.
 
 What the whole producer does with each code at each point is compared with the Java client in
 `test_oracle.py`.

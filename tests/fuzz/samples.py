@@ -1,4 +1,4 @@
-"""Good answers of every API at every version in use, with what was asked, to be damaged."""
+"""Good answers of every API at every version in use, with their requests, to be damaged."""
 
 from __future__ import annotations
 

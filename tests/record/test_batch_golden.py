@@ -1,4 +1,4 @@
-"""Batches whose bytes the Java client fixed; `java_batches.json` says how it made them."""
+"""Batches have the bytes of the Java client's, which `java_batches.json` holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged, cut or forged batches are refused; what other clients may change is accepted."""
+"""Damaged, cut or forged batches are refused; allowed differences between clients are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs write what other clients read, and read what they write, at every level of Java's."""
+"""Codecs exchange data with those of other clients in both ways, at every level of Java's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which implementation encodes records, and who decides it."""
+"""The environment and the installation decide which implementation encodes records."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_an_installed_copy_may_have_any_times(checkout):
 
 
 def why_nothing_can_be_compiled():
-    """Return what is missing for compiling, or nothing."""
+    """Return the tools that are missing for compiling, or nothing."""
     command, *_ = (sysconfig.get_config_var("CC") or "cc").split()
     if shutil.which(command) is None:
         return f"there is no C compiler ({command})"
@@ -149,7 +149,7 @@ def test_modules_are_looked_for_among_the_compiled_ones_first(monkeypatch):
 
 
 def said_in_setup_py(name):
-    """Return what a name stands for there."""
+    """Return the object that a name stands for there."""
     setup = ast.parse((ROOT / "setup.py").read_text("utf-8"))
     (said,) = (
         ast.literal_eval(node.value)

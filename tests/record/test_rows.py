@@ -32,7 +32,7 @@ each_implementation = settings(unhurried, suppress_health_check=[HealthCheck.dif
 
 
 def binary_column(items, first=0, *, is_wide=False, has_validity=None) -> Any:
-    """Return items as Arrow lays them out, with others before and behind, and data under nulls."""
+    """Return items as Arrow lays them out, with others around them, and data under nulls."""
     laid_out = [b"before"] * first + list(items) + [b"behind"]
     offsets, data = array("q" if is_wide else "i", [0]), b""
     bits = bytearray((len(laid_out) + 7) // 8)
@@ -65,7 +65,7 @@ def laid_out_columns(items: tuple[bytes | None, ...]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def laid_out_rows(draw):
-    """Draw records, and what rows are made of that stand for them."""
+    """Draw records, and the columns that stand for them."""
     records = draw(record_lists)
     if draw(st.booleans()):
         stamp = draw(timestamps)

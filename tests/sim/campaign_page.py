@@ -48,7 +48,7 @@ def joined(lines: Iterable[str]) -> list[str]:
 
 
 def campaign_table(version: str, noted: Noted) -> str:
-    """Return what a campaign has come to, as tables."""
+    """Return the results of a campaign, as tables."""
     totals = noted.totals
     of_each = ", ".join(f"{count:,} {what}" for what, count in sorted(totals.transactions.items()))
     rows = [
@@ -69,7 +69,7 @@ def campaign_table(version: str, noted: Noted) -> str:
 
 
 def is_here(version: str) -> bool:
-    """Return whether a version is that of the sources that lie here, whoever runs them."""
+    """Return whether a version is that of these sources, with any implementation."""
     return version.partition("-")[0] == fingerprint().partition("-")[0]
 
 
@@ -79,13 +79,13 @@ def _speed(totals: Totals) -> str:
 
 
 def kept() -> tuple[str, Noted]:
-    """Return the version whose results are kept, and what they hold."""
+    """Return the version whose results are kept, and these results."""
     first: dict[str, Any] = json.loads(KEPT.read_text("utf-8").splitlines()[0])
     return first["version"], ResultsFile(KEPT, first["version"]).read()
 
 
 def main() -> None:
-    """Keep the results of the files named, and write the page anew."""
+    """Keep the results of the files named, and write the page again."""
     lines = [line for name in sys.argv[1:] for line in Path(name).read_text("utf-8").splitlines()]
     if lines:
         newest = json.loads(lines[-1])["version"]

@@ -62,7 +62,7 @@ def build(folder: Path) -> None:
 
 
 def what_seeds_show(folder: Path) -> tuple[bool, object]:
-    """Return whether the package in a folder is interpreted, and what some seeds show with it."""
+    """Return whether the package in a folder is interpreted, and the results of some seeds."""
     done = subprocess.run(
         [sys.executable, "-c", _RUN],
         cwd=folder,

@@ -83,7 +83,7 @@ def _lines_left_out(source: str) -> set[int]:
 
 
 class _WithoutTexts(ast.NodeTransformer):
-    """Takes out what an interpreter does not look at: annotations."""
+    """A transformer that takes annotations out, which an interpreter ignores."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
-    """One bug: where it is, what it is, what its author would have thought."""
+    """One deliberate bug: its place, its change, the thought of its author."""
 
     name: str
     file: str

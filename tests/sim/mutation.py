@@ -154,7 +154,7 @@ def ask(name: str, first: int, count: int, kind: str = "") -> dict[str, object] 
 
 
 def hunt(mutant: Mutant) -> dict[str, object] | None:
-    """Return what catches a mutant, within `MOST_SEEDS` seeds, and how many it took."""
+    """Return the checker that catches a mutant within `MOST_SEEDS` seeds, and the seeds used."""
     if mutant.name in OF_A_CHANGING_WORLD:
         return _hunt(mutant, "changing")
     if mutant.name in OF_INTERRUPTED_CALLS:
@@ -184,7 +184,7 @@ def _hunt(mutant: Mutant, kind: str) -> dict[str, object] | None:
 
 
 def known() -> dict[str, dict[str, Any]]:
-    """Return what is noted of each mutant."""
+    """Return the notes on each mutant."""
     return json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
 
 

@@ -18,7 +18,7 @@ MUTANTS_PAGE = PAGE.with_name("simulator-bugs.md")
 
 
 def mutant_table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table of mutants: what it is, how many seeds it took, which checker caught it."""
+    """Return the table of mutants: the thought, the seeds needed, the checker that caught it."""
     lines = [
         "| mutant | what its author thought | seeds needed | caught by |",
         "|---|---|---|---|",
@@ -40,7 +40,7 @@ def fault_list() -> str:
 
 
 def replaced(page: str, name: str, content: str) -> str:
-    """Return a page with one generated part made anew."""
+    """Return a page with one generated part replaced."""
     pattern = rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)"
     return re.sub(pattern, lambda m: f"{m[1]}{content}\n{m[2]}", page, flags=re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""What a campaign takes for the same code, and what it makes of a judge that breaks."""
+"""The fingerprint of a campaign covers all judged code, and a broken judge fails its seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a campaign, and what the page says of it."""
+"""The kept results of a campaign, and the tables that the page makes of them."""
 
 from __future__ import annotations
 

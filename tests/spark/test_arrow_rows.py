@@ -19,7 +19,7 @@ LONG = "longer than what a view keeps beside its length"
 
 
 class Writer:
-    """Remembers what it was sent, as records."""
+    """A producer that remembers its rows, as records."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.sent: list[Any] = []
@@ -47,7 +47,7 @@ def digest_of(records):
 
 
 def sent(batches, topic: str | None = "t", partition=None, **arguments):
-    """Return what was sent, and what the rows add up to."""
+    """Return the rows that were sent, and their sum."""
     rows, writer = ArrowRows(batches, RowReader(topic, **arguments)), Writer()
     rows.send_to(writer, partition)
     digest = rows.digest

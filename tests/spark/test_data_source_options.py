@@ -1,4 +1,4 @@
-"""The options of the data source: what it takes, what it refuses, and how it says so."""
+"""The options of the data source, and the texts of their refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept between questions, and what is not."""
+"""Admin clients are kept between questions to one cluster, and closed otherwise."""
 
 from __future__ import annotations
 

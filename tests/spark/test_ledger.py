@@ -1,4 +1,4 @@
-"""The rules of the ledger: what fits a batch, what stops it before a row is written."""
+"""The rules of the ledger: entries that fit a batch, and those that stop it before any row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sink id belongs to one atomicity: what a driver that comes with the other one is told."""
+"""A sink id belongs to one atomicity: a driver with the other one is refused with the reason."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ WRITING = ["2 rows read", "2 rows sent", "3 rows read", "3 rows sent"]
 
 
 class FakeParticipant:
-    """Notes what is done with it; the broker may have swallowed some of its rows."""
+    """A participant that notes its calls; the broker may have swallowed some of its rows."""
 
     def __init__(self, log: list[str], swallowed: int) -> None:
         self.log = log
@@ -46,7 +46,7 @@ class FakeParticipant:
 
 @pytest.fixture
 def play(monkeypatch):
-    """Return what runs a task, and the log of what it did."""
+    """Return a function that runs a task, and the log of its steps."""
     log: list[str] = []
 
     def batches():

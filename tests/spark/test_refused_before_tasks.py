@@ -1,4 +1,4 @@
-"""What stops a batch stops it before its frame is planned: that runs the frame's shuffles."""
+"""A batch is refused before its frame is planned, since planning runs the frame's shuffles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlannedError(Exception):
 
 @pytest.fixture
 def write(monkeypatch):
-    """Return a call that writes a batch with a ledger; what it asks the cluster is not asked."""
+    """Return a call that writes a batch with a ledger, without questions to a cluster."""
     views: list[LedgerView] = []
 
     def planned(*_):

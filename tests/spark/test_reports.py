@@ -1,4 +1,4 @@
-"""What is told of a batch: sums, phases, the share of the time-out, the line in the log."""
+"""The report of a batch: sums, phases, the share of the time-out, the line in the log."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from txnproducer.spark.rows.schema import RowReader, written_columns
 
 
 class Frame:
-    """Notes what is selected of it."""
+    """A frame that notes the columns selected of it."""
 
     def __init__(self, *columns: str) -> None:
         self.columns = list(columns)

@@ -1,4 +1,4 @@
-"""What the sink refuses where it is made, and what it says."""
+"""Wrong options are refused when the sink is made, with a text that names the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots: a batch that comes again is matched by what was committed, not by number."""
+"""A batch that comes again is matched with committed slots by rows and digest, not by number."""
 
 from __future__ import annotations
 

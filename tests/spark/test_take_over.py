@@ -1,4 +1,4 @@
-"""What a driver takes over of another query's ledger; and that nothing is which came later."""
+"""A driver takes over the entries that its first look finds, and none that are committed later."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_without_the_option_nothing_is_taken_over():
 
 
 class FakeLedger(Ledger):
-    """Holds what a test puts there."""
+    """A ledger with the entries that a test puts there."""
 
     plan: PlanEntry | None
     entries: dict[int, LedgerEntry]

@@ -34,7 +34,7 @@ def cluster(monkeypatch):
 
 
 class Writer:
-    """Counts what it is sent."""
+    """A producer that counts its rows."""
 
     def __init__(self):
         self.records = 0

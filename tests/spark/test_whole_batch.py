@@ -385,7 +385,7 @@ def test_the_interrupt_of_a_task_is_no_stop(whole):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Make time pass as a test says; and say what the coordinator knows of the id."""
+    """Make time pass as a test says, and fix the coordinator's description of the id."""
     state = SimpleNamespace(now=0.0, found=("CompleteAbort", 1, 6), questions=0)
     monkeypatch.setattr(time, "monotonic", lambda: state.now)
 

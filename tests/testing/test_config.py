@@ -1,4 +1,4 @@
-"""What stands in a node's `server.properties`."""
+"""The lines of a node's `server.properties`."""
 
 from __future__ import annotations
 

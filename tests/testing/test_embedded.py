@@ -1,4 +1,4 @@
-"""`EmbeddedKafka` as far as no Java is needed: order, refusals, what is left behind."""
+"""`EmbeddedKafka` without Java: order of the calls, refusals, files and processes at the end."""
 
 from __future__ import annotations
 

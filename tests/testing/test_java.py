@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when there is none."""
+"""The search for Java takes the best one, and names the way out if there is none."""
 
 from __future__ import annotations
 

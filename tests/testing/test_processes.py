@@ -30,7 +30,7 @@ def watcher():
 
 
 def is_gone(pid: int) -> bool:
-    """Tell whether a process ended; one that nobody has reaped yet has ended."""
+    """Return whether a process ended; one that nobody has reaped yet has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -159,7 +159,7 @@ def test_every_name_that_the_package_offers_can_be_had():
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A user's project whose tests turn warnings into errors."""
+    """A project of a user in which the tests turn warnings into errors."""
     pytester.makeini("[pytest]\nfilterwarnings = error\n")
     pytester.makepyfile(
         test_mine="""

@@ -19,7 +19,7 @@ CODEC = WireCodec("me")
 
 
 def sent(body: m.Request, version: int) -> Any:
-    """Return what a broker reads of a request, with its header checked."""
+    """Return the fields that a broker reads of a request, with its header checked."""
     api_key = m.API_KEY_OF[type(body)]
     framed = b"".join(CODEC.encode(body, version, 42))
     name = "".join(word.capitalize() for word in api_key.name.split("_"))
@@ -32,7 +32,7 @@ def sent(body: m.Request, version: int) -> Any:
 
 
 def received(body: m.Request, version: int, **fields: Any) -> m.Response:
-    """Return what the codec makes of a broker's answer to a request."""
+    """Return the codec's value for a broker's answer to a request."""
     api_key = m.API_KEY_OF[type(body)]
     name = "".join(word.capitalize() for word in api_key.name.split("_"))
     answer = getattr(kp, f"{name}Response")(version=version, **fields)

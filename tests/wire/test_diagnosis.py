@@ -223,7 +223,7 @@ class Questions:
         self.diagnoses.suspect(BOOTSTRAP, node, suspicion, now_ms)
 
     def verdicts(self) -> list[KafkaError]:
-        """Wait for an outcome, and return what it is good for."""
+        """Wait for an outcome, and return its value."""
         assert self.done.wait(5)
         self.done.clear()
         return [refusal for *_, refusal in self.diagnoses.verdicts()]

@@ -1,4 +1,4 @@
-"""Threads for attempts to connect: a new one while there can be, and else one that was kept."""
+"""Attempts to connect use a new thread while that is possible, and a kept one after that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers as large as they may be: what cannot be true is refused before it is decoded.
+"""Answers of the largest size: impossible counts are refused before anything is decoded.
 
 Each of 16 MiB holds as many of the smallest elements as fit. Decoding them took seconds of the I/O
 thread and hundreds of megabytes. The test counts calls and bytes, not seconds.

@@ -1,4 +1,4 @@
-"""The hand-written Produce: byte for byte what the schemas write, and honest about the unusual."""
+"""The fast Produce codec writes the same bytes as the schemas, and leaves rare cases to them."""
 
 from __future__ import annotations
 

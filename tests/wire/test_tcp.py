@@ -1,4 +1,4 @@
-"""The error of a broker's name none of whose addresses takes the connection."""
+"""The error for a broker's name if none of its addresses takes the connection."""
 
 from __future__ import annotations
 

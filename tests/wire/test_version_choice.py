@@ -1,4 +1,4 @@
-"""Which version a request goes out in: the offer, what we speak, what the request needs."""
+"""The version of a request follows from the broker's offer, our range and its own content."""
 
 from __future__ import annotations
 

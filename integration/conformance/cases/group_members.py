@@ -1,4 +1,4 @@
-"""TxnOffsetCommit and the group's members: who may commit for a consumer group (KIP-447)."""
+"""TxnOffsetCommit and the group's members: the rights of old and new members (KIP-447)."""
 
 from __future__ import annotations
 

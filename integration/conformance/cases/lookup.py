@@ -1,4 +1,4 @@
-"""FindCoordinator, Metadata and DescribeTransactions: what is where, and in what state."""
+"""FindCoordinator, Metadata and DescribeTransactions: the places of things, and their states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What consumers see: the last stable offset, aborted ranges, control records."""
+"""The view of consumers: the last stable offset, aborted ranges, control records."""
 
 from __future__ import annotations
 

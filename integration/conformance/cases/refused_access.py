@@ -1,4 +1,4 @@
-"""What is answered where an authorizer refuses a topic, a group, a transactional id, the cluster.
+"""An authorizer refuses a topic, a group, a transactional id or the cluster.
 
 Every case needs a broker with an authorizer. What is refused is refused altogether: what an ACL
 for a single operation does is Kafka's own affair.
