@@ -94,11 +94,7 @@ _CONNECTION = (
         low=1,
     ),
     Setting(
-        "socket_connection_setup_timeout_max_ms",
-        "int",
-        30_000,
-        "The longest such time.",
-        low=1,
+        "socket_connection_setup_timeout_max_ms", "int", 30_000, "The longest such time.", low=1
     ),
     Setting(
         "reconnect_backoff_ms",

@@ -37,7 +37,8 @@ Must not know: a producer's state. The kind of a class is a default. One code ca
 (INVALID_PRODUCER_EPOCH asks for an abort after Produce, and means fenced in an answer of a
 coordinator), so the producer sets `recovery` on the errors it raises.
 Rules: parents as in the Java client 4.3; its `XException` is `XError` here. Classes of codes that
-a producer hardly meets are in `rare`, and can be imported from here like the others.
+a producer hardly meets are in `rare`, those of the login and of rights in `security`; all can be
+imported from here.
 """
 
 from __future__ import annotations
@@ -45,40 +46,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .codes import ErrorCode as ErrorCode
+
+# One list of names, where the sorter would make an import of each.
+# isort: off
 from .kinds import (
     ApplicationRecoverableError as ApplicationRecoverableError,
-)
-from .kinds import (
     InvalidConfigurationError as InvalidConfigurationError,
-)
-from .kinds import (
     InvalidMetadataError as InvalidMetadataError,
-)
-from .kinds import (
     KafkaError as KafkaError,
-)
-from .kinds import (
     Recovery as Recovery,
-)
-from .kinds import (
     RefreshRetriableError as RefreshRetriableError,
-)
-from .kinds import (
     RetriableError as RetriableError,
-)
-from .kinds import (
     TransactionAbortableError as TransactionAbortableError,
-)
-from .kinds import (
     UnknownServerError as UnknownServerError,
-)
-from .kinds import (
     class_for_code as class_for_code,
-)
-from .kinds import (
     error_for_code as error_for_code,
 )
+
+# isort: on
 from .rare import *  # noqa: F403
+from .security import *  # noqa: F403
 
 # --- retriable ---------------------------------------------------------------------------------
 
@@ -267,103 +254,6 @@ class UnknownConfigError(InvalidConfigurationError):
         super().__init__(message, recovery=recovery)
         self.key = key
         self.suggestions = tuple(suggestions)
-
-
-class AuthenticationError(InvalidConfigurationError):
-    """The broker does not accept the client's identity. Check the credentials."""
-
-
-class SaslAuthenticationError(AuthenticationError, code=ErrorCode.SASL_AUTHENTICATION_FAILED):
-    """The broker refused the SASL user or password.
-
-    Check `sasl_mechanism`, `sasl_plain_username` and `sasl_plain_password`.
-    """
-
-
-class SslAuthenticationError(AuthenticationError):
-    """The TLS handshake failed: one side does not trust the other's certificate.
-
-    Check `ssl_cafile` against the broker's certificate, the host name in it, and the client
-    certificate if the broker asks for one.
-    """
-
-
-class UnsupportedSaslMechanismError(
-    AuthenticationError, code=ErrorCode.UNSUPPORTED_SASL_MECHANISM
-):
-    """The broker's listener does not offer this `sasl_mechanism`. Choose one that it names."""
-
-
-class IllegalSaslStateError(AuthenticationError, code=ErrorCode.ILLEGAL_SASL_STATE):
-    """The broker did not expect this request in the state of the login.
-
-    The listener has no SASL and the client uses it, or the reverse: check `security_protocol`.
-    """
-
-
-class AuthorizationError(InvalidConfigurationError):
-    """The user has no right to do this. Grant it, then make a new producer or retry."""
-
-
-class TopicAuthorizationError(AuthorizationError, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED):
-    """The user may not write to (or describe) these topics.
-
-    Grant Write and Describe on the topic.
-
-    Attributes:
-        topics: the names of the topics, as far as they are known.
-    """
-
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        topics: Iterable[str] = (),
-        recovery: Recovery | None = None,
-    ) -> None:
-        self.topics: frozenset[str] = frozenset(topics)
-        if message is None and self.topics:
-            message = f"not authorized to write to topics {sorted(self.topics)}"
-        super().__init__(message, recovery=recovery)
-
-
-class GroupAuthorizationError(AuthorizationError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
-    """The user may not commit offsets of this consumer group. Grant Read on the group.
-
-    Attributes:
-        group_id: the group, if it is known.
-    """
-
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        group_id: str | None = None,
-        recovery: Recovery | None = None,
-    ) -> None:
-        self.group_id = group_id
-        if message is None and group_id is not None:
-            message = f"not authorized to use group {group_id!r}: grant Read on it"
-        super().__init__(message, recovery=recovery)
-
-
-class ClusterAuthorizationError(AuthorizationError, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
-    """The user may not do this on the cluster.
-
-    For a producer without a transactional id on brokers before 3.0: grant IdempotentWrite.
-    """
-
-
-class TransactionalIdAuthorizationError(
-    AuthorizationError, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-):
-    """The user may not use this transactional id. Grant Write and Describe on it."""
-
-
-class DelegationTokenAuthorizationError(
-    AuthorizationError, code=ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
-):
-    """The user may not do this with the delegation token. Grant the right on it."""
 
 
 class UnsupportedVersionError(InvalidConfigurationError, code=ErrorCode.UNSUPPORTED_VERSION):

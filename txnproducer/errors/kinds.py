@@ -41,7 +41,7 @@ Recovery = Literal["resume", "abort", "restart", "fix", "unknown"]
 """
 
 _BY_CODE: dict[int, type[KafkaError]] = {}
-_PRIVATE_HOMES = frozenset({"txnproducer.errors.kinds", "txnproducer.errors.rare"})
+_PRIVATE_HOMES = frozenset(f"txnproducer.errors.{name}" for name in ("kinds", "rare", "security"))
 _PUBLIC_HOME = "txnproducer.errors"
 
 

@@ -191,36 +191,6 @@ class ReassignmentInProgressError(KafkaError, code=ErrorCode.REASSIGNMENT_IN_PRO
     """A reassignment of partitions is going on."""
 
 
-class DelegationTokenDisabledError(
-    KafkaError, code=ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, recovery="fix"
-):
-    """Delegation tokens are not enabled."""
-
-
-class DelegationTokenNotFoundError(
-    KafkaError, code=ErrorCode.DELEGATION_TOKEN_NOT_FOUND, recovery="fix"
-):
-    """The delegation token is not known to the broker."""
-
-
-class DelegationTokenOwnerMismatchError(
-    KafkaError, code=ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, recovery="fix"
-):
-    """The delegation token belongs to another owner."""
-
-
-class UnsupportedByAuthenticationError(
-    KafkaError, code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, recovery="fix"
-):
-    """Requests for delegation tokens are not allowed over this connection."""
-
-
-class DelegationTokenExpiredError(
-    KafkaError, code=ErrorCode.DELEGATION_TOKEN_EXPIRED, recovery="fix"
-):
-    """The delegation token has expired."""
-
-
 class InvalidPrincipalTypeError(KafkaError, code=ErrorCode.INVALID_PRINCIPAL_TYPE, recovery="fix"):
     """The principal type is not supported."""
 
