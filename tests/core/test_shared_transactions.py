@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 
 import pytest
@@ -101,6 +102,23 @@ def test_what_participants_wrote_is_committed_with_one_end_txn(version):
         for key in (ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)
     )
     assert is_all_decided(cluster)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_the_line_about_a_shared_transaction_tells_no_age(is_commit, caplog):
+    caplog.set_level(logging.INFO, "txnproducer.transactions")
+    cluster = make_cluster(2)
+    holder = started(cluster)
+    receipts = share(cluster, holder, [b"shared"])
+    if is_commit:
+        holder.core.adopt(receipts)
+    holder.end(is_commit=is_commit)
+    holder.begin()
+    holder.end(is_commit=False)
+    shared, own = [r.args for r in caplog.records if r.name == "txnproducer.transactions"]
+    assert shared["outcome"] == ("committed" if is_commit else "aborted")
+    assert shared["ms"] is None  # a participant's request may have begun it
+    assert own["ms"] is not None
 
 
 @VERSIONS

@@ -184,13 +184,13 @@ class TransactionProgress:
         outcome: ResolvedOutcome,
     ) -> None:
         """Take in the end of the transaction, and perhaps the identity for the next one."""
-        # Marks the epoch as used. A bump after this declares the next epoch fresh again.
-        self.share.end(is_committed=outcome == "committed")
         # If none is open, an abort clears an error that came between two transactions.
         if self.outcome == "open":
-            # Logged first: identity, version and counts are still this transaction's.
+            # Logged first: identity, version, lease and counts are still this transaction's.
             self.outcome = outcome
             self._log_end(outcome)
+        # Marks the epoch as used. A bump after this declares the next epoch fresh again.
+        self.share.end(is_committed=outcome == "committed")
         identity = self.identity
         # The coordinator uses the new epoch already, so a bump has to name it.
         identity.take_next(producer)
