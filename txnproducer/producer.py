@@ -167,7 +167,7 @@ class TransactionalProducer(RecordWriter):
             raise
 
     def _await_unseen_abort(self) -> None:
-        """Wait again for an abort that timed out: after a block no other call waits for it."""
+        """Wait again for an abort that timed out. After a block no other call waits for it."""
         manager = self._core.transaction_manager
         with self._lock:
             self._check_not_overtaken("begin_transaction")
@@ -211,7 +211,7 @@ class TransactionalProducer(RecordWriter):
             )
 
     def commit_transaction(self) -> None:
-        """Commit: wait for every record, then make all of them (and the offsets) visible.
+        """Wait for every record, and then commit them all, with the offsets.
 
         Returns only when every record and offset of the transaction is committed.
 
@@ -239,7 +239,7 @@ class TransactionalProducer(RecordWriter):
         return None if manager is None else manager.commit_result
 
     def abort_transaction(self) -> None:
-        """Abort: none of the transaction's records and offsets will be visible.
+        """Abort. None of the transaction's records and offsets will be visible.
 
         Also allowed after a commit that timed out. If that commit was sent already, the
         coordinator's answer to the abort shows whether it succeeded. Records that were not sent
@@ -330,7 +330,7 @@ class TransactionalProducer(RecordWriter):
     # --- transactions that several processes share ---------------------------------------------
 
     def lease(self, claims: int) -> TransactionLease:
-        """Lease the open transaction: other processes write into it, this one ends it.
+        """Lease the open transaction. Other processes write into it, and this one ends it.
 
         Call it right after `begin_transaction()`. Each participant takes a claim of its own (0,
         1, ...) with `TransactionParticipant(lease, claim)`; pass the receipts they return to

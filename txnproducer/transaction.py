@@ -60,7 +60,7 @@ def _anyone() -> bool:
 
 
 class Transaction:
-    """One transaction; made by `producer.transaction()`, used once, as a `with` block.
+    """One transaction, made by `producer.transaction()` and used once, as a `with` block.
 
     At the end of the block it is committed. An exception in it, of any kind (KeyboardInterrupt,
     asyncio.CancelledError and GeneratorExit too), aborts it and goes on to the caller. A block may
@@ -155,7 +155,7 @@ class Transaction:
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> FutureRecordMetadata:
-        """Write a record in this transaction; arguments and result as for `producer.send`.
+        """Write a record in this transaction. Arguments and result are those of `producer.send`.
 
         Raises:
             IllegalStateError: this transaction has ended or was not begun.

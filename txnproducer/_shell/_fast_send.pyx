@@ -128,7 +128,7 @@ def send(
     timestamp_ms=None,
     on_delivery=None,
 ):
-    """Write a record: see `RecordWriter.send`, which this replaces in the class."""
+    """Write a record. It replaces `RecordWriter.send` in the class."""
     future = self._try_send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
     if future is not None:
         return future

@@ -59,7 +59,7 @@ _FORCE_AGAIN_MS = 1_000
 
 
 def monotonic_ms() -> int:
-    """Return the time of the core's clock: monotonic, from an arbitrary start."""
+    """Return the time of the core's clock, which is monotonic and starts anywhere."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -69,7 +69,7 @@ def monotonic_ns() -> int:
 
 
 def wall_clock_ms() -> int:
-    """Return the time for records' timestamps: milliseconds since the epoch."""
+    """Return the time for records' timestamps, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -329,7 +329,7 @@ class IoThread:
 
     @property
     def can_wait_for_end(self) -> bool:
-        """Whether the caller may wait: not in a callback, nor where it interrupts `close`."""
+        """Whether the caller may wait. It may not in a callback, or if it interrupts `close`."""
         return not self.is_current and threading.get_ident() not in self._closing
 
     def initiate_close(self) -> None:
@@ -394,7 +394,7 @@ class IoThread:
             self.poke()
 
     def orphan(self) -> None:
-        """Let the loop deliver the records that it has and then end: no caller is left.
+        """Let the loop deliver the records that it has and then end, since no caller is left.
 
         Takes no lock: it runs in a finalizer, perhaps on a thread that holds the lock.
         """

@@ -141,7 +141,7 @@ class RecordWriter(_FastSender):
 
     @property
     def transaction_state(self) -> str:
-        """The name of the transaction state at this moment, for logs and tests: "READY" ...
+        """The name of the transaction state at this moment, for logs and tests, such as "READY".
 
         Raises:
             ForkedProducerError: this process is a fork; it cannot learn of a change.
@@ -252,7 +252,7 @@ class RecordWriter(_FastSender):
             raise
 
     def _lose_in_callback(self, topic: str, error: BaseException) -> None:
-        """Fail the transaction if a delivery callback lost a record: its errors are only logged.
+        """Fail the transaction if a delivery callback lost a record. Its error is only logged.
 
         A record that would have to wait fails the transaction at once, as its time-out does in the
         Java client. Any other refusal does so if it leaves the callback.
@@ -590,7 +590,7 @@ class RecordWriter(_FastSender):
             return tries.last, tries.are_cause(began_ms)
 
     def _explained(self, error: KafkaError) -> KafkaError:
-        """Return a call's error; for a lost transaction, with the coordinator's account of it.
+        """Return a call's error, with the coordinator's account of it if the transaction is lost.
 
         The core has already asked. This waits for the answer, for a second at most.
         """
@@ -620,7 +620,7 @@ class RecordWriter(_FastSender):
         """Note the end of a call that may know the transaction's outcome. Call with the lock."""
 
     def _send_later(self, record: _Record, blocked: AppendBlocked) -> FutureRecordMetadata:
-        """Wait for metadata or memory, then append; one `max_block_ms` for all the waits."""
+        """Wait for metadata or memory, then append. One `max_block_ms` covers all the waits."""
         topic, _, _, _, partition, _, on_delivery = record
         return append_when_possible(
             self._io,

@@ -34,7 +34,7 @@ class Priority(Protocol):
     """The priority of a loop: threads that send give way to its thread."""
 
     def take_first(self, lock: CoreLock) -> None:
-        """Take a lock; threads that send give way."""
+        """Take a lock. Threads that send give way."""
         ...
 
     def give_way(self) -> None:
@@ -62,7 +62,7 @@ class CoreLock(Protocol):
         ...
 
     def reset_after_fork(self) -> None:
-        """Make the lock free, in a forked child: the thread that held it does not exist there."""
+        """Free the lock in a forked child, where the thread that held it does not exist."""
         ...
 
     def __enter__(self) -> bool:
@@ -150,7 +150,7 @@ def _kind_of_lock() -> type:
 
 
 def enter(lock: CoreLock) -> bool:
-    """Take a lock; if a signal handler raises meanwhile, leave the lock free."""
+    """Take a lock. If a signal handler raises meanwhile, leave the lock free."""
     try:
         lock.acquire()
     except BaseException:

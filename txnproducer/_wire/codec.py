@@ -202,7 +202,7 @@ def _describe_transactions(body: m.DescribeTransactionsRequest, version: int) ->
 
 
 def _produce(body: m.ProduceRequest, version: int) -> Any:
-    """Build any version of Produce; for those that `produce_codec` knows, it is the reference."""
+    """Build any version of Produce. It is the reference for those that `produce_codec` knows."""
     topic_type = kp.ProduceRequest.TopicProduceData
     partition_type = topic_type.PartitionProduceData
     topics: dict[str, Any] = {}

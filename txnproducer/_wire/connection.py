@@ -154,7 +154,7 @@ class Connection:
     def send_request(
         self, request: ClientRequest, version: int, now_ms: int
     ) -> ClientResponse | None:
-        """Put a request into the queue of bytes; `flush` writes them.
+        """Put a request into the queue of bytes, which `flush` writes.
 
         Returns:
             The answer to a Produce request with acks=0, to which the broker sends none; otherwise
@@ -240,7 +240,7 @@ class Connection:
                 return
 
     def _receive_some(self) -> bytes | None:
-        """Return received bytes, none at the end of the stream; None if nothing has arrived."""
+        """Return received bytes, none at the end of the stream, or None if nothing has arrived."""
         try:
             return self._receive(_RECEIVE_BYTES)
         except _WOULD_BLOCK:
@@ -249,7 +249,7 @@ class Connection:
             raise DisconnectError(f"the connection broke: {error}") from error
 
     def _has_read_enough(self, size: int, reads: int) -> bool:
-        """Return whether to leave the rest to the selector: other connections wait as well."""
+        """Return whether to leave the rest to the selector. Other connections wait as well."""
         if isinstance(self.sock, ssl.SSLSocket):
             # TLS may hold decrypted bytes that no selector sees, of one record at most.
             return reads >= _MOST_READS and not self.sock.pending()
@@ -375,7 +375,7 @@ class Connection:
             self._reauthentication_due_ms = self._next_login_ms(outcome)
 
     def _next_login_ms(self, session_lifetime_ms: int) -> int:
-        """Return the time of the next login: early, and not at the same time as other connections.
+        """Return the time of the next login. It is early, and differs between connections.
 
         The broker counts from the moment it took the login's last message, so this counts from the
         sending of that message. The Java client counts from the answer, which is later.

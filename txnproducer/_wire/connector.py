@@ -191,7 +191,7 @@ class Connector:
         return self._outcome
 
     def abandon(self) -> None:
-        """Give the attempt up: its outcome will not be collected."""
+        """Give the attempt up. Its outcome will not be collected."""
         with self._lock:
             self._is_abandoned = True
             if isinstance(self._outcome, Connected):

@@ -132,7 +132,7 @@ def exchange_api_versions(
 
 
 def _older_version(answer: Any, tried: int) -> int:
-    """Return the version to fall back to: the newest of the broker (KIP-511), or 0."""
+    """Return the version to fall back to, which is the newest of the broker (KIP-511), or 0."""
     for offered in answer.api_keys:
         if offered.api_key == ApiKey.API_VERSIONS:
             return max(0, min(tried - 1, int(offered.max_version)))

@@ -67,7 +67,7 @@ class IoCalls:
 
 
 def io_calls(priority: Priority) -> Calls:
-    """Return the calls for one loop: compiled, if that is the implementation in use."""
+    """Return the calls for one loop, compiled if that is the implementation in use."""
     if IMPL != "cython" or not hasattr(selectors, "EpollSelector"):
         return IoCalls()
     compiled = chosen("txnproducer._wire.io_calls", "txnproducer._wire._io_calls", "IoCalls")

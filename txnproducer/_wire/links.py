@@ -61,7 +61,7 @@ class WireLink:
     hung: list[ExchangeStep] = field(default_factory=list)
 
     def rank(self, now_ms: int, is_bootstrap: bool) -> tuple[int, int, int] | None:
-        """Return the rank of the node for any request (less is better); None while it backs off.
+        """Return the node's rank for any request (less is better), or None while it backs off.
 
         Ready nodes come first, by load; then nodes being connected; then nodes to connect, known
         brokers before bootstrap addresses (which may be a load balancer's), the longest untried
@@ -90,7 +90,7 @@ class WireLink:
         self.failures += 1
 
     def give_up_step(self, step: ExchangeStep | None) -> None:
-        """Remember the last step of a login that was given up: its thread may hang in it."""
+        """Remember the last step of a login that was given up, since its thread may hang in it."""
         if step is not None:
             self.hung.append(step)
 

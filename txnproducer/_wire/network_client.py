@@ -567,7 +567,7 @@ class NetworkClient:
 
 
 def _as_kafka_error(error: Exception) -> KafkaError:
-    """Return the error that ends a connection; log it if it was not expected."""
+    """Return the error that ends a connection. Log it if it was not expected."""
     if isinstance(error, KafkaError):
         return error
     _LOG.error("giving up a connection: an unexpected error", exc_info=error)

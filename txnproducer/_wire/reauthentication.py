@@ -62,7 +62,7 @@ class Reauthentication:
             raise DisconnectError(f"cannot start to log in again: {error}") from error
 
     def collect(self) -> bytes | int | None:
-        """Return the next request, or at the end the session's lifetime in ms; None if not yet.
+        """Return the next request, at the end the session's lifetime in ms, or None if not yet.
 
         Raises:
             KafkaError: the login failed.

@@ -129,7 +129,7 @@ def _struct_reader(fields: list[Json], version: int, is_flexible: bool) -> _Read
 
 
 def _steps(fields: list[Json], version: int, is_flexible: bool) -> list[tuple[Any, _Read]]:
-    """Return the steps that read the fields; neighbours of fixed size are read in one step."""
+    """Return the steps that read the fields. Neighbours of fixed size are read in one step."""
     steps: list[tuple[Any, _Read]] = []
     run = ""
     for index, field in enumerate([*fields, _NO_FIELD]):

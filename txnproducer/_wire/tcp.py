@@ -21,7 +21,7 @@ _NO_SUCH_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NON
 
 @dataclass(frozen=True, slots=True)
 class BufferSizes:
-    """The sizes of a socket's buffers in bytes; negative for the system's own choice."""
+    """The sizes of a socket's buffers in bytes. If negative, the system chooses."""
 
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
@@ -95,7 +95,7 @@ def _connect(
 
 
 def with_address(address: str, error: KafkaError) -> KafkaError:
-    """Return an error with the broker's address in its text: a copy, unless it has it."""
+    """Return an error that has the broker's address in its text: the given one or a copy."""
     if address in str(error):
         return error
     # A copy, since a token provider may raise the same object again. It is made without its

@@ -107,7 +107,7 @@ def read_settings(
 
 
 def refuse_twice(names: Iterable[str]) -> None:
-    """Refuse settings that the command line gives twice: one of them would be ignored."""
+    """Refuse settings that the command line gives twice, since one of them would be ignored."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise click.UsageError(
@@ -116,7 +116,7 @@ def refuse_twice(names: Iterable[str]) -> None:
 
 
 def reach(config: ProducerConfig) -> None:
-    """Connect to the cluster with our own client: its errors name the reason of a failure.
+    """Connect to the cluster with our own client. Its errors name the reason of a failure.
 
     Raises:
         KafkaError: no broker could be reached, or it refused the login.

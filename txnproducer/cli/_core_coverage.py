@@ -46,7 +46,7 @@ class Reached:
         return _percent(self.branches)
 
     def describe(self) -> str:
-        """Return a text for people: the sums, and a line for each file with unreached branches."""
+        """Return a text for people, with the sums and the files that have unreached branches."""
         lines = [f"{_of(self.branches, 'branches')}; {_of(self.lines, 'lines')}"]
         for name, places in sorted(self.unreached.items(), key=lambda item: -len(item[1])):
             lines.append(f"  {name}: {len(places)} not taken, from line {_shortened(places)}")

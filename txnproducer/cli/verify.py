@@ -1,4 +1,4 @@
-"""`txnproducer verify`: read a topic back; report committed, aborted, open and doubled records.
+"""`txnproducer verify`: read a topic back, and count committed, aborted, open and doubled records.
 
 Owns: the table, the closing JSON line, the exit code. Must not know: how the topic is read.
 """

@@ -77,7 +77,7 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
         return "kafka-exactly-once"
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Return the writer of a streaming query; Spark asks for one with every batch.
+        """Return the writer of a streaming query. Spark asks for one with every batch.
 
         Raises:
             KafkaError: an option, the schema or the cluster does not fit.

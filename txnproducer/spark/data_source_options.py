@@ -72,7 +72,7 @@ def read_data_source_options(
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Name settings as options in the errors of a block: `sinkId` instead of `sink_id`."""
+    """Name settings as options in the errors of a block, as `sinkId` and not `sink_id`."""
     try:
         yield
     except KafkaError as error:

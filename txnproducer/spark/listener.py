@@ -42,7 +42,7 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
         self._refreshed_s = time.monotonic() - refresh_every_s
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
-        """Do nothing: Spark waits for the return."""
+        """Do nothing, since Spark waits for the return."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Log the sink's report of the batch that Spark reports on."""
@@ -64,4 +64,4 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
             self.refreshed += count
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: the query may be started again with the same sink."""
+        """Do nothing, since the query may be started again with the same sink."""

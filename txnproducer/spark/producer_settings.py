@@ -1,4 +1,4 @@
-"""Settings of the producer among the options of the sink: `kafka.NAME` is Java's setting NAME.
+"""Settings of the producer among the options of the sink. `kafka.NAME` is Java's setting NAME.
 
 Owns: the settings that are refused, the values that reach the tasks, the names in the texts of
 errors. Must not know: the sink's own options.

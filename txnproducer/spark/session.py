@@ -104,7 +104,7 @@ def described(df: Any, text: str) -> Iterator[None]:
 
 
 def attempt_number() -> int:
-    """Return the number of earlier attempts of this task; 0 outside of Spark's tasks."""
+    """Return the number of earlier attempts of this task, or 0 outside of Spark's tasks."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

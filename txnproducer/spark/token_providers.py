@@ -1,4 +1,4 @@
-"""Token providers by dotted name: the driver and each task import the object for themselves.
+"""Token providers by dotted name. The driver and each task import the object for themselves.
 
 Why it exists: settings reach the tasks in their closure, and a provider often can't be pickled: it
 holds a session with an identity provider, or a secret.

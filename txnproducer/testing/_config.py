@@ -206,5 +206,5 @@ def check_arguments(
 
 
 def as_text(value: object) -> str:
-    """Return a setting's value as Kafka reads it; Java's booleans are lower case."""
+    """Return a setting's value as Kafka reads it. Java's booleans are lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -31,7 +31,7 @@ _LAST_LINES = 5
 
 
 class Watcher:
-    """A small process that kills our brokers when we are killed; see `_watcher`."""
+    """A small process that kills our brokers when we are killed. See `_watcher`."""
 
     def __init__(self) -> None:
         script = str(Path(_watcher.__file__))
@@ -48,7 +48,7 @@ class Watcher:
         self._tell(f"add {pid} {_watcher.start_time(pid)}")
 
     def forget(self, pid: int) -> None:
-        """Do not kill this process any more: it has ended."""
+        """Do not kill this process any more, since it has ended."""
         self._tell(f"del {pid}")
 
     def remove_folder(self, folder: Path) -> None:
@@ -163,7 +163,7 @@ class ManagedProcess:
 
 
 def tail(path: Path, lines: int = 15) -> str:
-    """Return the last lines of a text file; nothing if there is no file."""
+    """Return the last lines of a text file, or nothing if there is no file."""
     try:
         text = path.read_text(errors="replace")
     except OSError:

@@ -296,7 +296,7 @@ class EmbeddedKafka:
         self._wait_until_ready([index])
 
     def pause_node(self, index: int) -> None:
-        """Freeze a node (SIGSTOP): its connections stay open, and nothing is answered."""
+        """Freeze a node (SIGSTOP). Its connections stay open, and nothing is answered."""
         self._process(index).pause()
 
     def resume_node(self, index: int) -> None:
@@ -411,12 +411,12 @@ class EmbeddedKafka:
         )
 
     def leader_index(self, topic: str, partition: int = 0) -> int:
-        """Return the index of the node that leads a partition; -1 while none does."""
+        """Return the index of the node that leads a partition, or -1 while none does."""
         leader = admin.leader_of(self.addresses("PLAINTEXT"), topic, partition)
         return self.node_index(leader) if leader >= 0 else -1
 
     def coordinator_index(self, transactional_id: str) -> int:
-        """Return the index of the node that coordinates a transactional id; -1 while none does.
+        """Return the index of the node that coordinates a transactional id, or -1 while none does.
 
         Raises:
             UnknownTopicOrPartitionError: No transactional id has been used on this cluster yet.

@@ -72,7 +72,7 @@ def _pyarrow(name: str) -> Any:
 
 
 def join_small_chunks(column: Any) -> Any:
-    """Return an Arrow column; if it has many chunks, with small neighbours joined."""
+    """Return an Arrow column. If it has many chunks, small neighbours are joined."""
     chunks = getattr(column, "chunks", ())
     if len(chunks) <= _FEW_CHUNKS:
         return column
@@ -104,12 +104,12 @@ def _groups(chunks: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _size_bytes(chunk: Any) -> int:
-    """Return the bytes that copying a chunk takes: of a dictionary column only the indices."""
+    """Return the bytes that copying a chunk takes. A dictionary column counts its indices only."""
     return int(getattr(chunk, "indices", chunk).nbytes)
 
 
 def chunk_ends(column: Any) -> Iterable[int]:
-    """Return the row after each chunk's last row; nothing for a column without chunks."""
+    """Return the row after each chunk's last row, or nothing for a column without chunks."""
     return accumulate(map(len, getattr(column, "chunks", ())))
 
 

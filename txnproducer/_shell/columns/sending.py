@@ -80,7 +80,7 @@ class RowSender:
     def send_blocks(
         self, topic: str, blocks: Sequence[Block], partitions_for: PartitionsFor
     ) -> FutureBatchMetadata:
-        """Send rows: see `TransactionalProducer.send_batch`.
+        """Send rows as `TransactionalProducer.send_batch` does.
 
         Args:
             topic: the topic of all rows.

@@ -1,4 +1,4 @@
-"""The one transaction of a whole batch: held by the driver, leased to the tasks, committed once.
+"""The one transaction of a whole batch. The driver holds it, leases it to the tasks, commits once.
 
 Why it exists: in each partition readers see all of a batch or nothing, whatever fails. The driver
 holds the transaction and leases it; tasks write into it; one EndTxn commits rows and ledger. A

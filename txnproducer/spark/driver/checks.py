@@ -114,7 +114,7 @@ class ClusterChecks:
 
 
 def choose_timeout_ms(ledger: Ledger, wanted: int | None) -> int:
-    """Return the transaction time-out: the wanted one, or the default, or the broker's maximum.
+    """Return the transaction time-out: the one given, the default, or the broker's maximum.
 
     Raises:
         InvalidConfigurationError: it is above the broker's maximum.

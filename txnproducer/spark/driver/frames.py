@@ -1,4 +1,4 @@
-"""A frame's partitions as tasks: counted once, and run in one or more passes, each with an order.
+"""A frame's partitions as tasks. They are counted once, and run in passes, each with an order.
 
 Why it exists: the orders to the tasks (how many tasks there are, which run it is, a lease) are
 known only when the partitions are counted. Counting plans the frame, which runs its shuffles. A
@@ -82,7 +82,7 @@ def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
 
 
 class CountedPartitions:
-    """Partitions of a classic frame: planned once, by counting them.
+    """Partitions of a classic frame. Counting them plans the frame, once.
 
     Args:
         frame: of Spark's.
@@ -138,7 +138,7 @@ class FixedPartitions:
         return _complete(rows, self.count)
 
     def raise_if_stopped(self) -> None:
-        """Do nothing: a client of Connect learns of a stop only by its next answer."""
+        """Do nothing. A client of Connect learns of a stop only by its next answer."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Task:
-    """One task: takes its order, does the work, gives the report as an Arrow row.
+    """One task. It takes its order, does the work, and gives the report as an Arrow row.
 
     Attributes:
         work: the work.

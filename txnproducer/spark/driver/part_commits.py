@@ -85,7 +85,7 @@ class PartCommits:
     # --- commit ---------------------------------------------------------------------------------
 
     def commit(self, parts: Sequence[OpenPart | None], batch_id: int) -> None:
-        """Commit a batch: all parts that the ledger does not hold already.
+        """Commit all parts of a batch that the ledger does not hold already.
 
         Raises:
             SinkError: the ledger stops the batch; nothing was committed by this call.

@@ -1,4 +1,4 @@
-"""Atomicity "partition": each Spark partition of a batch is a transaction of its own.
+"""Atomicity "partition", where each Spark partition of a batch is a transaction of its own.
 
 Why it exists: partitions commit one by one, so a batch can be broken off half-way. The driver
 completes such a batch only if the rows are cut as they were; it reads all of them once before it

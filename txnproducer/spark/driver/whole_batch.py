@@ -1,4 +1,4 @@
-"""Atomicity "batch": the tasks of a frame write one transaction, which the driver holds.
+"""Atomicity "batch", where the tasks of a frame write one transaction, which the driver holds.
 
 Owns: the driver's side of such a batch: the frame's cut by Kafka partition, the passes over it.
 Must not know: how the transaction is held, lost and decided (`batch_transactions.py`), how a task

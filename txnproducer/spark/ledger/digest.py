@@ -115,5 +115,5 @@ class Digest:
 
 
 def total(digests: Iterable[str]) -> str:
-    """Return the sum of digests: the digest of all their records."""
+    """Return the sum of digests, which is the digest of all their records."""
     return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:032x}"

@@ -93,7 +93,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class PlanEntry:
-    """The plan of a sink: which run is the current one, and how many ids it may use.
+    """The plan of a sink. It says which run is the current one, and how many ids it may use.
 
     Attributes:
         run: the number of the run. Each driver begins one, and a driver begins another one after

@@ -1,4 +1,4 @@
-"""The rights that a sink needs: looked up before any task starts, and named if one is missing.
+"""The rights that a sink needs. They are looked up before any task starts, and named if missing.
 
 Owns: which operation is needed on what, the questions, the texts. Must not know: frames, batches,
 the name of the user (no message has it).

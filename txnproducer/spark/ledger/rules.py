@@ -198,7 +198,7 @@ class LedgerRules:
         return self.on_missing_ledger == "write" or batch_id == self.first_batch_id
 
     def _check_lost(self, entries: Mapping[int, LedgerEntry], batch_id: int, writers: int) -> None:
-        """Raise if an entry of this batch may have expired: its rows would be written again.
+        """Raise if an entry of this batch may have expired, since its rows would be written again.
 
         A partition that this batch added has no entry either. If there is an entry of an earlier
         batch, nothing has expired: that one is older.

@@ -1,4 +1,4 @@
-"""The entries that a driver takes over from another query: fixed once, at its first look.
+"""The entries that a driver takes over from another query. They are fixed once, at its first look.
 
 Why it exists: `on_foreign_ledger="take_over"` ignores foreign entries, and entries that are ahead.
 If every look did so, a driver that was paused while another driver of its query went on would

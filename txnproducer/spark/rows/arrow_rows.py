@@ -1,4 +1,4 @@
-"""Arrow batches of Spark's columns: sent to Kafka and added to a digest, block by block.
+"""Arrow batches of Spark's columns. Each block is sent to Kafka and added to a digest.
 
 Why it exists: Spark hands out a million rows a second as Arrow batches, and a third of that as
 Python rows. So no Python object is made for a row here.
@@ -110,7 +110,7 @@ class ArrowRows:
 
 
 def _named(batch: Any) -> Any:
-    """Return a batch with its columns named as Kafka names them; Spark takes any case."""
+    """Return a batch with its columns named as Kafka names them. Spark takes any case."""
     kafkas = {name: own for own, name in own_columns(batch.schema.names).items()}
     if all(own == name for name, own in kafkas.items()):
         return batch

@@ -119,7 +119,7 @@ class PlaceFinder:
     places: tuple[int, ...] = ()
 
     def find(self, key: Any, partition: Any) -> Any:
-        """Return the place of each row: by its partition, or its key, or the task it is in.
+        """Return the place of each row, by its partition, or its key, or the task it is in.
 
         Args:
             key: pyarrow's array of strings or bytes; None stands for nulls.

@@ -1,4 +1,4 @@
-"""Sources of a task's records: one pass over them, to send them or only to add them up.
+"""Sources of a task's records. One pass over them sends them, or only adds them up.
 
 Owns: the methods of a source, and the source made of Spark's rows (the one of Arrow batches is in
 `arrow_rows.py`). Must not know: transactions, tasks.

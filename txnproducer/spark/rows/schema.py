@@ -1,4 +1,4 @@
-"""Spark's columns for Kafka: checked on the driver, and turned into records in the tasks.
+"""Spark's columns for Kafka. They are checked on the driver, and turned into records in tasks.
 
 Owns: the columns and types that are allowed (those of Spark's own Kafka sink), the record made of
 a row. Must not know: sessions, transactions.
@@ -75,7 +75,7 @@ def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
 
 
 def own_columns(names: Iterable[str]) -> dict[str, str]:
-    """Return the columns for Kafka: a dict from Kafka's name to the name in the frame.
+    """Return the columns for Kafka, as a dict from Kafka's name to the name in the frame.
 
     Other columns are left out, as by Spark's own sink.
 

@@ -190,7 +190,7 @@ class _ParticipantWriting:
 
 
 def _is_users(error: BaseException | None) -> bool:
-    """Return whether another attempt would fail alike: a record itself is wrong."""
+    """Return whether another attempt would fail alike, because a record itself is wrong."""
     while error is not None:
         if isinstance(error, _OF_THE_USER):
             return True

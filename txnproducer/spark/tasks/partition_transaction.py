@@ -95,7 +95,7 @@ class BatchPlan:
 
 
 class _PartitionWriter:
-    """One task's work."""
+    """The work of one task that commits its own transaction."""
 
     def __init__(self, plan: BatchPlan, partition: int, source: RecordSource) -> None:
         self._plan = plan
@@ -291,5 +291,5 @@ class PartitionWriter:
 
 
 def skip_rows(rows: Iterable[Any]) -> None:
-    """Write nothing: the function for `foreachPartition` if the batch is committed."""
+    """Write nothing. It is the function for `foreachPartition` if the batch is committed."""
     del rows

@@ -1,4 +1,4 @@
-"""The rows of one task: read or sent once, timed, reported to the hook, and added up.
+"""The rows of one task. They are read or sent once, timed, reported to the hook, and added up.
 
 Why it exists: a task may commit its partition, lease its transaction to a commit, or write into
 the driver's transaction. All three do the same around the rows.
