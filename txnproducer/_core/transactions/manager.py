@@ -63,10 +63,8 @@ class TransactionManager:
     """See the module.
 
     Args:
-        transactional_id: None for an idempotent producer.
-        transaction_timeout_ms: after which the coordinator aborts a transaction by itself.
-        retry_backoff_ms: between two attempts of a request.
-        client: asked for the cluster's finalized features.
+        transactional_id, transaction_timeout_ms, retry_backoff_ms, client: see
+            `TransactionProgress`.
 
     Attributes:
         progress: the transaction as the sender drives it.
