@@ -17,7 +17,8 @@ from tests.wire.fake_broker import HANG_UP, FakeBroker, Handler, silence
 from txnproducer._protocol.events import Channel, ConnectionId, ConnectionState, ResponseFailure
 from txnproducer._protocol.messages import BrokerNode, InitProducerIdRequest
 from txnproducer._wire import diagnosis
-from txnproducer._wire.connector import ConnectSettings, Suspicion
+from txnproducer._wire.connect_settings import ConnectSettings
+from txnproducer._wire.connector import Suspicion
 from txnproducer._wire.diagnosis import PAUSE_MS, Diagnoses
 from txnproducer.errors import IllegalSaslStateError, KafkaError
 

@@ -21,8 +21,8 @@ from txnproducer._wire.handshake import (
     exchange_api_versions,
     exchange_login,
     exchange_sasl_question,
-    make_mechanism,
 )
+from txnproducer._wire.sasl_mechanisms import make_mechanism
 from txnproducer.errors import (
     DisconnectError,
     IllegalSaslStateError,

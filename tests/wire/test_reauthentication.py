@@ -16,10 +16,11 @@ from tests.wire import answers
 from tests.wire.client_driver import BOOTSTRAP, Driver, clock_ms
 from tests.wire.fake_broker import HANG_UP, FakeBroker
 from txnproducer._protocol.events import ConnectionEvent, ConnectionId, ConnectionState
-from txnproducer._wire.connector import ConnectSettings
-from txnproducer._wire.handshake import ExchangeStep, SaslLogin, make_mechanism
+from txnproducer._wire.connect_settings import ConnectSettings
+from txnproducer._wire.handshake import ExchangeStep, SaslLogin
 from txnproducer._wire.links import WireLink
 from txnproducer._wire.reauthentication import Reauthentication
+from txnproducer._wire.sasl_mechanisms import make_mechanism
 from txnproducer.errors import DisconnectError, InvalidConfigurationError, SaslAuthenticationError
 
 LOST = ConnectionState.DISCONNECTED

@@ -8,8 +8,7 @@ Must not know: other connections, selectors, reconnecting, the meaning of an ans
 Rules: answers arrive in the order of the requests, otherwise the connection is given up. Every
 error that ends it is raised as a `KafkaError`; `close` then returns the requests without an
 answer, so that each request ends exactly once. No request leaves while a re-authentication is due
-or under
-way: the broker would close the connection.
+or under way: the broker would close the connection.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ from txnproducer._protocol.messages import (
     API_KEY_OF,
     DescribeTransactionsRequest,
     MetadataRequest,
-    ProducePartitionResponse,
     ProduceRequest,
-    ProduceResponse,
     Response,
 )
 from txnproducer.errors import DisconnectError, KafkaTimeoutError
@@ -38,7 +35,7 @@ from .codec import WireCodec
 from .connector import MAX_HANDSHAKE_ANSWER_BYTES, Connected
 from .handshake import ExchangeStep
 from .io_calls import Calls
-from .produce_codec import Buffer
+from .produce_codec import Buffer, unacknowledged
 from .reauthentication import Reauthentication
 from .version_choice import CLIENT_THROTTLES_FROM
 
@@ -165,7 +162,7 @@ class Connection:
         self.last_used_ms = now_ms
         body = request.body
         if isinstance(body, ProduceRequest) and body.acks == 0:
-            return ClientResponse(request, _unacknowledged(body))
+            return ClientResponse(request, unacknowledged(body))
         deadline_ms = now_ms + request.timeout_ms
         self._in_flight.append(_InFlight(correlation_id, request, version, deadline_ms))
         return None
@@ -398,9 +395,3 @@ class Connection:
         self._in_flight.clear()
         self._out.clear()
         return left
-
-
-def _unacknowledged(body: ProduceRequest) -> ProduceResponse:
-    return ProduceResponse(
-        tuple(ProducePartitionResponse(part.topic_partition, 0) for part in body.partitions)
-    )

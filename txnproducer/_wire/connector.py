@@ -16,9 +16,9 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,19 +30,18 @@ from txnproducer.errors import (
     KafkaTimeoutError,
 )
 
+from .connect_settings import ConnectSettings
 from .handshake import (
-    TOKEN_PROVIDER,
     BrokerVersions,
     Exchange,
     ExchangeStep,
     SaslLogin,
     exchange_api_versions,
     exchange_login,
-    make_mechanism,
 )
 from .kept_threads import Job
-from .tcp import BufferSizes, open_tcp, with_address
-from .tls import is_sasl, is_tls, make_ssl_context, needs_tls, tls_error
+from .tcp import open_tcp, with_address
+from .tls import needs_tls, tls_error
 
 T = TypeVar("T")
 AnySocket: TypeAlias = "socket.socket | ssl.SSLSocket"
@@ -59,60 +58,6 @@ class Suspicion(Enum):
     WANTS_TLS = auto()  # a client without TLS was cut during its first exchange
     WANTS_NO_TLS = auto()  # a client with TLS was cut during the TLS handshake
     WANTS_SASL = auto()  # a client without a login was cut after its first request
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectSettings:
-    """Settings that all connections of one client share.
-
-    Attributes:
-        client_id: the name that brokers see in their quotas and logs.
-        security: the security settings under kafka-python's names.
-        ssl_context: the context of TLS connections; None for plaintext.
-        sasl_mechanism: the mechanism of the login; None for no login.
-        buffers: the sizes of the sockets' buffers.
-    """
-
-    client_id: str
-    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    ssl_context: ssl.SSLContext | None = None
-    sasl_mechanism: str | None = None
-    buffers: BufferSizes = field(default_factory=BufferSizes)
-
-    @classmethod
-    def from_security(
-        cls, client_id: str, security: Mapping[str, Any], buffers: BufferSizes
-    ) -> ConnectSettings:
-        """Check the security settings and prepare the parts that every connection needs.
-
-        Raises:
-            InvalidConfigurationError: a setting is missing or wrong; the error names it.
-        """
-        mechanism = None
-        if is_sasl(security):
-            mechanism = str(security.get("sasl_mechanism") or "").upper()
-            # GSSAPI and AWS_MSK_IAM are left out: to make them asks Kerberos or AWS.
-            if mechanism not in {"GSSAPI", "AWS_MSK_IAM"}:
-                make_mechanism(mechanism, security, "")
-        return cls(
-            client_id,
-            security,
-            make_ssl_context(security) if is_tls(security) else None,
-            mechanism,
-            buffers,
-        )
-
-    def hung(self, address: str, hung_ms: int) -> DisconnectError:
-        """Return the error of an attempt that is not made because an earlier login hangs."""
-        side = f"our side of a {self.sasl_mechanism} login"
-        if self.security.get(TOKEN_PROVIDER):
-            side = "the token provider"
-        # Rounded to a power of two, so that the text changes rarely: each new text is logged.
-        seconds = 1 << max(1, hung_ms // 1000).bit_length() - 1
-        return DisconnectError(
-            f"no connection to {address}: {side} has not returned for {seconds} s or longer, and"
-            " is not called again meanwhile"
-        )
 
 
 @dataclass(frozen=True, slots=True)

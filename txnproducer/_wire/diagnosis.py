@@ -21,10 +21,10 @@ from txnproducer._protocol.events import ConnectionId
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer.errors import DisconnectError, KafkaError
 
+from .connect_settings import ConnectSettings
 from .connector import (
     Connected,
     Connector,
-    ConnectSettings,
     Suspicion,
     is_refusal,
     new_correlation_ids,

@@ -12,7 +12,7 @@ Rules: each error is raised at once and names the setting to change; no text con
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -26,8 +26,6 @@ from txnproducer.errors import (
     DisconnectError,
     ErrorCode,
     IllegalSaslStateError,
-    InvalidConfigurationError,
-    KafkaError,
     SaslAuthenticationError,
     UnsupportedSaslMechanismError,
     UnsupportedVersionError,
@@ -36,6 +34,13 @@ from txnproducer.errors import (
 
 from . import kafka_python as kp
 from .codec import ResponseDecodeError, frame
+from .sasl_mechanisms import (
+    SCRAM_PREFIX,
+    ask_our_side,
+    check_iterations,
+    in_mechanism,
+    make_mechanism,
+)
 from .schema_reader import read_answer
 
 T = TypeVar("T")
@@ -49,15 +54,8 @@ _NEWEST_API_VERSIONS = 4
 _NEWEST_SASL_AUTHENTICATE = 2
 _SASL_AUTHENTICATE_KEY = 36
 _SASL_HANDSHAKE_VERSION = 1  # 0 means logins without Kafka's framing, as before Kafka 1.0
-_SCRAM_PREFIX = "SCRAM-"
-# The Java client has the same lower bound and no upper one. A million take about a second.
-_ITERATIONS = range(4_096, 1_000_001)
-_MOST_DIGITS = 20
 # SCRAM takes two, Kerberos three or four. A mechanism lets the broker decide the number.
 _MOST_ROUNDS = 10
-# The errors of a mechanism's constructor. A missing package is a RuntimeError.
-_WRONG_SETTING = (KeyError, TypeError, ValueError, RuntimeError, kp.KafkaConfigurationError)
-TOKEN_PROVIDER = "sasl_oauth_token_provider"  # noqa: S105  (a setting's name)
 
 
 class BrokerVersions(NamedTuple):
@@ -185,7 +183,7 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
     # Only now: to make the mechanism may call Kerberos, which is pointless if the listener
     # refuses.
     make = partial(make_mechanism, login.mechanism, login.settings, login.host)
-    mechanism = _ask_our_side(login.mechanism, make)
+    mechanism = ask_our_side(login.mechanism, make)
     lifetime_ms = rounds = 0
     while not mechanism.is_done():
         rounds += 1
@@ -193,7 +191,7 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
             raise SaslAuthenticationError(
                 f"the broker did not end the {login.mechanism} login within {_MOST_ROUNDS} rounds"
             )
-        token = _ask_our_side(login.mechanism, mechanism.auth_bytes)
+        token = ask_our_side(login.mechanism, mechanism.auth_bytes)
         version = login.authenticate_version
         answer = yield from _exchange(
             kp.SaslAuthenticateRequest(version=version, auth_bytes=token),
@@ -205,10 +203,10 @@ def exchange_login(login: SaslLogin, correlation_ids: Iterator[int]) -> Exchange
         if answer.error_code != ErrorCode.NONE:
             raise _authenticate_refused(answer, login.mechanism)
         received = answer.auth_bytes
-        if login.mechanism.startswith(_SCRAM_PREFIX):
+        if login.mechanism.startswith(SCRAM_PREFIX):
             # Before `receive`, which would compute as many hashes as the broker asks for.
-            _check_iterations(login.mechanism, received)
-        _in_mechanism(login.mechanism, partial(mechanism.receive, received))
+            check_iterations(login.mechanism, received)
+        in_mechanism(login.mechanism, partial(mechanism.receive, received))
         lifetime_ms = answer.session_lifetime_ms or 0
     if not mechanism.is_authenticated():
         raise SaslAuthenticationError(f"the {login.mechanism} login ended without success")
@@ -240,111 +238,6 @@ def exchange_sasl_question(client_id: str, correlation_ids: Iterator[int]) -> Ex
             "the listener wants a SASL login: set security_protocol to SASL_SSL or "
             f"SASL_PLAINTEXT, and sasl_mechanism to one that it offers: {offered}"
         )
-
-
-def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
-    """Make kafka-python's implementation of a SASL mechanism.
-
-    Args:
-        name: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`, `GSSAPI`, `AWS_MSK_IAM`.
-        settings: the security settings under kafka-python's names.
-        host: the broker's name as configured.
-
-    Raises:
-        InvalidConfigurationError: a setting that the mechanism needs is missing or wrong.
-        Exception: Kerberos failed, which is called when GSSAPI is made.
-    """
-    known = ", ".join(sorted(kp.SASL_MECHANISMS))
-    if name not in kp.SASL_MECHANISMS:
-        raise InvalidConfigurationError(f"sasl_mechanism is {name!r}: it must be one of {known}")
-    given = {key: value for key, value in settings.items() if value is not None}
-    given |= {"host": host, "sasl_mechanism": name}
-    if name.startswith(_SCRAM_PREFIX) and "sasl_plain_username" in given:
-        # RFC 5802: these two separate the fields of a SCRAM message; kafka-python does not escape
-        # them.
-        user = str(given["sasl_plain_username"])
-        given["sasl_plain_username"] = user.replace("=", "=3D").replace(",", "=2C")
-    provider = given.get(TOKEN_PROVIDER)
-    if isinstance(provider, kp.AbstractTokenProvider):
-        given[TOKEN_PROVIDER] = _CheckedTokens(provider)
-    try:
-        return kp.get_sasl_mechanism(name)(**given)
-    except Exception as error:  # a mechanism may raise any error
-        if name == "GSSAPI" and not isinstance(error, _WRONG_SETTING):
-            raise
-        missing = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-        raise InvalidConfigurationError(f"sasl_mechanism {name}: {missing}") from error
-
-
-def _check_iterations(mechanism: str, message: bytes) -> None:
-    """Refuse an iteration count of a SCRAM server that is too small (as in Java), or too large."""
-    for count in re.findall(rb"(?:^|,)i=([^,]*)", message):
-        if not (count.isdigit() and len(count) <= _MOST_DIGITS and int(count) in _ITERATIONS):
-            raise SaslAuthenticationError(
-                f"the broker asks for {count[:_MOST_DIGITS].decode(errors='replace')} iterations "
-                f"of {mechanism}, but {_ITERATIONS.start} to {_ITERATIONS.stop - 1} are accepted. "
-                "With fewer the password could be guessed from what is sent, and more would take "
-                "seconds. Alter the user's credentials on the broker (kafka-configs --alter "
-                f"--add-config '{mechanism}=[iterations=8192,password=...]')"
-            )
-
-
-class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
-    """The user's token provider, with a check of each token before it is sent.
-
-    Args:
-        given: the user's provider.
-    """
-
-    def __init__(self, given: kp.AbstractTokenProvider) -> None:
-        super().__init__()
-        self._given = given
-
-    def token(self) -> str:
-        """Return the user's token.
-
-        Raises:
-            ValueError: there is no token, perhaps for a moment.
-            InvalidConfigurationError: the token is no string.
-        """
-        token = self._given.token()
-        if token is None or token == "":
-            raise ValueError(f"{TOKEN_PROVIDER}.token() returned {token!r}")
-        if not isinstance(token, str):
-            kind = type(token).__name__
-            raise InvalidConfigurationError(
-                f"{TOKEN_PROVIDER}.token() must return a str, and returned a value of type {kind}"
-            )
-        return token
-
-    def extensions(self) -> dict[str, str]:
-        """Return the user's extensions, or an empty dict for None."""
-        extensions: dict[str, str] = self._given.extensions() or {}
-        return extensions
-
-
-def _ask_our_side(name: str, step: Callable[[], T]) -> T:
-    """Run a step that may call a token provider, or Kerberos.
-
-    A wrong setting is an error that the user has to fix. Any other error may be temporary: an
-    identity provider that cannot be reached, a ticket that is about to be renewed.
-    """
-    try:
-        return step()
-    except KafkaError:  # a provider may raise one of our errors to choose the reaction
-        raise
-    except kp.KafkaConfigurationError as error:
-        raise SaslAuthenticationError(f"the {name} login failed on our side: {error}") from error
-    except BaseException as error:
-        raise DisconnectError(f"the {name} login failed on our side: {error!r}") from error
-
-
-def _in_mechanism(name: str, step: Callable[[], T]) -> T:
-    """Run one step of kafka-python's mechanism. Every error is a failed login."""
-    try:
-        return step()
-    except Exception as error:
-        raise SaslAuthenticationError(f"the {name} login failed on our side: {error}") from error
 
 
 def _exchange(

@@ -43,8 +43,9 @@ from txnproducer.errors import (
 )
 
 from .codec import WireCodec
+from .connect_settings import ConnectSettings
 from .connection import NEVER_MS, Connection
-from .connector import Connected, Connector, ConnectSettings, Suspicion, is_refusal
+from .connector import Connected, Connector, Suspicion, is_refusal
 from .diagnosis import Diagnoses
 from .io_calls import io_calls
 from .kept_threads import KeptThreads

@@ -119,6 +119,13 @@ class ProduceEncoder:
         return value
 
 
+def unacknowledged(body: ProduceRequest) -> ProduceResponse:
+    """Return the answer to a request with acks=0, to which the broker sends none."""
+    return ProduceResponse(
+        tuple(ProducePartitionResponse(part.topic_partition, 0) for part in body.partitions)
+    )
+
+
 def decode_produce(
     body: ProduceRequest, version: int, payload: memoryview
 ) -> ProduceResponse | None:

@@ -1,0 +1,74 @@
+"""The settings that all connections of one client share.
+
+Why it exists: a missing or wrong security setting is refused when the producer is made, and not
+at the first attempt to connect.
+Owns: their check, and the parts that every connection needs: TLS context, mechanism, buffers.
+Must not know: attempts to connect.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnproducer.errors import DisconnectError
+
+from .sasl_mechanisms import TOKEN_PROVIDER, make_mechanism
+from .tcp import BufferSizes
+from .tls import is_sasl, is_tls, make_ssl_context
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectSettings:
+    """Settings that all connections of one client share.
+
+    Attributes:
+        client_id: the name that brokers see in their quotas and logs.
+        security: the security settings under kafka-python's names.
+        ssl_context: the context of TLS connections; None for plaintext.
+        sasl_mechanism: the mechanism of the login; None for no login.
+        buffers: the sizes of the sockets' buffers.
+    """
+
+    client_id: str
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    ssl_context: ssl.SSLContext | None = None
+    sasl_mechanism: str | None = None
+    buffers: BufferSizes = field(default_factory=BufferSizes)
+
+    @classmethod
+    def from_security(
+        cls, client_id: str, security: Mapping[str, Any], buffers: BufferSizes
+    ) -> ConnectSettings:
+        """Check the security settings and prepare the parts that every connection needs.
+
+        Raises:
+            InvalidConfigurationError: a setting is missing or wrong; the error names it.
+        """
+        mechanism = None
+        if is_sasl(security):
+            mechanism = str(security.get("sasl_mechanism") or "").upper()
+            # GSSAPI and AWS_MSK_IAM are left out: to make them asks Kerberos or AWS.
+            if mechanism not in {"GSSAPI", "AWS_MSK_IAM"}:
+                make_mechanism(mechanism, security, "")
+        return cls(
+            client_id,
+            security,
+            make_ssl_context(security) if is_tls(security) else None,
+            mechanism,
+            buffers,
+        )
+
+    def hung(self, address: str, hung_ms: int) -> DisconnectError:
+        """Return the error of an attempt that is not made because an earlier login hangs."""
+        side = f"our side of a {self.sasl_mechanism} login"
+        if self.security.get(TOKEN_PROVIDER):
+            side = "the token provider"
+        # Rounded to a power of two, so that the text changes rarely: each new text is logged.
+        seconds = 1 << max(1, hung_ms // 1000).bit_length() - 1
+        return DisconnectError(
+            f"no connection to {address}: {side} has not returned for {seconds} s or longer, and"
+            " is not called again meanwhile"
+        )
