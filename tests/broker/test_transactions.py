@@ -161,8 +161,10 @@ def test_an_idle_transactional_id_is_forgotten_and_begins_anew():
     who = bench.commit(bench.open(T0))
     bench.pass_ms(999)
     assert bench.describe().error_code == ErrorCode.NONE
+    assert bench.cluster.transactional_ids == ["a"]
     bench.pass_ms(1)
     assert bench.describe().error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert bench.cluster.transactional_ids == []
     late = bench.end(who, commit=False)
     assert late.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     new = bench.init()

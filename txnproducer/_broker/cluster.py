@@ -428,6 +428,11 @@ class BrokerCluster:
         return any(offsets.has_pending for offsets in self._group_offsets)
 
     @property
+    def transactional_ids(self) -> list[str]:
+        """The transactional ids that a coordinator knows."""
+        return [name for c in self._transaction_coordinators for name in c.ids]
+
+    @property
     def open_transactions(self) -> list[str]:
         """The transactional ids whose transaction has not ended, or still has markers to write."""
         return [name for c in self._transaction_coordinators for name in c.open_ids]

@@ -117,6 +117,11 @@ class TransactionCoordinator:
         return self._ids.get(transactional_id)
 
     @property
+    def ids(self) -> list[str]:
+        """The ids that the coordinator knows."""
+        return list(self._ids)
+
+    @property
     def open_ids(self) -> list[str]:
         """The ids whose transaction is not complete."""
         return [
