@@ -24,7 +24,10 @@ _LOG_APPEND_TIME: Final = 0x08
 def stamped(batch: RecordBatch, now_ms: int) -> RecordBatch:
     """Return the batch with the broker's time as the timestamp of each record."""
     data = bytearray(bytes(batch))
+    # With this bit set, readers take the maximum timestamp of the header for every record, so the
+    # records themselves stay as the client compressed them.
     _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, batch.header.attributes | _LOG_APPEND_TIME)
     _TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, now_ms)
+    # Last: the checksum covers the two fields changed above.
     _CRC.pack_into(data, _CRC_AT, crc32c(data[_ATTRIBUTES_AT:]))
     return RecordBatch(bytes(data))

@@ -58,12 +58,14 @@ _VERSIONS = {
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 5),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiVersionRange(0, 0),
 }
+# One version below those that carry transactions v2, and below Metadata v10, which has topic ids.
 _VERSIONS_BEFORE_V2 = {
     ApiKey.PRODUCE: ApiVersionRange(3, 11),
     ApiKey.METADATA: ApiVersionRange(0, 9),
     ApiKey.END_TXN: ApiVersionRange(0, 4),
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 4),
 }
+# The member of the group, which v3 carries, came with KIP-447 in Kafka 2.5.
 _VERSIONS_BEFORE_2_5 = {ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 2)}
 _TRANSACTIONS_V2 = 2
 
@@ -135,6 +137,7 @@ class BrokerCluster:
         newest = self.options.init_producer_id_version
         ranges = {**_VERSIONS, ApiKey.INIT_PRODUCER_ID: ApiVersionRange(0, newest)}
         if self.options.is_before_2_5:
+            # DescribeTransactions came later (KIP-664).
             del ranges[ApiKey.DESCRIBE_TRANSACTIONS]
         if self.is_old(node_id):
             ranges |= _VERSIONS_BEFORE_V2
@@ -152,6 +155,9 @@ class BrokerCluster:
 
     def told_log_start(self, log: PartitionLog) -> int:
         """Return the log start offset for an UNKNOWN_PRODUCER_ID error, or -1 for unknown."""
+        # A broker answers -1 if the partition moved away before it made the answer. Java's
+        # `canRetry` then repeats the batch until it learns the offset, so both answers have to
+        # occur.
         return log.log_start_offset if self._rng.randrange(4) else -1
 
     def is_old(self, node_id: int) -> bool:
@@ -168,6 +174,8 @@ class BrokerCluster:
     def finalize(self, transaction_version: int) -> None:
         """Upgrade or downgrade the version of transactions."""
         self.transaction_version = transaction_version
+        # Clients keep the features with the highest epoch, so a change without a new epoch would
+        # stay unseen.
         self._features_epoch += 1
 
     def is_allowed(self, resource: Resource, name: str) -> bool:
@@ -181,6 +189,8 @@ class BrokerCluster:
 
     def call_at(self, due_ms: int, action: Callable[[int], None]) -> None:
         """Schedule an action. `advance` runs it when its time is reached."""
+        # The counter keeps timers of the same time in their order. Without it the heap would
+        # compare the actions, which have no order.
         heapq.heappush(self._timers, (due_ms, next(self._order), action))
 
     def next_event_ms(self) -> int:
@@ -197,12 +207,16 @@ class BrokerCluster:
     def _check_every(self, interval_ms: int, now_ms: int) -> None:
         def check(due_ms: int) -> None:
             for number, coordinator in enumerate(self._transaction_coordinators):
+                # A coordinator without a live broker aborts nothing until another broker takes it
+                # over.
                 if self.is_up(self._coordinator_nodes[CoordinatorType.TRANSACTION][number]):
                     timed_out = coordinator.abort_timed_out(due_ms)
                     self.counts["timed out"] += len(timed_out)
                     self.acts_of_time.update(timed_out)
                     self._expire_ids(coordinator, due_ms)
             self._expire_producers(due_ms)
+            # From the time at which this check was due: one long step of `advance` runs every
+            # check in it.
             self._check_every(interval_ms, due_ms)
 
         self.call_at(now_ms + interval_ms, check)
@@ -238,6 +252,7 @@ class BrokerCluster:
     def delete_topic(self, name: str, now_ms: int) -> None:
         """Delete a topic. Brokers learn of it after a delay."""
         self.topology.delete(name, now_ms)
+        # A delay of 0 is a timer, too: the next request at this time must see the change.
         self.advance(now_ms)
 
     def add_partitions(self, name: str, partition_count: int, now_ms: int) -> None:
@@ -258,6 +273,8 @@ class BrokerCluster:
 
     def coordinator_number(self, key: str) -> int:
         """Return the partition in which an id or a group is kept."""
+        # Python's `hash` of a string differs between processes, and a seed has to give the same
+        # run.
         return crc32(key.encode()) % self.options.coordinator_count
 
     def coordinator_node(self, kind: CoordinatorType, key: str) -> int:
@@ -281,6 +298,7 @@ class BrokerCluster:
     ) -> ErrorCode:
         """Return the error if a broker is not the loaded coordinator of an id or a group."""
         number = self.coordinator_number(key)
+        # First: a broker loads only the partitions that it leads, so any other one just says so.
         if self._coordinator_nodes[kind][number] != node_id:
             return ErrorCode.NOT_COORDINATOR
         if kind is CoordinatorType.TRANSACTION:
@@ -300,6 +318,7 @@ class BrokerCluster:
             self._transaction_coordinators[number].take_over(now_ms, loading_ms)
         else:
             self._group_loading_until_ms[number] = now_ms + loading_ms
+            # Verifications are not in the log: they end with the broker that ran them.
             self._group_offsets[number].states.verifications.clear()
 
     def preset_epoch(self, transactional_id: str, epoch: int) -> None:
@@ -327,12 +346,15 @@ class BrokerCluster:
 
     def stop_node(self, node_id: int, now_ms: int) -> None:
         """Stop a broker. The brokers that are up take over its partitions and coordinators."""
+        # Before the moves: `pick_node` must not choose the broker that stops.
         self._down.add(node_id)
         for place, leader in list(self.leaders.items()):
             if leader == node_id:
                 self.move_partition(place, self.pick_node(), now_ms)
         for kind, places in self._coordinator_nodes.items():
             for number, coordinator in enumerate(places):
+                # Unlike a partition, a coordinator is never without a broker: with all of them
+                # down it stays where it is, and FindCoordinator answers COORDINATOR_NOT_AVAILABLE.
                 if coordinator == node_id and self.pick_node() != NOBODY:
                     self.move_coordinator(kind, number, self.pick_node(), now_ms)
 
@@ -344,6 +366,8 @@ class BrokerCluster:
                 self.move_partition(place, node_id, now_ms)
         for kind, places in self._coordinator_nodes.items():
             for number, coordinator in enumerate(places):
+                # One that stayed here while the broker was down moves as well: a restart loses its
+                # memory, so it has to be loaded from the log again.
                 if not self.is_up(coordinator) or coordinator == node_id:
                     self.move_coordinator(kind, number, node_id, now_ms)
 
@@ -361,9 +385,12 @@ class BrokerCluster:
         """Write a marker to a partition of records or of offsets."""
         target: PartitionLog | GroupOffsets
         if place.topic == OFFSETS_TOPIC:
+            # The leader of a partition of `__consumer_offsets` is the coordinator of its groups.
             leader = self._coordinator_nodes[CoordinatorType.GROUP][place.partition]
             target = self._group_offsets[place.partition]
         elif place not in self.logs:
+            # TransactionMarkerChannelManager drops a partition that is gone from the metadata: a
+            # transaction must not wait for ever for a marker that nobody can take.
             return ErrorCode.NONE  # the topic was deleted
         else:
             leader, target = self.leaders[place], self.logs[place]

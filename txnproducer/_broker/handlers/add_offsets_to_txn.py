@@ -22,6 +22,7 @@ def handle(
 ) -> AddOffsetsToTxnResponse:
     """Answer an AddOffsetsToTxn request."""
     name = request.transactional_id
+    # KafkaApis checks the access to both before it asks the coordinator.
     if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name):
         return AddOffsetsToTxnResponse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not cluster.is_allowed(Resource.GROUP, request.group_id):
@@ -31,8 +32,10 @@ def handle(
         name,
         request.producer_id,
         request.producer_epoch,
+        # The marker has to reach the partition that keeps the group's offsets.
         [cluster.offsets_partition(request.group_id)],
         now_ms,
+        # With v2 the group's coordinator adds its partition when the offsets arrive (KIP-890).
         is_v2=False,
     )
     return AddOffsetsToTxnResponse(code)

@@ -31,10 +31,13 @@ def handle(
     name = request.transactional_id
     if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name):
         return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    # Before the coordinator is asked: KafkaApis lets one bad partition fail the whole request.
     codes = {place: _check(cluster, place) for place in request.partitions}
     if any(codes.values()):
         return AddPartitionsToTxnResponse(
             tuple(
+                # So the client can tell the partitions that are at fault from those that only went
+                # with them.
                 PartitionErrorCode(place, code or ErrorCode.OPERATION_NOT_ATTEMPTED)
                 for place, code in codes.items()
             )
@@ -46,12 +49,14 @@ def handle(
         request.producer_epoch,
         request.partitions,
         now_ms,
+        # With v2 the leader of the partition adds it when the first batch arrives (KIP-890).
         is_v2=False,
     )
     return _all(request, code)
 
 
 def _check(cluster: BrokerCluster, place: TopicPartition) -> ErrorCode:
+    # First: the existence of a topic must not show to a client without access.
     if not cluster.is_allowed(Resource.TOPIC, place.topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     is_known = place in cluster.logs

@@ -27,6 +27,7 @@ def handle(
 ) -> DescribeTransactionsResponse:
     """Answer a DescribeTransactions request."""
     return DescribeTransactionsResponse(
+        # Each id has its own error: ids of one request may have different coordinators.
         tuple(_describe(cluster, node_id, name, now_ms) for name in request.transactional_ids)
     )
 
@@ -46,5 +47,6 @@ def _describe(
         known.producer_epoch,
         known.timeout_ms,
         known.start_ms,
+        # The access to the id does not show topics to which the client has none.
         tuple(p for p in sorted(known.partitions) if cluster.is_allowed(Resource.TOPIC, p.topic)),
     )

@@ -40,12 +40,14 @@ def handle(
     coordinator = cluster.transaction_coordinator(request.transactional_id)
     known = coordinator.find(request.transactional_id)
     if known is None:
+        # An id that has expired looks the same as one with another producer id.
         return EndTxnResponse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     is_v2 = request.is_transaction_v2_enabled
     judged = _judge_v2(known, request) if is_v2 else _judge_v1(known, request)
     if judged is not None:
         if judged or not is_v2:
             return EndTxnResponse(judged)
+        # The first answer may be lost, so a repeated request has to bring the next identity again.
         return EndTxnResponse(judged, known.producer_id, known.producer_epoch)
     # Only a commit that changes something is refused. A producer treats this answer to an abort as
     # fatal (KAFKA-19250).
@@ -60,12 +62,15 @@ def handle(
 
 def _judge_v1(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode | None:
     """Return the answer to an EndTxn that changes nothing, or None if it ends the transaction."""
+    # In the order of `endTransactionWithTV1`: id, epoch, state.
     if known.producer_id != request.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != request.producer_epoch:
         return ErrorCode.PRODUCER_FENCED
     if known.state is _S.ONGOING:
         return None
+    # While markers are written a transition is pending, which `endTransactionWithTV1` checks
+    # before it compares the decisions.
     if known.state.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     return _repeated(known, is_commit=request.is_commit)
@@ -78,8 +83,11 @@ def _repeated(known: TransactionMetadata, *, is_commit: bool) -> ErrorCode:
 
 def _judge_v2(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode | None:
     """Return the answer to an EndTxn that changes nothing, or None if it ends the transaction."""
+    # First: the state already has the raised epoch, and at the last one it has MAX_EPOCH, which no
+    # client sends.
     if known.state.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
+    # `retryOnOverflow` in `endTransaction`: the end of the last epoch gave a new producer id.
     is_after_rotation = (
         known.previous_producer_id == request.producer_id
         and request.producer_epoch == LAST_CLIENT_EPOCH
@@ -87,10 +95,14 @@ def _judge_v2(known: TransactionMetadata, request: EndTxnRequest) -> ErrorCode |
     )
     if known.producer_id != request.producer_id and not is_after_rotation:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    # `retryOnEpochBump`: the end raised the epoch by one, and its answer was lost.
     is_retry = is_after_rotation or known.producer_epoch == request.producer_epoch + 1
     is_present = known.producer_epoch == request.producer_epoch
+    # While a transaction is open, the previous epoch is no retry: its end was followed by a new
+    # begin.
     if not is_present and not (known.state.is_complete and is_retry):
         return ErrorCode.PRODUCER_FENCED
+    # Before the retries: under the present epoch this is the first request for this end.
     if known.state is _S.ONGOING:
         return None
     if known.state.is_complete and is_retry:

@@ -28,6 +28,7 @@ def handle(
     cluster: BrokerCluster, node_id: int, request: FindCoordinatorRequest, now_ms: int
 ) -> FindCoordinatorResponse:
     """Answer a FindCoordinator request."""
+    # Any broker answers: the metadata say where each coordinator is.
     del node_id, now_ms
     code = _check(cluster, request)
     node = _NOWHERE
@@ -38,6 +39,7 @@ def handle(
 
 def _check(cluster: BrokerCluster, request: FindCoordinatorRequest) -> ErrorCode:
     is_group = request.key_type is CoordinatorType.GROUP
+    # Access comes first: also without a live coordinator the client learns that it may not ask.
     if is_group and not cluster.is_allowed(Resource.GROUP, request.key):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if not is_group and not cluster.is_allowed(Resource.TRANSACTIONAL_ID, request.key):

@@ -39,10 +39,13 @@ def handle(
     code = _check_access(cluster, request.transactional_id)
     if code:
         return InitProducerIdResponse(code)
+    # KafkaApis takes both or neither: half of an identity cannot be compared.
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return InitProducerIdResponse(ErrorCode.INVALID_REQUEST)
+    # Without a transactional id there is nothing to coordinate, and no time-out that counts.
     if request.transactional_id is None:
         return InitProducerIdResponse(ErrorCode.NONE, cluster.new_producer_id(), 0)
+    # Before the coordinator is looked up: `handleInitProducerId` lets any broker refuse it.
     if not 0 < request.transaction_timeout_ms <= cluster.options.max_transaction_timeout_ms:
         return InitProducerIdResponse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     name = request.transactional_id
@@ -55,6 +58,7 @@ def handle(
 def _check_access(cluster: BrokerCluster, name: str | None) -> ErrorCode:
     if name is not None:
         return check_name(cluster, name)
+    # IDEMPOTENT_WRITE on the cluster.
     is_allowed = cluster.is_allowed(Resource.CLUSTER, "")
     return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
@@ -66,10 +70,16 @@ def _init(
     known = coordinator.find(name)
     if known is None:
         known = coordinator.create(name, request.transaction_timeout_ms, now_ms)
+    # `prepareInitProducerIdTransit` checks for a pending transition before it compares the
+    # identities.
     if known.state.is_prepared:
         return InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
+    # As `isValidProducerId`, this compares the producer id alone: the epoch counts when it is
+    # raised.
     if request.producer_id != -1 and not _is_expected(known, request):
         return InitProducerIdResponse(ErrorCode.PRODUCER_FENCED)
+    # No producer gets the epoch of this fence. The client repeats its request, which raises it
+    # again.
     if known.state is TransactionalIdState.ONGOING:
         code = coordinator.fence(known, now_ms)
         return InitProducerIdResponse(code or ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -83,6 +93,7 @@ def _init(
 
 
 def _is_expected(known: TransactionMetadata, request: InitProducerIdRequest) -> bool:
+    # -1: the id was created for this request, so there is nobody to fence (`isValidProducerId`).
     if known.producer_epoch == -1 or request.producer_id == known.producer_id:
         return True
     # The first answer to this repeated request gave a new producer id.
@@ -98,6 +109,7 @@ def _next(
 ) -> TransactionMetadata | ErrorCode:
     expected = None if request.producer_id == -1 else request.producer_epoch
     timeout_ms = request.transaction_timeout_ms
+    # The last epoch but one is the end for clients: one has to remain for a fence.
     if not known.is_epoch_exhausted:
         return known.incremented(timeout_ms, expected, now_ms) or ErrorCode.PRODUCER_FENCED
     if expected not in (None, known.producer_epoch):

@@ -35,6 +35,7 @@ def handle(
 ) -> MetadataResponse:
     """Answer a Metadata request."""
     del now_ms
+    # Each broker knows at once which others are alive. Only leaders and topics can be out of date.
     brokers = tuple(node for n, node in cluster.nodes.items() if cluster.is_up(n))
     return MetadataResponse(
         brokers, tuple(_topic(cluster, node_id, name) for name in request.topics), "model"
@@ -42,16 +43,20 @@ def handle(
 
 
 def _topic(cluster: BrokerCluster, node_id: int, name: str) -> TopicMetadata:
+    # Before the existence of the topic: a client without access must not learn of it.
     if not cluster.is_allowed(Resource.TOPIC, name):
         return TopicMetadata(name, (), error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if not _LEGAL_NAME.fullmatch(name):
         return TopicMetadata(name, (), error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
+    # The view of this broker alone: after a change, clients meet old and new answers in turn.
     view = cluster.topology.view(node_id, name)
     if view is None:
         return TopicMetadata(name, (), error_code=cluster.options.missing_topic)
     partitions = []
     for number in sorted(view.leaders):
         leader, epoch = cluster.known_leader(node_id, TopicPartition(name, number))
+        # A leader that has crashed is still named by stale metadata, but it has no address any
+        # more.
         code = ErrorCode.NONE if cluster.is_up(leader) else ErrorCode.LEADER_NOT_AVAILABLE
         partitions.append(PartitionMetadata(number, -1 if code else leader, epoch, code))
     is_id_known = cluster.knows_topic_ids(node_id)

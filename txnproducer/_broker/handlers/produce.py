@@ -73,6 +73,7 @@ def handle(
         return _all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     name = request.transactional_id
     is_allowed = name is not None and cluster.is_allowed(Resource.TRANSACTIONAL_ID, name)
+    # For the whole request: the id is one field of it, so it is wrong for every batch.
     if not is_allowed and _has_batch(request, attrgetter("is_transactional")):
         return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     batches: dict[TopicPartition, UncheckedBatch] = {}
@@ -84,10 +85,15 @@ def handle(
             answers[place] = ProducePartitionResponse(place, code)
         else:
             batches[place] = batch
+    # Before the verification: a broker that does not lead a partition must not add it to a
+    # transaction.
     nodes = _refuse_misdirected(cluster, node_id, batches, answers)
     _refuse_unverified(cluster, request, batches, answers, now_ms)
+    # Last: Kafka appends only what is verified, and the records are looked at as they are
+    # appended.
     for place, batch in batches.items():
         answers[place] = _append(cluster, place, batch, now_ms)
+    # In the order of the request, since refusals were collected before the appends.
     ordered = tuple(answers[p.topic_partition] for p in request.partitions)
     return ProduceResponse(ordered, nodes)
 
@@ -115,6 +121,7 @@ def _find(
 ) -> tuple[UncheckedBatch | None, ErrorCode]:
     place, topic_id = partition.topic_partition, partition.topic_id
     is_named_by_id = topic_id is not None and cluster.takes_topic_ids(node_id)
+    # Before access: without a name there is nothing to check it for.
     if is_named_by_id and topic_id not in cluster.topology.ids:
         is_former = topic_id in cluster.topology.former_ids
         unknown = ErrorCode.UNKNOWN_TOPIC_ID
@@ -128,6 +135,7 @@ def _find(
         header = read_header(records)
     except CorruptRecordError:
         return None, ErrorCode.INVALID_RECORD
+    # A second batch after the first: `ProduceRequest.validateRecords` allows one per partition.
     if header.size_bytes != len(records):
         return None, ErrorCode.INVALID_RECORD
     return UncheckedBatch(header, records), ErrorCode.NONE
@@ -140,12 +148,15 @@ def _refuse_misdirected(
     answers: dict[TopicPartition, ProducePartitionResponse],
 ) -> tuple[BrokerNode, ...]:
     nodes: dict[int, BrokerNode] = {}
+    # By the true leader and not by this broker's view: a broker knows at once what it leads
+    # itself.
     for place in [p for p in batches if cluster.leaders[p] != node_id]:
         del batches[place]
         leader, epoch = cluster.known_leader(node_id, place)
         answer = ProducePartitionResponse(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if leader not in (node_id, -1) and not cluster.options.is_before_2_5:
             answer = replace(answer, current_leader=LeaderIdAndEpoch(leader, epoch))
+            # A broker that is down has no address in the metadata.
             if cluster.is_up(leader):
                 nodes[leader] = cluster.nodes[leader]
         answers[place] = answer
@@ -164,6 +175,7 @@ def _refuse_unverified(
     for place, batch in list(batches.items()):
         if not batch.header.is_transactional:
             continue
+        # Any of them will do: all transactional batches of a request have one producer.
         header = batch.header
         code = _begin_verification(cluster, place, header, request, now_ms)
         if code:
@@ -211,6 +223,8 @@ def _begin_verification(
 
 
 def _translate(code: ErrorCode, *, is_v2: bool) -> ErrorCode:
+    # The producer takes this for a condition that passes, and sends the batch again. With v2
+    # clients know CONCURRENT_TRANSACTIONS as an answer to Produce.
     if code in _UNVERIFIED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not is_v2):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     return code
@@ -221,6 +235,7 @@ def _refuse_records(
 ) -> ProducePartitionResponse | None:
     if place.topic not in cluster.compacted:
         return None
+    # All of them, so that the client can tell the guilty records from the others (KIP-467).
     blamed = [index for index, record in enumerate(batch) if record.key is None]
     if not blamed:
         return None
@@ -241,11 +256,13 @@ def _append(
     refused = _refuse_records(cluster, place, batch)
     if refused is not None:
         return refused
+    # After the checks of the records: replicas fail only for a batch that could be written.
     code, is_appended = cluster.decide_append()
     if code and not is_appended:
         return ProducePartitionResponse(place, code)
     log = cluster.logs[place]
     appended = log.append(batch, now_ms)
+    # The log's own refusal comes first: a batch that it refuses is not replicated.
     code = appended.error_code or code
     if code == ErrorCode.UNKNOWN_PRODUCER_ID:
         return ProducePartitionResponse(place, code, log_start_offset=cluster.told_log_start(log))
@@ -262,6 +279,7 @@ def _append(
 
 def _read(cluster: BrokerCluster, found: UncheckedBatch) -> tuple[RecordBatch | None, ErrorCode]:
     header = found.header
+    # Before the checksum: the broker does not read a batch that it would not keep.
     if len(found.records) > cluster.options.max_message_bytes:
         return None, ErrorCode.MESSAGE_TOO_LARGE
     is_sound = header.record_count == header.last_offset_delta + 1 > 0

@@ -58,6 +58,7 @@ def handle(
     code = _check_access(cluster, request)
     if code:
         return _respond(dict.fromkeys((place for place, _ in request.offsets), code))
+    # Unlike partitions of AddPartitionsToTxn, the others of the request are written nevertheless.
     codes = {place: _check_topic(cluster, place) for place, _ in request.offsets}
     valid = {place: offset for place, offset in request.offsets if not codes[place]}
     if valid:
@@ -66,6 +67,7 @@ def handle(
         code = _write(cluster, node_id, request, valid, now_ms)
         codes.update(dict.fromkeys(valid, translated.get(code, code)))
         for place, offset in valid.items():
+            # After a failed write, its error is the answer for every partition.
             if not code and len(offset.metadata or "") > MAX_METADATA_BYTES:
                 codes[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
     return _respond(codes)
@@ -100,12 +102,16 @@ def _write(
         return code
     offsets = cluster.group_offsets(request.group_id)
     if cluster.options.is_before_4:
+        # Before the checks, as in Kafka 3.9: its coordinator creates the group as soon as it is
+        # named.
         offsets.group(request.group_id)
     code = (
         cluster.decide_refusal()
         or _verify(cluster, request, now_ms)
         or offsets.check_member(request)
     )
+    # Kafka 3.9 keeps pending offsets by producer id alone: the refusal of an old epoch removes
+    # those of the present one.
     if cluster.options.is_before_4 and code == ErrorCode.INVALID_PRODUCER_EPOCH:
         offsets.forget_pending(request.producer_id, request.group_id, valid)
     if code:
@@ -126,8 +132,10 @@ def _append(
     offsets = cluster.group_offsets(request.group_id)
     producer_id, group_id = request.producer_id, request.group_id
     code, is_appended = cluster.decide_offsets_append()
+    # Some errors come after the write: the offsets are in the log, and a commit makes them count.
     if is_appended or not code:
         code = offsets.append(producer_id, request.producer_epoch, group_id, written) or code
+    # `GroupMetadata.failPendingTxnOffsetCommit` drops them even if the log kept them.
     if code and cluster.options.is_before_4:
         offsets.forget_pending(producer_id, group_id, written)
     return code
@@ -139,6 +147,7 @@ def _verify(cluster: BrokerCluster, request: TxnOffsetCommitRequest, now_ms: int
     state = states.producers.get(producer_id)
     if state is not None and epoch < state.epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH
+    # One question for each transaction is enough: an open one vouches for later requests.
     if has_begun(cluster, states, producer_id, epoch):
         return ErrorCode.NONE
     place = cluster.offsets_partition(request.group_id)
