@@ -1,18 +1,22 @@
 """The register of cases.
 
-Owns: `Case`, the decorator `case` that makes one of a function, `play`.
-Rules: a case is named by its function, and the name is a sentence that says what it shows.
+Owns: `Case`, the decorators `case` and `cases` that make one, or several, of a function, `play`.
+Rules: a case is named by its function, or by its row of a table. The name is a sentence that says
+what the case shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVarTuple
 
 from integration.conformance.stage import Stage
 from integration.conformance.target import Target
 
 Script = Callable[[Stage], None]
+Row = TypeVarTuple("Row")
+RowScript: TypeAlias = Callable[[Stage, *Row], None]
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Case:
     """One case.
 
     Attributes:
-        name: its function's.
+        name: its function's, or its row's.
         group: the module that it stands in.
         script: what to do.
         only: the transaction version that it makes sense for; None for both.
@@ -54,11 +58,31 @@ def case(
     """Make a case of a function."""
 
     def register(script: Script) -> Script:
-        name = script.__name__
-        if name in CASES:
-            raise ValueError(f"two cases are called {name}")
+        table: dict[str, tuple[()]] = {script.__name__: ()}
+        return cases(table, only=only, nodes=nodes, has_authorizer=has_authorizer)(script)
+
+    return register
+
+
+def cases(
+    rows: Mapping[str, tuple[*Row]],
+    *,
+    only: int | None = None,
+    nodes: int = 1,
+    has_authorizer: bool = False,
+) -> Callable[[RowScript[*Row]], RowScript[*Row]]:
+    """Make cases of a function, one for each row: the case's name, and the other arguments."""
+
+    def register(script: RowScript[*Row]) -> RowScript[*Row]:
         group = script.__module__.rpartition(".")[2]
-        CASES[name] = Case(name, group, script, only, nodes, has_authorizer)
+        for name, row in rows.items():
+            if name in CASES:
+                raise ValueError(f"two cases are called {name}")
+
+            def play_row(stage: Stage, row: tuple[*Row] = row) -> None:
+                script(stage, *row)
+
+            CASES[name] = Case(name, group, play_row, only, nodes, has_authorizer)
         return script
 
     return register

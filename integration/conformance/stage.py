@@ -1,15 +1,17 @@
 """The calls with which cases are written: each leaves its line, and goes to a target.
 
-Owns: `Stage`, `Identity`. Must not know: which broker it is.
+Owns: `Stage`, `Identity`, and the types of calls that stand in tables of cases. Must not know:
+which broker it is.
 Rules: names that a case uses get the case's prefix, so that cases never meet on one broker.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from integration.conformance.target import Target
 from integration.conformance.transcript import Transcript, error, records
@@ -209,20 +211,54 @@ class Stage:
         instance_id: str | None = None,
     ) -> None:
         """Write a group's offset in the transaction."""
-        assert who.transactional_id is not None
         self.ask(
-            m.TxnOffsetCommitRequest(
-                who.transactional_id,
-                self.name(group) if group else "",
-                who.producer_id,
-                who.producer_epoch,
-                ((place, OffsetAndMetadata(offset)),),
-                generation_id,
-                member_id,
-                instance_id,
-                self.is_v2,
+            self.offsets_request(
+                who,
+                (place, OffsetAndMetadata(offset)),
+                group=group,
+                member_id=member_id,
+                generation_id=generation_id,
+                instance_id=instance_id,
             )
         )
+
+    def commit_offsets(
+        self, who: Identity, *offsets: tuple[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Write several of a group's offsets with one request."""
+        self.ask(self.offsets_request(who, *offsets))
+
+    def offsets_request(
+        self,
+        who: Identity,
+        *offsets: tuple[TopicPartition, OffsetAndMetadata],
+        group: str = "g",
+        member_id: str = "",
+        generation_id: int = -1,
+        instance_id: str | None = None,
+    ) -> m.TxnOffsetCommitRequest:
+        """Return the request that writes a group's offsets."""
+        assert who.transactional_id is not None
+        return m.TxnOffsetCommitRequest(
+            who.transactional_id,
+            self.name(group) if group else "",
+            who.producer_id,
+            who.producer_epoch,
+            offsets,
+            generation_id,
+            member_id,
+            instance_id,
+            self.is_v2,
+        )
+
+    def open_offsets(
+        self, place: TopicPartition, offset: int, *, timeout_ms: int = 60_000
+    ) -> Identity:
+        """Begin a transaction as a new producer, with a group's offset in it."""
+        who = self.init(timeout_ms=timeout_ms)
+        self.begin_offsets(who)
+        self.commit_offset(who, place, offset)
+        return who
 
     def end(self, who: Identity, *, commit: bool) -> Identity:
         """End the transaction; return the identity that follows."""
@@ -360,3 +396,10 @@ class Stage:
         told = self.transcript
         told.note(f"{group}: joined as {told.member(member.member_id)} of {member.generation_id}")
         return member.member_id, member.generation_id
+
+
+End: TypeAlias = Callable[[Stage, Identity], Identity]
+"""`Stage.commit` or `Stage.abort`, in a table of cases."""
+
+Change: TypeAlias = Callable[[Identity], Identity]
+"""`Identity.newer` or `Identity.stranger`, in a table of cases."""

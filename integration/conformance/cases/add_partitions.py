@@ -5,8 +5,8 @@ Clients of transactions v2 send neither, but brokers answer them all the same.
 
 from __future__ import annotations
 
-from integration.conformance.case import case
-from integration.conformance.stage import NOBODYS_ID, Identity, Stage
+from integration.conformance.case import case, cases
+from integration.conformance.stage import NOBODYS_ID, Change, End, Identity, Stage
 from txnproducer._protocol import messages as m
 from txnproducer.records import TopicPartition
 
@@ -65,20 +65,17 @@ def an_old_epoch_adds_nothing(s: Stage) -> None:
     s.describe(who)
 
 
-@case()
-def a_later_epoch_adds_nothing(s: Stage) -> None:
+@cases(
+    {
+        "a_later_epoch_adds_nothing": (Identity.newer,),
+        "a_strange_producer_id_adds_nothing": (Identity.stranger,),
+    }
+)
+def a_wrong_identity_adds_nothing(s: Stage, change: Change) -> None:
     t = s.partition()
-    who = s.init()
-    s.add(who.newer(), t)
-    s.add_offsets(who.newer())
-
-
-@case()
-def a_strange_producer_id_adds_nothing(s: Stage) -> None:
-    t = s.partition()
-    who = s.init()
-    s.add(who.stranger(), t)
-    s.add_offsets(who.stranger())
+    who = change(s.init())
+    s.add(who, t)
+    s.add_offsets(who)
 
 
 @case()
@@ -99,18 +96,15 @@ def an_empty_id_adds_nothing(s: Stage) -> None:
     s.add_offsets(nobody)
 
 
-@case()
-def adding_after_a_commit_begins_the_next_transaction(s: Stage) -> None:
+@cases(
+    {
+        "adding_after_a_commit_begins_the_next_transaction": (Stage.commit,),
+        "adding_after_an_abort_begins_the_next_transaction": (Stage.abort,),
+    }
+)
+def adding_begins_the_next_transaction(s: Stage, end: End) -> None:
     t, u = s.partitions("t", 2)
-    who = s.commit(s.open(t))
-    s.add(who, u)
-    s.describe(who)
-
-
-@case()
-def adding_after_an_abort_begins_the_next_transaction(s: Stage) -> None:
-    t, u = s.partitions("t", 2)
-    who = s.abort(s.open(t))
+    who = end(s, s.open(t))
     s.add(who, u)
     s.describe(who)
 
@@ -138,19 +132,16 @@ def the_offsets_of_the_empty_group_can_be_added(s: Stage) -> None:
     s.describe(who)
 
 
-@case(only=1)
-def a_partition_that_was_added_gets_its_marker_even_without_a_record(s: Stage) -> None:
+@cases(
+    {
+        "a_partition_that_was_added_gets_its_marker_even_without_a_record": (Stage.commit,),
+        "a_partition_that_was_added_gets_its_abort_marker_even_without_a_record": (Stage.abort,),
+    },
+    only=1,
+)
+def an_added_partition_gets_its_marker(s: Stage, end: End) -> None:
     t = s.partition()
     who = s.init()
     s.add(who, t)
-    s.commit(who)
-    s.look(t)
-
-
-@case(only=1)
-def a_partition_that_was_added_gets_its_abort_marker_even_without_a_record(s: Stage) -> None:
-    t = s.partition()
-    who = s.init()
-    s.add(who, t)
-    s.abort(who)
+    end(s, who)
     s.look(t)

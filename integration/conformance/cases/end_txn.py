@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from integration.conformance.case import case
-from integration.conformance.stage import NOBODYS_ID, Identity, Stage
+from integration.conformance.case import case, cases
+from integration.conformance.stage import NOBODYS_ID, End, Identity, Stage
 
 
 @case()
@@ -50,45 +50,19 @@ def transactions_follow_one_another(s: Stage) -> None:
     s.look(t)
 
 
-@case()
-def committing_before_the_first_transaction(s: Stage) -> None:
-    who = s.init()
-    s.end(who, commit=True)
-    s.describe(who)
-
-
-@case()
-def aborting_before_the_first_transaction(s: Stage) -> None:
-    who = s.init()
-    s.abort(who)
-    s.describe(who)
-
-
-@case()
-def committing_nothing_after_a_commit(s: Stage) -> None:
-    who = s.commit(s.open(s.partition()))
-    s.end(who, commit=True)
-    s.describe(who)
-
-
-@case()
-def aborting_nothing_after_a_commit(s: Stage) -> None:
-    who = s.commit(s.open(s.partition()))
-    s.abort(who)
-    s.describe(who)
-
-
-@case()
-def committing_nothing_after_an_abort(s: Stage) -> None:
-    who = s.abort(s.open(s.partition()))
-    s.end(who, commit=True)
-    s.describe(who)
-
-
-@case()
-def aborting_nothing_after_an_abort(s: Stage) -> None:
-    who = s.abort(s.open(s.partition()))
-    s.abort(who)
+@cases(
+    {
+        "committing_before_the_first_transaction": (None, Stage.commit),
+        "aborting_before_the_first_transaction": (None, Stage.abort),
+        "committing_nothing_after_a_commit": (Stage.commit, Stage.commit),
+        "aborting_nothing_after_a_commit": (Stage.commit, Stage.abort),
+        "committing_nothing_after_an_abort": (Stage.abort, Stage.commit),
+        "aborting_nothing_after_an_abort": (Stage.abort, Stage.abort),
+    }
+)
+def ending_nothing(s: Stage, before: End | None, end: End) -> None:
+    who = s.init() if before is None else before(s, s.open(s.partition()))
+    end(s, who)
     s.describe(who)
 
 
@@ -100,43 +74,19 @@ def aborting_nothing_twice_raises_the_epoch_twice(s: Stage) -> None:
     s.describe(who)
 
 
-@case()
-def a_commit_that_is_repeated_gets_the_same_answer(s: Stage) -> None:
+@cases(
+    {
+        "a_commit_that_is_repeated_gets_the_same_answer": (Stage.commit,) * 3,
+        "an_abort_that_is_repeated_gets_the_same_answer": (Stage.abort,) * 2,
+        "a_committed_transaction_cannot_be_aborted": (Stage.commit, Stage.abort),
+        "an_aborted_transaction_cannot_be_committed": (Stage.abort, Stage.commit),
+    }
+)
+def ending_again(s: Stage, *ends: End) -> None:
     t = s.partition()
     who = s.open(t)
-    s.commit(who)
-    s.commit(who)
-    s.commit(who)
-    s.describe(who)
-    s.look(t)
-
-
-@case()
-def an_abort_that_is_repeated_gets_the_same_answer(s: Stage) -> None:
-    t = s.partition()
-    who = s.open(t)
-    s.abort(who)
-    s.abort(who)
-    s.describe(who)
-    s.look(t)
-
-
-@case()
-def a_committed_transaction_cannot_be_aborted(s: Stage) -> None:
-    t = s.partition()
-    who = s.open(t)
-    s.commit(who)
-    s.abort(who)
-    s.describe(who)
-    s.look(t)
-
-
-@case()
-def an_aborted_transaction_cannot_be_committed(s: Stage) -> None:
-    t = s.partition()
-    who = s.open(t)
-    s.abort(who)
-    s.commit(who)
+    for end in ends:
+        end(s, who)
     s.describe(who)
     s.look(t)
 

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from integration.conformance.case import case
+from integration.conformance.case import case, cases
 from integration.conformance.stage import Stage
 from txnproducer._protocol import messages as m
 from txnproducer.records import TopicPartition
 
 
-@case()
-def every_transactional_id_has_a_coordinator(s: Stage) -> None:
-    s.ask(m.FindCoordinatorRequest(s.name("a"), m.CoordinatorType.TRANSACTION))
-
-
-@case()
-def every_group_has_a_coordinator(s: Stage) -> None:
-    s.ask(m.FindCoordinatorRequest(s.name("g"), m.CoordinatorType.GROUP))
-
-
-@case()
-def the_empty_transactional_id_is_looked_up_like_any(s: Stage) -> None:
-    s.ask(m.FindCoordinatorRequest("", m.CoordinatorType.TRANSACTION))
-
-
-@case()
-def the_empty_group_is_looked_up_like_any(s: Stage) -> None:
-    s.ask(m.FindCoordinatorRequest("", m.CoordinatorType.GROUP))
+@cases(
+    {
+        "every_transactional_id_has_a_coordinator": ("a", m.CoordinatorType.TRANSACTION),
+        "every_group_has_a_coordinator": ("g", m.CoordinatorType.GROUP),
+        "the_empty_transactional_id_is_looked_up_like_any": ("", m.CoordinatorType.TRANSACTION),
+        "the_empty_group_is_looked_up_like_any": ("", m.CoordinatorType.GROUP),
+    }
+)
+def looking_a_coordinator_up(s: Stage, name: str, kind: m.CoordinatorType) -> None:
+    s.ask(m.FindCoordinatorRequest(s.name(name) if name else "", kind))
 
 
 @case()

@@ -59,12 +59,7 @@ def only_the_groups_coordinator_takes_its_offsets(s: Stage) -> None:
     t = s.partition()
     who = s.init()
     s.begin_offsets(who)
-    name, producer_id, epoch = of(who)
-    offsets = ((t, OffsetAndMetadata(5)),)
-    request = m.TxnOffsetCommitRequest(
-        name, s.name("g"), producer_id, epoch, offsets, is_transaction_v2_enabled=s.is_v2
-    )
-    s.ask_elsewhere(request)
+    s.ask_elsewhere(s.offsets_request(who, (t, OffsetAndMetadata(5))))
     s.describe(who)
 
 

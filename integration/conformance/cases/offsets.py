@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from integration.conformance.case import case
-from integration.conformance.stage import NOBODYS_ID, Identity, Stage
-from txnproducer._protocol import messages as m
+from integration.conformance.case import case, cases
+from integration.conformance.stage import NOBODYS_ID, Change, Identity, Stage
 from txnproducer.records import OffsetAndMetadata
 
 
 @case()
 def offsets_count_once_they_are_committed(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5)
+    who = s.open_offsets(t, 5)
     s.look_at_offset(t)
     s.commit(who)
     s.look_at_offset(t)
@@ -22,9 +19,7 @@ def offsets_count_once_they_are_committed(s: Stage) -> None:
 @case()
 def aborted_offsets_never_count(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5)
+    who = s.open_offsets(t, 5)
     s.abort(who)
     s.look_at_offset(t)
 
@@ -32,9 +27,7 @@ def aborted_offsets_never_count(s: Stage) -> None:
 @case()
 def pending_offsets_hide_the_older_ones_from_those_who_want_stable_ones(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5)
+    who = s.open_offsets(t, 5)
     who = s.commit(who)
     s.begin_offsets(who)
     s.commit_offset(who, t, 9)
@@ -46,9 +39,7 @@ def pending_offsets_hide_the_older_ones_from_those_who_want_stable_ones(s: Stage
 @case()
 def of_two_offsets_in_a_transaction_the_last_counts(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 9)
+    who = s.open_offsets(t, 9)
     s.commit_offset(who, t, 5)
     s.commit(who)
     s.look_at_offset(t)
@@ -116,9 +107,7 @@ def offsets_of_a_group_that_was_not_added_are_refused(s: Stage) -> None:
 @case()
 def an_old_epoch_writes_no_offsets(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5)
+    who = s.open_offsets(t, 5)
     s.init()
     s.settle(who)
     s.commit_offset(who, t, 6)
@@ -134,21 +123,17 @@ def an_old_epoch_that_the_group_has_not_seen_writes_no_offsets(s: Stage) -> None
     s.look_at_offset(t)
 
 
-@case()
-def a_later_epoch_writes_no_offsets(s: Stage) -> None:
+@cases(
+    {
+        "a_later_epoch_writes_no_offsets": (Identity.newer,),
+        "a_strange_producer_id_writes_no_offsets": (Identity.stranger,),
+    }
+)
+def a_wrong_identity_writes_no_offsets(s: Stage, change: Change) -> None:
     t = s.partition()
     who = s.init()
     s.begin_offsets(who)
-    s.commit_offset(who.newer(), t, 6)
-    s.look_at_offset(t)
-
-
-@case()
-def a_strange_producer_id_writes_no_offsets(s: Stage) -> None:
-    t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who.stranger(), t, 6)
+    s.commit_offset(change(who), t, 6)
     s.look_at_offset(t)
 
 
@@ -178,19 +163,8 @@ def an_unknown_topic_spoils_no_other_offset(s: Stage) -> None:
     t = s.partition()
     who = s.init()
     s.begin_offsets(who)
-    places = (t, s.unknown_partition())
-    offsets = tuple((place, OffsetAndMetadata(5)) for place in places)
-    assert who.transactional_id is not None
-    s.ask(
-        m.TxnOffsetCommitRequest(
-            who.transactional_id,
-            s.name("g"),
-            who.producer_id,
-            who.producer_epoch,
-            offsets,
-            is_transaction_v2_enabled=s.is_v2,
-        )
-    )
+    written = OffsetAndMetadata(5)
+    s.commit_offsets(who, (t, written), (s.unknown_partition(), written))
     s.commit(who)
     s.look_at_offset(t)
 
@@ -200,21 +174,8 @@ def metadata_above_four_kibibytes_is_refused(s: Stage) -> None:
     t, u = s.partitions("t", 2)
     who = s.init()
     s.begin_offsets(who)
-    offsets = (
-        (t, OffsetAndMetadata(5, "x" * 4096)),
-        (u, OffsetAndMetadata(5, "x" * 4097)),
-    )
-    assert who.transactional_id is not None
-    s.ask(
-        m.TxnOffsetCommitRequest(
-            who.transactional_id,
-            s.name("g"),
-            who.producer_id,
-            who.producer_epoch,
-            offsets,
-            is_transaction_v2_enabled=s.is_v2,
-        )
-    )
+    longest, too_long = (OffsetAndMetadata(5, "x" * size) for size in (4096, 4097))
+    s.commit_offsets(who, (t, longest), (u, too_long))
     s.commit(who)
     s.look_at_offset(t)
     s.look_at_offset(u)
@@ -236,9 +197,7 @@ def after_a_commit_the_former_identity_writes_no_offsets(s: Stage) -> None:
 @case(only=1)
 def after_a_commit_the_group_has_to_be_added_again(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5)
+    who = s.open_offsets(t, 5)
     s.commit(who)
     s.commit_offset(who, t, 6)
     s.look_at_offset(t)
@@ -247,9 +206,7 @@ def after_a_commit_the_group_has_to_be_added_again(s: Stage) -> None:
 @case()
 def an_aborted_offset_lets_the_next_one_through(s: Stage) -> None:
     t = s.partition()
-    who = s.init()
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5)
+    who = s.open_offsets(t, 5)
     who = s.abort(who)
     s.begin_offsets(who)
     s.commit_offset(who, t, 3)
@@ -276,15 +233,11 @@ def refused_offsets_of_an_old_epoch_and_the_pending_ones_of_the_new(s: Stage) ->
 @case()
 def offsets_that_a_new_producer_interrupts_never_count(s: Stage) -> None:
     t = s.partition()
-    old = s.init()
-    s.begin_offsets(old)
-    s.commit_offset(old, t, 5)
+    old = s.open_offsets(t, 5)
     s.init()
     s.settle(old)
     s.look_at_offset(t)
-    new = s.init()
-    s.begin_offsets(new)
-    s.commit_offset(new, t, 8)
+    new = s.open_offsets(t, 8)
     s.commit_offset(old, t, 6)
     s.commit(new)
     s.look_at_offset(t)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import TypeAlias
 
 from crc32c import crc32c
 
-from integration.conformance.case import case
+from integration.conformance.case import case, cases
 from integration.conformance.stage import Identity, Stage
+
+Build: TypeAlias = Callable[[Stage, Identity], bytes]
 
 _CRC_AT, _CHECKED_FROM = 17, 21
 _EPOCH_AT, _SEQUENCE_AT, _COUNT_AT = 51, 53, 57
@@ -97,23 +101,24 @@ def a_transaction_that_does_not_begin_with_0(s: Stage) -> None:
     s.look(t)
 
 
-@case()
-def an_idempotent_producer_that_does_not_begin_with_0(s: Stage) -> None:
+@cases(
+    {
+        "an_idempotent_producer_that_does_not_begin_with_0": ((3, "a"), (4, "b")),
+        "an_idempotent_producer_is_held_to_its_sequences": (
+            (0, "a"),
+            (0, "a"),
+            (2, "c"),
+            (1, "b"),
+        ),
+        "sequences_go_from_the_greatest_to_0": ((2**31 - 2, "ab"), (0, "c"), (1, "d")),
+        "a_batch_may_reach_over_the_greatest_sequence": ((2**31 - 1, "ab"), (1, "c")),
+    }
+)
+def an_idempotent_producer_writes(s: Stage, *batches: tuple[int, str]) -> None:
     t = s.partition()
     who = s.init_idempotent()
-    s.produce(who, t, 3, "a")
-    s.produce(who, t, 4, "b")
-    s.look(t)
-
-
-@case()
-def an_idempotent_producer_is_held_to_its_sequences(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce(who, t, 0, "a")
-    s.produce(who, t, 0, "a")
-    s.produce(who, t, 2, "c")
-    s.produce(who, t, 1, "b")
+    for sequence, values in batches:
+        s.produce(who, t, sequence, *values)
     s.look(t)
 
 
@@ -126,25 +131,6 @@ def each_partition_has_its_own_sequence(s: Stage) -> None:
     s.produce(who, u, 1, "b")
     s.produce(who, t, 1, "b")
     s.look(t, u)
-
-
-@case()
-def sequences_go_from_the_greatest_to_0(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce(who, t, 2**31 - 2, "a", "b")
-    s.produce(who, t, 0, "c")
-    s.produce(who, t, 1, "d")
-    s.look(t)
-
-
-@case()
-def a_batch_may_reach_over_the_greatest_sequence(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce(who, t, 2**31 - 1, "a", "b")
-    s.produce(who, t, 1, "c")
-    s.look(t)
 
 
 @case()
@@ -206,19 +192,16 @@ def a_record_without_a_producer_is_appended_each_time(s: Stage) -> None:
     s.look(t)
 
 
-@case()
-def one_acknowledgement_is_enough(s: Stage) -> None:
+@cases(
+    {
+        "one_acknowledgement_is_enough": (1,),
+        "two_acknowledgements_cannot_be_asked_for": (2,),
+    }
+)
+def asking_for_acknowledgements(s: Stage, acks: int) -> None:
     t = s.partition()
     who = s.init_idempotent()
-    s.produce(who, t, 0, "a", acks=1)
-    s.look(t)
-
-
-@case()
-def two_acknowledgements_cannot_be_asked_for(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce(who, t, 0, "a", acks=2)
+    s.produce(who, t, 0, "a", acks=acks)
     s.look(t)
 
 
@@ -240,30 +223,6 @@ def a_batch_with_a_wrong_checksum_is_refused(s: Stage) -> None:
 
 
 @case()
-def a_batch_that_was_cut_short_is_refused(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce_batches(None, [(t, s.batch(who, 0, "a")[:-3])])
-    s.look(t)
-
-
-@case()
-def two_batches_for_one_partition_are_refused(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce_batches(None, [(t, s.batch(who, 0, "a") + s.batch(who, 1, "b"))])
-    s.look(t)
-
-
-@case()
-def a_control_batch_of_a_client_is_refused(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce_batches(None, [(t, s.batch(who, 0, "a", is_control=True))])
-    s.look(t)
-
-
-@case()
 def a_compressed_batch_counts_as_its_records(s: Stage) -> None:
     t = s.partition()
     who = s.init_idempotent()
@@ -272,27 +231,31 @@ def a_compressed_batch_counts_as_its_records(s: Stage) -> None:
     s.look(t)
 
 
-@case()
-def a_batch_whose_count_is_not_its_records_is_refused(s: Stage) -> None:
+@cases(
+    {
+        "a_batch_that_was_cut_short_is_refused": (lambda s, who: s.batch(who, 0, "a")[:-3],),
+        "two_batches_for_one_partition_are_refused": (
+            lambda s, who: s.batch(who, 0, "a") + s.batch(who, 1, "b"),
+        ),
+        "a_control_batch_of_a_client_is_refused": (
+            lambda s, who: s.batch(who, 0, "a", is_control=True),
+        ),
+        "a_batch_whose_count_is_not_its_records_is_refused": (
+            lambda s, who: with_count(s.batch(who, 0, "a", "b"), 3),
+        ),
+        "a_batch_with_a_producer_but_no_sequence_is_refused": (
+            lambda s, who: with_sequence(s.batch(who, 0, "a"), -1),
+        ),
+        "a_batch_with_a_negative_epoch_is_refused": (
+            lambda s, who: with_epoch(s.batch(who, 0, "a"), -1),
+        ),
+        "a_batch_that_is_too_large_is_refused": (lambda s, who: s.batch(who, 0, "x" * 1_048_588),),
+    }
+)
+def a_batch_is_refused(s: Stage, build: Build) -> None:
     t = s.partition()
     who = s.init_idempotent()
-    s.produce_batches(None, [(t, with_count(s.batch(who, 0, "a", "b"), 3))])
-    s.look(t)
-
-
-@case()
-def a_batch_with_a_producer_but_no_sequence_is_refused(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce_batches(None, [(t, with_sequence(s.batch(who, 0, "a"), -1))])
-    s.look(t)
-
-
-@case()
-def a_batch_with_a_negative_epoch_is_refused(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce_batches(None, [(t, with_epoch(s.batch(who, 0, "a"), -1))])
+    s.produce_batches(None, [(t, build(s, who))])
     s.look(t)
 
 
@@ -326,14 +289,6 @@ def a_compacted_topic_takes_no_record_without_a_key(s: Stage) -> None:
     s.produce_batches(None, [(t, s.batch(who, 0, "k=a", "b", "k=c", "d"))])
     s.produce_batches(None, [(t, s.batch(who, 0, "k=a", "k=c")), (u, s.batch(who, 0, "b"))])
     s.look(t, u)
-
-
-@case()
-def a_batch_that_is_too_large_is_refused(s: Stage) -> None:
-    t = s.partition()
-    who = s.init_idempotent()
-    s.produce_batches(None, [(t, s.batch(who, 0, "x" * 1_048_588))])
-    s.look(t)
 
 
 @case()

@@ -112,9 +112,7 @@ def a_batch_that_is_not_transactional_outside_a_transaction(s: Stage) -> None:
 def a_fenced_producer_writes_nothing_where_it_has_written(s: Stage) -> None:
     t = s.partition()
     who = s.commit(s.open(t))
-    after = s.init()
-    s.begin(after, t)
-    s.produce(after, t, 0, "new")
+    s.open(t, "new")
     s.produce(who, t, 1, "too late")
     s.look(t)
 

@@ -27,18 +27,7 @@ def look_up(s: Stage, kind: m.CoordinatorType, name: str) -> None:
 
 
 def commit_offsets(s: Stage, who: Identity, *places: TopicPartition) -> None:
-    sent = tuple((place, OffsetAndMetadata(5)) for place in places)
-    name = who.transactional_id or ""
-    s.ask(
-        m.TxnOffsetCommitRequest(
-            name,
-            s.name("g"),
-            who.producer_id,
-            who.producer_epoch,
-            sent,
-            is_transaction_v2_enabled=s.is_v2,
-        )
-    )
+    s.commit_offsets(who, *((place, OffsetAndMetadata(5)) for place in places))
 
 
 @_with_authorizer()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from integration.conformance.case import case
-from integration.conformance.stage import Identity, Stage
+from integration.conformance.case import case, cases
+from integration.conformance.stage import End, Identity, Stage
 from txnproducer.records import TopicPartition
 
 # A real broker answers a case's requests in a fraction of it.
@@ -17,28 +17,18 @@ def timed_out(s: Stage, t: TopicPartition) -> Identity:
     return who
 
 
-@case()
-def a_transaction_that_takes_too_long_is_aborted(s: Stage) -> None:
+@cases(
+    {
+        "a_transaction_that_takes_too_long_is_aborted": (),
+        "committing_too_late": (Stage.commit,),
+        "aborting_too_late": (Stage.abort,),
+    }
+)
+def ending_too_late(s: Stage, *ends: End) -> None:
     t = s.partition()
     who = timed_out(s, t)
-    s.describe(who)
-    s.look(t)
-
-
-@case()
-def committing_too_late(s: Stage) -> None:
-    t = s.partition()
-    who = timed_out(s, t)
-    s.end(who, commit=True)
-    s.describe(who)
-    s.look(t)
-
-
-@case()
-def aborting_too_late(s: Stage) -> None:
-    t = s.partition()
-    who = timed_out(s, t)
-    s.abort(who)
+    for end in ends:
+        end(s, who)
     s.describe(who)
     s.look(t)
 
@@ -95,9 +85,7 @@ def bumping_the_epoch_after_a_time_out(s: Stage) -> None:
 @case()
 def offsets_of_a_transaction_that_takes_too_long_never_count(s: Stage) -> None:
     t = s.partition()
-    who = s.init(timeout_ms=TIMEOUT_MS)
-    s.begin_offsets(who)
-    s.commit_offset(who, t, 5)
+    who = s.open_offsets(t, 5, timeout_ms=TIMEOUT_MS)
     s.look_at_offset(t)
     s.settle(who)
     s.look_at_offset(t)
