@@ -27,7 +27,7 @@ from integration.brokers import MODES
 from integration.chaos.run import PARTITIONS, Account, Plan, check, write_transactions
 from integration.cutting_proxy import HOST, CuttingProxy
 from integration.readers import read_with_confluent
-from txnproducer._shell import record_writer as writer_module
+from txnproducer._shell import base_producer
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.testing import EmbeddedKafka
 
@@ -74,7 +74,7 @@ def through(port: int) -> Iterator[None]:
         def update_nodes(self, nodes) -> None:
             super().update_nodes(replace(node, host=HOST, port=port) for node in nodes)
 
-    with mock.patch.object(writer_module, "NetworkClient", ThroughProxy):
+    with mock.patch.object(base_producer, "NetworkClient", ThroughProxy):
         yield
 
 

@@ -33,7 +33,7 @@ from txnproducer import (
 from txnproducer._core.transactions.identity import ProducerIdentity
 from txnproducer._core.transactions.progress import TransactionProgress
 from txnproducer._protocol.messages import ApiKey
-from txnproducer._shell import record_writer as writer_module
+from txnproducer._shell import base_producer
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.network_client import NetworkClient
 from txnproducer.errors import ErrorCode
@@ -63,7 +63,7 @@ def ready(broker, proxy, monkeypatch, transactional_id):
         def update_nodes(self, nodes):
             super().update_nodes(replace(node, host=HOST, port=proxy.port) for node in nodes)
 
-    monkeypatch.setattr(writer_module, "NetworkClient", ThroughProxy)
+    monkeypatch.setattr(base_producer, "NetworkClient", ThroughProxy)
     made = []
 
     def make(**settings):
@@ -402,7 +402,7 @@ def test_a_lost_commit_cannot_be_resolved_once_another_producer_has_begun(
     producer = ready()
     lose_commit(proxy, producer, topic, arrives=True)
     producer.close(0)
-    monkeypatch.setattr(writer_module, "NetworkClient", NetworkClient)
+    monkeypatch.setattr(base_producer, "NetworkClient", NetworkClient)
     with broker.ready(transactional_id):
         assert producer.resolve_outcome() == "unknown"
 

@@ -15,7 +15,7 @@ import pytest
 from tests.scripted_client import ScriptedClient
 from txnproducer._protocol.events import ClientEvent, ClientRequest
 from txnproducer._protocol.messages import API_KEY_OF, ApiKey
-from txnproducer._shell import record_writer
+from txnproducer._shell import base_producer
 
 
 class LiveClient(ScriptedClient):
@@ -102,4 +102,4 @@ def use_live_clients(
     patch: pytest.MonkeyPatch, make_client: Callable[[], Any] = LiveClient
 ) -> None:
     """Let each producer that is made from here on talk to its client instead of a broker."""
-    patch.setattr(record_writer, "NetworkClient", lambda *_, **_more: make_client())
+    patch.setattr(base_producer, "NetworkClient", lambda *_, **_more: make_client())

@@ -44,7 +44,7 @@ from txnproducer._broker import handlers
 from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
-from txnproducer._shell import record_writer as writer_module
+from txnproducer._shell import base_producer
 from txnproducer.errors import IllegalStateError, KafkaError, KafkaTimeoutError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
@@ -175,7 +175,7 @@ class PublicApi(RuleBasedStateMachine):
     def open_producer(self) -> None:
         self.client = ModelClient(self.cluster, self.time, self.lock)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(writer_module, "NetworkClient", lambda *_, **_more: self.client)
+            patch.setattr(base_producer, "NetworkClient", lambda *_, **_more: self.client)
             self.producer = TransactionalProducer(
                 ["broker-0:9092", "broker-1:9092"], IDS, **TIMES, **SIZES
             )

@@ -13,7 +13,7 @@ import pytest
 from tests.live_client import LiveClient, use_live_clients
 from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
-from txnproducer._shell import live_producers, record_writer
+from txnproducer._shell import base_producer, live_producers
 from txnproducer._shell.io_thread import IoThread
 from txnproducer.errors import KafkaError
 
@@ -192,7 +192,7 @@ def test_what_is_left_of_the_deadline_bounds_each_wait(open_one, monkeypatch, le
     one = open_one()
     seen = []
     with monkeypatch.context() as patch:
-        patch.setattr(record_writer, "monotonic_ms", lambda: 10_000)
+        patch.setattr(base_producer, "monotonic_ms", lambda: 10_000)
         patch.setattr(one._io, "close", lambda *given: seen.append(given))
         one.close_by(10_000 + left_ms)
     assert seen == [limits]

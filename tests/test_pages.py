@@ -12,7 +12,7 @@ import pytest
 
 from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
-from txnproducer._shell.record_writer import _TIMES
+from txnproducer._shell.base_producer import _TIMES
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -19,7 +19,7 @@ from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
 from txnproducer import TransactionalProducer, admin
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, TransactionDescription
-from txnproducer._shell import live_producers, record_writer, waiting
+from txnproducer._shell import base_producer, live_producers, record_writer, waiting
 from txnproducer._shell.io_thread import monotonic_ms
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
@@ -933,7 +933,7 @@ def test_a_closed_producer_goes_in_silence_when_the_interpreter_ends(make, monke
     one.close(PATIENCE_S)
     with monkeypatch.context() as patch:
         for name in ("refusals", "warnings"):  # modules lose their names then, one after the other
-            patch.setattr(record_writer, name, None)
+            patch.setattr(base_producer, name, None)
         one.__del__()
 
 

@@ -1,6 +1,7 @@
 """The checks that turn the arguments of `send` into bytes, or refuse them.
 
-Owns: the checks of key, value, headers, partition and timestamp, and calling serializers.
+Owns: the checks of key, value, headers, partition, timestamp and time-out, and calling
+serializers.
 Must not know: producers or transactions. Nothing here changes any state, so a refused call has no
 effect.
 Rules: every refusal names the argument and the way out. A key or value that is a str is never
@@ -18,7 +19,7 @@ from txnproducer._record.format import Header
 from txnproducer.config import Serializer
 from txnproducer.errors import KafkaError, SerializationError
 
-__all__ = ["Headers", "check_headers", "check_place", "to_bytes"]
+__all__ = ["Headers", "check_headers", "check_place", "to_bytes", "to_seconds"]
 
 HeaderValue: TypeAlias = bytes | bytearray | memoryview | str | None
 Headers: TypeAlias = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
@@ -145,3 +146,12 @@ def _check_count(name: str, number: Any) -> int | None:
     if count < 0:
         raise ValueError(f"{name} must not be negative: {count} (None lets us choose)")
     return count
+
+
+def to_seconds(timeout: float) -> float:
+    """Return a time-out in seconds, or refuse a negative one."""
+    if not timeout >= 0:  # written like this, NaN is refused as well
+        raise ValueError(
+            f"timeout must not be negative: {timeout} (seconds; None for the default)"
+        )
+    return float(timeout)

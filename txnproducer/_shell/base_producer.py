@@ -1,0 +1,326 @@
+"""The life of a producer: it opens, its calls wait for the core, it closes.
+
+Why it exists: a producer and a participant in another process's transaction live in the same way,
+in all that does not depend on records or on transactions.
+Owns: the core and the I/O thread, the time-outs of calls, the refusal of calls before and after
+the life. Must not know: how records are written (`record_writer`), how a transaction is begun or
+ended (`TransactionalProducer`).
+Rules:
+* The core is called under the I/O thread's lock. Users' code (serializers, callbacks) never is.
+* Nothing waits without a bound. A call that timed out has not failed: its operation goes on, and
+  the same call made again waits for the same result.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import NoReturn, Self
+
+from txnproducer._core.producer_core import ProducerCore
+from txnproducer._core.sending.loss_inquiry import LONGEST_MS
+from txnproducer._core.transactions.operation import TransactionalRequestResult
+from txnproducer._record.compression import codec_for
+from txnproducer._shell import live_producers, refusals
+from txnproducer._shell.arguments import to_seconds
+from txnproducer._shell.io_thread import IoThread, monotonic_ms, monotonic_ns
+from txnproducer._shell.waiting import wait_for_brokers
+from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
+from txnproducer._wire.network_client import NetworkClient
+from txnproducer.config import ProducerConfig
+from txnproducer.errors import ClaimRefusedError, KafkaError
+from txnproducer.records import TransactionLease
+
+__all__ = ["BaseProducer"]
+
+_LOG = logging.getLogger(__name__)
+
+# Names of the totals of time spent in the calls that wait.
+_TIMES = {
+    "init_transactions": "txn-init",
+    "send_offsets_to_transaction": "txn-send-offsets",
+    "commit_transaction": "txn-commit",
+    "abort_transaction": "txn-abort",
+    "lease": "txn-lease",
+    "join": "txn-join",
+}
+# After an exception in its block, a producer does not get minutes to deliver.
+_CLOSE_AFTER_ERROR_S = 30.0
+# Added to a time-out of the core, so that its answer can reach the caller.
+_MOMENT_S = 2.0
+# At the interpreter's exit, for all producers together, and at least `_SHORT_S` for each: a forced
+# end takes milliseconds, unless a callback blocks.
+_EXIT_MOMENT_S = 1.0
+_SHORT_S = 0.05
+# The wait for the coordinator's answer why a transaction was lost, before a call raises its error.
+_EVIDENCE_S = LONGEST_MS / 1000
+
+
+class BaseProducer:
+    """The part of a producer that opens, waits and closes.
+
+    Args:
+        config: the settings, checked.
+    """
+
+    _refusal: Callable[[str], KafkaError] | None
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._open(config)
+
+    def _open(self, config: ProducerConfig) -> None:
+        self._refusal = refusals.not_open
+        self._config = config
+        self._max_block_s = config.max_block_ms / 1000
+        self._delivery_s = config.delivery_timeout_ms / 1000 + _MOMENT_S
+        # Before anything is opened and another producer fenced: is the codec's library installed?
+        codec_for(
+            config.compression_type, config.compression_level, config.compression_lz4_block_bytes
+        )
+        priority = new_loop_priority()
+        client = NetworkClient(config, monotonic_ms, priority=priority)
+        self._io = IoThread(client, f"txnproducer-{config.client_id}", priority)
+        self._core = ProducerCore(
+            config,
+            client,
+            self._io,
+            random.Random(),  # noqa: S311 - jitter, no secret
+            monotonic_ms(),
+        )
+        self._lock = self._io.lock
+        self._prepare(config)
+        # The thread starts when all attributes are set. The refusal goes last: from here on an
+        # interrupted constructor leaves a producer that can be closed.
+        self._io.start(self._core)
+        self._refusal = None
+        live_producers.remember(self)
+
+    def _prepare(self, config: ProducerConfig) -> None:
+        """Make the parts of a subclass. The core exists, and its thread has not started yet."""
+
+    @property
+    def transaction_state(self) -> str:
+        """The name of the transaction state at this moment, for logs and tests, such as "READY".
+
+        Raises:
+            ForkedProducerError: this process is a fork; it cannot learn of a change.
+        """
+        if self._refusal is refusals.forked:
+            raise self._refusal("read transaction_state")
+        manager = self._core.transaction_manager
+        return "UNINITIALIZED" if manager is None else manager.machine.state.name
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counters and rates, under the Java client's names."""
+        if self._refusal is refusals.forked:
+            raise self._refusal("metrics")
+        refuse_reentry(self._lock, "metrics")
+        with self._lock:
+            return self._core.metrics()
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver all sent records, abort an open transaction, finish a commit under way, and end.
+
+        A second call, on another thread or at the end of a `with`, waits for the same end with a
+        time-out of its own; after that end it does nothing. In a delivery callback the first call
+        acts as with a time-out of 0, and a second one does nothing. In a signal handler or a
+        finalizer that has interrupted another call of this producer, `close` waits for nothing:
+        the producer goes on to its end in good order, and that call ends with it.
+
+        An interrupt (Ctrl-C, an exception out of a signal handler) ends only this call. The
+        producer goes on to the same end within the same time-out; call `close` again to wait.
+
+        Args:
+            timeout: seconds after which everything that is left fails by force. None for
+                `delivery_timeout_ms`, after which the outcome of each record is known; 0 for at
+                once.
+
+        Raises:
+            ValueError: the time-out is negative.
+        """
+        self._close(self._delivery_s if timeout is None else to_seconds(timeout))
+
+    def initiate_close(self) -> None:
+        """Begin to close at the interpreter's exit, without waiting.
+
+        Several producers can then end at the same time.
+        """
+        if self._refusal in (None, refusals.closed) and not self._io.has_ended:
+            self._refuse(refusals.closed)
+            self._io.initiate_close_at_exit()
+
+    def close_by(self, deadline_ms: int) -> None:
+        """Close at the interpreter's exit.
+
+        Args:
+            deadline_ms: when everything that is left fails by force. A callback that still blocks
+                a moment later is not waited for.
+        """
+        left_s = (deadline_ms - monotonic_ms()) / 1000
+        self._close(max(0.0, left_s), max(_SHORT_S, left_s + _EXIT_MOMENT_S))
+
+    def _close(self, limit_s: float, *forced_s: float) -> None:
+        if self._refusal not in (None, refusals.closed):
+            return
+        is_first = self._refusal is None
+        self._refuse(refusals.closed)
+        # A later call waits for the end, at the latest the one at the interpreter's exit.
+        if self._lock.is_mine():
+            self._io.orphan()
+            return
+        if not is_first and not self._io.can_wait_for_end:
+            return
+        try:
+            if not self._io.has_ended:
+                self._io.close(limit_s, *forced_s)
+        finally:
+            # Also after an interrupt: the outcome of the transaction may be known already.
+            with self._lock:
+                self._settle()
+            # Until then a fork and the exit still have to find the producer.
+            if self._io.has_ended:
+                live_producers.forget(self)
+
+    def _refuse(self, refusal: Callable[[str], KafkaError]) -> None:
+        """Refuse every call from now on."""
+        self._refusal = refusal
+
+    def __enter__(self) -> Self:
+        self._check_usable("with")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(None if error is None else min(_CLOSE_AFTER_ERROR_S, self._delivery_s))
+
+    def disown(self) -> None:
+        """Refuse every call from now on, because this process is a fork."""
+        self._refuse(refusals.forked)
+        self._io.disown()
+
+    def __del__(self) -> None:
+        # No name of this module is used: at the interpreter's end they may be gone. A producer
+        # that is open at that time has been closed before (`live_producers`). An object whose
+        # constructor failed early has no `_refusal`.
+        if getattr(self, "_refusal", True) is None:
+            warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 2)
+            manager = self._core.transaction_manager
+            if manager is not None and manager.machine.has_ongoing_transaction:
+                _LOG.warning(
+                    "%r was dropped with a transaction open, which is aborted: use `with`, or"
+                    " call close()",
+                    self,
+                )
+        # Also if the constructor or `close` was interrupted: the thread may not know about the
+        # end.
+        if (io := getattr(self, "_io", None)) is not None and not io.has_ended:
+            io.orphan()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled: its thread and connections belong to this"
+            " process. Send its settings instead, and make the producer where it is used."
+        )
+
+    def __repr__(self) -> str:
+        config = self._config
+        name = config.transactional_id or config.client_id
+        state = "forked" if self._refusal is refusals.forked else self.transaction_state
+        return f"<{type(self).__name__} {name!r} {state}>"
+
+    # --- how calls wait ------------------------------------------------------------------------
+
+    def _check_usable(self, call: str) -> None:
+        if self._refusal is not None:
+            raise self._refusal(call)
+        refuse_reentry(self._lock, call)
+
+    def _check_can_wait(self, call: str) -> None:
+        """Refuse a call that would have to wait where it cannot, before it begins anything."""
+        self._check_usable(call)
+        self._io.refuse_in_callback()
+
+    def _check_not_overtaken(self, call: str) -> None:
+        """Refuse a call that `close()` on another thread has overtaken. Call with the lock held.
+
+        `close()` ends in good order all work that it finds under the lock. A call that comes later
+        would wait for a thread that has ended, or begin an operation without an end.
+        """
+        if self._refusal is not None:
+            raise self._refusal(call)
+
+    def _await(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
+        """Begin an operation, wait for its end, and raise its error if it has one."""
+        self._check_can_wait(call)
+        began_ns = monotonic_ns()
+        try:
+            with self._lock:
+                self._check_not_overtaken(call)
+                try:
+                    result = begin()
+                finally:
+                    # Also after an interrupt: an operation that has begun goes on.
+                    self._io.poke()
+                    self._io.notify()
+        except KafkaError as refusal:
+            raise self._explained(refusal) from refusal.__cause__
+        if not self._wait_for_brokers(lambda: result.is_completed):
+            tries = self._failed_tries(began_ns // 1_000_000)
+            raise refusals.timed_out(call, self._config.max_block_ms, *tries)
+        error = None if result.error is None else self._explained(result.error)
+        with self._lock:
+            # Until the end is acknowledged below, no other thread can begin the next transaction.
+            self._settle()
+            self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
+        # Last, and no signal can interrupt the lines below: either the caller sees the end, or the
+        # same call made again does.
+        result.is_acked = True
+        if error is not None:
+            raise error
+
+    def _wait_for_brokers(self, is_done: Callable[[], bool]) -> bool:
+        return wait_for_brokers(self._io, self._core, is_done, self._max_block_s)
+
+    def _failed_tries(self, began_ms: int) -> tuple[tuple[KafkaError, ...], bool]:
+        with self._lock:
+            tries = self._core.failed_tries
+            return tries.last, tries.are_cause(began_ms)
+
+    def _explained(self, error: KafkaError) -> KafkaError:
+        """Return a call's error, with the coordinator's account of it if the transaction is lost.
+
+        The core has already asked. This waits for the answer, for a second at most.
+        """
+        core = self._core
+        self._io.wait_until(lambda: core.is_loss_explained, _EVIDENCE_S)
+        with self._lock:
+            return core.explained(error)
+
+    def _check_cluster(self, lease: TransactionLease) -> None:
+        """Refuse a lease of another cluster, where producer ids could be equal by chance."""
+        core = self._core
+        if lease.cluster_id is None:
+            return
+        began_ms = monotonic_ms()
+        if not self._wait_for_brokers(lambda: core.cluster_id is not None):
+            tries = self._failed_tries(began_ms)
+            raise refusals.timed_out("join", self._config.max_block_ms, *tries)
+        with self._lock:
+            cluster_id = core.cluster_id
+        if cluster_id != lease.cluster_id:
+            raise ClaimRefusedError(
+                f"the {lease} is of cluster {lease.cluster_id!r}, and bootstrap_servers lead to"
+                f" {cluster_id!r}"
+            )
+
+    def _settle(self) -> None:
+        """Note the end of a call that may know the transaction's outcome. Call with the lock."""
