@@ -108,13 +108,13 @@ def render() -> str:
     lines = [
         "# Conformance with the Java client",
         "",
-        "What Kafka's Java producer (clients 4.3.1) does, behaviour by behaviour; the tests that",
-        "show it here; and where this producer does something else on purpose.",
+        "This page lists the behaviours of Kafka's Java producer (clients 4.3.1), with the tests that",
+        "show each of them here. Where this producer differs on purpose, the page says why.",
         f"Of {len(behaviours)} behaviours {same} are the same, {len(behaviours) - same} are not.",
         "",
         "Generated from `tests/data/conformance.toml` and the marks of the tests by",
-        "`python -m tests.conformance_page`; a test fails when it is out of date, or when",
-        "anything here has no test.",
+        "`python -m tests.conformance_page`. A test fails if the page is out of date, or if an entry",
+        "has no test.",
     ]
     shown = tests_of(marks, "conformance")
     for number, title in CATALOGUE["sections"].items():
@@ -162,7 +162,7 @@ def _traps(marks: list[Mark]) -> list[str]:
         "",
         "## Traps",
         "",
-        "What a port gets wrong that does not look closely.",
+        "Points that a careless port gets wrong.",
         "",
         "| number | trap | shown by |",
         "|---|---|---|",
