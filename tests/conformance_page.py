@@ -108,13 +108,13 @@ def render() -> str:
     lines = [
         "# Conformance with the Java client",
         "",
-        "This page lists the behaviours of Kafka's Java producer (clients 4.3.1), with the tests that",
-        "show each of them here. Where this producer differs on purpose, the page says why.",
+        "This page lists the behaviours of Kafka's Java producer (clients 4.3.1), with the tests",
+        "that show each of them here. Where this producer differs on purpose, the page says why.",
         f"Of {len(behaviours)} behaviours {same} are the same, {len(behaviours) - same} are not.",
         "",
         "Generated from `tests/data/conformance.toml` and the marks of the tests by",
-        "`python -m tests.conformance_page`. A test fails if the page is out of date, or if an entry",
-        "has no test.",
+        "`python -m tests.conformance_page`. A test fails if the page is out of date, or if an",
+        "entry has no test.",
     ]
     shown = tests_of(marks, "conformance")
     for number, title in CATALOGUE["sections"].items():
