@@ -28,7 +28,7 @@ from txnproducer._protocol.events import (
 )
 from txnproducer._protocol.messages import API_KEY_OF, ApiKey, BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
-from txnproducer._shell.io_thread import monotonic_ms
+from txnproducer._shell.clock import monotonic_ms
 from txnproducer._wire.wakeup import Wakeup
 from txnproducer.errors import IllegalStateError
 

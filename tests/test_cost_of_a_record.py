@@ -18,7 +18,7 @@ from txnproducer._core.append.row_appender import RowRun
 from txnproducer._record import IMPL
 from txnproducer._record.implementation import Rows
 from txnproducer._shell import record_writer
-from txnproducer._shell.io_thread import wall_clock_ms
+from txnproducer._shell.clock import wall_clock_ms
 
 RECORDS = 200
 VALUE = b"v" * 100

@@ -18,7 +18,7 @@ from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import read_batches
 from txnproducer._record.implementation import IMPL
-from txnproducer._shell.io_thread import wall_clock_ms
+from txnproducer._shell.clock import wall_clock_ms
 from txnproducer._sync.core_lock import new_lock, new_loop_priority
 from txnproducer.errors import IllegalStateError, KafkaError
 

@@ -20,7 +20,7 @@ from txnproducer import TransactionalProducer, admin
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, TransactionDescription
 from txnproducer._shell import base_producer, live_producers, record_writer, waiting
-from txnproducer._shell.io_thread import monotonic_ms
+from txnproducer._shell.clock import monotonic_ms
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     AuthorizationError,

@@ -26,7 +26,8 @@ from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._record.compression import codec_for
 from txnproducer._shell import live_producers, refusals
 from txnproducer._shell.arguments import to_seconds
-from txnproducer._shell.io_thread import IoThread, monotonic_ms, monotonic_ns
+from txnproducer._shell.clock import monotonic_ms, monotonic_ns
+from txnproducer._shell.io_thread import IoThread
 from txnproducer._shell.waiting import wait_for_brokers
 from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
 from txnproducer._wire.network_client import NetworkClient

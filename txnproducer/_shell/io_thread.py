@@ -1,7 +1,7 @@
 """The I/O thread, which drives the core and the client, and the waits of application threads.
 
 Why it exists: the core is a state machine without time, and the client is a loop without a thread.
-This module supplies both: the only long-lived thread, the only clock, the only lock.
+This module supplies both: the only long-lived thread, the only lock, the time of every step.
 Owns: the lock that guards every call into the core, the loop, waiting, the end of both.
 Must not know: what a transaction is. It moves events, asks the core for its next step, runs
 delivery callbacks, and nothing more.
@@ -24,17 +24,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from txnproducer._core.batches.results import CallbackBatch
 from txnproducer._protocol.backoff import doubled
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
+from txnproducer._shell.clock import monotonic_ms, monotonic_s
+from txnproducer._shell.driven import DrivenCore, FullBatch, PolledClient
 from txnproducer._shell.refused_sends import RefusedSends
+from txnproducer._shell.waiting_thread import WaitingThread
 from txnproducer._sync.core_lock import Priority, new_lock, new_loop_priority, refuse_reentry
-from txnproducer.errors import IllegalStateError, KafkaError
+from txnproducer.errors import IllegalStateError
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,137 +59,8 @@ _LONGEST_CLOSE_S = 1e9
 _FORCE_AGAIN_MS = 1_000
 
 
-def monotonic_ms() -> int:
-    """Return the time of the core's clock, which is monotonic and starts anywhere."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def monotonic_ns() -> int:
-    """Return the time of the core's clock in nanoseconds, to measure durations."""
-    return time.monotonic_ns()
-
-
-def wall_clock_ms() -> int:
-    """Return the time for records' timestamps, in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
-
-
-class DrivenCore(Protocol):
-    """The core, as the loop needs it."""
-
-    needs_wakeup: bool
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing is left to do and every waiting call has been answered."""
-        ...
-
-    def run_once(self, now_ms: int) -> int:
-        """Take one step. Return the milliseconds until the next one is due."""
-        ...
-
-    def handle(self, event: ClientEvent, now_ms: int) -> None:
-        """Process an answer, or news of a connection."""
-        ...
-
-    @property
-    def has_full_batches(self) -> bool:
-        """Whether there are batches to compress. Called without the lock."""
-        ...
-
-    def take_full_batches(self) -> Sequence[FullBatch]:
-        """Return the full batches, which are then compressed without the lock."""
-        ...
-
-    def take_newest_full_batch(self) -> FullBatch | None:
-        """Return the newest full batch, for another thread than the loop's to compress."""
-        ...
-
-    def take_callbacks(self) -> Sequence[CallbackBatch]:
-        """Return the batches of callbacks that are due, and forget them.
-
-        The returned list is no longer the core's: a batch that another thread adds after the lock
-        is released would be run twice.
-        """
-        ...
-
-    def lose_record(self, error: KafkaError) -> None:
-        """Note that a record of the open transaction is lost."""
-        ...
-
-    def finish_callbacks(self, batch: CallbackBatch) -> None:
-        """Complete the calls that waited for these callbacks."""
-        ...
-
-    def initiate_close(self, now_ms: int) -> None:
-        """Begin to end in good order."""
-        ...
-
-    def force_close(self, now_ms: int) -> None:
-        """Fail everything that is left, at once."""
-        ...
-
-
-class FullBatch(Protocol):
-    """The records of a full batch, as the loop needs them."""
-
-    def compress(self) -> None:
-        """Compress the records, before the step that sends them."""
-        ...
-
-
-class PolledClient(Protocol):
-    """The client, as the loop needs it."""
-
-    def poll(self, timeout_ms: int, now_ms: int) -> Sequence[ClientEvent]:
-        """Move bytes until something happens or the time is up. Return the events."""
-        ...
-
-    def wakeup(self) -> None:
-        """End a `poll` that is under way, from another thread."""
-        ...
-
-    def hurry(self) -> None:
-        """Give up attempts to connect that take more than a second, from now on."""
-        ...
-
-    def close(self) -> None:
-        """Close every connection."""
-        ...
-
-
 class WaitInCallbackError(IllegalStateError):
     """The refusal of a call in a delivery callback, because it would have to wait."""
-
-
-class _Wait:
-    """One waiting thread, which sleeps without the loop's lock and takes it only to look.
-
-    A Condition would take the lock again by itself. An interrupt (Ctrl-C) at that moment leaves
-    the thread without it, and `with` would then release a lock that the loop holds.
-
-    Args:
-        is_done: the condition to wait for; called with the loop's lock held.
-    """
-
-    __slots__ = ("_is_woken", "_sleep", "is_done")
-
-    def __init__(self, is_done: Callable[[], bool]) -> None:
-        self.is_done = is_done
-        self._is_woken = False
-        self._sleep = threading.Lock()
-        self._sleep.acquire()
-
-    def wake(self) -> None:
-        """End the current sleep, or the next one. Call with the loop's lock held."""
-        if not self._is_woken:
-            self._is_woken = True
-            self._sleep.release()
-
-    def sleep(self, timeout_s: float) -> None:
-        """Sleep until `wake` or until the time is up. Call without the loop's lock."""
-        if self._sleep.acquire(timeout=timeout_s):
-            self._is_woken = False
 
 
 class IoThread:
@@ -211,7 +83,7 @@ class IoThread:
         self.refused_sends = RefusedSends()
         self._client = client
         self._core: DrivenCore | None = None
-        self._waits: list[_Wait] = []
+        self._waits: list[WaitingThread] = []
         self._leaving = threading.Event()
         self._is_polling = False
         self._is_orphaned = False
@@ -284,8 +156,8 @@ class IoThread:
         """
         self.refuse_in_fork()
         refuse_reentry(self.lock, "result")
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        wait = _Wait(is_done)
+        deadline = None if timeout_s is None else monotonic_s() + timeout_s
+        wait = WaitingThread(is_done)
         with self.lock:
             # Asked before the refusal below: a callback may read a result that is already there.
             if is_done():
@@ -300,13 +172,13 @@ class IoThread:
                 if wait in self._waits:
                     self._waits.remove(wait)
 
-    def _wait(self, wait: _Wait, deadline: float | None) -> bool:
+    def _wait(self, wait: WaitingThread, deadline: float | None) -> bool:
         while True:
             self.refuse_in_fork()  # a signal handler may have forked during the sleep
             with self.lock:
                 if wait.is_done():
                     return True
-                left = _WAIT_SLICE_S if deadline is None else deadline - time.monotonic()
+                left = _WAIT_SLICE_S if deadline is None else deadline - monotonic_s()
                 if left <= 0 or self._has_stopped:
                     return False
                 # The newest one: the loop's thread begins with the oldest, which it sends first.

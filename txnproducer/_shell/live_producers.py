@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import ref
 
-from txnproducer._shell.io_thread import monotonic_ms
+from txnproducer._shell.clock import monotonic_ms
 
 __all__ = ["AT_EXIT_TIMEOUT_S", "forget", "remember"]
 

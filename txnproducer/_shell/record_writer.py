@@ -28,14 +28,10 @@ from txnproducer._shell.arguments import (
     to_seconds,
 )
 from txnproducer._shell.base_producer import BaseProducer
+from txnproducer._shell.clock import monotonic_ms, monotonic_ns, wall_clock_ms
 from txnproducer._shell.columns.blocks import Block, arrow_blocks, column_blocks
 from txnproducer._shell.columns.sending import RowSender
-from txnproducer._shell.io_thread import (
-    WaitInCallbackError,
-    monotonic_ms,
-    monotonic_ns,
-    wall_clock_ms,
-)
+from txnproducer._shell.io_thread import WaitInCallbackError
 from txnproducer._shell.waiting import (
     BlockedCall,
     append_when_possible,

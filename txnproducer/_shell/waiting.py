@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
-from txnproducer._shell.io_thread import IoThread, monotonic_ms
+from txnproducer._shell.clock import monotonic_ms
+from txnproducer._shell.io_thread import IoThread
 
 __all__ = ["BlockedCall", "append_when_possible", "leave_append", "wait_for_brokers"]
 
