@@ -22,7 +22,7 @@ from txnproducer.errors import KafkaError, KafkaTimeoutError, TransactionAborted
 from txnproducer.records import TopicPartition
 from txnproducer.sim.apps.process import Condition, Process
 from txnproducer.sim.apps.sending import Draft, wait_to_append
-from txnproducer.sim.world.history import Attempt, SentRecord, SentRows
+from txnproducer.sim.world.history import Attempt, SentRows
 from txnproducer.sim.world.options import TOPIC
 
 _MOST_ROWS = 12
@@ -88,7 +88,7 @@ def _check_partition(
     if not placed:
         return
     draft = max(placed, key=_partition)
-    record = _record(process, draft, start_ms)
+    record = draft.record(process, start_ms, is_watched=False)
     outcome: AppendBlocked | FutureRecordMetadata | None = None
     is_first = True
     while is_first or isinstance(outcome, AppendBlocked):
@@ -176,7 +176,7 @@ def _send_run(
     """Send the part of a run that one batch takes, and record it."""
     outcome: RowsTaken | AppendBlocked | FutureRecordMetadata | None = None
     row = run.next if run.order is None else run.order[run.next]
-    record = _record(process, drafts[row], start_ms)
+    record = drafts[row].record(process, start_ms, is_watched=False)
     while not isinstance(outcome, RowsTaken):
         blocked = outcome if isinstance(outcome, AppendBlocked) else None
         if blocked is not None:
@@ -192,7 +192,7 @@ def _send_run(
         place = outcome.start + index
         row = place if run.order is None else run.order[place]
         draft = drafts[row]
-        record = _record(process, draft, start_ms)
+        record = draft.record(process, start_ms, is_watched=False)
         record.place = outcome.result.topic_partition
         record.future = FutureRecordMetadata(
             outcome.result,
@@ -230,16 +230,3 @@ def look_at_call(process: Process, sent: SentRows) -> None:
     own = [record.future.error for record in sent.records.values() if record.future is not None]
     if not (is_pending or (is_done and (error is None) == (not any(own)))):
         process.world.history.violate("told", f"{told}: {error!r}, its rows: {own}")
-
-
-def _record(process: Process, draft: Draft, start_ms: int) -> SentRecord:
-    return SentRecord(
-        process.world.history,
-        TopicPartition(draft.topic, -1),
-        draft.value,
-        draft.key,
-        draft.headers,
-        draft.partition,
-        start_ms,
-        is_watched=False,
-    )

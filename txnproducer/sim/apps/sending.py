@@ -55,6 +55,22 @@ class Draft:
     partition: int | None
     is_mistake: bool
 
+    def record(
+        self, process: Process, start_ms: int, *, is_watched: bool, is_faulty: bool = False
+    ) -> SentRecord:
+        """Return the record that a process sends of it."""
+        return SentRecord(
+            process.world.history,
+            TopicPartition(self.topic, -1),
+            self.value,
+            self.key,
+            self.headers,
+            self.partition,
+            start_ms,
+            is_watched,
+            is_faulty,
+        )
+
 
 def _draft(
     process: Process, attempt: Attempt, number: int, partitions: Sequence[int] | None
@@ -114,17 +130,9 @@ def send(
     core, draft = process.core, _draft(process, attempt, number, partitions)
     attempt.is_mistaken |= draft.is_mistake
     start_ms = process.now_ms
-    record = SentRecord(
-        process.world.history,
-        TopicPartition(draft.topic, -1),
-        draft.value,
-        draft.key,
-        draft.headers,
-        draft.partition,
-        start_ms,
-        is_watched=process.rng.random() >= _UNWATCHED_RATE,
-        is_faulty=process.rng.random() < _FAULTY_RATE,
-    )
+    is_watched = process.rng.random() >= _UNWATCHED_RATE
+    is_faulty = process.rng.random() < _FAULTY_RATE
+    record = draft.record(process, start_ms, is_watched=is_watched, is_faulty=is_faulty)
     outcome: FutureRecordMetadata | AppendBlocked | None = None
     while not isinstance(outcome, FutureRecordMetadata):
         if isinstance(outcome, AppendBlocked):

@@ -49,8 +49,7 @@ class PartitionBatches:
     """The batches of a sink of atomicity "partition".
 
     Args:
-        settings: of the sink.
-        ledger: of the sink.
+        settings, ledger: of the sink.
         cluster: gives the producers' settings.
         on_event: called in the tasks.
 

@@ -38,8 +38,7 @@ class WholeBatches:
     """The batches of a sink of atomicity "batch".
 
     Args:
-        settings: of the sink.
-        ledger: of the sink.
+        settings, ledger: of the sink.
         cluster: gives the producer's settings, and the number of the topic's partitions.
         on_event: called on the driver and in the tasks.
 
@@ -64,13 +63,7 @@ class WholeBatches:
         self.transactions.check(batch_id, query_id)
 
     def write(self, frame: Any, batch_id: int, query_id: str, began_s: float) -> BatchReport:
-        """Write a batch, and return its report.
-
-        Args:
-            frame: of Spark's, with a schema that was checked.
-            batch_id: of the batch.
-            query_id: of the query that it belongs to.
-            began_s: when the call began, by `time.monotonic`.
+        """Write a batch, and return its report. The arguments: see `PartitionBatches.write`.
 
         Raises:
             SinkError, KafkaError: refused, or failed for good; nothing of it will be visible.
