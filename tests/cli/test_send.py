@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from txnproducer.cli import main, send
+from txnproducer.cli import _send_transactions, main, send
 from txnproducer.cli._readback import ID_HEADER
 from txnproducer.cli._send_report import Report
 from txnproducer.errors import (
@@ -100,7 +100,7 @@ def plan(**changes):
         "headers": (),
         "rate": None,
     }
-    return send.Plan(**{**usual, **changes})
+    return _send_transactions.Plan(**{**usual, **changes})
 
 
 def records(count):
@@ -115,8 +115,8 @@ def run(producer, count, run_id="run", skipped=0, **changes):
 
 def send_all(producer, lines, report, **changes):
     one = cast(Any, producer)
-    with send._closing(one, report):
-        send._send_all(one, lines, plan(**changes), report, None)
+    with _send_transactions.closing(one, report):
+        _send_transactions.send_all(one, lines, plan(**changes), report, None)
 
 
 def test_records_are_cut_into_transactions_of_the_size_asked_for():

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.live_client import LiveClient, use_live_clients
 from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
-from txnproducer.cli import main, send
+from txnproducer.cli import _send_transactions, main, send
 
 PATIENCE_S = 10.0
 SHORT_MS = "200"
@@ -94,7 +94,7 @@ def test_records_that_a_commit_got_in_after_its_time_out_are_left_out_too(
 def test_a_commit_whose_end_is_not_seen_ends_with_5_and_no_advice_that_may_double(
     monkeypatch, client, is_interrupted
 ):
-    monkeypatch.setattr(send, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(_send_transactions, "_CLOSE_S", 0.1)
     if is_interrupted:
         interrupt_the_second_commit(client)
 

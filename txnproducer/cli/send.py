@@ -1,7 +1,7 @@
 """`txnproducer send`: write lines or generated records in transactions, and report the outcome.
 
-Owns: the source of the records, their division into transactions. Must not know: how a transaction
-works, or its report.
+Owns: the options, the source of the records, the run. Must not know: how the records are divided
+into transactions (`_send_transactions`), the report's text.
 
 Rules:
 * Standard output carries one JSON line in any case; everything for people goes to standard error.
@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
 import sys
-import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -34,12 +31,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from txnproducer.admin import partition_count
 from txnproducer.cli._common import cluster_options, reach, read_settings, refuse_twice
 from txnproducer.cli._readback import ID_HEADER
-from txnproducer.cli._send_report import LastTransaction, Report
+from txnproducer.cli._send_report import Report
+from txnproducer.cli._send_transactions import Plan, Record, closing, send_all
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
-
-Record = tuple[bytes | None, bytes | None]
 
 # A parameter, another parameter, and whether it has an effect with it (or without it).
 _EFFECTS = (
@@ -49,7 +45,6 @@ _EFFECTS = (
     ("seed", "abort_ratio", True),
 )
 _QUESTION_S = 5.0
-_CLOSE_S = 10.0
 
 
 def new_run_id() -> str:
@@ -77,119 +72,6 @@ def _generated(count: int, size_bytes: int) -> Iterator[Record]:
     for number in range(count):
         key = b"%012d" % number
         yield key, key.ljust(size_bytes, b".")[:size_bytes]
-
-
-def _chunks(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
-    while chunk := list(itertools.islice(records, size)):
-        yield chunk
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The division of the records into transactions, and the way those end."""
-
-    transaction_size: int
-    abort_ratio: float
-    seed: int
-    is_left_open: bool
-    partition: int | None
-    headers: tuple[tuple[str, bytes], ...]
-    rate: float | None
-
-
-def _send_all(
-    producer: TransactionalProducer,
-    records: Iterator[Record],
-    plan: Plan,
-    report: Report,
-    progress: Progress | None,
-) -> None:
-    """Write every record. After an exception the report is still correct."""
-    rng = random.Random(plan.seed)  # noqa: S311 - which transactions abort is no secret
-    task = None if progress is None else progress.add_task("records", total=None)
-    chunks = _chunks(records, plan.transaction_size)
-    chunk = next(chunks, None)
-    while chunk is not None:
-        # Only with --leave-open must the last transaction be known before it is written.
-        following = next(chunks, None) if plan.is_left_open else None
-        is_open_end = plan.is_left_open and following is None
-        _send_one(
-            producer,
-            chunk,
-            plan,
-            report,
-            is_open_end=is_open_end,
-            is_aborted=rng.random() < plan.abort_ratio,
-        )
-        if progress is not None and task is not None:
-            progress.update(task, completed=report.records)
-        chunk = following if plan.is_left_open else next(chunks, None)
-
-
-def _send_one(
-    producer: TransactionalProducer,
-    chunk: list[Record],
-    plan: Plan,
-    report: Report,
-    *,
-    is_open_end: bool,
-    is_aborted: bool,
-) -> None:
-    txn = producer.transaction()
-    txn.__enter__()  # no block: --leave-open must be able to leave it without an end
-    # Counted at its end, or when the run fails, so that no interrupt counts it twice.
-    last = report.last = LastTransaction(txn, len(chunk))
-    try:
-        for number, (key, value) in enumerate(chunk, report.skipped + report.records):
-            record_id = (ID_HEADER, f"{report.run_id}-{number}".encode())
-            headers = (*plan.headers, record_id)
-            last.futures.append(producer.send(report.topic, value, key, headers, plan.partition))
-            if plan.rate:
-                time.sleep(1 / plan.rate)
-        if is_open_end:
-            producer.flush()
-            for future in last.futures:
-                future.result(0)
-            return
-        if is_aborted:
-            producer.flush()  # so that readers at read_uncommitted see the records
-            producer.abort_transaction()
-        else:
-            last.is_commit_tried = True
-            producer.commit_transaction()
-        report.count_last()
-    except BaseException:
-        if txn.outcome == "open":
-            try:
-                producer.abort_transaction()
-            except Exception as failure:  # noqa: BLE001 - the first error is the one to show
-                last.abort_failure = failure
-        raise
-
-
-@contextmanager
-def _closing(producer: TransactionalProducer, report: Report) -> Iterator[None]:
-    """Close the producer at the end, unless the last transaction is left open.
-
-    A failure is raised after the close: only then is the outcome of the last transaction certain.
-
-    Raises:
-        CommitOutcomeUnknownError: in place of the failure, if a commit's outcome is unknown.
-    """
-    try:
-        yield
-    except BaseException as error:
-        # A second interrupt ends the wait; the first one is raised.
-        with suppress(KeyboardInterrupt, SystemExit):
-            producer.close(timeout=_CLOSE_S)
-        unknown = report.break_off(error)
-        if unknown is not None:
-            raise unknown from error
-        raise
-    if report.last is None:
-        producer.close(timeout=_CLOSE_S)
-    else:
-        report.count_last()
 
 
 def _leave(line: str) -> NoReturn:
@@ -391,10 +273,10 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
             )
         reach(config)
         producer = TransactionalProducer.from_config(config)
-        with _closing(producer, report):
+        with closing(producer, report):
             producer.init_transactions()
             is_new = _partition_count(config, report.topic) == 0
-            _send_all(producer, records, plan, report, progress)
+            send_all(producer, records, plan, report, progress)
             if is_new and (made := _partition_count(config, report.topic)):
                 click.echo(
                     f"There was no topic {report.topic!r}: the cluster made it, with {made}"

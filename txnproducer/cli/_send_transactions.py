@@ -1,0 +1,139 @@
+"""The transactions of `txnproducer send`: their records, their ends, and the close.
+
+Owns: the division of the records into transactions. Must not know: where the records come from,
+options, the report's text.
+Rules: after an exception the report is still correct, whatever was under way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from rich.progress import Progress
+
+from txnproducer.cli._readback import ID_HEADER
+from txnproducer.cli._send_report import LastTransaction, Report
+from txnproducer.producer import TransactionalProducer
+
+__all__ = ["Plan", "Record", "closing", "send_all"]
+
+_CLOSE_S = 10.0
+Record = tuple[bytes | None, bytes | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The division of the records into transactions, and the way those end."""
+
+    transaction_size: int
+    abort_ratio: float
+    seed: int
+    is_left_open: bool
+    partition: int | None
+    headers: tuple[tuple[str, bytes], ...]
+    rate: float | None
+
+
+def send_all(
+    producer: TransactionalProducer,
+    records: Iterator[Record],
+    plan: Plan,
+    report: Report,
+    progress: Progress | None,
+) -> None:
+    """Write every record. After an exception the report is still correct."""
+    rng = random.Random(plan.seed)  # noqa: S311 - which transactions abort is no secret
+    task = None if progress is None else progress.add_task("records", total=None)
+    chunks = _chunks(records, plan.transaction_size)
+    chunk = next(chunks, None)
+    while chunk is not None:
+        # Only with --leave-open must the last transaction be known before it is written.
+        following = next(chunks, None) if plan.is_left_open else None
+        is_open_end = plan.is_left_open and following is None
+        _send_one(
+            producer,
+            chunk,
+            plan,
+            report,
+            is_open_end=is_open_end,
+            is_aborted=rng.random() < plan.abort_ratio,
+        )
+        if progress is not None and task is not None:
+            progress.update(task, completed=report.records)
+        chunk = following if plan.is_left_open else next(chunks, None)
+
+
+def _send_one(
+    producer: TransactionalProducer,
+    chunk: list[Record],
+    plan: Plan,
+    report: Report,
+    *,
+    is_open_end: bool,
+    is_aborted: bool,
+) -> None:
+    txn = producer.transaction()
+    txn.__enter__()  # no block: --leave-open must be able to leave it without an end
+    # Counted at its end, or when the run fails, so that no interrupt counts it twice.
+    last = report.last = LastTransaction(txn, len(chunk))
+    try:
+        for number, (key, value) in enumerate(chunk, report.skipped + report.records):
+            record_id = (ID_HEADER, f"{report.run_id}-{number}".encode())
+            headers = (*plan.headers, record_id)
+            last.futures.append(producer.send(report.topic, value, key, headers, plan.partition))
+            if plan.rate:
+                time.sleep(1 / plan.rate)
+        if is_open_end:
+            producer.flush()
+            for future in last.futures:
+                future.result(0)
+            return
+        if is_aborted:
+            producer.flush()  # so that readers at read_uncommitted see the records
+            producer.abort_transaction()
+        else:
+            last.is_commit_tried = True
+            producer.commit_transaction()
+        report.count_last()
+    except BaseException:
+        if txn.outcome == "open":
+            try:
+                producer.abort_transaction()
+            except Exception as failure:  # noqa: BLE001 - the first error is the one to show
+                last.abort_failure = failure
+        raise
+
+
+@contextmanager
+def closing(producer: TransactionalProducer, report: Report) -> Iterator[None]:
+    """Close the producer at the end, unless the last transaction is left open.
+
+    A failure is raised after the close: only then is the outcome of the last transaction certain.
+
+    Raises:
+        CommitOutcomeUnknownError: in place of the failure, if a commit's outcome is unknown.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # A second interrupt ends the wait; the first one is raised.
+        with suppress(KeyboardInterrupt, SystemExit):
+            producer.close(timeout=_CLOSE_S)
+        unknown = report.break_off(error)
+        if unknown is not None:
+            raise unknown from error
+        raise
+    if report.last is None:
+        producer.close(timeout=_CLOSE_S)
+    else:
+        report.count_last()
+
+
+def _chunks(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
+    while chunk := list(itertools.islice(records, size)):
+        yield chunk
