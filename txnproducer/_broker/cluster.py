@@ -66,6 +66,12 @@ _VERSIONS_BEFORE_V2 = {
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 4),
 }
 # The member of the group, which v3 carries, came with KIP-447 in Kafka 2.5.
+_VERSIONS_BEFORE_4 = {
+    ApiKey.PRODUCE: ApiVersionRange(3, 11),
+    ApiKey.METADATA: ApiVersionRange(0, 12),
+    ApiKey.END_TXN: ApiVersionRange(0, 4),
+    ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 4),
+}
 _VERSIONS_BEFORE_2_5 = {ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 2)}
 _TRANSACTIONS_V2 = 2
 
@@ -139,6 +145,8 @@ class BrokerCluster:
         if self.options.is_before_2_5:
             # DescribeTransactions came later (KIP-664).
             del ranges[ApiKey.DESCRIBE_TRANSACTIONS]
+        if self.options.is_before_4:
+            ranges |= _VERSIONS_BEFORE_4
         if self.is_old(node_id):
             ranges |= _VERSIONS_BEFORE_V2
         if self.options.is_before_2_5:
