@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from integration.conformance.target import Target
+from integration.conformance.target import Member, Target
 from integration.conformance.transcript import Transcript, error, records
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol import messages as m
@@ -23,6 +23,7 @@ from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 # More than any broker of these tests gives out.
 NOBODYS_ID = 10_004_711
+NO_MEMBER = Member()
 _BATCH_BYTES = 100_000
 
 
@@ -206,21 +207,11 @@ class Stage:
         offset: int,
         group: str = "g",
         *,
-        member_id: str = "",
-        generation_id: int = -1,
-        instance_id: str | None = None,
+        member: Member = NO_MEMBER,
     ) -> None:
         """Write a group's offset in the transaction."""
-        self.ask(
-            self.offsets_request(
-                who,
-                (place, OffsetAndMetadata(offset)),
-                group=group,
-                member_id=member_id,
-                generation_id=generation_id,
-                instance_id=instance_id,
-            )
-        )
+        offsets = (place, OffsetAndMetadata(offset))
+        self.ask(self.offsets_request(who, offsets, group=group, member=member))
 
     def commit_offsets(
         self, who: Identity, *offsets: tuple[TopicPartition, OffsetAndMetadata]
@@ -233,9 +224,7 @@ class Stage:
         who: Identity,
         *offsets: tuple[TopicPartition, OffsetAndMetadata],
         group: str = "g",
-        member_id: str = "",
-        generation_id: int = -1,
-        instance_id: str | None = None,
+        member: Member = NO_MEMBER,
     ) -> m.TxnOffsetCommitRequest:
         """Return the request that writes a group's offsets."""
         assert who.transactional_id is not None
@@ -245,9 +234,9 @@ class Stage:
             who.producer_id,
             who.producer_epoch,
             offsets,
-            generation_id,
-            member_id,
-            instance_id,
+            member.generation_id,
+            member.member_id,
+            member.instance_id,
             self.is_v2,
         )
 
@@ -390,12 +379,12 @@ class Stage:
         told = self.transcript
         told.note(f"{group} {told.place(place)}: stable {seen[0]}, any {seen[1]}")
 
-    def join_group(self, group: str = "g", instance_id: str | None = None) -> tuple[str, int]:
-        """Become a group's member; return member id and generation."""
+    def join_group(self, group: str = "g", instance_id: str | None = None) -> Member:
+        """Become a group's member."""
         member = self._target.join_group(self.name(group), instance_id)
         told = self.transcript
         told.note(f"{group}: joined as {told.member(member.member_id)} of {member.generation_id}")
-        return member.member_id, member.generation_id
+        return member._replace(instance_id=instance_id)
 
 
 End: TypeAlias = Callable[[Stage, Identity], Identity]

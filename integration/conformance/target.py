@@ -45,10 +45,11 @@ class ProducerSeen(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member of a consumer group."""
+    """A member of a consumer group, or by default nobody."""
 
-    member_id: str
-    generation_id: int
+    member_id: str = ""
+    generation_id: int = -1
+    instance_id: str | None = None
 
 
 def coordinated_by(request: Request) -> tuple[CoordinatorType, str] | None:
