@@ -11,7 +11,7 @@ import kafka
 
 try:
     import confluent_kafka
-except ImportError:  # no wheels for a free-threaded interpreter: whoever needs it fails there
+except ImportError:  # no wheels for a free-threaded interpreter: a test that needs it fails
     confluent_kafka = None
 
 _GROUPS = itertools.count()
@@ -40,7 +40,7 @@ def read_with_confluent(
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,  # the end is told by a fetch that finds nothing
+            "fetch.wait.max.ms": 20,  # a fetch that finds nothing shows the end
         }
     )
     try:

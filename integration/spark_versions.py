@@ -4,7 +4,7 @@
 
 Each version has an environment of its own beside the checkout's (`.venv-spark-VERSION`), made with
 the same Python, so that the compiled parts are used. A run is kept in results/spark-versions.json;
-from all that are kept, the table in docs/spark.md is made anew.
+all kept runs together make the table in docs/spark.md.
 """
 
 from __future__ import annotations

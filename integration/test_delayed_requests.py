@@ -291,7 +291,7 @@ def test_records_that_come_late_in_their_own_transaction_are_not_written_twice(
         producer.send(topic, b"value")
         producer.flush()
         (late,) = proxy.held
-        assert late.deliver() is ErrorCode.NONE  # a duplicate, which is told where it is
+        assert late.deliver() is ErrorCode.NONE  # a duplicate, which gets its offset
     everything = read_with_confluent(broker.servers, topic, "read_uncommitted")
     assert values(everything) == [b"value"]
 
@@ -330,7 +330,7 @@ def test_records_that_have_expired_and_come_late_are_not_written_into_the_next_t
 def test_an_own_initialization_that_comes_late_ends_the_producer_and_commits_nothing(
     broker, proxy, ready, monkeypatch
 ):
-    # Only that it is delivered counts here, whatever it is answered.
+    # Here only its delivery counts, not the answer.
     monkeypatch.setitem(
         delaying_proxy._CODES,
         ApiKey.INIT_PRODUCER_ID,

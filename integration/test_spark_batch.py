@@ -169,7 +169,7 @@ def test_what_the_frame_itself_raises_passes_through(spark, kafka, topic, sink):
 def test_what_failed_a_frame_first_is_told_and_not_that_later_attempts_are_refused(
     spark, kafka, topic, sink
 ):
-    # Each task has four attempts here; those behind the first may not write.
+    # Each task has four attempts here; those after the first may not write.
     data = keyless(spark, 10).selectExpr(
         "CAST(raise_error(concat('no such ', value)) AS STRING) AS value"
     )
@@ -312,7 +312,7 @@ def test_a_newer_driver_fences_the_older_before_its_commit(spark, kafka, topic, 
     finally:
         keeper.give_leave("older")
         thread.join(60)
-    # It was told that its commit failed, and has found the batch in the ledger.
+    # Its commit failed, and it has found the batch in the ledger.
     assert [(report.batch_id, report.rows) for report in reports] == [(1, 10)]
     wait_for(kafka, topic, expected(20))
 

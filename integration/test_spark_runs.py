@@ -378,7 +378,7 @@ def write_whole(sink, batch_id):
 
 
 def test_a_sink_id_does_not_change_its_atomicity(kafka, topic, driver):
-    # As after a driver that died behind its commit, and a user who then takes the other one.
+    # As after a driver that died after its commit, and a user who then takes the other one.
     anything = {"on_missing_ledger": "write", "on_foreign_ledger": "take_over"}
     first = driver()
     write_all(enter(first, 0))

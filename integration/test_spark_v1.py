@@ -1,7 +1,7 @@
 """The Spark sink on brokers with transactions version 1, where it takes other steps.
 
 There tasks add their partitions, the ledger's group is added before its offset, and the epoch goes
-up by an `InitProducerId` of the driver's behind each end. All else is tried on version 2.
+up by an `InitProducerId` of the driver's after each end. All else is tried on version 2.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class Witness:
         seen: Seen = self._seen.now
         return seen
 
-    # --- what callers are told ------------------------------------------------------------------
+    # --- the results that callers get -----------------------------------------------------------
 
     def on_committed(self) -> None:
         """Hear, in the caller's thread, that a commit has returned."""

@@ -1,7 +1,7 @@
 """The scripted client on a real thread, for unit tests of `TransactionalProducer`.
 
-It accepts whatever a test neither prepared nor holds back. The clock is the real one, but nothing
-waits for it: answers are due at once, and `poll` sleeps only until there is something to do.
+It accepts each request that a test neither prepared nor holds back. The clock is the real one, but
+nothing waits for it: answers are due at once, and `poll` sleeps only until there is work.
 """
 
 from __future__ import annotations

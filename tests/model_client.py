@@ -42,7 +42,7 @@ class RequestFault(Enum):
     """A fault that a test can plan for a request."""
 
     LOST = auto()  # its connection is cut before it arrives
-    ANSWER_LOST = auto()  # its connection is cut when it has been carried out
+    ANSWER_LOST = auto()  # its connection is cut when it has been executed
     LATE = auto()  # its connection is cut, and it arrives all the same, later
     SLOW = auto()  # it takes its time to arrive
     ANSWER_SLOW = auto()  # its answer takes its time

@@ -1,11 +1,11 @@
 """The public calls in any order, from two threads, with trouble on the way to the cluster.
 
-Each run is a producer over the modelled cluster. Whatever is called when, from whichever thread:
-no call hangs, none leaves the state machine's table, no error is lost, and what callers were told
-of a transaction is what consumers see of it.
+Each run is a producer over the modelled cluster. In any order of calls and threads, no call
+hangs, none leaves the state machine's table, no error is lost, and consumers see each transaction
+as its callers have seen it end.
 
 `TXNPRODUCER_API_EXAMPLES` (how many runs) and `TXNPRODUCER_API_STEPS` (how many steps each)
-make the search longer. The runs are drawn anew for each commit, and the same ones again whenever
+make the search longer. The runs are drawn again for each commit, and the same ones again whenever
 it is tested; `TXNPRODUCER_PROPERTY_SEED` chooses others, and a failure tells its seed.
 """
 
@@ -140,7 +140,7 @@ class Lane:
             began_s = time.monotonic()
             try:
                 call.run()
-            except BaseException as error:  # noqa: BLE001 - judged by whoever joins
+            except BaseException as error:  # noqa: BLE001 - judged by the thread that joins
                 call.error = error
             call.took_s = time.monotonic() - began_s
             call.has_ended.set()
@@ -527,7 +527,7 @@ def search(version: int, number: int) -> Counter[str]:
         derandomize=False,  # Hypothesis would, where it sees a CI
         database=None,
         deadline=None,
-        # What two threads do is not repeated to the letter: a failure is told as it was found.
+        # Two threads do not repeat a run to the letter: a failure is reported as it was found.
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,

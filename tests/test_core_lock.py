@@ -159,7 +159,7 @@ def test_ctrl_c_ends_a_wait(new_lock):
                 pytest.fail("somebody else has the lock")
 
         timer.join()
-        assert lock.locked()  # by who had it; the wait has left nothing behind
+        assert lock.locked()  # by its holder; the wait has no effect
     assert not lock.locked()
 
 

@@ -266,7 +266,7 @@ def test_an_interrupt_while_the_loop_works_leaves_it_its_lock(io, core, monkeypa
 
     def work():
         core.on_step = lambda: None
-        time.sleep(0.1)  # by now the waiting thread wants the lock to look
+        time.sleep(0.1)  # the waiting thread now wants the lock to look
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1)
         is_held.append(io.lock.locked())

@@ -622,7 +622,7 @@ def test_an_interrupt_before_any_row_was_sent_changes_nothing(make, client, monk
 def test_an_interrupt_behind_the_first_rows_leaves_no_part_of_them_to_be_committed(
     make, client, monkeypatch
 ):
-    # The rows are in their batch, and nobody was told yet.
+    # The rows are in their batch, and no caller knows it yet.
     one = make(linger_ms=1_000)
     one.partitions_for("topic")
     one.begin_transaction()

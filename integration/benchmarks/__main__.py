@@ -116,7 +116,7 @@ def _measure(arguments: argparse.Namespace) -> Results:
 def _warm_up(bench: Bench, rounds: int) -> None:
     """Let the broker's own code compile, and its log of transactions be open."""
     for work in [work for work in WORKS if work.name in (LONG, ONE)] * rounds:
-        # Whoever cannot be measured says so in its turn.
+        # A peer that cannot be measured says so in its turn.
         with contextlib.suppress(FailedRunError):
             bench.measure_once("equal", work.shortened(), "txnproducer.send")
 

@@ -3,7 +3,7 @@
 Owns: the count, and how long it may take to come out right. Must not know: who wrote, and how a
 broker is asked.
 
-A transaction leaves a marker in each partition that it wrote to, behind its records. So the ends
+A transaction leaves a marker in each partition that it wrote to, after its records. So the ends
 of the partitions, where nothing is open any more, count records and markers together: no more, and
 not one less. Markers are written after the commit was answered, so the last are waited for.
 """

@@ -1,7 +1,7 @@
 """The use of the processors during a measurement: it explains a result below its target.
 
 Owns: how Linux is asked, and the groups of threads. A thread that ends in between is not counted.
-Where there is no such file system, and in Java's process, nothing is told.
+Where there is no such file system, and in Java's process, there are no figures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The Java client as a peer: compiled once for a run, from the jars the broker runs from.
 
-Owns: where Java and the jars are, and what `JavaPeer.java` is told.
+Owns: where Java and the jars are, and the order to `JavaPeer.java`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The order to a peer's process, and its answer.
 
-Owns: both, and how Python's peers are told (JSON); `java` has the words for the other.
+Owns: both, and their form for Python's peers (JSON). `java` has the form for the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Job:
         servers: the broker.
         topic: a fresh one.
         transactional_id: a fresh one.
-        pool: path of a file with values, one behind the other.
+        pool: path of a file with values, one after the other.
         value_bytes: of each value.
         records: of each transaction.
         partitions: of the topic.

@@ -159,7 +159,7 @@ def run(kafka: EmbeddedKafka, plan: Plan, name: str) -> dict[str, object]:
     finally:
         faults.stop()
     took_s = time.monotonic() - began
-    # An open transaction would hold this reader back, and the check would miss what is behind it.
+    # An open transaction would stop this reader, and the check would miss the records after it.
     reads = read_with_confluent(kafka.bootstrap_servers, topic, timeout=_READ_S)
     wrong = check(reads, account, plan.records)
     wrong += [f"a fault could not be made: {error!r}" for error in faults.errors]

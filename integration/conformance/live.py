@@ -66,7 +66,7 @@ class LiveTarget:
             node.node_id: Questions(node.host, node.port) for node in self._find_nodes()
         }
         self._node_ids = sorted(self._questions)
-        self._guide = self._node_ids[0]  # whom to ask where things are
+        self._guide = self._node_ids[0]  # the broker to ask where things are
         self._warm_up()
 
     def __enter__(self) -> Self:
@@ -278,7 +278,7 @@ class LiveTarget:
     # --- looking --------------------------------------------------------------------------------
 
     def read(self, place: TopicPartition, *, read_committed: bool) -> list[RecordSeen]:
-        # A reader of its own each time: one that is assigned anew takes a second to begin.
+        # A reader of its own each time: one that is assigned again takes a second to begin.
         isolation = "read_committed" if read_committed else "read_uncommitted"
         found = read_with_confluent(self._servers, place.topic, isolation)
         return [

@@ -1,6 +1,6 @@
 """The rows that readers see, and the check that they are right.
 
-Owns: the rows of a run, a reader that polls all the while, the count behind it. Must not know:
+Owns: the rows of a run, a reader that polls all the while, the count after a run. Must not know:
 Spark, faults, who has written.
 """
 
@@ -75,7 +75,7 @@ def count(expected: Sequence[str], reads: Sequence[Read]) -> Count:
 def settled_reads(servers: str, topic: str, partitions: int) -> list[Read]:
     """Read all that is committed, once no transaction is open any more.
 
-    Behind an open one there might be rows that no reader sees yet.
+    After an open one there might be rows that no reader sees yet.
     """
     for partition in range(partitions):
         wait_until(

@@ -1,8 +1,8 @@
 """A standalone Spark on this machine: a master and workers as processes of their own.
 
-Why it exists: `local[2]` has no executor that could be lost, and no shuffle that could be fetched
-in vain. Owns: the daemons, their folders, finding executors and shuffle files. Must not know:
-drivers, queries, Kafka.
+Why it exists: `local[2]` has no executor that could be lost, and no shuffle that a task could
+fail to fetch. Owns: the daemons, their folders, finding executors and shuffle files. Must not
+know: drivers, queries, Kafka.
 
 Rules:
 * Everything listens on 127.0.0.1, and ends with its owner, also when that is killed.

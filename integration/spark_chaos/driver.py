@@ -68,7 +68,7 @@ def run_query(spark: Any, job: Job, executors: int) -> Answer:
             stream.option("checkpointLocation", job.checkpoint).trigger(availableNow=True).start()
         )
         query.awaitTermination()
-    except Exception as error:  # noqa: BLE001 - whatever ends a query is the answer
+    except Exception as error:  # noqa: BLE001 - the error that ends a query is the answer
         return Answer(f"{type(error).__name__}: {error}")
     finally:
         close()

@@ -1,6 +1,6 @@
 """The faults, and how each has to end: one function for each, in the verbs of a scene.
 
-Owns: the faults as data. Must not know: how a verb is carried out, what is noted of a run.
+Owns: the faults as data. Must not know: how a verb is executed, what is noted of a run.
 
 A fault hangs on names of the sink's events, not on how the sink is built. A run in which the fault
 did not strike fails: nobody came to its gate.
@@ -119,7 +119,7 @@ def _failed(scene: Scene, *told: str) -> None:
 def _refused(scene: Scene, before: list[Read], error_class: type[SinkError], *told: str) -> str:
     """Let the query fail by a refusal; return the text of the refusal.
 
-    Nothing may have come to what there was before it was submitted: it does not wait for us.
+    No row may have been added since before it was submitted: it does not wait for us.
     """
     error = scene.finish()
     missing = [text for text in (error_class.__name__, *told) if text not in error]
@@ -314,7 +314,7 @@ def other_partitions(scene: Scene) -> End:
     if scene.writer != "partition":  # nothing is committed yet, or nobody knows what is
         scene.submit(partitions=5)
         return _exact(scene)
-    scene.await_no_executors()  # what they were about is committed by now, or never
+    scene.await_no_executors()  # their work is committed already, or never will be
     before = scene.reads()
     scene.submit(partitions=5)
     if _has_whole_batch(scene, before):

@@ -1,10 +1,10 @@
 """Where a run is held up, in the very process that is to be harmed: the sink's `on_event` hook.
 
 Why it exists: "killed after its commit and before its result" lasts microseconds. A gate makes it
-last as long as is needed: whoever comes to it says who he is, and waits until he may go on.
+last as long as is needed: a process that reaches one says which it is, and waits for permission.
 
 Owns: gates and the hook. Must not know: Spark, Kafka, what harm is done meanwhile. It runs in
-Spark's Python workers and in the driver; all that it leaves behind are files.
+Spark's Python workers and in the driver; all that it leaves are files.
 """
 
 from __future__ import annotations

@@ -123,8 +123,8 @@ class PlainTask:
 class HalfWay:
     """Hands rows on, and halts half-way the first time; later in another order.
 
-    As behind a shuffle, where blocks come as they come. All rows are of one length, so that the
-    producer's batches are cut alike whatever the order.
+    As after a shuffle, where blocks arrive in any order. All rows are of one length, so that the
+    producer's batches are cut alike in any order.
     """
 
     folder: str

@@ -139,7 +139,7 @@ def test_kafka_3_9_loses_the_pending_offsets_that_a_fenced_producer_tries_to_wri
     old = begin(bench)
     bench.commit(old)
     new = bench.init()
-    # Kafka knows one pending offset for each producer id, whatever the epoch.
+    # Kafka knows one pending offset for each producer id, under any epoch.
     bench.add_offsets(new)
     bench.commit_offset(new, 6)
     assert bench.commit_offset(old, 5) == ErrorCode.INVALID_PRODUCER_EPOCH

@@ -114,7 +114,7 @@ def test_where_the_last_broker_stops_nobody_leads_or_coordinates_until_one_retur
     bench = Bench()
     bench.commit(bench.open(T0))
     bench.cluster.stop_node(0, bench.now_ms)
-    # The model itself lets a broker that is down be asked; whoever carries requests does not.
+    # The model itself lets a broker that is down be asked. The network does not.
     assert told_leader(bench, 0)[::2] == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
     for kind in m.CoordinatorType:
         assert find(bench, "a", kind).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

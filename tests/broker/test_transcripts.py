@@ -1,6 +1,6 @@
 """The model answers every case as a real broker did when its transcripts were frozen.
 
-`python -m integration.conformance.record` freezes them anew; `integration/test_conformance.py`
+`python -m integration.conformance.record` freezes them again; `integration/test_conformance.py`
 compares with brokers that run.
 """
 

@@ -1,6 +1,6 @@
 """A whole producer over the modelled cluster, without threads, and the records that consumers get.
 
-A request is carried out as soon as it is sent, and answered at once, unless a test has planned
+A request is executed as soon as it is sent, and answered at once, unless a test has planned
 something else for the next one of its kind: it arrives and its answer is lost, it stays on its way
 until the test lets it arrive, or another answer is given.
 """
@@ -34,7 +34,7 @@ class OnCluster(CoreHarness):
         stalled: kinds of requests that arrive, and are never answered.
         on_the_way: the bodies of what is held.
         rewrite: by kind, what becomes of the next answer.
-        refused: by kind, the answer to the next request, which is not carried out.
+        refused: by kind, the answer to the next request, which is not executed.
     """
 
     def __init__(self, cluster, now_ms=0, **settings):

@@ -123,7 +123,7 @@ DIFFERENCES: tuple[Difference, ...] = (
             "settled_result_error": None,
         },
         reason=(
-            "EndTxn was answered: the transaction is aborted, whatever becomes of the epoch. The"
+            "EndTxn was answered: the transaction is aborted, with or without a new epoch. The"
             " error is kept, and the next begin_transaction() raises it."
         ),
     ),
@@ -235,7 +235,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         reason=_TOO_OLD,
     ),
     Difference(
-        title="A record that is too large is told by one class",
+        title="A record that is too large has one class of error",
         tables=tuple(_PRODUCE.format(when) for when in ("inTxn", "committing", "aborting")),
         codes=("RECORD_LIST_TOO_LARGE",),
         values={"future_error": _error("RecordTooLargeError")},

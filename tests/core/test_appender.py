@@ -340,7 +340,7 @@ def test_a_refusal_of_long_ago_is_not_told_to_who_asks_for_partitions():
 
 
 def test_a_refusal_of_long_ago_is_asked_about_again():
-    # It came with a refresh that nobody waited for, and the topic may be allowed by now. In Java
+    # It came with a refresh that nobody waited for, and the topic may be allowed again. In Java
     # a send asks first, too.
     harness = in_transaction()
     harness.client.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,7 +1,7 @@
 """Whether a commit that did not succeed has failed, or nobody knows.
 
 A commit is in doubt when an attempt at it was on the wire and got no answer that decides, and then
-the producer, or the commit, comes to its end. Everything else is certain. Java's producer says
+the producer, or the commit, ends. Everything else is certain. Java's producer says
 neither: it tells the failure that came last.
 """
 
@@ -224,7 +224,7 @@ def test_an_abort_settles_no_doubt_if_a_lost_request_may_have_begun_something_be
     driver.expect(FindCoordinatorRequest)
     driver.expect(EndTxnRequest)
     driver.expect(InitProducerIdRequest, producer=ProducerIdAndEpoch(77, 2))
-    assert isinstance(later.error, TransactionAbortedError)  # what was lost is fenced by now
+    assert isinstance(later.error, TransactionAbortedError)  # the lost copy is fenced
     assert again.is_successful
 
 

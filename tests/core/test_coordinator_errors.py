@@ -205,7 +205,7 @@ def test_a_request_to_abort_while_initializing_leads_back_to_the_start(point):
     ("point", "state"),
     [
         ("FindCoordinator(txn)", S.FATAL_ERROR),
-        ("InitProducerId(init)", S.ABORTABLE_ERROR),  # and the sender begins anew
+        ("InitProducerId(init)", S.ABORTABLE_ERROR),  # and the sender begins again
         ("AddPartitionsToTxn", S.FATAL_ERROR),
         ("AddOffsetsToTxn", S.FATAL_ERROR),
         ("TxnOffsetCommit", S.FATAL_ERROR),

@@ -139,7 +139,7 @@ def test_a_commit_behind_the_time_outs_abort_failed_for_certain_and_a_new_produc
     assert committed(cluster) == [b"again"]
 
 
-# --- epochs come to their end -------------------------------------------------------------------
+# --- epochs are used up -------------------------------------------------------------------------
 
 
 @pytest.mark.regression("KAFKA-18660")
@@ -171,7 +171,7 @@ def test_v2_goes_on_under_a_new_id_after_the_last_epoch_though_markers_are_still
 def test_v1_goes_on_under_a_new_id_when_the_epoch_can_be_raised_no_further():
     """Seen: see above; v1 reaches the last epoch by the bumps that its client asks for.
 
-    Here the answer to a bump may bring another id: sequences begin anew with it.
+    Here the answer to a bump may bring another id. Sequences begin at 0 with it.
     """
     cluster = make_cluster(version=1)
     cluster.preset_epoch("txn", LAST_EPOCH - 1)
@@ -198,7 +198,7 @@ def test_v1_goes_on_under_a_new_id_when_the_epoch_can_be_raised_no_further():
 def test_a_new_producer_ends_what_a_dead_one_left_open_also_under_the_last_epoch(version, epoch):
     """Seen: fencing and aborting raised the epoch twice, from 32766 beyond the range of a short.
 
-    Here init_transactions waits until the abort is complete, and takes whatever identity comes.
+    Here init_transactions waits until the abort is complete, and takes the identity in the answer.
     """
     cluster = make_cluster(version)
     cluster.preset_epoch("txn", epoch - 1)

@@ -89,7 +89,7 @@ def test_an_impossible_state_is_told_as_itself_and_later_wrapped_once(call):
 def test_a_record_that_was_retried_in_vain_asks_for_an_abort_and_never_for_itself_alone(version):
     """Seen: the retriable error came through; applications sent the record again, or committed.
 
-    Here the transaction is abortable: the commit says so, and the record is told its own error.
+    Here the transaction is abortable: the commit says so, and the record has its own error.
     """
     harness = in_transaction(version, retries=1)
     client = harness.client
@@ -177,7 +177,7 @@ def test_an_application_that_aborts_whenever_it_is_told_to_comes_to_an_end(versi
 def test_a_fenced_producer_hears_of_it_and_asks_nobody_again(version, call):
     """Seen: fenced producers asked for a new epoch, or their coordinator, in an endless loop.
 
-    Here whoever obeys what errors say has aborted once at most, and then sends nothing more.
+    Here a program that obeys the errors aborts once at most, and then sends nothing more.
     """
     cluster = make_cluster(version)
     harness = started(cluster)
@@ -274,7 +274,7 @@ def test_a_close_ends_though_the_epoch_cannot_be_raised_after_its_abort():
 def test_what_a_crash_left_open_ends_at_its_time_out_if_nobody_comes_before(version):
     """Seen: transactions of dead producers kept readers waiting far longer than had been set.
 
-    Here the coordinator is told of `transaction_timeout_ms`, and it ends them.
+    Here the coordinator knows `transaction_timeout_ms`, and ends them.
     """
     cluster = make_cluster(version)
     dead = started(cluster, transaction_timeout_ms=10_000)

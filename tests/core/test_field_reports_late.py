@@ -185,7 +185,7 @@ def test_a_coordinator_that_dies_in_the_midst_of_a_call_costs_a_look_up(version,
     client.prepare_find_coordinator(node_id=0)
     client.prepare_txn_offset_commit()
     client.prepare_end_txn()
-    client.prepare_init_producer_id(producer_epoch=2)  # v1, behind a lost answer
+    client.prepare_init_producer_id(producer_epoch=2)  # v1, after a lost answer
     harness.complete(asked)
     if is_group:
         harness.complete(harness.core.begin_commit())
@@ -268,7 +268,7 @@ def test_a_commit_that_timed_out_can_be_given_up_and_the_abort_tells_what_became
 def test_a_commit_whose_answer_went_with_the_producer_is_called_unknown(version, is_carried_out):
     """Seen: such a commit was called failed, its work was done again, and was there twice.
 
-    Here nobody is told of a failure; the error says that the outcome has to be found out.
+    Here no call reports a failure. The error says that the outcome has to be found out.
     """
     cluster = make_cluster(version)
     harness = started(cluster)

@@ -1,7 +1,7 @@
 """A batch whose answer was lost can still arrive: then it must not be there under two numbers.
 
 No epoch keeps such a copy out before the first batch of the next one is written, nor does a new
-producer id. So whatever a later attempt was told, the batch keeps its number, or it fails. Java's
+producer id. So after any answer to a later attempt the batch keeps its number, or it fails. Java's
 producer sends it again under the next number.
 """
 
@@ -90,7 +90,7 @@ def test_before_2_5_a_transaction_goes_on_from_0_only_if_nothing_of_it_can_come_
 
 
 def test_after_an_unknown_producer_nothing_is_numbered_from_0_in_the_same_epoch():
-    # A late copy could take the number behind it, and what gets that number next would be taken
+    # A late copy could take the number after it. The next batch with that number would be taken
     # for a duplicate, acknowledged, and lost. Java's producer begins at 0 in the same epoch.
     harness = idempotent(retries=1)
     future = send_and_lose(harness, then=ErrorCode.UNKNOWN_PRODUCER_ID)

@@ -77,7 +77,7 @@ def test_a_future_tells_offset_timestamp_and_sizes_of_its_own_record():
 
 @pytest.mark.quirk("O13")
 def test_records_of_a_batch_that_the_broker_had_already_keep_their_own_timestamps():
-    # It answers with the newest timestamp in the batch, whoever gave it; Java's client takes that
+    # It answers with the newest timestamp in the batch, given or not; Java's client takes that
     # for the broker's time of every record.
     batch, futures = make_batch(3)
     batch.reenqueued(50, 10)

@@ -233,7 +233,7 @@ def test_a_number_that_was_written_under_is_not_given_to_the_next_batch(is_writt
 
 
 def test_what_may_be_written_keeps_its_number_when_an_earlier_batch_is_refused():
-    # A leader that does not know the producer may have taken those behind it.
+    # A leader that does not know the producer may have accepted those after it.
     harness = CoreHarness(transaction_version=1)
     harness.start_transaction()
     harness.know_topics()

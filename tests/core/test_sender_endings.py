@@ -84,7 +84,7 @@ def test_a_batch_that_expires_at_its_first_attempt_on_the_wire_leaves_its_partit
     harness.client.answer_produce(request, base_offset=7)
     harness.settle()
     assert memory_taken(harness) == 0
-    assert isinstance(future.exception(), KafkaTimeoutError)  # what was told is not taken back
+    assert isinstance(future.exception(), KafkaTimeoutError)  # a reported error is not taken back
 
 
 @pytest.mark.conformance("4.49")
@@ -342,7 +342,7 @@ def test_an_error_answer_for_an_expired_batch_only_frees_its_memory(code, is_tra
 
 @pytest.mark.conformance("4.52")
 def test_a_batch_that_is_too_large_behind_its_time_is_not_split():
-    # Without idempotence nothing else keeps its parts from being sent behind its error.
+    # Without idempotence nothing else keeps its parts from being sent after its error.
     harness = CoreHarness(
         transactional_id=None,
         enable_idempotence=False,

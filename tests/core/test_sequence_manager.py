@@ -435,7 +435,7 @@ def test_a_partition_whose_batches_all_expired_is_lost_under_this_epoch(is_trans
     expire(manager, later)
     assert manager.maybe_resolve_sequences() == [TP0]
     assert not manager.has_unresolved_sequences
-    if is_transactional:  # its epoch goes up behind the abort
+    if is_transactional:  # its epoch goes up after the abort
         assert not is_bump_due(manager)
         assert manager.sequence_number(TP0) == 2
     else:

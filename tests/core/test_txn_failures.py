@@ -48,7 +48,7 @@ def expire_on_the_wire(harness):
     return future
 
 
-# --- what is told -----------------------------------------------------------------------------
+# --- the errors of calls ----------------------------------------------------------------------
 
 
 @pytest.mark.conformance("2.09")

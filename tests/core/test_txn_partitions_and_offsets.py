@@ -161,7 +161,7 @@ def test_an_abort_forgets_partitions_that_are_not_added_yet():
     driver.expect(AddPartitionsToTxnRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     driver.manager.maybe_add_partition(TopicPartition("topic", 2))
     abort = driver.manager.begin_abort()
-    driver.expect(EndTxnRequest)  # in Java behind AddPartitionsToTxn, however often it is refused
+    driver.expect(EndTxnRequest)  # in Java after AddPartitionsToTxn, however often it is refused
     finish(abort)
 
 

@@ -21,7 +21,7 @@ class Damaged(NamedTuple):
     Attributes:
         payload: its bytes.
         kinds: the names of what was done to it, in order.
-        is_surely_bad: whether no reader may take it, whatever was hit.
+        is_surely_bad: whether no reader may accept it, wherever it was hit.
     """
 
     payload: bytes

@@ -1,7 +1,7 @@
 """The campaign in docs/simulator.md: `python -m tests.sim.campaign_page results/sim.jsonl`.
 
 Why it exists: a campaign takes hours, perhaps on several machines, and its results file has
-thousands of lines. What they come to is kept in docs/simulator/campaign.jsonl, one line for each
+thousands of lines. Their sums are kept in docs/simulator/campaign.jsonl, one line for each
 stretch of seeds without a gap; it can be copied to where `--results` looks, and gone on from.
 Owns: that file, and the part of the page that is made of it.
 Must not know: how seeds are run.

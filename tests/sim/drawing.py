@@ -2,7 +2,7 @@
 
 Why it exists: bugs chosen by hand are those that the checkers were written for. Cosmic Ray knows
 nothing of either. (It is no dependency of the tests: `pip install cosmic-ray` where you draw.)
-Owns: which places of the core are drawn from, and the short text that a mutant is told apart by.
+Owns: the places of the core that are drawn from, and the short text that tells mutants apart.
 Must not know: what catches a mutant.
 
 Each place that an operator fits is as likely as any other, and so is each operator that fits it.

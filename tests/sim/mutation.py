@@ -127,7 +127,7 @@ def run_mutant(name: str, seeds: Iterable[int], kind: str = "") -> dict[str, obj
 
 
 def _stop(number: int, frame: object) -> None:
-    # Raised in whatever the core does without end; the simulator reports what the core raises.
+    # Raised in any endless work of the core; the simulator reports what the core raises.
     raise TimeoutError(f"one seed took longer than {_LONGEST_SEED_S} s")
 
 

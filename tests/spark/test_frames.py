@@ -94,7 +94,7 @@ def test_a_pass_of_a_query_that_was_stopped_starts_no_job(cluster):
     cluster.is_stopped = True
     with pytest.raises(StoppedError, match="Spark was stopped"):
         partitions.run("order")
-    cluster._jsc = None  # as PySpark leaves it behind `spark.stop()`
+    cluster._jsc = None  # as PySpark leaves it after `spark.stop()`
     with pytest.raises(StoppedError, match="Spark was stopped"):
         partitions.run("order")
 

@@ -173,7 +173,7 @@ def test_an_entry_that_expired_among_those_of_the_batch_itself_is_not_taken_for_
     with pytest.raises(LedgerError, match=r"batch 5 is committed in part.* of \[0\] are missing"):
         check(entries, 5, writers=3)
     assert check(entries, 5, writers=3, on_missing_ledger="write") == entries
-    # A first batch has nothing before it; behind a batch with fewer partitions some are new.
+    # A first batch has nothing before it; after a batch with fewer partitions some are new.
     first = {1: entry(0, writers=3)}
     assert check(first, 0, writers=3) == first
     for before in (4, 2):  # that they are counted by date, or not on Sundays, makes no difference
@@ -196,7 +196,7 @@ def test_a_torn_batch_is_not_overtaken(batch_id):
 
 
 def test_the_newest_earlier_batch_counts_alone():
-    # Behind fewer partitions than before, the others keep what they had.
+    # With fewer partitions than before, the others keep their entries.
     shrunk = {0: entry(4, writers=2), 1: entry(4, writers=2), 2: entry(3, writers=4)}
     assert check(shrunk, 5) == {}
     # An earlier version has let batch 5 overtake batch 4: nothing can complete that any more.

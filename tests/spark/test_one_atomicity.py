@@ -152,7 +152,7 @@ def test_partitions_write_nothing_where_a_whole_batch_came_with_their_plan(runs,
 
 @pytest.mark.parametrize("call", ["enter", "enter_commit"])
 def test_whole_batches_are_shut_out_until_a_partition_has_an_entry(runs, call):
-    # With the first plan alone it would not be done, where its driver died just behind it.
+    # The first plan alone is not enough, since its driver may die right after it.
     make, taken = runs
     plan = PlanEntry(1, "q", 2)
     for entries, is_shut_out in (({}, True), ({1: replace(ENTRY, batch_id=0)}, False)):

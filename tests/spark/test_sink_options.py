@@ -257,7 +257,7 @@ def test_a_token_provider_is_given_by_its_dotted_name(name, option):
     given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     options = {f"kafka.{key}": value for key, value in given.items()}
     read = settings(**options, **{f"kafka.{option}": f"{__name__}.{name}"})
-    there = pickle.loads(pickle.dumps(read))  # as it comes to a task
+    there = pickle.loads(pickle.dumps(read))  # as it reaches a task
     assert there == read, "connections to the ledger are kept by equal settings"
     config = ProducerConfig.from_properties(there.producer)
     for security in (config.security, there.security):

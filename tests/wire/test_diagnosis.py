@@ -22,7 +22,7 @@ from txnproducer._wire.connector import Suspicion
 from txnproducer._wire.diagnosis import PAUSE_MS, Diagnoses
 from txnproducer.errors import IllegalSaslStateError, KafkaError
 
-LONG_MS = 30_000  # what an attempt may take: whoever waits for that fails the test
+LONG_MS = 30_000  # the limit of an attempt: a test that waits for it fails
 WANTS_TLS, WANTS_NO_TLS, WANTS_SASL = Suspicion
 Open = Callable[..., Driver]
 
@@ -250,7 +250,7 @@ def test_every_connection_that_is_cut_is_told_the_verdict_of_its_address() -> No
         assert questions.done.wait(5)
         told = {connection for connection, *_ in questions.diagnoses.verdicts()}
         assert told == {ConnectionId(3, channel) for channel in Channel}
-        # One that is cut afterwards is told by the same verdict.
+        # One that is cut afterwards has the same verdict.
         questions.diagnoses.suspect(BOOTSTRAP, node, WANTS_NO_TLS, PAUSE_MS - 1)
         assert [connection for connection, *_ in questions.diagnoses.verdicts()] == [BOOTSTRAP]
         assert broker.connections == 1
