@@ -7,7 +7,10 @@
 #   TXNPRODUCER_BOOTSTRAP=... integration tests use this cluster instead of starting their own
 
 .DEFAULT_GOAL := help
+# One after the other: most of them take all processors. `checks` sets this for its own call.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -19,13 +22,16 @@ PYTHON_CHECK := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11)
 # What is never imported need not be compiled; the rest is when it is.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/python -m pytest
+# Where this is set, as in many containers, each of the many processes that the tests start compiles
+# all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 CODE := txnproducer tests integration examples docs/conf.py
 
 # A change in one of these compiles the package again. It stands above the rules that name it.
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
-  txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.p[xy]*' -o -name '*.h')
+  txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.py' -o -name '*.p[xy][dx]' -o -name '*.h')
 
-.PHONY: help demo package test lint types docs unit interrupts simulation integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test checks lint types docs unit interrupts simulation integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +39,13 @@ help:  ## list these targets
 demo: .venv/.installed-demo  ## stream a real data set through Spark into Kafka, exactly once, with faults
 	@$(BIN)/txnproducer demo $(if $(INPUT),--input "$(INPUT)")
 
-test: lint types docs unit simulation integration  ## pass every check below
+test: checks unit simulation integration  ## pass every check below
+
+# Make 3 writes as it comes.
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+checks: .venv/.installed-dev  ## lint, types and docs, two at a time
+	@$(MAKE) --no-print-directory --jobs=2 $(SYNC) SIDE_BY_SIDE=yes types docs lint
 
 lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 	$(BIN)/ruff check $(CODE)
@@ -157,6 +169,7 @@ env: .venv/.installed-dev  ## make .venv with everything a developer needs
 clean:  ## remove .venv and every cache inside the checkout
 	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find txnproducer -name '*.so' -delete
+	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/.created:
 	@found=; \

@@ -17,6 +17,9 @@ from txnproducer import TransactionalProducer
 from txnproducer.testing import EmbeddedKafka
 
 _NUMBERS = itertools.count()
+# A session of Spark lives for seconds here, as brokers do: the first compiler and the simplest
+# collector take half of the processor's time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 hear_ctrl_c()
 
