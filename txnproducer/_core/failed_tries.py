@@ -53,6 +53,7 @@ class FailedTries:
     @property
     def last(self) -> tuple[KafkaError, ...]:
         """The last failure of each address that has failed since it was reached."""
+        # A broker that has left the cluster is not the cause of a time-out.
         addresses = self._addresses
         return tuple(error for address, error in self._last.items() if address in addresses)
 
@@ -72,6 +73,7 @@ class FailedTries:
         if event.state is ConnectionState.READY:
             self._ready.add(connection)
             self._forget(self._address(connection.node_id))
+        # It was made, so its address is no failure: the next try shows the reason.
         elif connection in self._ready:
             self._ready.discard(connection)
         elif event.error is not None:
@@ -81,11 +83,13 @@ class FailedTries:
         """Take in why a broker could not be used."""
         address = self._address(node_id)
         known = self._last.get(address)
+        # By its text: each try makes a new error, and the same reason has the same words.
         if known is None or str(known) != str(error):
             # The first failure, or one with another reason: a warning for each retry would flood.
             is_refusal = isinstance(error, InvalidConfigurationError)
             _LOG.warning("%s" if is_refusal else "%s; trying again", error)
         self._last[address] = error
+        # Any other outcome shows that the name service knows the host, or may know it again.
         if not isinstance(error, UnknownHostError):
             self._unknown_since_ms.pop(address, None)
             self._nonexistent.discard(address)
@@ -109,6 +113,7 @@ class FailedTries:
 
     def _address(self, node_id: int) -> str:
         metadata = self._metadata
+        # A bootstrap address has a negative id, and no metadata name it.
         bootstrap = {node.node_id: node for node in metadata.bootstrap_nodes}
         node = metadata.nodes.get(node_id) or bootstrap.get(node_id)
         return f"broker {node_id}" if node is None else f"{node.host}:{node.port}"
@@ -116,6 +121,7 @@ class FailedTries:
     @property
     def has_no_host(self) -> bool:
         """Whether no bootstrap host exists, and no broker was ever reached."""
+        # Once metadata have come, the brokers' own addresses are used.
         if not self._nonexistent or self._metadata.last_success_ms is not None:
             return False
         return self._nonexistent.issuperset(
@@ -148,5 +154,6 @@ def caused_by(error: E, tries: Sequence[KafkaError], *, are_cause: bool = True) 
     """Return an error with the failed tries in `causes`. If they are the cause, chain the last."""
     error.causes = tuple(tries)
     if tries and are_cause:
+        # An exception has one cause only. All tries are in `causes`.
         error.__cause__ = tries[-1]
     return error

@@ -103,6 +103,7 @@ class Metadata:
         self._max_idle_ms = max_idle_ms
         self._wanted: dict[str, int] = {}  # topic -> when it was last used
         self._topic_errors: dict[str, KafkaError] = {}
+        # A set of its own, so that a new topic is asked for without all the others.
         self._new_topics: set[str] = set()
         self._is_update_due = True
         self._is_partial = False
@@ -146,6 +147,7 @@ class Metadata:
 
     def add_topic(self, topic: str, now_ms: int) -> None:
         """Want a topic from now on. Ask for it at once if it is new."""
+        # A new topic must not wait for the backoff of the others.
         if topic not in self._wanted:
             self._not_before_ms = min(self._not_before_ms, now_ms)
         self._wanted[topic] = now_ms
@@ -173,9 +175,11 @@ class Metadata:
         self.asked_count += 1
         self._asked_ms = now_ms
         self._is_partial = not self._is_update_due and not self._is_too_old(now_ms)
+        # Sorted, since the order of a set differs from process to process.
         if self._new_topics and self._is_partial:
             return MetadataRequest(tuple(sorted(self._new_topics)))
         self._is_update_due = self._is_partial = False
+        # Here and not by a clock, since only a full request would ask for an idle topic again.
         for topic in [t for t, used_ms in self._wanted.items() if self._is_idle(used_ms, now_ms)]:
             del self._wanted[topic]
             self._new_topics.discard(topic)
@@ -197,8 +201,11 @@ class Metadata:
         self.cluster_id = response.cluster_id
         self.answered_ms = now_ms
         self.fatal_error = None
+        # A topic that came while the request was out is
+        # not in its answer, so it is asked for at once.
         self._new_topics.difference_update(request.topics)
         topics = {t: s for t, s in self.topics.items() if t in self._wanted}
+        # An answer without brokers comes from a broker that has just started. It shows nothing.
         is_open = not response.brokers
         for answer in response.topics:
             is_open |= self._take_topic(topics, answer)
@@ -236,6 +243,8 @@ class Metadata:
         # Another topic of the same name: its leader epochs do not continue the old ones.
         if known is not None and known.topic_id != answer.topic_id:
             known = None
+        # Partitions may be missing from an answer, so the
+        # highest number counts, and not how many came.
         size = max((p.partition for p in answer.partitions), default=-1) + 1
         leader_ids, epochs = [NO_LEADER] * size, [-1] * size
         for partition in answer.partitions:
@@ -274,6 +283,7 @@ class Metadata:
             snapshot = self.topics.get(topic)
             if snapshot is None or partition >= snapshot.partition_count:
                 continue
+            # An answer with the same epoch is as good as the known one; only a later epoch wins.
             if leader.leader_epoch <= snapshot.leader_epochs[partition]:
                 continue
             # Without an address nothing could be sent to it.
@@ -285,6 +295,7 @@ class Metadata:
             self.topics[topic] = TopicSnapshot(topic, snapshot.topic_id, leader_ids, epochs)
             updated.add(topic_partition)
         if updated:
+            # Waiting callers look at the version, and ask again when it has changed.
             self.version += 1
         return updated
 
@@ -292,6 +303,7 @@ class Metadata:
 def _newer(known: TopicSnapshot | None, answer: PartitionMetadata) -> tuple[int, int]:
     """Return a partition's leader and epoch: the answer's, unless a later epoch is known."""
     partition = answer.partition
+    # An answer without an epoch (-1) comes from an old broker, and is believed as it is.
     if known is not None and partition < known.partition_count and answer.leader_epoch != -1:
         known_epoch = known.leader_epochs[partition]
         if known_epoch > answer.leader_epoch:
@@ -308,6 +320,8 @@ def _is_worth_asking_again(error_code: int) -> bool:
 def name_error(topic: str) -> KafkaError | None:
     """Return why a topic's name cannot even be asked for, or None if it can."""
     try:
+        # A lone surrogate has no bytes. A request with such a name
+        # could not be sent, nor could the other topics in it.
         topic.encode()
     except UnicodeEncodeError as error:
         return InvalidTopicError(f"{topic!r} is no topic name: {error}")

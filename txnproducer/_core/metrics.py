@@ -40,6 +40,7 @@ class _Stat:
         elapsed = now_ms - self._start_ms
         if elapsed < _WINDOW_MS:
             return
+        # After a pause of a whole window the previous one has no samples.
         is_next = elapsed < 2 * _WINDOW_MS
         self._last_sum = self._sum if is_next else 0.0
         self._last_count = self._count if is_next else 0
@@ -59,6 +60,7 @@ class _Stat:
     def rate(self, now_ms: int) -> float:
         """Return the sum per second."""
         self._roll(now_ms)
+        # At least 1, since a rate may be asked for in the millisecond in which a window begins.
         elapsed_ms = max(1, now_ms - self._start_ms + (_WINDOW_MS if self._last_count else 0))
         return (self._sum + self._last_sum) * 1000 / elapsed_ms
 

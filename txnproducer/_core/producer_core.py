@@ -73,6 +73,7 @@ class _SenderRole:
         if self._manager is not None:
             self._manager.machine.role = Role.SENDER
 
+    # Also after an exception, or the application's next mistake would poison the producer.
     def __exit__(self, *_: object) -> None:
         if self._manager is not None:
             self._manager.machine.role = Role.APPLICATION
@@ -162,6 +163,7 @@ class ProducerCore(Appender):
 
     def init_transactions(self) -> TransactionalRequestResult:
         """Begin to get the producer's identity. It fences older producers of the same id."""
+        # The manager first: a refused call wakes no thread.
         manager = self._manager()
         self.needs_wakeup = True
         return manager.initialize_transactions()
@@ -266,6 +268,7 @@ class ProducerCore(Appender):
         if self.knows_topic(topic):
             self._metadata.add_topic(topic, now_ms)
             return self._metadata.topics[topic].partitions()
+        # An earlier call may have left its refusal, and the topic may be repaired since.
         stored = self._metadata.take_topic_error(topic)
         error = self._metadata.fatal_error or name_error(topic) or (stored if has_asked else None)
         if error is not None:
@@ -359,6 +362,7 @@ class ProducerCore(Appender):
         self.failed_tries.handle_connection_event(event, self._now_ms)
         if event.state is ConnectionState.READY:
             return
+        # No metadata can come, so calls that wait for them fail at once.
         if event.state is ConnectionState.AUTHENTICATION_FAILED and self._refusals.leave_none:
             self._metadata.fatal_error = event.error or AuthenticationError()
         # The partitions of a lost broker get other leaders.
@@ -415,6 +419,7 @@ class ProducerCore(Appender):
         metadata = self._metadata
         for topic, queues in self._accumulator.topics.items():
             snapshot = metadata.topics.get(topic)
+            # The fast path reads the count from the queues, and knows no metadata.
             queues.partition_count = 0 if snapshot is None else snapshot.partition_count
         if self.transaction_manager is not None:
             topic_ids = {topic: snapshot.topic_id for topic, snapshot in metadata.topics.items()}
@@ -444,6 +449,7 @@ def _transaction_manager(config: ProducerConfig, client: KafkaClient) -> Transac
 def _metadata(config: ProducerConfig, rng: Rng) -> Metadata:
     addresses = config.bootstrap_addresses
     return Metadata(
+        # Bootstrap ids are negative, so that they are never taken for a broker's (as in Java).
         [BrokerNode(-1 - number, host, port) for number, (host, port) in enumerate(addresses)],
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
@@ -478,5 +484,6 @@ def _produce_options(config: ProducerConfig) -> ProduceOptions:
         request_timeout_ms=config.request_timeout_ms,
         delivery_timeout_ms=config.delivery_timeout_ms,
         max_request_size=config.max_request_size,
+        # With one request in flight, muting keeps the order even without numbers (as in Java).
         is_order_guaranteed_by_muting=config.max_in_flight_requests_per_connection == 1,
     )

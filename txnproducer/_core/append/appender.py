@@ -177,14 +177,20 @@ class Appender:
             TransactionAbortedError: its transaction has ended while it was blocked.
             KafkaError: the transaction or the producer has failed before.
         """
+        # An earlier call of the core may have stopped
+        # half-way, and the checks below read its state.
         self.finish_interrupted_call()
         record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         ticket = None if blocked is None else blocked.ticket
         if ticket is None:
+            # The ticket exists before the pool queues it,
+            # so `finally` knows it whenever Ctrl-C comes.
             ticket = MemoryTicket()
         kept = None
         try:
             if blocked is not None:
+                # Compared by number, since a transaction that
+                # was begun meanwhile is in the same state.
                 self.refuse_if_ended(blocked.transaction)
             outcome = self._append_record(record, ticket, now_ms, blocked)
             kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
@@ -210,6 +216,8 @@ class Appender:
         """
         queue = self._appending_to
         if queue is not None:
+            # Without a batch in the queue the append came to nothing, and a partition added to the
+            # transaction would only cost the coordinator a marker.
             if queue.batches and self.can_append_fast:
                 self._join_transaction(queue)
             self._appending_to = None
@@ -229,18 +237,22 @@ class Appender:
         snapshot = self._snapshot(record)
         if snapshot is None:
             return self._wait_for_metadata(record, now_ms, blocked)
+        # Also a topic that is known is named again: the metadata drop a topic that is long unused.
         self._metadata.add_topic(record.topic, now_ms)
         # Before the append: a batch without its transaction would be an orphan in the queue.
         error = self._size_error(record) or self._state_error()
         if error is not None:
             return self._fail(record, error, now_ms)
         queues = self._accumulator.topic_queues(record.topic)
+        # The fast path has no snapshot and reads the count here, so each slow append renews it.
         queues.partition_count = snapshot.partition_count
         if record.partition is not None:
             queue = queues.queue(record.partition)
         elif record.key is None or self._is_ignoring_keys:
             return self._append_sticky(record, queues, snapshot, ticket, now_ms)
         else:
+            # All partitions count, also those without a
+            # leader, or a key would move with each failover.
             partition = (murmur2(record.key) & 0x7FFFFFFF) % snapshot.partition_count
             queue = queues.queue(partition)
         return self._append_to(record, queues, queue, ticket, now_ms)
@@ -272,6 +284,7 @@ class Appender:
 
     def _snapshot(self, record: _Record) -> TopicSnapshot | None:
         """Return the record's topic, or None if that or the record's partition is not known."""
+        # A closed producer is reported before missing metadata: its sender asks for none.
         if self._accumulator.is_closed:
             raise KafkaError("the producer was closed while the record was being sent")
         snapshot = self._metadata.topics.get(record.topic)
@@ -287,6 +300,8 @@ class Appender:
         ticket: MemoryTicket,
         now_ms: int,
     ) -> FutureRecordMetadata | AppendBlocked:
+        # The open batch is tried before the sticky choice,
+        # since KIP-794 switches where a batch ends.
         queue = queues.sticky_queue
         if queue is not None:
             self._appending_to = queue
@@ -304,6 +319,7 @@ class Appender:
                 return future
         queue = self._accumulator.sticky_queue(queues, snapshot)
         outcome = self._append_to(record, queues, queue, ticket, now_ms)
+        # After the append, when there is a new batch whose bytes can be counted.
         queues.note_sticky_batch()
         return outcome
 
@@ -330,10 +346,13 @@ class Appender:
         )
         if isinstance(outcome, MemoryTicket):
             self._appending_to = None
+            # The interrupted call may not have woken the sender, and its batch could wait long.
             self.needs_wakeup = True
             number = self.transaction_number
             return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
         self._join_transaction(queue)
+        # A wake-up costs the sending thread a system call, and both threads a switch. It is left
+        # out where the sender would find nothing to do.
         if not self._is_answer_awaited(queue.topic_partition):
             self.needs_wakeup = True
         return outcome
@@ -342,6 +361,8 @@ class Appender:
         """Return whether the sender can do no more for a partition before an answer wakes it."""
         transactions = self.transaction_manager
         if transactions is not None:
+            # With five batches in flight the sixth needs an
+            # answer first, and the answer wakes the sender.
             if transactions.sequences.is_memory_of_broker_used_up(place):
                 return True
             if not transactions.progress.is_send_to_partition_allowed(place):
@@ -385,6 +406,8 @@ class Appender:
             return None
         try:
             self.transaction_manager.check_can_append()
+        # Java fails the future for these two errors and
+        # raises the others, and so does this client.
         except (ProducerFencedError, InvalidProducerEpochError) as error:
             return error
         return None
@@ -393,17 +416,20 @@ class Appender:
         self, record: _Record, now_ms: int, blocked: AppendBlocked | None
     ) -> FutureRecordMetadata | AppendBlocked:
         metadata = self._metadata
+        # Taken out also if it is not used, so that the next call does not meet it either.
         stored = metadata.take_topic_error(record.topic)
         if blocked is None:
             stored = None  # it is from an earlier call, and may be repaired since: ask again
         wait = metadata_wait(metadata, record.topic, self.transaction_number, blocked)
         missing = missing_partition(metadata, record.topic, record.partition, wait)
         stored = stored or missing
+        # The cluster's error comes first: it explains why a topic is not known.
         error = metadata.fatal_error or stored or name_error(record.topic) or self._state_error()
         if error is not None:
             return self._fail(record, error, now_ms)
         metadata.add_topic(record.topic, now_ms)
         metadata.request_topic(record.topic)
+        # A full memory makes every batch ready, and only the sender can free it.
         self.needs_wakeup = True
         return wait
 
@@ -418,6 +444,8 @@ class Appender:
         if blocked.ticket is not None:
             return self._accumulator.pool.is_due(blocked.ticket)
         metadata = self._metadata
+        # A version, not the topic: the caller checks
+        # again, and may learn that the topic is refused.
         return metadata.version != blocked.metadata_version or metadata.fatal_error is not None
 
     @property
@@ -463,6 +491,8 @@ class Appender:
         Raises:
             TransactionAbortedError: its transaction has ended meanwhile.
         """
+        # The place in the queue is given back before the check that
+        # may raise: an abandoned one would block all places after it.
         self.give_up_append(blocked)
         self.refuse_if_ended(blocked.transaction)
         place = (topic, partition)
@@ -515,6 +545,7 @@ class Appender:
         if (
             transactions is not None
             and transactions.is_transactional
+            # Without an open transaction there is nothing that the lost record makes incomplete.
             and transactions.machine.has_ongoing_transaction
         ):
             transactions.progress.maybe_transition_to_error_state(error)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Keys repeat, and to hash one in Python costs more than the rest of an append.
 _cached_murmur2 = lru_cache(maxsize=8192)(murmur2)
+# Long keys are rarely repeated, and the cache would keep them all alive.
 _LONGEST_CACHED_KEY_BYTES: Final = 64
 # Far below the limit of a timestamp; a later one is refused on the long way.
 _LATEST_USUAL_MS: Final = 1 << 62

@@ -74,12 +74,16 @@ class RowAppender:
             TransactionAbortedError: their transaction has ended meanwhile.
             KafkaError: the transaction or the producer has failed before.
         """
+        # Rows of one call may span batches, and another thread may end the transaction in between.
+        # The appender makes this check itself for a run that was blocked.
         if blocked is None:
             self._appender.refuse_if_ended(run.transaction)
         if blocked is None and self._appender.can_append_fast:
             batch = self._open_batch(topic, run.partition)
             if batch is not None:
                 taken = self._fill(run, batch, batch.record_count, 0)
+                # A batch that takes no row is full. The slow
+                # path then closes it and opens the next one.
                 if taken.count:
                     return taken
         row = run.next if run.order is None else run.order[run.next]
@@ -107,6 +111,7 @@ class RowAppender:
         self, run: RowRun, batch: ProducerBatch, first_index: int, taken_before: int
     ) -> RowsTaken:
         """Append as many rows as the batch has room for, and move the run on."""
+        # The first row counts in what is returned, so its start and its index go one back.
         start = run.next - taken_before
         buffer = batch.builder.records_buffer
         run.next += run.rows.append_to(buffer, run.order, run.next, run.stop)

@@ -83,6 +83,8 @@ class BatchMetadata(Sequence[RecordMetadata]):
     def _take(self, piece: _Piece) -> None:
         taken = piece.taken
         partition = taken.result.topic_partition.partition
+        # The parts of a split have offsets of their own, and an
+        # order scatters the rows. Only otherwise a slice will do.
         if taken.result.children or piece.order is not None:
             for row, index in piece.rows():
                 result, place = taken.result.locate(index)
@@ -93,6 +95,7 @@ class BatchMetadata(Sequence[RecordMetadata]):
             return
         start = piece.first_row + taken.start
         stop = start + taken.count
+        # A duplicate is a success without an offset, so there is nothing to count from.
         if taken.result.base_offset != NO_OFFSET:
             offset = taken.result.base_offset + taken.first_index
             self.offsets[start:stop] = array("q", range(offset, offset + taken.count))
@@ -204,6 +207,7 @@ class FutureBatchMetadata:
                 " call result() again, or raise the timeout"
             )
         errors = self.errors()
+        # By its row and not by time, so that the same failures give the same error in each run.
         return errors[min(errors)] if errors else None
 
     def errors(self) -> dict[int, KafkaError]:
@@ -231,4 +235,5 @@ class FutureBatchMetadata:
 
 
 def _may_have_failed(result: ProduceRequestResult) -> bool:
+    # A failed batch has an error for each of its records, so the first one tells for all.
     return bool(result.children) or result.error_of(0) is not None

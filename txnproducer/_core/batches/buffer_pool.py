@@ -64,12 +64,15 @@ class BufferPool:
             None if the memory was taken, otherwise the ticket to wait with.
         """
         if self._is_served(size_bytes, ticket):
+            # Only the head is served, so the ticket that leaves is the first one.
             if self.waiting:
                 self.waiting.popleft()
             self.available_bytes -= size_bytes
             return None
         ticket = ticket or MemoryTicket()
         ticket.size_bytes = size_bytes
+        # Asking again keeps the place. A second entry
+        # would outlive the first, and block the queue.
         if ticket not in self.waiting:
             self.waiting.append(ticket)
         return ticket
@@ -81,6 +84,8 @@ class BufferPool:
             size_bytes: how much.
             ticket: the caller's, if it waits; it stays in the queue.
         """
+        # A growing batch waits its turn as well. Open batches could
+        # otherwise eat up the memory that a ticket waits for.
         if not self._is_served(size_bytes, ticket):
             return False
         self.available_bytes -= size_bytes
@@ -88,6 +93,7 @@ class BufferPool:
 
     def is_due(self, ticket: MemoryTicket) -> bool:
         """Return whether it is worth calling `allocate` again with this ticket."""
+        # A closed producer gives no memory, but each caller must ask once more to learn that.
         return self.is_closed or self._is_served(ticket.size_bytes, ticket)
 
     def give_up(self, ticket: MemoryTicket) -> None:
@@ -101,6 +107,8 @@ class BufferPool:
         Raises:
             IllegalStateError: more than was taken.
         """
+        # Raised and not clipped: memory that came back
+        # twice would let the producer exceed its bound.
         if self.available_bytes + size_bytes > self.total_bytes:
             raise IllegalStateError(
                 f"{size_bytes} bytes of buffer memory came back twice: {self.available_bytes} of "

@@ -29,6 +29,8 @@ _RATIO_DETERIORATE_STEP: Final = 0.05
 
 def is_before(sequence: int, other: int) -> bool:
     """Return whether a sequence number comes before another, also across the wrap at 2^31."""
+    # "Before" means the shorter way around the circle of numbers. Its half is far more than the
+    # five batches of a partition that can be in flight.
     return 0 < ((other - sequence) & _SEQUENCE_MASK) < _HALF_OF_SEQUENCES
 
 
@@ -61,6 +63,8 @@ class PartitionQueue:
     def pop_head(self) -> ProducerBatch:
         """Take the head out of the queue."""
         batch = self.batches.popleft()
+        # Linger can end before the batch is full. A record that comes
+        # later must not enter it, since its bytes are made next.
         if batch is self.open_batch:
             self.open_batch = None
         return batch
@@ -77,10 +81,12 @@ class PartitionQueue:
             if not other.has_sequence or not is_before(other.base_sequence, batch.base_sequence):
                 break
             position += 1
+        # `open_batch` stays as it is: an open batch has no number, so it is still the last one.
         self.batches.insert(position, batch)
 
     def remove(self, batch: ProducerBatch) -> None:
         """Take a waiting batch out, wherever it stands."""
+        # A record must not enter a batch that fails now.
         if batch is self.open_batch:
             self.open_batch = None
         self.batches.remove(batch)
@@ -138,6 +144,7 @@ class TopicQueues:
     def stick_to(self, queue: PartitionQueue) -> None:
         """Let records without key and partition go to this queue from now on."""
         self.sticky_queue = queue
+        # The bytes of an open batch were counted for an earlier choice, or came with a key.
         batch = self.sticky_batch = queue.open_batch
         self.sticky_start_bytes = 0 if batch is None else batch.estimated_size_bytes
 

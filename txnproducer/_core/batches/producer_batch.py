@@ -203,6 +203,8 @@ class ProducerBatch:
         Raises:
             IllegalStateError: it has a number already; a retry keeps it.
         """
+        # The broker recognizes a duplicate by its number:
+        # under another one a retry is written twice.
         if self.has_sequence:
             raise IllegalStateError(f"{self} has a sequence already; a retry must keep it")
         self._stamp(producer, base_sequence, is_transactional)
@@ -219,6 +221,7 @@ class ProducerBatch:
         if (producer, base_sequence) == (now, self.base_sequence):
             return
         self._stamp(producer, base_sequence, self.is_transactional)
+        # Until `close`, the bytes that the broker may have carry the old number.
         self.is_reset = True
 
     def _stamp(
@@ -250,10 +253,13 @@ class ProducerBatch:
 
     def has_reached_delivery_timeout(self, delivery_timeout_ms: int, now_ms: int) -> bool:
         """Return whether the batch's time is up."""
+        # From the append and not from the last attempt, so that retries cannot extend it (KIP-91).
         return now_ms - self.created_ms >= delivery_timeout_ms
 
     def maybe_update_leader_epoch(self, leader_epoch: int) -> None:
         """Note under which leader epoch the next attempt would be made (-1 = not known)."""
+        # Only a newer epoch counts: metadata from a broker
+        # that lags behind must not end the backoff.
         if leader_epoch > self._leader_epoch:
             self._leader_epoch = leader_epoch
             self._attempts_when_leader_changed = self.attempts
@@ -265,6 +271,7 @@ class ProducerBatch:
 
     def backoff_left_ms(self, now_ms: int) -> int:
         """Return how long to wait before the next attempt. A new leader ends the wait."""
+        # A new leader has refused nothing yet, so there is no reason to spare it (KIP-951).
         if not self.attempts or self.has_leader_changed_for_the_ongoing_retry:
             return 0
         return max(0, self.last_attempt_ms + self.backoff_ms - now_ms)
@@ -330,6 +337,7 @@ class ProducerBatch:
         if not self._callbacks:
             return None
         calls = [(future, callback) for _, future, callback in self._callbacks]
+        # Taken out, so that none of them can run twice.
         self._callbacks = []
         return CallbackBatch(calls, on_finished)
 
@@ -361,6 +369,7 @@ class ProducerBatch:
             part = ProducerBatch(
                 self.topic_partition,
                 new_builder(max_size_bytes),
+                # The time of the append: a split must not extend the delivery time-out.
                 self.created_ms,
                 self.result.waiter,
                 is_split=True,
@@ -375,6 +384,7 @@ class ProducerBatch:
         parts[-1].builder.close()
         self._number(parts)
         self._hand_on_callbacks(parts)
+        # Last, since other threads follow their records into the parts from now on.
         self.result.split_into([(s, p.result) for s, p in zip(starts, parts, strict=True)])
         return parts
 
@@ -382,6 +392,7 @@ class ProducerBatch:
         if not self.has_sequence:
             return
         producer = ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
+        # The parts share the numbers of the whole, so that later batches keep theirs.
         sequence = self.base_sequence
         for part in parts:
             part.set_producer_state(producer, sequence, self.is_transactional)
@@ -407,4 +418,6 @@ class ProducerBatch:
 
 def place_in_line(batch: ProducerBatch) -> tuple[int, bool, int]:
     """Return the sort key by which a partition's batches are in the order of their appends."""
+    # Within a millisecond the numbered come first:
+    # batches are numbered in the order of their appends.
     return batch.created_ms, not batch.has_sequence, batch.base_sequence

@@ -198,6 +198,7 @@ class RecordAccumulator:
         future = batch.try_append(timestamp_ms, key, value, headers, on_delivery)
         if future is not None:
             return future
+        # With a codec a batch may have room on the wire and none in memory.
         missing_bytes = batch.builder.missing_memory_bytes(
             self._batch_size, timestamp_ms, key, value, headers
         )
@@ -205,7 +206,10 @@ class RecordAccumulator:
             batch.memory_bytes += missing_bytes
             batch.builder.set_memory(batch.memory_bytes)
             return batch.try_append(timestamp_ms, key, value, headers, on_delivery)
+        # It is full, or cannot grow. To wait for memory here could
+        # hang: perhaps only the end of this very batch frees some.
         queue.close_open_batch()
+        # The loop compresses it ahead, without the lock.
         if self.is_compressing:
             self.full_batches.append(batch)
         return None
@@ -259,6 +263,7 @@ class RecordAccumulator:
             if batch.is_closed or batch.is_done:
                 continue
             if batch.builder.settle():
+                # At once, or all batches that wait for a slow broker would be held twice.
                 self._give_back_saved(batch)
             else:
                 left.append(batch)
@@ -301,6 +306,7 @@ class RecordAccumulator:
         partitioner = topic_queues.partitioner
         queue = topic_queues.sticky_queue
         counted_bytes = topic_queues.count_sticky_bytes()
+        # A topic that was made again may have fewer partitions.
         if queue is not None and queue.topic_partition.partition < snapshot.partition_count:
             batch = queue.open_batch
             is_last_full = is_last_filled or batch is None or batch.is_full
@@ -319,6 +325,7 @@ class RecordAccumulator:
         count = snapshot.partition_count
         if not self.options.is_adaptive_partitioning or count < 2:
             return None
+        # As in Java, the choice is even until each partition has had a batch.
         if len(topic_queues.queues) < count:
             return None
         lengths = [
@@ -326,12 +333,15 @@ class RecordAccumulator:
             for partition in snapshot.available
             if not self._is_node_slow(snapshot.leader_ids[partition])
         ]
+        # Equal lengths weigh the same, and an even draw costs less.
         if len(lengths) == count and len({length for _, length in lengths}) == 1:
             return None
+        # If no partition has a leader that keeps up, an even choice is as good.
         return lengths or None
 
     def _is_node_slow(self, node_id: int) -> bool:
         timeout_ms = self.options.partition_availability_timeout_ms
+        # 0 turns the check off, and is the default (KIP-794).
         if timeout_ms <= 0 or node_id not in self._node_latency:
             return False
         ready_ms, drained_ms = self._node_latency[node_id]
@@ -341,6 +351,8 @@ class RecordAccumulator:
         """Note that there is data for a node, and whether the node could take it."""
         if self.options.partition_availability_timeout_ms > 0:
             _, drained_ms = self._node_latency.get(node_id, (now_ms, now_ms))
+            # A node is slow by the difference of the two
+            # times, so the first moves on if nothing is taken.
             self._node_latency[node_id] = (now_ms, now_ms if can_drain else drained_ms)
 
     # --- taking out and putting back
@@ -392,6 +404,7 @@ class RecordAccumulator:
             queue.insert_in_sequence_order(batch)
         else:
             raise IllegalStateError(f"{batch} goes back to its queue without a sequence")
+        # A queue that is in line keeps its turn, so that retries do not put it last each time.
         self.active.setdefault(place, queue)
 
     def split_and_reenqueue(self, batch: ProducerBatch) -> list[ProducerBatch]:
@@ -401,6 +414,8 @@ class RecordAccumulator:
             The parts in order; the caller tracks those that are numbered as in flight.
         """
         queues = self.topic_queues(batch.topic_partition.topic)
+        # With the ratio that was too good, the next
+        # batches would be too large as well (KAFKA-3995).
         queues.compression_ratio = max(
             _LEAST_RATIO_AFTER_REFUSAL, batch.builder.actual_compression_ratio
         )
@@ -533,7 +548,9 @@ class RecordAccumulator:
     def abort_undrained_batches(self, error: KafkaError) -> None:
         """Abort the batches that were never sent. The broker may have the numbered ones."""
         is_idempotent = self.options.is_idempotent
+        # From a copy, since queues that become empty leave the dict on the way.
         for place, queue in list(self.active.items()):
+            # Without numbers, a closed batch is one that was sent and is back for another attempt.
             doomed = [
                 b for b in queue.batches if not (b.has_sequence if is_idempotent else b.is_closed)
             ]
@@ -547,6 +564,7 @@ class RecordAccumulator:
         if batch.is_done:
             return
         batch.abort(error)
+        # The connection may still hold the bytes of a batch on the wire, until the answer comes.
         if not batch.is_in_flight:
             self.deallocate(batch)
         self.complete_batch(batch)
@@ -554,6 +572,9 @@ class RecordAccumulator:
     def close(self) -> None:
         """Refuse further appends, and wake the callers that wait for memory."""
         self.is_closed = True
+        # The callers in the queue for memory ask the pool alone.
         self.pool.is_closed = True
+        # The fast path does not ask whether the producer is closed. Without
+        # an open batch it hands the record on to the appender, which does.
         for queue in self.active.values():
             queue.close_open_batch()

@@ -131,6 +131,7 @@ class FutureRecordMetadata:
             return RecordMetadata(topic, partition)
         base_offset = result.base_offset
         offset = _UNKNOWN if base_offset == _UNKNOWN else base_offset + index
+        # The broker's time wins: with LogAppendTime the log does not keep the record's own.
         timestamp_ms = result.log_append_time_ms
         if timestamp_ms == _UNKNOWN:
             timestamp_ms = self._timestamp_ms

@@ -107,6 +107,7 @@ class ProduceRequestResult:
         # The starts first, since readers without a lock decide by `children`; `is_done` last.
         self.child_starts = tuple([start for start, _ in children])
         self.children = tuple([child for _, child in children])
+        # Set as well, though the batch has no end of its own: a second end is refused.
         self.is_set = True
         self.is_done = True
 
@@ -139,6 +140,8 @@ class FlushTicket:
     def is_done(self) -> bool:
         """Return whether every one of them is done, with success or not."""
         results = self._results
+        # From the end, where the batches stand that
+        # usually end last: most calls look at one alone.
         while results and results[-1].are_all_done():
             results.pop()
         return not results

@@ -108,25 +108,32 @@ class CoordinatorSender:
             sent.
         """
         transactions = self._transactions
+        # One request at a time: answers change the state by which the next request is chosen.
         if transactions.requests.has_in_flight_request:
             return NEVER_MS
         # Before `next_request`: EndTxn waits for batches that are still to be sent.
         self._drop_unsent_batches()
         in_hand = self._in_hand
+        # It was taken before the abort began. Sent now,
+        # it would add to a transaction that is to end.
         if in_hand is not None and transactions.machine.is_aborting and in_hand.is_for_commit_only:
             self._in_hand = None
             transactions.requests.give_up(in_hand)
         if self._in_hand is None:
             self._in_hand = transactions.progress.next_request(self._accumulator.has_incomplete)
+            # The wait for a broker counts from here, and not
+            # from the queueing: requests ahead take their time.
             self._taken_ms = now_ms
         if self._in_hand is None:
             if not transactions.requests.has_pending_requests:
+                # Handlers are the keys, so that entries of finished ones would pile up.
                 self._not_before_ms.clear()
             return self._hold_data(now_ms)
         return self._send(self._in_hand, now_ms)
 
     def _hold_data(self, now_ms: int) -> int | None:
         """Return how long data must wait for the previous transaction's markers, None if not."""
+        # Only a waiting batch is worth a question to the coordinator.
         if not self._accumulator.has_undrained:
             return None
         return self._gate.wait_ms(self._transaction_coordinator, now_ms)
@@ -148,6 +155,8 @@ class CoordinatorSender:
         wait_ms = self._not_before_ms.get(handler, now_ms) - now_ms
         if wait_ms > 0:
             return wait_ms
+        # These begin the next transaction at the coordinator,
+        # which refuses while markers are missing.
         if handler.priority is RequestPriority.ADD_PARTITIONS_OR_OFFSETS:
             held_ms = self._gate.wait_ms(self._transaction_coordinator, now_ms)
             if held_ms is not None:
@@ -182,6 +191,7 @@ class CoordinatorSender:
         return None if node is None else ConnectionId(node.node_id, Channel.COORDINATOR)
 
     def _look_up_or_back_off(self, handler: TxnRequestHandler, now_ms: int) -> int:
+        # Back into the queue, since the look-up has to go first and only one request is in hand.
         self._in_hand = None
         if handler.needs_coordinator is not None:
             self._transactions.requests.lookup_coordinator(handler)
@@ -189,6 +199,7 @@ class CoordinatorSender:
             return 0  # the look-up is next
         self._transactions.requests.retry(handler)
         self._not_before_ms[handler] = now_ms + self._retry_backoff_ms
+        # All known brokers may have moved: only new metadata can name others.
         self._metadata.request_update()
         return self._retry_backoff_ms
 
@@ -197,8 +208,10 @@ class CoordinatorSender:
         if throttle_ms:
             return throttle_ms  # the broker asked for this wait; it is not a failure
         waited_ms = now_ms - self._taken_ms
+        # Its broker may be gone for good, and another one be the coordinator since.
         if waited_ms >= self._request_timeout_ms:
             return self._look_up_or_back_off(handler, now_ms)
+        # At least 1: with 0 the loop would spin until the connection is there.
         ready_ms = max(1, self._client.ready_delay_ms(connection, now_ms))
         return min(ready_ms, self._request_timeout_ms - waited_ms)
 
@@ -208,8 +221,11 @@ class CoordinatorSender:
         # Before the handler acts, which may queue the request again.
         self._transactions.requests.clear_in_flight()
         body = response.body
+        # The answer has the coordinator's address, which metadata may not have yet.
         if isinstance(body, FindCoordinatorResponse):
             self._client.update_nodes(c.node for c in body.coordinators if not c.error_code)
+        # Before the handler, which completes the transaction:
+        # the next one must find the gate closed.
         if isinstance(body, EndTxnResponse) and not body.error_code:
             self._gate.transaction_ended(now_ms)
         if body is not None:
@@ -227,6 +243,7 @@ class CoordinatorSender:
             if self._is_hopeless_after_refusal_by(connection):
                 self._fail_authentication(event.error)
         elif (
+            # A lost data connection says nothing about the coordinator: the channels fail apart.
             event.state is ConnectionState.DISCONNECTED
             and connection.channel is Channel.COORDINATOR
         ):

@@ -97,9 +97,11 @@ def check_ready(
     result = ReadyCheckResult()
     by_leader: dict[int, list[PartitionQueue]] = {}
     ready: set[int] = set()
+    # A hurry concerns all queues, so it is looked up once: a producer may have thousands of them.
     is_hurried = _is_hurried(accumulator, identity)
     for place, queue in accumulator.active.items():
         leader_id, leader_epoch = metadata.leader_of(place)
+        # Without an address nothing can be sent, even if the leader's id is known.
         if leader_id not in metadata.nodes:
             result.unknown_leader_topics.add(place.topic)
             continue
@@ -127,6 +129,7 @@ def check_ready(
 
 def _is_hurried(accumulator: RecordAccumulator, identity: DrainedTransactions | None) -> bool:
     return (
+        # Callers wait for memory, and only batches that are sent give some back.
         accumulator.pool.is_exhausted
         or accumulator.is_closed
         or (identity is not None and identity.is_completing)
@@ -168,6 +171,7 @@ def drain(
     size_bytes = 0
     for queue in queues:
         head = queue.batches[0]
+        # A first batch goes in any case, or one that is larger than a request would wait for ever.
         if drained.batches and size_bytes + head.estimated_size_bytes > max_size_bytes:
             # This queue keeps its place in front, so it is served first the next time.
             drained.has_more = True
@@ -178,12 +182,14 @@ def drain(
         try:
             # Compressed before it is numbered: if that fails, no number is lost.
             accumulator.close_batch(batch)
+            # A retry keeps its number, by which the broker recognizes a duplicate.
             if identity is not None and not batch.has_sequence:
                 _number(batch, identity)
             batch.close()
         except Exception as error:  # noqa: BLE001 - the codec's own, or no memory: the batch's end
             drained.unfinished.append((batch, error))
             continue
+        # After the codec the size is exact: more may fit than the estimate promised.
         size_bytes += batch.estimated_size_bytes
         drained.batches.append(batch)
     return drained

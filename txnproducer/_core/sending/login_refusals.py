@@ -28,6 +28,7 @@ class LoginRefusals:
     def handle_connection_event(self, event: ConnectionEvent) -> None:
         """Take in the news of a connection."""
         node_id, channel = event.connection
+        # Coordinators' connections go to one broker each, and fail their own request.
         if channel is not Channel.DATA:
             return
         # A lost connection does not change the outcome of the last login.
@@ -40,6 +41,7 @@ class LoginRefusals:
     def leave_none(self) -> bool:
         """Whether each broker has refused, or could never be reached. At least one has refused."""
         nodes = {*(node.node_id for node in self._metadata.bootstrap_nodes), *self._metadata.nodes}
+        # A broker that was not tried yet may accept the login, so it counts as ready.
         states = {self._last.get(node_id, ConnectionState.READY) for node_id in nodes}
         refused = ConnectionState.AUTHENTICATION_FAILED
         return refused in states and ConnectionState.READY not in states

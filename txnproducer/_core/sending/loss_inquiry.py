@@ -51,6 +51,7 @@ class LossInquiry:
             return
         is_late = now_ms - loss.noticed_ms >= LONGEST_MS
         if is_late or coordinator is None or not is_describe_offered(self._client, coordinator):
+            # The caller waits for the explanation, so "not known" must be an end as well.
             loss.is_explained = True
             return
         connection = ConnectionId(coordinator.node_id, Channel.COORDINATOR)
@@ -59,6 +60,8 @@ class LossInquiry:
         self._asked = loss
 
         def take(response: ClientResponse, _: int) -> None:
+            # Any end will do, also a lost connection.
+            # Otherwise the caller would wait out its second.
             loss.is_explained = True
             if isinstance(response.body, DescribeTransactionsResponse):
                 for description in response.body.transactions:

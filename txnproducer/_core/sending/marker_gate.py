@@ -78,6 +78,7 @@ class MarkerGate:
             self._is_open = True
             return None
         if self._is_asking:
+            # Any answer comes before this moment, or makes no difference.
             return self._ended_ms + GIVE_UP_MS - now_ms
         if now_ms < self._next_question_ms:
             return self._next_question_ms - now_ms
@@ -106,6 +107,7 @@ class MarkerGate:
         if not is_describe_offered(self._client, coordinator):
             return False
         connection = ConnectionId(coordinator.node_id, Channel.COORDINATOR)
+        # To wait for a connection would take longer than the markers do.
         return self._client.is_ready(connection, now_ms)
 
     def _on_end(self, transaction: int, response: ClientResponse, now_ms: int) -> None:
@@ -117,6 +119,7 @@ class MarkerGate:
             self._is_open = True
             return
         (description, *_) = body.transactions
+        # An error is no proof of missing markers, so it opens the gate.
         self._is_open = description.error_code != 0 or not description.state.startswith(
             _UNFINISHED
         )

@@ -60,6 +60,7 @@ class MetadataRefresher:
             return delay_ms
         node_id = self._client.least_loaded_node(now_ms)
         if node_id is None:
+            # The addresses are names that are resolved again with each connection (KIP-899).
             self._client.update_nodes(self._metadata.bootstrap_nodes)
             return self._retry_backoff_ms
         connection = ConnectionId(node_id)

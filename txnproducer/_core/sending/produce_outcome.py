@@ -100,6 +100,7 @@ def judge(
     if code == ErrorCode.NONE:
         return SUCCESS
     error = _error(response)
+    # Before the retry, which would be refused for its size again.
     if code == ErrorCode.MESSAGE_TOO_LARGE and can_split:
         return ProduceOutcome(BatchAction.SPLIT, error)
     # Also for a batch that is not sent again: others of its partition wait for the new leader.
@@ -126,8 +127,11 @@ def _error(response: ProducePartitionResponse) -> KafkaError:
 
 def _new_leader(response: ProducePartitionResponse) -> LeaderIdAndEpoch | None:
     leader = response.current_leader
+    # The broker fills only these two codes' answers
+    # (KIP-951). Elsewhere the field has its default.
     if response.error_code not in _MOVED or leader is None:
         return None
+    # -1 is the field's default: the broker does not know the new leader either.
     return leader if leader.leader_id != -1 and leader.leader_epoch != -1 else None
 
 

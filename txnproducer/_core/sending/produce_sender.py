@@ -145,6 +145,7 @@ class ProduceSender:
                     on_the_wire.append(batch)
                 else:
                     next_expiry_ms = min(next_expiry_ms, batch.created_ms + timeout_ms)
+        # In the order of the appends, so that the callbacks run in it as well.
         for batch in sorted((*waiting, *on_the_wire), key=place_in_line):
             self._fail_expired(batch, now_ms)
         return next_expiry_ms
@@ -170,6 +171,7 @@ class ProduceSender:
         """Send the ready batches. Return after how many milliseconds the next step is due."""
         result = check_ready(self._accumulator, self._metadata, self._drained, now_ms)
         for topic in result.unknown_leader_topics:
+            # The topic may have expired as idle while its records waited (as in Java).
             self._metadata.add_topic(topic, now_ms)
         if result.unknown_leader_topics:
             self._metadata.request_update()
@@ -183,6 +185,8 @@ class ProduceSender:
         connection = ConnectionId(node_id)
         if not self._client.is_ready(connection, now_ms):
             self._accumulator.update_node_latency(node_id, now_ms, can_drain=False)
+            # Only a broker that owes an answer wakes the sender
+            # by one. One that is being connected to does not.
             if self._client.in_flight_count(connection):
                 self._accumulator.busy_nodes.add(node_id)
             return max(1, self._client.ready_delay_ms(connection, now_ms))
@@ -232,6 +236,7 @@ class ProduceSender:
 
     def _produce_partition(self, batch: ProducerBatch) -> ProducePartition:
         snapshot = self._metadata.topics.get(batch.topic_partition.topic)
+        # For topics with an id, Produce v13 names the topic by it (KIP-516).
         topic_id = None if snapshot is None else snapshot.topic_id
         return ProducePartition(batch.topic_partition, batch.builder.build(), topic_id)
 
@@ -254,6 +259,7 @@ class ProduceSender:
         self.requests_in_flight -= 1
         if response.failure is not None:
             if self._transactions is not None and response.failure.was_sent:
+                # A copy may still be on its way, and arrive in a later transaction.
                 self._transactions.progress.request_lost(may_begin_transaction=False)
                 for batch in batches:
                     batch.may_come_late = True
@@ -261,6 +267,7 @@ class ProduceSender:
             self._complete_all(batches, _CODE_OF_FAILURE[response.failure], reason, now_ms)
             return
         body = response.body
+        # With acks=0 the broker sends no answer: that the request went out is all that is known.
         if self._options.acks == 0 and not (isinstance(body, ProduceResponse) and body.partitions):
             self._complete_all(batches, ErrorCode.NONE, None, now_ms)
             return
@@ -288,6 +295,7 @@ class ProduceSender:
             outcome = self._complete_safely(batch, partition, now_ms)
             if outcome is not None and outcome.new_leader is not None:
                 new_leaders[partition.topic_partition] = outcome.new_leader
+        # A partition without an answer is in doubt, as after a lost connection: it may be written.
         if unanswered:
             reason = "the broker's answer left the partition out"
             self._complete_all(
@@ -334,6 +342,8 @@ class ProduceSender:
         """
         for place in partitions:
             for batch in self._in_flight.get(place, ()):
+                # `|=`, since a batch stays overtaken: a bump that
+                # comes later clears the numbers that show it.
                 batch.is_overtaken |= self._is_overtaken(batch)
             for batch in self._accumulator.take_out(place, self._must_keep_its_number):
                 error = OutOfOrderSequenceError(
@@ -452,6 +462,7 @@ class ProduceSender:
         error: KafkaError,
         now_ms: int,
     ) -> bool:
+        # Past the deadline a retry would expire at once, and hide the broker's reason.
         if batch.has_reached_delivery_timeout(self._options.delivery_timeout_ms, now_ms):
             return False
         if self._transactions is None:
@@ -462,6 +473,8 @@ class ProduceSender:
 
     def _can_split(self, batch: ProducerBatch) -> bool:
         """Return whether a batch can be split, and its numbers are still its own."""
+        # A single record's batch cannot shrink. The records
+        # of an ended one have their errors already.
         if batch.record_count == 1 or batch.is_done or _has_lost_its_number(batch):
             return False
         # An earlier batch's failure may have reset the partition's numbers. Then this one fails,

@@ -60,6 +60,7 @@ class RequestTracker:
         except Exception as error:  # noqa: BLE001 - every request must have an end
             _LOG.warning("could not send to %s: %r", connection, error, exc_info=True)
             known = error if isinstance(error, KafkaError) else KafkaError(f"not sent: {error!r}")
+            # A part of it may be on the wire, so it counts as sent and lost.
             lost = ClientResponse(request, failure=ResponseFailure.DISCONNECTED, error=known)
             self._not_sent.append(lost)
         return correlation_id
@@ -78,6 +79,7 @@ class RequestTracker:
 
     def handle(self, response: ClientResponse, now_ms: int) -> None:
         """Hand the end of a request to its callback."""
+        # Taken out, so that a second end finds no callback.
         on_end = self._awaited.pop(response.request.correlation_id, None)
         if on_end is None:
             _LOG.debug("nobody awaits the end of request %s", response.request.correlation_id)

@@ -106,6 +106,7 @@ class Sender:
             delay_ms = self._step_transactions(self._transactions, self._coordinators, now_ms)
         if delay_ms is None:
             delay_ms = self._producing.step(now_ms)
+        # A batch may expire before anything else wakes the sender.
         return min(delay_ms, max(0, next_expiry_ms - now_ms))
 
     def _step_transactions(
@@ -118,6 +119,8 @@ class Sender:
         coordinators.ask_about_loss(now_ms)
         if transactions.machine.has_fatal_error:
             self._fail_everything(transactions, coordinators)
+            # The state of a failed producer does not change
+            # any more, so its steps need not follow at once.
             return self._retry_backoff_ms
         if self._reinitialize(transactions, coordinators):
             return 0
@@ -143,9 +146,11 @@ class Sender:
         if error is None or not transactions.progress.must_reinitialize:
             return False
         refusal = error
+        # Java's callers get an AuthenticationException here, too.
         if isinstance(error, (ClusterAuthorizationError, TransactionalIdAuthorizationError)):
             refusal = AuthenticationError(str(error))
             refusal.__cause__ = error
+        # The request in hand is no longer in the queue, so it is failed by itself, and first.
         coordinators.fail_request_in_hand(refusal)
         transactions.requests.fail_pending_requests(refusal)
         self._producing.abort_all(error)
@@ -157,6 +162,7 @@ class Sender:
 
     def initiate_close(self) -> None:
         """Refuse appends from now on, and end once everything was sent and answered."""
+        # A record that came later would keep the close from ending.
         self._accumulator.close()
         if self._phase is Phase.RUNNING:
             self._phase = Phase.CLOSING
@@ -177,6 +183,7 @@ class Sender:
         if transactions is None or not transactions.machine.has_ongoing_transaction:
             self._end(KafkaError(_CLOSED))
             return 0
+        # An abort from here would end the work of other processes that may still be writing.
         if transactions.share.is_left_open_on_close:
             _LOG.info("the open transaction is another process's to end")
             self._end(KafkaError(_CLOSED))
@@ -186,6 +193,7 @@ class Sender:
             if transactions.begin_abort().is_completed:
                 # It has ended before. The epoch bump after it has failed, and is not needed.
                 self._end(KafkaError(_CLOSED))
+        # The close must end in any case. The coordinator aborts what is left open by its time-out.
         except KafkaError as error:
             _LOG.warning("could not abort the open transaction while closing: %s", error)
             self._end(KafkaError("the producer was closed, and its transaction left open"))

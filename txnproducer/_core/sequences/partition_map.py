@@ -204,6 +204,7 @@ class TxnPartitionEntry:
 
     def add_in_flight_batch(self, batch: NumberedBatch) -> None:
         """Track a batch, in its place in the order."""
+        # From the end, where nearly every batch belongs: only parts of a split go before others.
         place = len(self._in_flight)
         while place and _is_ahead(batch, self._in_flight[place - 1]):
             place -= 1
@@ -251,6 +252,7 @@ class TxnPartitionEntry:
         Raises:
             IllegalStateError: fewer numbers were given out than would be taken back.
         """
+        # Batches of another identity have other numbers, which this failure does not move.
         if not is_numbered_by(failed, self.producer_id_and_epoch):
             return
         if self.is_overtaken(failed):

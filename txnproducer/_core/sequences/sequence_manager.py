@@ -115,6 +115,7 @@ class SequenceManager:
           could not be deduplicated. (In these last three cases Java's goes on.)
         """
         place = batch.topic_partition
+        # A batch with a number was sent before the doubt arose, and its success may resolve it.
         if place in self._unresolved and not batch.has_sequence:
             return True
         entry = self.partitions.find(place)
@@ -192,6 +193,7 @@ class SequenceManager:
     def is_in_flight(self, batch: NumberedBatch) -> bool:
         """Return whether a batch is tracked. A reset of its partition's numbers ends that."""
         entry = self.partitions.find(batch.topic_partition)
+        # By identity: after a split the first part has the whole batch's base sequence.
         return entry is not None and any(tracked is batch for tracked in entry.in_flight)
 
     def has_in_flight_batches(self, topic_partition: TopicPartition) -> bool:
@@ -206,6 +208,7 @@ class SequenceManager:
             topic_ids: of each topic in the metadata; a topic that was created again has another
                 one, and knows no producer.
         """
+        # No id is `b""`, so a topic that the metadata lack counts as gone.
         gone = {t for t, known in self._topic_ids.items() if topic_ids.get(t, b"") != known}
         if gone:
             kept = {p: known for p, known in self._known_as.items() if p.topic not in gone}
