@@ -93,10 +93,6 @@ LONG_FILES = {
         470,
         "The rules of a producer's requests share one account of the batches that were sent.",
     ),
-    "txnproducer/testing/embedded.py": (
-        500,
-        "The one public class of a test's cluster, half of whose lines are its documentation.",
-    ),
 }
 
 # Empty files only mark a folder of tests.

@@ -25,18 +25,17 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from txnproducer import admin
-from txnproducer.errors import KafkaTimeoutError
 
-from ._config import HOST, SASL_MECHANISMS, ClusterLayout, as_text, check_arguments, node_id
-from ._errors import BrokerStartError, EmbeddedKafkaError, PortInUseError
+from ._config import HOST, SASL_MECHANISMS, as_text, check_arguments, node_id
+from ._errors import EmbeddedKafkaError
 from ._jars import kafka_jars
 from ._java import find_java
+from ._nodes import STOP_SECONDS, ClusterNodes
 from ._preparation import ClusterFiles, ClusterPlan, prepare
-from ._process import ManagedProcess, Watcher, is_port_free, wait_until_free
+from ._process import Watcher
 from ._tools import KafkaTools
 
 log = logging.getLogger("txnproducer.testing")
@@ -53,10 +52,6 @@ THROUGHPUT_JVM = (
     "-XX:InitiatingHeapOccupancyPercent=35",
 )
 DEFAULT_USERS = {"alice": "alice-secret", "bob": "bob-secret"}
-
-_STOP_SECONDS = 30.0
-_PORT_SECONDS = 10.0
-_POLL_SECONDS = 0.05
 
 
 class EmbeddedKafka:
@@ -122,11 +117,9 @@ class EmbeddedKafka:
         self._startup_timeout = startup_timeout
         self._report = report or _to_stderr
         self._owner = os.getpid()
-        self._made_files: ClusterFiles | None = None
-        self._layout: ClusterLayout | None = None
-        self._tools: KafkaTools | None = None
         self._watcher: Watcher | None = None
-        self._processes: dict[int, ManagedProcess] = {}
+        self._files: ClusterFiles | None = None
+        self._made_nodes: ClusterNodes | None = None
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -149,12 +142,14 @@ class EmbeddedKafka:
         began = time.monotonic()
         try:
             self._watcher = Watcher()
-            self._tools = tools
-            self._made_files = ClusterFiles(self._make_base(self._watcher))
-            self._layout = prepare(self._plan, self._files, tools)
+            self._files = ClusterFiles(self._make_base(self._watcher))
+            layout = prepare(self._plan, self._files, tools)
+            nodes = self._made_nodes = ClusterNodes(
+                layout, self._files, tools, self._watcher, self._jvm_options, self._startup_timeout
+            )
             for index in range(self.nodes):
-                self._launch(index)
-            self._wait_until_ready(range(self.nodes))
+                nodes.launch(index)
+            nodes.wait_until_ready(range(self.nodes))
         except BaseException as error:
             self._end(error)
             raise
@@ -168,13 +163,8 @@ class EmbeddedKafka:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end(exc)
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._end(error)
 
     def _stop_quietly(self) -> None:
         with contextlib.suppress(OSError):
@@ -191,8 +181,10 @@ class EmbeddedKafka:
         # A forked child inherits this object, and must leave the brokers to their owner.
         if self._watcher is None or os.getpid() != self._owner:
             return
-        self._end_processes()
-        files, self._made_files = self._made_files, None
+        if self._made_nodes is not None:
+            self._made_nodes.end(in_order=self._data_dir is not None)
+            self._made_nodes = None
+        files, self._files = self._files, None
         if files is not None and self._data_dir is None:
             # Logs show why something failed; after Ctrl-C they are not needed.
             keep_logs = isinstance(error, Exception) and files.logs.exists()
@@ -204,78 +196,23 @@ class EmbeddedKafka:
         self._watcher = None
         atexit.unregister(self._stop_quietly)
 
-    def _end_processes(self) -> None:
-        if self._data_dir is None:
-            for process in self._processes.values():
-                process.kill()
-        else:
-            # All are asked at once: the last of three would find no quorum for its controlled
-            # shutdown.
-            for process in self._processes.values():
-                process.ask_to_end()
-            for process in self._processes.values():
-                process.wait_or_kill(_STOP_SECONDS)
-        self._processes.clear()
-
-    def _launch(self, index: int) -> None:
-        command = self._require_tools().broker_command(
-            self._jvm_options, self._files.properties(index)
-        )
-        self._processes[index] = ManagedProcess(
-            command, self._files.log(index), self._require_running()
-        )
-
-    # --- readiness ------------------------------------------------------------------------------
-
-    def _wait_until_ready(self, indexes: Sequence[int]) -> None:
-        deadline = time.monotonic() + self._startup_timeout
-        for index in indexes:
-            self._wait_until_listening(index, deadline)
-        running = {node_id(i) for i, each in self._processes.items() if each.is_running()}
-        for index in indexes:
-            self._wait_until_informed(index, running, deadline)
-
-    def _wait_until_informed(self, index: int, running: set[int], deadline: float) -> None:
-        """Wait until a node knows all the others, which it learns at a time of its own."""
-        left = max(1.0, deadline - time.monotonic())
-        try:
-            admin.wait_for_brokers(self._node_address(index), running.issubset, left)
-        except KafkaTimeoutError as error:
-            raise BrokerStartError(self._why(index, f"is not ready: {error}")) from error
-
-    def _wait_until_listening(self, index: int, deadline: float) -> None:
-        process = self._processes[index]
-        port = self._require_layout().ports[index].listeners["PLAINTEXT"]
-        while is_port_free(port, HOST):
-            if not process.is_running():
-                raise BrokerStartError(self._why(index, f"ended ({process.exit_code()})"))
-            if time.monotonic() >= deadline:
-                late = f"was not ready within {self._startup_timeout:g} s"
-                raise BrokerStartError(self._why(index, late))
-            time.sleep(_POLL_SECONDS)
-
-    def _why(self, index: int, what: str) -> str:
-        process = self._processes[index]
-        last = process.log_tail()
-        return f"Kafka's node {index} {what}. Its log, {process.log_path}, ends with:\n{last}"
-
     # --- single nodes ---------------------------------------------------------------------------
 
-    def stop_node(self, index: int, timeout: float = _STOP_SECONDS) -> None:
+    def stop_node(self, index: int, timeout: float = STOP_SECONDS) -> None:
         """Ask a node to end in order (SIGTERM), and wait until it has.
 
         Args:
             index: Which node, from 0.
             timeout: Seconds; after that the node is killed.
         """
-        process = self._process(index)
+        process = self._nodes.process(index)
         process.ask_to_end()
         if not process.wait_or_kill(timeout):
             log.warning("Node %d did not end within %g s and was killed", index, timeout)
 
     def kill_node(self, index: int) -> None:
         """Kill a node (SIGKILL), as a crash of its machine would."""
-        self._process(index).kill()
+        self._nodes.process(index).kill()
 
     def start_node(self, index: int) -> None:
         """Start a node that was stopped or killed, on the same ports and data.
@@ -286,30 +223,23 @@ class EmbeddedKafka:
         Raises:
             BrokerStartError: It did not become ready; the message holds the end of its log.
         """
-        if self._process(index).is_running():
-            raise EmbeddedKafkaError(f"Node {index} is running already.")
-        ports = self._require_layout().ports[index]
-        for port in (ports.controller, *ports.listeners.values()):
-            if not wait_until_free(port, HOST, _PORT_SECONDS):
-                raise PortInUseError(f"Port {port} of node {index} was taken meanwhile.")
-        self._launch(index)
-        self._wait_until_ready([index])
+        self._nodes.launch_again(index)
 
     def pause_node(self, index: int) -> None:
         """Freeze a node (SIGSTOP). Its connections stay open, and nothing is answered."""
-        self._process(index).pause()
+        self._nodes.process(index).pause()
 
     def resume_node(self, index: int) -> None:
         """Let a frozen node run again."""
-        self._process(index).resume()
+        self._nodes.process(index).resume()
 
     def is_node_running(self, index: int) -> bool:
         """Return whether a node's process is running."""
-        return self._process(index).is_running()
+        return self._nodes.process(index).is_running()
 
     def node_pid(self, index: int) -> int:
         """Return the process id of a node."""
-        return self._process(index).pid
+        return self._nodes.process(index).pid
 
     def node_id(self, index: int) -> int:
         """Return the broker id of the node with this index."""
@@ -321,8 +251,7 @@ class EmbeddedKafka:
 
     def node_log(self, index: int) -> Path:
         """Return the path of a node's log."""
-        self._process(index)
-        return self._files.log(index)
+        return self._nodes.process(index).log_path
 
     # --- for clients ----------------------------------------------------------------------------
 
@@ -337,7 +266,7 @@ class EmbeddedKafka:
         Args:
             listener: Its security protocol, such as "SASL_SSL".
         """
-        ports = self._require_layout().ports
+        ports = self._nodes.layout.ports
         if listener not in ports[0].listeners:
             raise EmbeddedKafkaError(
                 f"This cluster has no {listener} listener; add it to `listeners`."
@@ -347,7 +276,7 @@ class EmbeddedKafka:
     @property
     def ca_pem_path(self) -> Path:
         """The certificate of the authority that signed the brokers' certificates."""
-        path = self._require_layout().truststore_pem
+        path = self._nodes.layout.truststore_pem
         if path is None:
             raise EmbeddedKafkaError('This cluster has no TLS listener; add "SSL" to `listeners`.')
         return path
@@ -446,47 +375,21 @@ class EmbeddedKafka:
         Raises:
             EmbeddedKafkaError: The node has no such log, or the tool failed.
         """
-        self._require_running()
-        segments = sorted((self._files.node_data(index) / f"{topic}-{partition}").glob("*.log"))
+        nodes = self._nodes
+        segments = sorted((nodes.files.node_data(index) / f"{topic}-{partition}").glob("*.log"))
         if not segments:
             raise EmbeddedKafkaError(f"Node {index} has no log of {topic}-{partition}.")
-        return self._require_tools().dump_log(segments, self._files.logs / "tools.log")
+        return nodes.tools.dump_log(segments, nodes.files.logs / "tools.log")
 
     # --- helpers --------------------------------------------------------------------------------
 
-    def _process(self, index: int) -> ManagedProcess:
-        self._require_running()
-        process = self._processes.get(index)
-        if process is None:
-            raise EmbeddedKafkaError(f"There is no node {index}; there are 0 to {self.nodes - 1}.")
-        return process
-
-    def _require_running(self) -> Watcher:
+    @property
+    def _nodes(self) -> ClusterNodes:
         if self._watcher is None:
             raise EmbeddedKafkaError("This cluster is not running: call start() first.")
-        return self._watcher
-
-    @property
-    def _files(self) -> ClusterFiles:
-        self._require_running()
-        if self._made_files is None:
+        if self._made_nodes is None:
             raise EmbeddedKafkaError("This cluster is still being prepared.")
-        return self._made_files
-
-    def _require_layout(self) -> ClusterLayout:
-        self._require_running()
-        if self._layout is None:
-            raise EmbeddedKafkaError("This cluster is still being prepared.")
-        return self._layout
-
-    def _require_tools(self) -> KafkaTools:
-        self._require_running()
-        if self._tools is None:
-            raise EmbeddedKafkaError("This cluster is still being prepared.")
-        return self._tools
-
-    def _node_address(self, index: int) -> str:
-        return f"{HOST}:{self._require_layout().ports[index].listeners['PLAINTEXT']}"
+        return self._made_nodes
 
 
 def _to_stderr(line: str) -> None:
