@@ -274,15 +274,10 @@ class TransactionCoordinator:
     # --- time -----------------------------------------------------------------------------------
 
     def abort_timed_out(self, now_ms: int) -> list[str]:
-        """Abort the transactions that have timed out, and return their ids.
-
-        While the log is being loaded none is aborted: their markers would be written twice.
-        """
-        # While the log is being loaded, the broker does not know yet which transactions have
-        # ended.
+        """Abort the transactions that have timed out, and return their ids."""
+        # Markers would be written twice: for this abort, and again when the log is loaded.
         if now_ms < self.loading_until_ms:
             return []
-        # A list first: each fence replaces a value of the dict.
         late = [
             name
             for name, known in self._ids.items()

@@ -113,10 +113,13 @@ def run_seeds(seeds: Iterable[int]) -> Totals:
     for seed in seeds:
         try:
             result = _run_without_collector(seed)
+        # The judge can break, too, and one bad seed must not end the others' campaign.
         except Exception as error:  # noqa: BLE001 - every exception is a failure of its seed
             totals.add(Totals(1, failures=[(seed, "crash", _where_and_what(error))]))
             continue
         faults = Counter({kind.value: count for kind, count in result.faults.items()})
+        # A run stops at its first violation. Others of the same moment are mostly its
+        # consequences.
         failures = [(seed, *violation) for violation in result.violations[:1]]
         totals.add(
             Totals(1, result.requests, result.virtual_ms, result.transactions, faults, failures)
@@ -147,6 +150,7 @@ def fingerprint() -> str:
     digest = hashlib.sha256()
     for path in [*judged_files(), *_files(_COMPILED_FROM)]:
         content = path.read_bytes()
+        # The name and the size as well: contents that move between files make another version.
         digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode())
         digest.update(content)
     return f"{digest.hexdigest()[:12]}-{who_runs()}"
@@ -154,6 +158,7 @@ def fingerprint() -> str:
 
 def who_runs() -> str:
     """Return how the core runs: interpreted, compiled for users, or compiled by mypyc."""
+    # TXNPRODUCER_IMPL does not show whether mypyc compiled the core: only the loaded file does.
     is_source = str(sender.__file__).endswith(".py")
     return "mypyc" if IMPL == "python" and not is_source else IMPL
 
@@ -238,6 +243,7 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 def _count(noted: Noted, values: dict[str, Any]) -> None:
     seeds = range(values["first_seed"], values["first_seed"] + values["seed_count"])
+    # Two processes may have run the same chunk at the same time.
     if noted.seeds.isdisjoint(seeds):
         noted.seeds.update(seeds)
         noted.totals.add(Totals.from_json(values))

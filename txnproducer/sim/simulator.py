@@ -96,9 +96,13 @@ class Simulator:
         with _listening(partial(self.world.history.violate, "logged")):
             try:
                 self._run_phases()
+                # A run that was stopped by a violation has unfinished transactions, which the last
+                # checks would report instead.
                 if not self.world.history.violations:
                     self.checkers.finish()
             except Exception as error:  # noqa: BLE001 - every exception of the core is a violation
+                # A violation and no exception of the judge: the trace and the seed are what is
+                # needed to find it.
                 self.world.history.violate("crash", _told(error))
         return self._result()
 
@@ -116,12 +120,15 @@ class Simulator:
         world.note_healing()
         settings = world.options.settings
         longest_ms = int(settings["transaction_timeout_ms"])
+        # Several calls may follow each other, and each may take its whole time-out.
         bound_ms = _LONGEST_REST_MS + 20 * (
             int(settings["delivery_timeout_ms"]) + int(settings["max_block_ms"]) + longest_ms
         )
         if not world.run_until(self.programs.are_all_done, world.now_ms + bound_ms):
             late = [p.describe() for p in self.programs.processes if not p.is_done]
             world.history.violate("hangs", f"not finished {bound_ms} ms after healing: {late}")
+        # A crashed producer leaves its transaction to the coordinator, which aborts it only
+        # after the transaction's time-out.
         world.run_until(
             lambda: not world.cluster.open_transactions, world.now_ms + 2 * longest_ms + 10_000
         )
@@ -161,6 +168,7 @@ def _listener(take: Callable[[str], None]) -> logging.Handler:
     """Return a handler for the exceptions that the core logs."""
 
     def emit(record: logging.LogRecord) -> None:
+        # The simulated callbacks raise this on purpose, and the core is right to log it.
         if record.exc_info and not isinstance(record.exc_info[1], CallbackError):
             take(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
@@ -176,6 +184,7 @@ def _listening(take: Callable[[str], None]) -> Iterator[None]:
     handler = _listener(take)
     was_propagating, level = _CORE_LOGGER.propagate, _CORE_LOGGER.level
     _CORE_LOGGER.addHandler(handler)
+    # Otherwise a campaign would print every error that a fault causes.
     _CORE_LOGGER.propagate = False
     _CORE_LOGGER.setLevel(logging.ERROR)
     try:

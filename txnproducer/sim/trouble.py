@@ -34,7 +34,7 @@ _MOVED_TOO_RATE = 0.3
 _SOON_MS = 20
 _BLINK_MS = 40
 # The times between the deletion of a topic and its creation.
-_GAPS_MS = (0, 50, 2000)
+_GAPS_MS = (0, 50, 2000)  # with 0 only the topic's id may show it
 _MOST_PARTITIONS = 8
 # How long one broker refuses logins. The longest lasts until the faults end.
 _REFUSING_MS = (500, 5000, 1 << 40)
@@ -50,6 +50,7 @@ _LOG_WRITE_FAILS_WHEN_HEALED = 0.1
 _MILD = (FaultKind.LEADER_MOVED, FaultKind.COORDINATOR_MOVED, FaultKind.GROUP_MOVED)
 _MOVES_WHEN_HEALED = 4
 _MOVED_WITHIN_MS = 4000
+# The leader has the batch, but not the acknowledgements of enough replicas.
 _KEPT = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
 # A group's coordinator does not wait for other replicas.
 _OFFSETS_REFUSALS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -146,7 +147,7 @@ class Trouble:
             self._plan(kind, interval_ms)
 
     def _plan(self, kind: FaultKind, interval_ms: int) -> None:
-        delay_ms = 1 + int(self._rng.expovariate(1 / interval_ms))
+        delay_ms = 1 + int(self._rng.expovariate(1 / interval_ms))  # some come close together
         self._world.call_at(
             self._world.now_ms + delay_ms, lambda at_ms: self._happen(kind, interval_ms, at_ms)
         )
@@ -173,7 +174,7 @@ class Trouble:
             decision = self._decide_log_write_when_healed()
         else:
             decision = self._decide_log_write_in_trouble()
-        is_kept = decision not in (LogWrite.DONE, LogWrite.LOST)
+        is_kept = decision not in (LogWrite.DONE, LogWrite.LOST)  # found after a later move
         if is_kept and changed.state is TransactionalIdState.ONGOING:
             self._faults.openings_kept[changed.transactional_id] += 1
         return decision
@@ -192,6 +193,7 @@ class Trouble:
         if self._faults.happens(FaultKind.LOG_WRITE_LOST):
             return LogWrite.LOST
         if self._faults.happens(FaultKind.LOG_WRITE_BROKEN):
+            # Before or after the write: the client gets the same error and cannot know which.
             return self._rng.choice((LogWrite.BROKEN, LogWrite.BROKEN_LATE))
         if not self._faults.happens(FaultKind.LOG_WRITE_LATE):
             return LogWrite.DONE
@@ -204,6 +206,7 @@ class Trouble:
         """Let a few writes fail or be kept in spite of an error. The producer can repeat them."""
         if self._log_writes_left and self._rng.random() < _LOG_WRITE_FAILS_WHEN_HEALED:
             self._log_writes_left -= 1
+            # Not BROKEN: over UNKNOWN_SERVER_ERROR a producer may fail for good (`fatal_ends`).
             return self._rng.choice((LogWrite.LOST, LogWrite.LATE))
         return LogWrite.DONE
 
@@ -216,7 +219,7 @@ class Trouble:
         cluster = self._world.cluster
         place = self._rng.choice(list(cluster.logs))
         node_id = cluster.pick_node()
-        is_move = node_id not in (-1, cluster.leaders[place])
+        is_move = node_id not in (-1, cluster.leaders[place])  # others have no effect
         if is_move:
             cluster.move_partition(place, node_id, now_ms)
         return is_move
@@ -340,10 +343,10 @@ class Trouble:
 
     def _upgrade(self, now_ms: int) -> bool:  # noqa: ARG002 - every event takes the time
         cluster = self._world.cluster
-        if cluster.transaction_version >= 2:
+        if cluster.transaction_version >= 2:  # no fault goes back to v1
             return False
         if self._rng.random() < _OTHER_FEATURE_RATE:
-            cluster.finalize(cluster.transaction_version)
+            cluster.finalize(cluster.transaction_version)  # a new epoch, and no upgrade
             return False
         cluster.finalize(2)
         return True
@@ -353,7 +356,7 @@ class Trouble:
             return False
         group_id = f"group-{self._rng.choice(self._world.transactional_ids)}"
         group = self._world.cluster.group_offsets(group_id).group(group_id)
-        group.generation_id += 1
+        group.generation_id += 1  # refuses transactions that have read the old one
         return False  # counted when the group refuses a member
 
     # --- processes ------------------------------------------------------------------------------
@@ -388,11 +391,12 @@ class Trouble:
 
     def _refuse_login_at_one(self, now_ms: int) -> bool:
         process, node_id = self._pick_process(), self._pick_node()
+        # With one broker this is LOGIN_REFUSED: there is no other one that takes the login.
         if process is None or self._world.options.cluster.node_count == 1:
             return False
         network = process.network
         network.refusing.add(node_id)
-        network.lose_node(node_id, now_ms)
+        network.lose_node(node_id, now_ms)  # a login needs a new connection
         self._later(self._rng.choice(_REFUSING_MS), lambda _: network.refusing.discard(node_id))
         return False  # counted by the network at the next connection
 
@@ -408,7 +412,7 @@ class Trouble:
         process = self._pick_process()
         if process is None:
             return False
-        process.pause(self._rng.choice((50, 1000, 20_000)))
+        process.pause(self._rng.choice((50, 1000, 20_000)))  # 20 s: all has expired
         return True
 
     def _start_zombie(self, now_ms: int) -> bool:  # noqa: ARG002
@@ -421,7 +425,7 @@ class Trouble:
 
     def heal(self, now_ms: int) -> None:
         """End all faults."""
-        self._faults.is_healed = True
+        self._faults.is_healed = True  # first: the rest must draw no fault
         cluster = self._world.cluster
         cluster.denied.clear()
         self._limit_batches(self._world.options.cluster.max_message_bytes)

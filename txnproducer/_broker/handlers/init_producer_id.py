@@ -58,7 +58,6 @@ def handle(
 def _check_access(cluster: BrokerCluster, name: str | None) -> ErrorCode:
     if name is not None:
         return check_name(cluster, name)
-    # IDEMPOTENT_WRITE on the cluster.
     is_allowed = cluster.is_allowed(Resource.CLUSTER, "")
     return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 

@@ -20,6 +20,7 @@ from txnproducer.sim.apps.process import Condition, Process, Script
 from txnproducer.sim.apps.sending import LONGEST_INTERRUPT_MS, append, begin_append
 
 _PATIENCE = 6
+# By the seed and not by the rng, so that all other seeds stay as they are.
 _SEEDS_WITH_WAITERS = 50
 
 
@@ -50,14 +51,17 @@ def call(
         # An interrupted call is like one that timed out: it may have begun, and can be repeated.
         return Ended(KafkaTimeoutError(), is_timed_out=True)
     except KafkaError as error:
+        # Told apart from an error of the operation: a refused call has begun nothing.
         return Ended(error, is_refused=True)
     limit_ms = process.config.max_block_ms
+    # An interrupted call looks like one with an early time-out: the operation goes on.
     if process.rng.random() < process.world.options.impatience:
         limit_ms = min(limit_ms, 1 + process.rng.randrange(LONGEST_INTERRUPT_MS))
     is_done = yield (lambda: result.is_completed), process.now_ms + limit_ms
     if not is_done:
         process.judge.timed_out(process, limit_ms)
         return Ended(KafkaTimeoutError(), is_timed_out=True, result=result)
+    # Only here: a call that timed out acknowledges nothing, so that it can be repeated.
     result.acknowledge()
     return Ended(result.error, result=result)
 
@@ -78,6 +82,7 @@ class Patience:
         """Return whether to call again. The first call counts, too."""
         self._calls += 1
         world = self._process.world
+        # A call that began during faults has the whole bound from their end on.
         since_ms = max(self._begun_ms, world.healed_ms)
         is_waiting = self._process.now_ms <= since_ms + world.longest_call_ms
         return self._calls <= _PATIENCE or (world.is_ending and is_waiting)
@@ -96,9 +101,12 @@ def close(process: Process) -> Script:
     limit_ms = process.config.delivery_timeout_ms
     is_hasty = process.rng.random() < 0.2
     if is_hasty:
+        # Often too short for the records that are left, so that `force_close` meets records and
+        # requests that are in flight.
         limit_ms = process.rng.randrange(100)
     elif world.is_ending:
         limit_ms = world.longest_call_ms
+    # Before the close, which has to end this wait.
     blocked = _begin_to_wait(process) if process.rng.random() < 0.1 else None
     _insist(process, partial(core.initiate_close, process.now_ms))
     if blocked is not None:
@@ -119,11 +127,14 @@ def close(process: Process) -> Script:
     for batch in core.take_callbacks():
         batch.run()
         core.finish_callbacks(batch)
+    # Last: the memory of batches in flight comes back only with their failures.
     checkers.closed(process)
 
 
 def _insist(process: Process, entry: Callable[[], None]) -> None:
     """Repeat a call until no exception interrupts it."""
+    # An application that closes has nothing else to do: it calls again until the producer is
+    # closed.
     while True:
         try:
             process.interrupts.run(entry)
@@ -141,6 +152,7 @@ def have_somebody_wait(process: Process) -> None:
 def see_who_waits_refused(process: Process) -> None:
     """Check that a send which waited since an earlier transaction is refused in this one."""
     (core, blocked), process.waiting = process.waiting, (None, None)
+    # The producer in which it waited is gone, and its wait with it.
     if blocked is None or core is not process.core:
         return
     try:
@@ -163,6 +175,7 @@ def _begin_to_wait(process: Process) -> AppendBlocked | None:
 
 def _wait_no_longer(process: Process, blocked: AppendBlocked) -> None:
     """Check that a waiting send fails at once when the producer is closed."""
+    # The condition has to hold at once, or the thread would sleep on to the end of `max_block_ms`.
     if process.core.append_can_proceed(blocked):
         try:
             begin_append(process, "nowhere", b"waits", blocked)

@@ -85,9 +85,11 @@ class Interrupts:
         if not self._faults.happens(FaultKind.INTERRUPTED):
             return call()
         if self._is_inside:
+            # The entry ended before the exception was due: its value is lost all the same.
             raise Interrupted(run_until(self._rng.randrange(_MOST_INNER_CALLS), call))
         if self._rng.random() < 1 / 2:
             raise Interrupted
+        # After the call: all is done, and the application knows nothing of it.
         raise Interrupted(call())
 
 
@@ -107,6 +109,7 @@ def run_until(call_count: int, call: Callable[[], _Result]) -> _Result:
         if left < 0:
             raise Interrupted(is_inside=True)
 
+    # A profiler of the whole run may have a hook of its own.
     before = sys.getprofile()
     sys.setprofile(look)
     try:

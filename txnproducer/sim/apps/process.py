@@ -34,6 +34,7 @@ Script: TypeAlias = Generator[tuple[Condition, int], bool, Any]
 FOR_EVER_MS = 1 << 40
 # A core that asks for more turns than this at one moment does nothing in them.
 _SPINNING = 500
+# Condition variables wake without a reason, and a wait has to look again.
 _LOOK_TOO_EARLY_EACH = 5
 
 
@@ -194,6 +195,7 @@ class Process:
 
     def is_looking_too_early(self) -> bool:
         """Return, now and then, that a wait for memory or metadata ends without a reason."""
+        # Counted and not drawn, so that these looks change nothing else in a run.
         self._looks += 1
         return self._looks % _LOOK_TOO_EARLY_EACH == 0
 
@@ -236,6 +238,7 @@ class Process:
         self.is_calm = self.programs.is_calm(self)
         self.failed_appends = 0
         self.is_closing = self._has_ended = False
+        # Its own settings may be too short even for the mild events that remain.
         if self.is_calm:
             self.config = self._build_config(**TIME_ENOUGH)
         self.network = SimNetwork(self.world, self.name, self.incarnation, self.rng, self.config)
@@ -256,6 +259,7 @@ class Process:
     def crash(self) -> None:
         """Stop the process at once, without closing anything."""
         self.is_crashed = True
+        # Requests in flight may still arrive: the process is gone, not what it has sent.
         self.network.close()
         if self._script is not None:
             self._script.close()
@@ -275,6 +279,7 @@ class Process:
 
     def poke(self) -> None:
         """Schedule a turn of the loop at this moment."""
+        # One turn takes all events of a moment, as a loop does that was woken once.
         if self._wake_ms > self.now_ms:
             self._schedule(self.now_ms)
 
@@ -284,6 +289,7 @@ class Process:
             self.world.call_at(at_ms, self._wake)
 
     def _wake(self, at_ms: int) -> None:
+        # An earlier wake-up took its place, and has planned a later one.
         if at_ms < self._wake_ms:
             return
         self._wake_ms = FOR_EVER_MS
@@ -297,6 +303,8 @@ class Process:
     def _turn_until_idle(self, now_ms: int) -> None:
         for _ in range(_SPINNING):
             delay_ms = self._turn(now_ms)
+            # The script may have called the core, or a fault may have closed a connection within
+            # the turn.
             is_news = bool(self.network.inbox) or self.core.needs_wakeup
             if delay_ms > 0 and not is_news:
                 break
@@ -318,11 +326,14 @@ class Process:
         newest = core.take_newest_full_batch()  # as a waiting thread does
         if newest is not None:
             self._full_batches.append(newest)
+        # Events that arrive while these are handled belong to the next turn.
         events, network.inbox = network.inbox, []
         for event in events:
             core.handle(event, now_ms)
+        # Before the turn: what wakes the core during it needs another turn.
         core.needs_wakeup = False
         delay_ms = core.run_once(now_ms)
+        # At once: the state of the coordinator, which excuses some ends, goes on changing.
         if self.has_failed and not self._has_ended:
             self._has_ended = True
             self.judge.failed_for_good(self)
@@ -331,6 +342,7 @@ class Process:
             batch.run()
             core.finish_callbacks(batch)
         self._resume(now_ms)
+        # Callbacks and scripts may call the core, and a new core has not had a turn.
         return 0 if batches or self.core is not core else delay_ms
 
     def _resume(self, now_ms: int) -> None:
@@ -339,6 +351,7 @@ class Process:
             if not holds and now_ms < self._until_ms:
                 return
             try:
+                # A generator takes no value at its first step.
                 if self._is_fresh:
                     self._is_fresh = False
                     self._condition, self._until_ms = next(self._script)

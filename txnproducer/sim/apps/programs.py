@@ -63,6 +63,7 @@ class Programs:
         attempt.is_idempotent = process.core.transaction_manager is not None
         attempt.is_acknowledged = process.config.acks != "0"
         attempt.is_calm = process.is_calm
+        # Only requests that arrive late after this moment can disturb this attempt.
         attempt.late_before = self.world.history.late[attempt.owner or ""]
         attempt.commits_in_doubt_before = process.network.commits_in_doubt
         attempt.delivery_timeout_ms = process.config.delivery_timeout_ms
@@ -75,6 +76,7 @@ class Programs:
     def wants_more(self, process: Process) -> bool:
         """Return whether an application shall continue."""
         if not self.world.is_ending:
+            # A second process is a disturbance, and goes away after some transactions.
             return not process.is_second or process.rng.random() < 0.9
         # After the faults end, each application has to show that it still works.
         own = [
@@ -82,12 +84,14 @@ class Programs:
             for attempt in self.world.history.attempts[self.world.healed_at :]
             if attempt.owner_process == process.name and attempt.is_calm
         ]
+        # The last one: a producer that worked once and then no more has proven nothing.
         is_proven = len(own) >= _PROOFS and (own[-1].owner is None or own[-1].is_fruitful)
         return not process.is_second and not (is_proven and self.has_enough)
 
     def is_calm(self, process: Process) -> bool:
         """Return whether the faults are over and no other process uses the transactional id."""
         if process.holder is not None:
+            # It shares the identity of its holder, so it is disturbed whenever the holder is.
             return process.holder.is_calm
         name = process.transactional_id
         others = [
@@ -95,6 +99,7 @@ class Programs:
             for p in self.processes
             if p is not process and p.transactional_id == name and not (p.holder and p.is_calm)
         ]
+        # Without an id there is nobody who could fence it.
         is_alone = name is None or (not process.is_second and all(p.is_done for p in others))
         return self.world.is_ending and is_alone
 
@@ -105,6 +110,7 @@ class Programs:
     @property
     def has_enough(self) -> bool:
         """Whether the run has done enough requests and transactions."""
+        # Faults can leave a run short of requests: in the calm, the smallest number is enough.
         wanted = MIN_REQUESTS if self.world.is_ending else self.world.options.requests
         return self._transactions >= MIN_TRANSACTIONS and self.world.request_count >= wanted
 
@@ -120,6 +126,7 @@ class Programs:
             self._start_process(name, name)
             group_id = f"group-{name}"
             group = self.world.cluster.group_offsets(group_id).group(group_id)
+            # A group with a member, so that its coordinator compares generations (KIP-447).
             group.generation_id, group.members = 1, {f"member-{name}": None}
             if self.world.options.initial_epoch >= 0:
                 self._preset_epochs(name)
@@ -134,6 +141,7 @@ class Programs:
         self.world.cluster.preset_epoch(transactional_id, self.world.options.initial_epoch)
         options = self.world.options
         for claim in range(options.partition_count if options.is_shared else 0):
+            # Claims have epochs of their own, which would otherwise be far from their end.
             self.world.cluster.preset_epoch(
                 claim_id(transactional_id, claim), options.initial_epoch
             )

@@ -55,10 +55,13 @@ def send_rows(
             # run.
             if run.next % _LOOK_AT_EACH == 0:
                 look_at_call(process, sent)
+            # After the other runs, so that each partition gets a batch in turn.
             if run.next < run.stop:
                 runs.append(run)
     except KafkaError as error:
+        # Its transaction is over, and the present one is another's.
         if not isinstance(error, TransactionAbortedError):
+            # As a failed `send` does: a commit without these rows would be a torn one.
             process.core.fail_transaction(error)
         return error
     return None
@@ -87,6 +90,7 @@ def _check_partition(
     placed = [draft for draft in drafts if draft.partition is not None]
     if not placed:
         return
+    # If the highest one exists, the others do.
     draft = max(placed, key=_partition)
     record = draft.record(process, start_ms, is_watched=False)
     outcome: AppendBlocked | FutureRecordMetadata | None = None
@@ -122,6 +126,8 @@ def _runs(
     count = (yield from _count_partitions(process)) if are_keys_counted else 0
     places = array("i", map(_partition, drafts))
     order, spans = rows.by_partition(places, count)
+    # Rows without a partition are placed beforehand if others have one: in each partition, all
+    # rows keep their order.
     if len(spans) > 1 and spans[0][_PARTITION] == NO_PARTITION:
         placed = yield from _placed(process, rows, order, spans[0])
         order, spans = merged(order, [*spans[1:], *placed])

@@ -24,6 +24,7 @@ from txnproducer.sim.world.options import COMPACTED_TOPIC, TOPIC
 # An interrupted call looks like one with an early time-out.
 LONGEST_INTERRUPT_MS = 100
 _OFFSETS = {TopicPartition(TOPIC, 0): OffsetAndMetadata(0)}
+# Lengths around the four bytes that murmur2 takes at a time.
 _KEY_SIZES = (0, 1, 2, 3, 5, 200)
 _ROOM_FOR_KEYS = 100
 _UNWATCHED_RATE = 0.1
@@ -158,6 +159,8 @@ def send(
         except Interrupted as interrupted:
             for waiting in (outcome, interrupted.lost):
                 if isinstance(waiting, AppendBlocked):
+                    # As the shell does: a place in the queue for memory that nobody leaves blocks
+                    # all others.
                     core.give_up_append(waiting)
             if interrupted.is_inside:
                 _leave_append(process)
@@ -242,6 +245,7 @@ def both(process: Process, *scripts: Generator[tuple[Condition, int], bool, obje
         if not ready:
             yield partial(_is_any, waits), min(until_ms for _, until_ms in waits)
             continue
+        # Any of those that are ready: threads run in no certain order.
         script = process.rng.choice(ready)
         wait = running[script]
         try:
@@ -295,6 +299,7 @@ def misuse(process: Process, *, is_between: bool = False) -> None:
             "offsets": lambda: core.send_offsets_to_transaction(_OFFSETS, group),
             "send": lambda: append(process, b"outside a transaction"),
         }
+        # Before `init_transactions` has succeeded there is nothing to begin.
         if not manager.identity.has_producer_id:
             calls["begin"] = core.begin_transaction
     core.finish_interrupted_call()  # it may change the state, and the call would do it first
@@ -336,6 +341,7 @@ def begin_append(
     if isinstance(outcome, FutureRecordMetadata) and outcome.done():
         error = outcome.exception(0)
         if error is not None:
+            # The core counts it as a failed record, and no attempt has it.
             process.failed_appends += 1
             raise error
     return outcome
@@ -354,6 +360,7 @@ def look_at_futures(process: Process, attempt: Attempt) -> None:
     except KafkaError as raised:
         error, result = raised, None
     is_late = isinstance(error, KafkaTimeoutError)
+    # A record that expired has the same class, so the rest is needed to tell the two apart.
     is_pending = error is not None and not is_done and is_late and "pending" in told
     own = future.error
     is_same = is_done and (repr(error or result) == repr(own) if own else error is None)
@@ -372,6 +379,7 @@ def flush(process: Process) -> Script:
             continue
     limit_ms = process.config.delivery_timeout_ms + process.world.slack_ms
     is_done = yield ticket.is_done, process.now_ms + limit_ms
+    # Also after a time-out: while a flush is under way, no batch lingers.
     core.end_flush(ticket)
     if not is_done:
         process.world.history.violate("hangs", f"{process.name}: flush, {limit_ms} ms")

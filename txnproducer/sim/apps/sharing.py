@@ -92,7 +92,7 @@ class _Run:
         self.process = holder.programs.start_participant(holder, self._script)
 
     def _script(self, process: Process) -> Script:
-        if self._has_begun:
+        if self._has_begun:  # Spark starts lost work again in a new process
             self._end(KafkaError("the process has crashed"))
             return
         self._has_begun = True
@@ -123,6 +123,7 @@ class _Run:
                 yield sleep(process, 400)
             elif drawn < 0.2:
                 yield from flush(process)
+        # Without a flush a receipt must be refused unless all is acknowledged by chance.
         if rng.random() < _HASTY_RATE and self._give_receipt() is None:
             return None  # every record was acknowledged
         yield from flush(process)
@@ -141,6 +142,7 @@ class _Run:
             ended = yield from call(
                 process, lambda: process.core.begin_join(self._lease, self._claim)
             )
+            # This request may use up an epoch of the claim, which a later claim then misses.
             if self._holder.is_crashed or self._holder.manager.share.lease != self._lease:
                 history = process.world.history
                 history.straggled_ms[process.transactional_id] = process.now_ms
@@ -272,11 +274,12 @@ class _SharedTransaction(UsualTransaction):
         """Run a claim's work again while its first run, which counts as lost, is only paused."""
         first, rng = self._runs[claim], self._process.rng
         is_due = first.receipt is None and first.error is None and not self._process.is_crashed
+        # Between the draw and this moment the first run, or the transaction, may have ended.
         if not is_due or self._world.is_ending or self._attempt.claim != "open":
             return
         if self._process.manager.share.lease is None:
             return  # the transaction is aborted
-        first.process.pause(rng.choice(_SLEEPS_MS))
+        first.process.pause(rng.choice(_SLEEPS_MS))  # perhaps into a later transaction
         self._run(claim)
 
     def _await_receipts(self) -> Generator[_Wait, bool, KafkaError | None]:
@@ -306,6 +309,7 @@ class _SharedTransaction(UsualTransaction):
         """Commit with the receipts so far, and check that an incomplete set is refused."""
         core, manager = self._process.core, self._process.manager
         receipts = self._receipts()
+        # A complete set is rightly taken, and a failed transaction is refused for another reason.
         if len(receipts) == len(self._runs) or manager.machine.has_error:
             return
         try:
@@ -332,6 +336,7 @@ class _SharedTransaction(UsualTransaction):
             self._check_receipt(run)
             self._attempt.records += run.attempt.records
             self._attempt.interrupted += run.attempt.interrupted
+            # Moved and not copied: records of a run's own attempt must not be committed.
             run.attempt.records, run.attempt.interrupted = [], []
         return None
 
@@ -385,9 +390,10 @@ def resume(
     """Continue a transaction with another producer. The one before is gone."""
     process.network.close()
     process.renew()
+    # The wire rules learn an identity from an answer, and another process got this one.
     process.network.take_over(lease.producer)
     process.core.resume(lease)
     if lease.claims:
         process.core.adopt(receipts)
-    attempt.incarnation = process.incarnation
+    attempt.incarnation = process.incarnation  # it ends the transaction
     attempt.commits_in_doubt_before = process.network.commits_in_doubt

@@ -100,7 +100,7 @@ def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool
             return True
         if not ended.is_timed_out:
             process.judge.init_failed(process, error)
-            if error.recovery != "resume":
+            if error.recovery != "resume":  # it needs a new producer
                 return False
             yield sleep(process, 500)
     patience.gave_up("init_transactions")
@@ -146,9 +146,11 @@ class UsualTransaction:
             return False  # close() has to abort the transaction
         if error is None and rng.random() >= self._world.options.abort_rate:
             return (yield from self._commit_it())
+        # Such a producer must not be asked for more: its transaction ends with it.
         if error is not None and error.recovery not in ("abort", "resume"):
             self._attempt.claim = "aborted"
             return False
+        # An abort must refuse what waits: after it, the record would be another transaction's.
         have_somebody_wait(self._process)
         return (yield from self._abort_it())
 
@@ -199,6 +201,7 @@ class UsualTransaction:
         process, attempt, metadata = self._process, self._attempt, self._member
         process.network.expect_member(metadata)
         is_old = self._world.options.cluster.is_before_2_5
+        # TxnOffsetCommit before v3 cannot carry the generation, so the call has to fail.
         attempt.is_mistaken |= is_old and metadata.generation_id >= 0
         attempt.group_id, attempt.offset = metadata.group_id, self._world.next_offset()
         count = 1 + process.rng.randrange(self._world.options.partition_count)
@@ -213,7 +216,7 @@ class UsualTransaction:
 
     def _send_this_offset(self) -> Generator[tuple[Condition, int], bool, KafkaError | None]:
         process, attempt, metadata = self._process, self._attempt, self._member
-        told = OffsetAndMetadata(attempt.offset, attempt.name)
+        told = OffsetAndMetadata(attempt.offset, attempt.name)  # the name is for the judge
         offsets = dict.fromkeys(attempt.offset_places, told)
         patience = Patience(process)
         while patience.lasts():
@@ -237,10 +240,12 @@ class UsualTransaction:
 
     def _commit_it(self) -> Generator[tuple[Condition, int], bool, bool]:
         process, attempt = self._process, self._attempt
-        attempt.is_commit_asked = True
+        attempt.is_commit_asked = True  # from here on it may be committed
         patience = Patience(process)
         while patience.lasts():
             ended = yield from call(process, process.core.begin_commit)
+            # A repeated call that was interrupted has no result, and the earlier one may still
+            # end.
             self._commit = ended.result or self._commit
             error = ended.error
             if error is None:
@@ -271,7 +276,7 @@ class UsualTransaction:
             self._resolve()
         if error.recovery == "abort":
             return (yield from self._abort_it())
-        if self._attempt.claim == "open":
+        if self._attempt.claim == "open":  # not unknown, so not committed
             self._attempt.claim = "aborted"
         self._process.judge.refused(self._process, "commit_transaction", error)
         return False
@@ -326,6 +331,7 @@ class UsualTransaction:
         known = self._world.cluster.transaction_coordinator(name).find(name)
         self._attempt.claim = "unknown"
         self._process.judge.unknown(self._process, self._attempt)
+        # DescribeTransactions came later (KIP-664), so `resolve_outcome` cannot ask there.
         is_offered = not self._world.options.cluster.is_before_2_5
         if known is not None and commit is not None and is_offered:
             described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
@@ -380,6 +386,7 @@ def _age(process: Process) -> Script:
     has_id = yield (lambda: manager.identity.has_producer_id), process.now_ms + 2_000
     if has_id:
         identity = manager.identity.producer_id_and_epoch
+        # Set directly: by requests it would take 32,766 new epochs.
         manager.sequences.adopt(ProducerIdAndEpoch(identity.producer_id, _LAST_EPOCHS))
 
 

@@ -101,6 +101,8 @@ class Checkers:
     def refused(self, process: Process, call: str, error: KafkaError) -> None:
         """Check the reason for which a call failed."""
         cause = error.__cause__
+        # Applications make only calls that the state allows; misuse is a call of its own
+        # (`sending.misuse`).
         if isinstance(error, IllegalStateError) or isinstance(cause, IllegalStateError):
             self._history.violate("state", f"{process.name}: {call}: {error} ({cause})")
 
@@ -117,6 +119,8 @@ class Checkers:
     def ended(self, process: Process, attempt: Attempt) -> None:
         """Check that the coordinator has ended a transaction, too, when its end returns."""
         name = process.transactional_id or ""
+        # Kept for the judge of the offsets: only requests that were late by this moment can excuse
+        # a repeat.
         attempt.late_by_end = self._history.late[name]
         known = self._world.cluster.transaction_coordinator(name).find(name)
         is_v1 = self._world.options.cluster.transaction_version == 1
@@ -136,6 +140,8 @@ class Checkers:
             # transaction is empty, and only a new epoch or producer would prevent it.
             return
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
+        # Under another identity it is the transaction of a newer producer, which is none of this
+        # one's.
         if known.state.value == "Ongoing" and described == attempt.identity:
             self._history.violate("open", f"{attempt.name} is {attempt.claim}, and goes on")
 
@@ -144,6 +150,8 @@ class Checkers:
         manager = process.core.transaction_manager
         error = manager.machine.last_error if manager is not None and process.has_failed else None
         is_refused = isinstance(error, AuthenticationError | AuthorizationError)
+        # An idempotent producer can always go on under a new id, which it needs access and a login
+        # for.
         if error is not None and (process.is_calm or not is_refused):
             self._history.violate("needless", f"{process.name} has failed for good: {error!r}")
         for record in attempt.records:
@@ -153,9 +161,11 @@ class Checkers:
     def closed(self, process: Process) -> None:
         """Check the memory and the futures of a closed producer."""
         metrics = process.core.metrics()
+        # A leak shows only here: while records wait, any amount may rightly be in use.
         if metrics["buffer-available-bytes"] != metrics["buffer-total-bytes"]:
             self._history.violate("memory", f"{process.name}: {metrics}")
         life = (process.name, process.incarnation)
+        # Sends beside an attempt fail, too, and the history has no future of them.
         self._errors_counted[life] = int(metrics["record-error-total"]) - process.failed_appends
         for attempt in self._history.attempts:
             if (attempt.owner_process, attempt.incarnation) != life:
@@ -178,11 +188,14 @@ class Checkers:
 
     def init_failed(self, process: Process, error: KafkaError) -> None:
         """Check an initialization that failed."""
+        # Time acts even when all faults have ended: an id that expires meanwhile is refused
+        # rightly.
         if process.is_calm and not self._world.has_time_acted(process.transactional_id):
             self._history.violate("needless", f"{process.name}: init_transactions: {error!r}")
 
     def timed_out(self, process: Process, waited_ms: int) -> None:
         """Check the time that an unfinished call has taken."""
+        # A shorter wait may fall into one of the mild events. The application then calls again.
         if process.is_calm and waited_ms >= _LONG_ENOUGH_MS:
             self._history.violate("hangs", f"{process.name}: a call took {waited_ms} ms")
 
@@ -193,6 +206,7 @@ class Checkers:
     def closed_in_time(self, process: Process) -> None:
         """Check that a producer closed in good order left no transaction open."""
         name = process.transactional_id
+        # A failed producer cannot send EndTxn, and during faults its request may have been lost.
         if name is None or not process.is_calm or process.has_failed:
             return
         if process.manager.share.is_left_open_on_close:
@@ -222,17 +236,21 @@ class Checkers:
             self._history.violate(
                 "unknown", f"{attempt.name} is {attempt.claim}, but the coordinator says {state}"
             )
+        # The commit may still be on its way to this open transaction, so nothing is decided yet.
         if state == "Ongoing" and attempt.claim != "unknown":
             self._history.violate(
                 "unknown", f"{attempt.name} is {attempt.claim}, and a commit can still arrive"
             )
 
     def _may_begin_again(self, attempt: Attempt, commit: SentCommit) -> bool:
+        # v2 raises the epoch at each end, so a late request cannot begin a transaction under the
+        # old one.
         is_v1 = not commit.is_transaction_v2
         return is_v1 and (attempt.is_leased or commit.producer in self._history.openings_in_doubt)
 
     def unknown(self, process: Process, attempt: Attempt) -> None:
         """Check that an outcome is called unknown only if a commit had no answer."""
+        # Counted on the wire and not asked of the core, which would vouch for itself.
         if process.network.commits_in_doubt <= attempt.commits_in_doubt_before:
             self._history.violate(
                 "unknown", f"{attempt.name}: each commit was answered, and it is called unknown"
@@ -244,11 +262,14 @@ class Checkers:
             up_to = self._read_up_to[level]
             for place, log in self._world.cluster.topology.all_logs().items():
                 start = up_to[place]
+                # From the last position, as a consumer: a record that appears before it is never
+                # read.
                 for entry in log.visible_entries(read_committed=level, from_offset=start):
                     end = entry.base_offset + entry.record_count
                     read[place].append((entry.base_offset, end, entry.producer_id))
                     start = end
                 last = log.last_stable_offset if level else log.log_end_offset
+                # Past markers and aborted records as well. A consumer never comes back to them.
                 up_to[place] = max(start, last)
 
     # --- in the end -----------------------------------------------------------------------------
@@ -277,11 +298,15 @@ class Checkers:
 
     def _check_progress(self) -> None:
         given_ms = int(self._world.options.settings["delivery_timeout_ms"])
+        # Earlier attempts may have spent most of their time-out on faults.
         for attempt in self._history.attempts[self._world.healed_at :]:
+            # Producers from before the healing keep their short time-outs, in which one mild event
+            # may be too much.
             if given_ms < _LONG_ENOUGH_MS and not attempt.is_calm:
                 continue
             for record in attempt.records:
                 future = record.future
+                # A record that waited for memory or metadata has never been in a batch.
                 if record.waited_in_vain or future is None or not future.done():
                     continue
                 if _EXPIRED.search(str(future.error)):
@@ -291,6 +316,7 @@ class Checkers:
         for attempt in self._history.attempts:
             for record in attempt.records:
                 error = None if record.future is None else record.future.error
+                # The exact class: a BufferExhaustedError tells of no batch.
                 told = _EXPIRED.search(str(error)) if type(error) is KafkaTimeoutError else None
                 if told is not None and int(told[1]) < attempt.delivery_timeout_ms:
                     self._history.violate(
@@ -299,6 +325,7 @@ class Checkers:
 
     def _check_needless(self, outcomes: dict[str, bool | None]) -> None:
         world = self._world
+        # A coordinator that ends a transaction or forgets an id by time fences a sound producer.
         attempts = [a for a in self._history.attempts if not world.has_time_acted(a.owner)]
         for text in unexcused(attempts, self._history, world.options, outcomes):
             self._history.violate("needless", text)
@@ -308,11 +335,15 @@ class Checkers:
         ids: dict[str, set[int]] = defaultdict(set)
         for fence in self._history.fences:
             earlier = ids[fence.owner]
+            # The id is the present one again: its batches must not count as those of an older
+            # producer.
             earlier.discard(fence.producer_id)
             for life, log in logs.items():
                 for entry in log.entries_from(fence.log_end_offsets.get(life, 0)):
                     is_own = entry.producer_id == fence.producer_id
                     is_older = is_own and entry.producer_epoch < fence.producer_epoch
+                    # Markers of an older epoch still arrive: they end what the fenced producer had
+                    # begun.
                     if entry.batch is not None and (is_older or entry.producer_id in earlier):
                         self._history.violate(
                             "fenced", f"{fence.owner}: {entry} after {fence.producer_epoch}"
@@ -324,6 +355,8 @@ class Checkers:
         if cluster.open_transactions:
             self._history.violate("open", f"transactions: {cluster.open_transactions}")
         for place, log in cluster.logs.items():
+            # The logs are asked besides: a batch may have opened a transaction that no coordinator
+            # knows.
             if log.last_stable_offset != log.log_end_offset:
                 self._history.violate(
                     "open", f"{place}: {log.last_stable_offset} of {log.log_end_offset} stable"
@@ -340,6 +373,7 @@ class Checkers:
                     (e.base_offset, e.base_offset + e.record_count, e.producer_id)
                     for e in log.visible_entries(read_committed=level)
                 ]
+                # A prefix is enough: records may have come after the last read.
                 if final[: len(read)] != read:
                     self._history.violate(
                         "reader", f"{place}: a consumer has read what is not there"

@@ -80,15 +80,19 @@ def unexcused(
     calm = [
         attempt
         for attempt in attempts
+        # On a cluster that cannot raise epochs a lost answer may be the end of a producer.
         if attempt.is_calm and not attempt.is_crashed and (can_bump or _who(attempt) not in shaken)
     ]
     for attempt in calm:
         if attempt.owner is not None:
             is_shaken = _who(attempt) in shaken
             is_v1 = options.cluster.transaction_version == 1
+            # With v2 a transaction that was aborted leaves no doubt: its end raised the epoch.
             is_open = outcomes[attempt.name] is not False or is_v1
+            # The holder does not see which answers its participants have lost.
             may_be_late = is_shaken or (attempt.is_leased and is_v1)
             is_doubtful = may_be_late and is_open if can_bump else True
+            # A late copy of the first offsets could be written after the second ones.
             is_undone = is_shaken and bool(attempt.earlier_offsets)
             is_faulty = (
                 _has_own_fault(attempt)
@@ -99,8 +103,11 @@ def unexcused(
             is_stuck = not can_bump and (
                 _is_in_doubt(attempt, history) or _is_forgotten_in_doubt(attempt, history)
             )
+            # Without a new epoch only a new producer gets rid of records in doubt.
             passing = (*_PASSING, "restart") if is_stuck else _PASSING
             if is_v1 and attempt.is_leased and attempt.has_stragglers:
+                # For all later transactions of this producer: the fence may show only when the
+                # next one begins.
                 raced.add(_who(attempt))
             yield from _of_transaction(
                 attempt,
@@ -109,9 +116,11 @@ def unexcused(
                 is_raced=_who(attempt) in raced,
                 inits_in_doubt=history.inits_in_doubt[attempt.identity],
             )
+        # A fault of its own can leave records after it in doubt, which cannot get other numbers.
         elif not _has_own_fault(attempt):
             for record in attempt.records:
                 error, at = _error_of(record), (attempt.name, record.place)
+                # By partition: doubt in one of them says nothing of the others' records.
                 is_excused = not can_bump and at in history.doubtful_at
                 if error is not None and not is_excused:
                     yield f"{record.value!r}: {error}"
@@ -155,6 +164,7 @@ def _is_refused_an_epoch(attempt: Attempt, error: KafkaError, inits_in_doubt: in
     epoch = attempt.identity.producer_epoch
     if epoch == LAST_EPOCH:
         return inits_in_doubt >= FENCED_AFTER and isinstance(error, ProducerFencedError)
+    # By its text, so that no other error at these epochs is excused with it.
     refusal = f"InitProducerId was answered {ErrorCode.UNKNOWN_SERVER_ERROR.name}"
     return epoch == LAST_EPOCH - 1 and inits_in_doubt > 0 and refusal in str(error)
 

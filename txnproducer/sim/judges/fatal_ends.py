@@ -38,6 +38,7 @@ from txnproducer.sim.judges.excuses import FENCED_AFTER, LAST_EPOCH
 from txnproducer.sim.world.faults import FaultKind
 
 _KEPT: Final = (FaultKind.LOG_WRITE_LATE, FaultKind.LOG_WRITE_BROKEN)
+# A moved coordinator knows what its log has; a refused write never got there.
 _FORGETTING: Final = (FaultKind.COORDINATOR_MOVED, FaultKind.LOG_WRITE_LOST, *_KEPT)
 _FIRST_THAT_CAN_BUMP: Final = 3
 
@@ -48,9 +49,11 @@ def needless_end(process: Process) -> str | None:
     if error is None or not process.has_failed:
         return None
     root: BaseException = error
+    # Later errors are consequences of the first one, which has the reason.
     while isinstance(root.__cause__, KafkaError):
         root = root.__cause__
     is_excused = any(
+        # All three: a broad class alone would excuse any error of the run.
         isinstance(root, kinds) and text in str(root) and holds(process)
         for kinds, text, holds in _REASONS
     )
@@ -67,6 +70,7 @@ def _is_overtaken(process: Process) -> bool:
     known = process.world.cluster.transaction_coordinator(name).find(name)
     if known is not None:
         described = ProducerIdAndEpoch(known.producer_id, known.producer_epoch)
+        # The same identity excuses nothing by itself: only a fence that was lost does.
         if described == process.manager.identity.producer_id_and_epoch:
             # It may have fenced the producer and lost this with a write or with a move.
             return _is_disturbed(process) and _has_acted(process, *_FORGETTING)
@@ -99,6 +103,7 @@ def _is_login_refused(process: Process) -> bool:
 
 
 def _is_coordinator_broken(process: Process) -> bool:
+    # With its epochs used up, a broker answers UNKNOWN_SERVER_ERROR to a repeated request.
     is_near_the_end = process.world.options.initial_epoch >= 0
     return is_near_the_end or _has_acted(process, FaultKind.LOG_WRITE_BROKEN)
 
@@ -127,6 +132,7 @@ _REASONS: Final[tuple[tuple[type[KafkaError], str, Callable[[Process], bool]], .
     (KafkaError, "UNKNOWN_SERVER_ERROR", _is_coordinator_broken),
     (KafkaError, "this cluster is too old", _cannot_bump),
     (UnsupportedVersionError, "group metadata", _cannot_bump),
+    # A participant takes part in one transaction: refused there, it has nothing to go on with.
     (ClaimRefusedError, "", _is_participant),
     (KafkaError, "the producer was closed", _is_closed),
 )

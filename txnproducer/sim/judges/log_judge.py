@@ -44,6 +44,7 @@ class LogJudge:
             Whether each transaction is visible, by its name; None if nothing shows it.
         """
         visible, everything = self._index()
+        # Before the offsets: whether they may be committed depends on the outcome.
         outcomes = {a.name: self._judge(a, visible) for a in self._history.attempts if a.owner}
         self._check_order(visible)
         self._check_offsets(outcomes)
@@ -59,6 +60,7 @@ class LogJudge:
         sent = {
             record.value: record
             for a in self._history.attempts
+            # The application has no future of an interrupted record, but it may be in the log.
             for record in (*a.records, *a.interrupted)
         }
         # A batch may be written and found too large when it is sent again. Its parts then end in
@@ -73,6 +75,8 @@ class LogJudge:
             place, is_deleted = life.place, life != self._cluster.topology.life(life.place)
             for entry in log.visible_entries(read_committed=False):
                 is_visible = not entry.is_transactional or log.is_committed(entry)
+                # The topic was deleted before a marker arrived, so nothing shows any more how it
+                # ended.
                 is_undecided = is_deleted and entry.base_offset >= log.last_stable_offset
                 last = -1
                 for record in entry.batch or ():
@@ -108,6 +112,7 @@ class LogJudge:
         )
         if not is_same or sent.partition not in (None, place.partition):
             self._history.violate("content", f"{sent.value!r} is {found} in {place}")
+        # An offset does not tell in which life of a recreated topic the record lies.
         is_told = sent.future is not None and not self._cluster.topology.generations[place.topic]
         told = sent.future.metadata() if sent.future is not None and is_told else None
         if told is not None and told.offset == offset and told.timestamp_ms != timestamp_ms:
@@ -124,6 +129,7 @@ class LogJudge:
         )
         claim = attempt.final_claim
         if claim == "aborted":
+            # These count only against the claim: none of them has to be there.
             there += sum(1 for record in attempt.interrupted if visible.get(record.value))
             if there:
                 self._history.violate(
@@ -134,6 +140,7 @@ class LogJudge:
             self._history.violate(
                 "committed", f"{attempt.name}: {there} of {len(found)} records are visible"
             )
+        # Records that are gone may have been visible, so they prove neither half.
         elif claim == "unknown" and 0 < there < len(found) - gone:
             self._history.violate(
                 "unknown", f"{attempt.name} is torn: {there} of {len(found)} records are visible"
@@ -154,6 +161,7 @@ class LogJudge:
                     "committed", f"{record.value!r} is visible {len(offsets)} times: {offsets}"
                 )
             for life, offset in offsets:
+                # Order holds within one life of a partition: a recreated topic begins at 0.
                 if life.place != record.place or offset <= last.get(life, -1):
                     self._history.violate(
                         "committed", f"{record.value!r} out of place: {life} {offset}"
@@ -167,6 +175,7 @@ class LogJudge:
             is_missing = bool(record.is_sent) and not found and record.value not in self._gone
             if found and record.is_sent is False:
                 self._history.violate("interrupted", f"{record.value!r} was never sent: {found}")
+            # Only a commit promises that all of its records are in.
             elif attempt.final_claim == "committed" and is_missing:
                 self._history.violate("interrupted", f"{attempt.name}: {record.value!r} is lost")
             elif _is_twice(found):
@@ -178,6 +187,8 @@ class LogJudge:
             (a for a in self._history.attempts if a.owner),
             key=lambda a: (
                 a.owner,
+                # By identity and not by the time of the begin: a paused process may begin under an
+                # old one.
                 a.identity.producer_id,
                 a.identity.producer_epoch,
                 a.number,
@@ -188,6 +199,7 @@ class LogJudge:
                 for place, offset in visible.get(record.value, ()):
                     key = (attempt.owner or "", place)
                     before, name = last.get(key, (-1, ""))
+                    # Within one transaction, `_check_whole` compares.
                     if offset < before and name != attempt.name:
                         self._history.violate(
                             "order", f"{attempt.name} lies before {name} in {place}"
@@ -199,6 +211,7 @@ class LogJudge:
             offset: attempt
             for attempt in self._history.attempts
             if attempt.group_id is not None
+            # Earlier offsets are known here only to be told as wrong: the last ones must win.
             for offset in (*attempt.earlier_offsets, attempt.offset)
         }
         seen: dict[tuple[str, TopicPartition], int] = {}
@@ -216,6 +229,7 @@ class LogJudge:
                 self._history.violate(
                     "offsets", f"{attempt.name} is {attempt.final_claim}, its offsets committed"
                 )
+            # Offsets are numbered over the whole run, so an earlier one would send the group back.
             if offset.offset < seen.get((group_id, place), -1):
                 self._history.violate("offsets", f"{group_id} goes back to {attempt.name}")
             seen[group_id, place] = offset.offset
@@ -244,6 +258,7 @@ class LogJudge:
 
     def _check_plain(self, everything: dict[bytes, list[_Found]]) -> None:
         for attempt in self._history.attempts:
+            # With acks=0 a success says only that the record was sent.
             if attempt.owner is not None or not attempt.is_acknowledged:
                 continue
             last: dict[Life, int] = {}
@@ -252,6 +267,7 @@ class LogJudge:
                 found = everything.get(record.value, [])
                 if future is None or not future.done() or future.error is not None:
                     continue
+                # Without idempotence, a batch whose answer was lost may be written twice.
                 if not found or (attempt.is_idempotent and _is_twice(found)):
                     self._history.violate(
                         "acknowledged", f"{record.value!r} is there {len(found)} times"
@@ -278,6 +294,7 @@ class LogJudge:
                 future = record.future
                 if future is None or not future.done():
                     continue
+                # A crashed process has not run its callbacks.
                 if not attempt.is_crashed:
                     self._check_callback(record, future)
                 if future.error is None and attempt.is_idempotent:

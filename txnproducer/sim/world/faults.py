@@ -175,6 +175,7 @@ class Faults:
         self._rates = dict(rates)
         thresholds: list[tuple[float, FaultKind]] = []
         total = 0.0
+        # One draw decides between all kinds, so a request has at most one fault.
         for kind in NETWORK_RATES:
             if kind in rates:
                 total += rates[kind]
@@ -183,6 +184,7 @@ class Faults:
         self._thresholds = thresholds
         self._total = total
         self._mild_left = _MOST_MILD
+        # A stalled request takes its whole time-out, which a longer one would cost several times.
         can_stall = request_timeout_ms <= _LONGEST_MILD_STALL_MS
         self._mild = (*_MILD, FaultKind.STALLED) if can_stall else _MILD
         self._burst = burst
@@ -204,6 +206,7 @@ class Faults:
         is_burst = self._burst_left > 0
         if is_burst:
             self._burst_left -= 1
+            # A smaller number falls below more thresholds: within a burst every kind is likelier.
             drawn /= self._burst
         if drawn >= self._total:
             return None

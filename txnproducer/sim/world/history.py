@@ -68,6 +68,7 @@ class SentRecord:
         self.delivered_as = self.history.delivery_count
         self.deliveries.append((metadata, error))
         if self.is_faulty:
+            # Last, so that the call is on record whatever becomes of the exception.
             raise CallbackError
 
 

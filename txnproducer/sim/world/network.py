@@ -52,10 +52,10 @@ from txnproducer.sim.world.world import World
 
 _FOR_EVER_MS = 1 << 40
 _RECONNECT_MS = 20
-_LATE_MS = (10, 1000, LATEST_MS)
-_SOON_MS = (30, 200, 1000)
+_LATE_MS = (10, 1000, LATEST_MS)  # from the same transaction to long after several later ones
+_SOON_MS = (30, 200, 1000)  # during the next transaction
 _FIRST_WITH_GROUP_METADATA = 3
-_OPENING = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest)
+_OPENING = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest)  # begin a transaction of v1
 _HARMLESS_WHEN_LATE = (MetadataRequest, FindCoordinatorRequest, DescribeTransactionsRequest)
 
 
@@ -171,7 +171,7 @@ class SimNetwork:
 
     def replace_nodes(self, nodes: Iterable[BrokerNode]) -> None:
         """Note the addresses of all brokers. No new connection is made to others."""
-        self._named = {node_id for node_id in self._named if node_id < 0}
+        self._named = {node_id for node_id in self._named if node_id < 0}  # bootstrap addresses
         self.update_nodes(nodes)
 
     def _link(self, connection: ConnectionId) -> Link:
@@ -219,7 +219,7 @@ class SimNetwork:
             self._rules.lost(request.body)
             raise OSError(f"{connection} does not take it")
         link = self._links[connection]
-        if not self._can_carry(request):
+        if not self._can_carry(request):  # refused by the client: nothing goes over the wire
             error = UnsupportedVersionError("group metadata need TxnOffsetCommit v3")
             self._tell(ClientResponse(request, None, ResponseFailure.UNSUPPORTED_VERSION, error))
             return
@@ -231,12 +231,12 @@ class SimNetwork:
         delay_ms = 1 + self._rng.randrange(self._way_ms)
         if fate is not None:
             delay_ms = self._misdirect(link, fate, delay_ms)
-        link.arrived_ms = max(link.arrived_ms, now_ms + delay_ms)
+        link.arrived_ms = max(link.arrived_ms, now_ms + delay_ms)  # TCP keeps the order
         life = link.life
         world.call_at(
             link.arrived_ms, lambda at_ms: self._arrive(request, link, life, fate, at_ms)
         )
-        if link.is_stalled or fate is not None:
+        if link.is_stalled or fate is not None:  # any other request ends in time
             world.call_at(
                 request.created_ms + request.timeout_ms,
                 lambda at_ms: self._time_out(request, link, life, at_ms),
@@ -274,6 +274,7 @@ class SimNetwork:
                     continue
             elif now_ms < link.retry_at_ms:
                 continue
+            # As Java's `leastLoadedNode`: an open connection first, then the fewest requests.
             rank = (not link.is_ready, node_id < 0, len(link.in_flight), self._rng.random())
             if best is None or rank < best:
                 best, best_id = rank, node_id
@@ -322,11 +323,12 @@ class SimNetwork:
             kind = FaultKind.LOGIN_REFUSED_BY_ONE if is_one else FaultKind.LOGIN_REFUSED
             world.faults.counts[kind] += 1
             is_coordinator = connection.channel is Channel.COORDINATOR
+            # Only a broker that this producer can reach is one that it could ask instead.
             is_any_left = not self.is_login_refused and any(
                 self._can_reach(other) and other not in self.refusing | self._missed
                 for other in world.cluster.nodes
             )
-            self.is_needed_login_refused |= is_coordinator or not is_any_left
+            self.is_needed_login_refused |= is_coordinator or not is_any_left  # it has no stand-in
             self._die(connection, link, now_ms, state=ConnectionState.AUTHENTICATION_FAILED)
             return
         if connection.node_id not in self._named:  # the broker left the cluster meanwhile
@@ -339,10 +341,10 @@ class SimNetwork:
             return
         link.is_ready = True
         link.is_stalled = False
-        link.arrived_ms = link.answered_ms = now_ms
+        link.arrived_ms = link.answered_ms = now_ms  # nothing is left of the old order
         cluster = self._world.cluster
         self._offered[connection.node_id] = cluster.api_versions(node_id)
-        if cluster.features.epoch > self._features.epoch:
+        if cluster.features.epoch > self._features.epoch:  # older news must not undo it
             self._features = cluster.features
         self._tell(ConnectionEvent(connection, ConnectionState.READY))
 
@@ -369,11 +371,12 @@ class SimNetwork:
         link.is_ready = link.is_connecting = False
         link.retry_at_ms = now_ms + _RECONNECT_MS + self._rng.randrange(_RECONNECT_MS)
         requests, link.in_flight = link.in_flight, {}
-        if requests:
+        if requests:  # an idle connection leaves no doubt
             self._world.history.shaken.add((self._name, self._incarnation))
         if self._world.trace.is_on:
             self._world.trace.add(now_ms, self._name, f"xx {_place(connection)} is gone")
         for request in requests.values():
+            # Requests of one deadline time out together. The others only lose their connection.
             is_late = late is not None and (
                 now_ms >= request.created_ms + request.timeout_ms or request is late
             )
@@ -435,7 +438,7 @@ class SimNetwork:
             self._maybe_deliver_late(request, link, now_ms)
             return
         body = self._world.handle(node_id, request, self._name, now_ms)
-        if link.is_stalled:
+        if link.is_stalled:  # handled, but never answered
             return
         delay_ms = 1 + self._rng.randrange(self._way_ms)
         if fate is FaultKind.ANSWER_SLOW:
@@ -483,7 +486,7 @@ class SimNetwork:
         """Let a request of a dead connection arrive after a delay, or never."""
         world = self._world
         options = world.options
-        if not options.is_late_delivery_on or world.faults.is_healed:
+        if not options.is_late_delivery_on or world.faults.is_healed:  # late requests are faults
             return
         if not options.is_late_delivery_frequent and self._rng.random() < 0.5:
             return
@@ -502,7 +505,7 @@ class SimNetwork:
             world.history.late[request.body.transactional_id] += 1
         if world.trace.is_on:
             world.trace.add(now_ms, self._name, f"~> {_show(request)}  (late)")
-        world.handle(node_id, request, self._name, now_ms)
+        world.handle(node_id, request, self._name, now_ms)  # nobody gets the answer
 
 
 def _nothing() -> None:

@@ -156,12 +156,12 @@ class SimOptions:
         """
         rng = random.Random(f"options {seed}")  # noqa: S311 - seeded on purpose
         is_v2 = rng.random() < 0.5
-        can_bump = is_v2 or rng.random() < 0.85
+        can_bump = is_v2 or rng.random() < 0.85  # clusters before 2.5 are rare
         settings = _draw_settings(rng)
         # A partition must not forget a producer while its retries, or late copies of them, are in
         # flight: it could not recognize a duplicate. So `producer.id.expiration.ms` has to be
         # longer.
-        forgets = rng.random() < (0.2 if can_bump else 0.6)
+        forgets = rng.random() < (0.2 if can_bump else 0.6)  # before 2.5 more comes of it
         delivery_ms = max(settings["delivery_timeout_ms"], LONGEST_DELIVERY_MS)
         longest_ms = 1000 + delivery_ms + settings["request_timeout_ms"] + LATEST_MS
         cluster = _draw_cluster(rng, is_v2=is_v2, can_bump=can_bump)
@@ -183,6 +183,7 @@ class SimOptions:
             burst=rng.choice((1.0, 1.0, 8.0)),
             impatience=rng.choice((0.03, 0.03, 0.03, 0.2)),
             is_late_delivery_on=rng.random() < 0.6,
+            # Close enough to 32766 that a run uses the last epochs up.
             initial_epoch=rng.choice((-1, -1, -1, 32750, 32764)) if can_bump else -1,
             network_ms=rng.choice((1, 5, 50)),
             row_rate=_draw_row_rate(seed),
@@ -221,7 +222,7 @@ def _send_many_batches(options: SimOptions) -> SimOptions:
     rng = _rng_for(options, _MANY_BATCHES_RNG)
     rng.random()  # the number that decides whether the seed draws this kind
     settings = {
-        "batch_size": 150,
+        "batch_size": 150,  # many are in flight at once
         "linger_ms": 0,
         "max_in_flight_requests_per_connection": 5,
         "buffer_memory": 1 << 22,
@@ -232,7 +233,7 @@ def _send_many_batches(options: SimOptions) -> SimOptions:
     return replace(
         options,
         settings={**options.settings, **settings},
-        partition_count=1,
+        partition_count=1,  # its batches follow each other
         abort_rate=rng.choice((0.0, 0.5)),
         network_ms=rng.choice((5, 50)),
         intervals_ms={**options.intervals_ms, **drawn},
@@ -249,9 +250,10 @@ def _stall_leaders(options: SimOptions) -> SimOptions:
     return replace(
         options,
         cluster=replace(options.cluster, node_count=3, max_metadata_delay_ms=0),
+        # The client has to learn of the new leader while the former one still owes its answers.
         settings={**options.settings, "request_timeout_ms": 1000, "metadata_max_age_ms": 100}
         | {"delivery_timeout_ms": 21_000, "transaction_timeout_ms": 60_000},
-        rates={FaultKind.STALLED: 0.03},
+        rates={FaultKind.STALLED: 0.03},  # other faults would end the connection first
         intervals_ms={FaultKind.LEADER_MOVED: 300},
         has_stalled_leaders=True,
     )
@@ -269,7 +271,7 @@ def _deliver_late(options: SimOptions) -> SimOptions:
     rates = {FaultKind.REQUEST_LOST: 0.1, FaultKind.ANSWER_LOST: 0.02}
     return replace(
         options,
-        cluster=replace(options.cluster, transaction_version=1),
+        cluster=replace(options.cluster, transaction_version=1),  # v2 refuses what is late
         rates={**options.rates, **rates},
         offsets_rate=rng.choice((0.3, 0.8)),
         is_late_delivery_on=True,
@@ -330,7 +332,7 @@ _MAKERS = {
 def _draw_cluster(rng: random.Random, *, is_v2: bool, can_bump: bool) -> ClusterOptions:
     node_count = rng.choice((1, 2, 3))
     is_before_4 = not is_v2 and rng.random() < 0.4
-    may_be_upgraded = not is_v2 and not is_before_4
+    may_be_upgraded = not is_v2 and not is_before_4  # Kafka 3.9 has no transactions v2
     return ClusterOptions(
         node_count=node_count,
         is_before_4=is_before_4,
@@ -352,7 +354,7 @@ def _draw_cluster(rng: random.Random, *, is_v2: bool, can_bump: bool) -> Cluster
 def _draw_rates(rng: random.Random) -> dict[FaultKind, float]:
     rates = {}
     for kind, usual in {**NETWORK_RATES, **BROKER_RATES}.items():
-        if rng.random() < 0.35:
+        if rng.random() < 0.35:  # a third of the kinds: all would hide the rare ones
             rates[kind] = usual * rng.choice((0.3, 1.0, 3.0))
     return rates
 
@@ -364,7 +366,7 @@ def _draw_intervals(rng: random.Random, cluster: ClusterOptions) -> dict[FaultKi
             intervals_ms[kind] = int(usual_ms * rng.choice((0.5, 1.0, 3.0)))
     is_v2 = cluster.transaction_version > 1
     if is_v2 or cluster.is_before_2_5 or cluster.is_before_4:
-        intervals_ms.pop(FaultKind.UPGRADED, None)
+        intervals_ms.pop(FaultKind.UPGRADED, None)  # drawn before, so that later draws stay
     return intervals_ms
 
 
@@ -405,8 +407,8 @@ def _draw_settings(rng: random.Random) -> dict[str, Any]:
         "retry_backoff_max_ms": 400,
         "batch_size": batch_size,
         "metadata_max_idle_ms": rng.choice((5_000, 300_000)),
-        "buffer_memory": rng.choice((4 * batch_size, 20 * batch_size, 1 << 22)),
-        "max_in_flight_requests_per_connection": rng.choice((1, 2, 5, 5)),
+        "buffer_memory": rng.choice((4 * batch_size, 20 * batch_size, 1 << 22)),  # often full
+        "max_in_flight_requests_per_connection": rng.choice((1, 2, 5, 5)),  # 5 is the default
         "partitioner_ignore_keys": rng.random() < 0.1,
         "partitioner_adaptive_partitioning_enable": rng.random() < 0.7,
         "partitioner_availability_timeout_ms": rng.choice((0, 0, 200)),

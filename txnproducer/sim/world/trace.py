@@ -40,6 +40,8 @@ class Trace:
 def show_message(body: object) -> str:
     """Return a short form of a message, without default values and with the headers of batches."""
     if isinstance(body, ProducePartition):
+        # The header has the numbers by which a broker judges a batch. The records would fill the
+        # line.
         header = read_header(body.records)
         return (
             f"{show_message(body.topic_partition)} {header.record_count} from"

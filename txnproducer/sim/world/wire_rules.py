@@ -51,7 +51,7 @@ from txnproducer.errors import (
 from txnproducer.records import ConsumerGroupMetadata, ProducerIdAndEpoch, TopicPartition
 from txnproducer.sim.world.world import World
 
-_MOST_REFUSALS = 5
+_MOST_REFUSALS = 5  # a batch can be out of order while earlier ones are sent again
 _SEQUENCES = 1 << 31
 # The shortest wait between attempts, as a share of the backoff (KIP-580).
 _LEAST_JITTER = 0.8
@@ -203,9 +203,9 @@ class WireRules:
             numbers.ends[base] = (base + header.record_count) % _SEQUENCES
             numbers.reach = max(numbers.reach, base + header.record_count)
             numbers.attempts[base] = numbers.attempts.get(base, 0) + 1
-            numbers.refused.discard(base)
+            numbers.refused.discard(base)  # sent again after all: the next may follow it
             batch = bytes(part.records)
-            records = batch[BATCH_OVERHEAD_BYTES:]
+            records = batch[BATCH_OVERHEAD_BYTES:]  # the same if it is renumbered
             self._open[part.topic_partition][records] = batch
             self._check_patience(part.topic_partition, records)
 
@@ -216,7 +216,7 @@ class WireRules:
         identity = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
         if not body.is_transaction_v2_enabled:
             self._of_v1.add(identity)
-        elif identity in self._of_v1:
+        elif identity in self._of_v1:  # a late request of v1 could end it
             self._history.violate("identity", f"{self._name}: v2 under {identity}, which is v1's")
 
     def _is_of_a_new_topic(self, part: ProducePartition) -> bool:
@@ -260,7 +260,7 @@ class WireRules:
             self._open[place].pop(records, None)
             self._shifted[place].pop(records, None)
         elif not isinstance(error_for_code(code), _NOT_REFUSED):
-            self._shifted[place] |= self._open[place]
+            self._shifted[place] |= self._open[place]  # those after it take its numbers
 
     def _is_renumbered(self, part: ProducePartition, numbers: _Numbers) -> bool:
         """Return whether a batch is sent again and may have another sequence than before.
@@ -270,7 +270,7 @@ class WireRules:
         whether the others fit, and sending them does no harm.
         """
         base = read_header(part.records).base_sequence
-        if base <= numbers.written:
+        if base <= numbers.written:  # the broker has a batch of this number
             return False
         has_parts = part.topic_partition in self._split
         if base > max(numbers.reach, *numbers.ends.values(), 0) and not has_parts:
@@ -301,6 +301,7 @@ class WireRules:
         numbers.adrift.discard(base)
         if base == numbers.broken_at:
             numbers.broken_at = None
+        # Only earlier ones: a later batch without an answer cannot come before this one.
         before = sorted(number for number in numbers.adrift if number < base)
         is_part = base < numbers.parted
         is_known = base in numbers.ends or base < numbers.reach
@@ -341,7 +342,7 @@ class WireRules:
         if numbers.broken_at is not None and base > numbers.broken_at:
             return  # it was sent after one that the broker does not have
         numbers.kept[base] = header.crc
-        if base > numbers.written:
+        if base > numbers.written:  # a copy of a lower one changes nothing
             numbers.adrift.add(base)
 
     def _check_member(self, body: TxnOffsetCommitRequest) -> None:
@@ -351,6 +352,7 @@ class WireRules:
 
     def _check_identity(self, body: InitProducerIdRequest) -> None:
         told = _present_identity(body)
+        # A participant also asks under the ids of its claims, which have identities of their own.
         is_own = body.transactional_id is not None and body.transactional_id == self._own_id
         self.claims_asked += not is_own
         if is_own and told != self._identity:
@@ -385,6 +387,7 @@ class WireRules:
             if part.error_code == ErrorCode.NONE
         )
         for part in request.partitions:
+            # An answer without this partition leaves it as open as no answer.
             code = codes.get(part.topic_partition, ErrorCode.NETWORK_EXCEPTION)
             self._shift(part, code)
             if code != ErrorCode.NONE:
@@ -399,6 +402,7 @@ class WireRules:
         self, request: Request, response: InitProducerIdResponse | EndTxnResponse
     ) -> None:
         if isinstance(request, EndTxnRequest) and request.is_commit:
+            # Counted when sent, and taken back only by an answer that leaves no doubt.
             self.commits_in_doubt -= response.error_code not in _MAYBE_ENDED
         is_claim = getattr(request, "transactional_id", self._own_id) != self._own_id
         if isinstance(request, InitProducerIdRequest) and response.error_code in _MAYBE_ENDED:
@@ -438,9 +442,9 @@ class WireRules:
             # The broker does not have the later batches either.
             numbers.kept = {n: crc for n, crc in numbers.kept.items() if n <= base}
             numbers.adrift = {n for n in numbers.adrift if n < base}
-            if numbers.broken_at is None or base < numbers.broken_at:
+            if numbers.broken_at is None or base < numbers.broken_at:  # nothing fits after a gap
                 numbers.broken_at = base
-            if code != ErrorCode.MESSAGE_TOO_LARGE:
+            if code != ErrorCode.MESSAGE_TOO_LARGE:  # its parts use the numbers again
                 numbers.reach = min(numbers.reach, base)
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             # Batches are counted, not sequences: the batch after a failed one gets its sequence

@@ -95,6 +95,7 @@ class World:
         """Note that the faults have ended."""
         self.is_ending = True
         self.healed_at, self.healed_ms = len(self.history.attempts), self.now_ms
+        # Only what time does later excuses a calm producer: it began after this moment.
         self._acts_when_healed = self.cluster.acts_of_time.copy()
 
     # --- time -----------------------------------------------------------------------------------
@@ -108,11 +109,15 @@ class World:
         """Run events until a condition holds or the time is up. Return whether it holds."""
         queue, cluster = self._queue, self.cluster
         events = 0
+        # The first violation ends the run: what follows is mostly its consequence.
         while not condition() and not self.history.violations:
             next_ms = cluster.next_event_ms()
+            # At the same time the queue comes before the timers of the cluster, so a seed has one
+            # order.
             if queue and queue[0][0] <= next_ms:
                 at_ms, _, action = heapq.heappop(queue)
                 if at_ms > until_ms:
+                    # Put back: the next phase goes on from here.
                     self.call_at(at_ms, action)
                     break
                 self.now_ms = at_ms
@@ -169,6 +174,8 @@ class World:
     def handle(self, node_id: int, request: ClientRequest, sender: str, now_ms: int) -> Response:
         """Let a broker answer a request of a process."""
         if isinstance(request.body, InitProducerIdRequest):
+            # Before the answer: a request that is refused, or whose answer is lost, may have
+            # fenced as well.
             self.history.asked_for_identity[request.body.transactional_id or ""].add(sender)
         body = handlers.handle(self.cluster, node_id, request.body, now_ms)
         if isinstance(body, InitProducerIdResponse) and not body.error_code:
@@ -194,6 +201,7 @@ class World:
         if not isinstance(request, InitProducerIdRequest) or request.transactional_id is None:
             return
         logs = self.cluster.topology.all_logs()
+        # Of this moment: what older producers wrote before is theirs.
         ends = {life: log.log_end_offset for life, log in logs.items()}
         name = request.transactional_id
         acts = self.cluster.acts_of_time[name]
