@@ -105,7 +105,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def spark(tmp_path_factory):
-    """The Spark session that the tests of a process share; started again if a test stopped it."""
+    """The Spark session that the tests of a process share. If a test stops it, it starts again."""
     from txnproducer.spark.demo import start_spark
 
     with warnings.catch_warnings():

@@ -79,7 +79,7 @@ def through(port: int) -> Iterator[None]:
 
 
 def run(kafka: EmbeddedKafka, version: int, fault: str, seed: int, transactions: int) -> Outcome:
-    """Do one run on a broker; its topic and transactional id are new."""
+    """Do one run on a broker. Its topic and transactional id are new."""
     name = f"{fault}-v{version}-{seed}-{time.time_ns()}"
     plan = Plan(transactions, PARTITIONS, seed, version, (fault,))
     kafka.create_topic(name, partitions=PARTITIONS)

@@ -27,7 +27,7 @@ _GREETING = b"\x16"
 
 
 class CuttingProxy:
-    """See the module; used as a context manager.
+    """See the module. It is used as a context manager.
 
     Args:
         address: of the broker.

@@ -51,14 +51,14 @@ _CODES: dict[ApiKey, tuple[Any, Callable[[Any], Iterable[int]]]] = {
 
 @dataclass(frozen=True)
 class Held:
-    """A request that the broker has not seen; it may arrive as often as a test likes."""
+    """A request that the broker has not seen. It may arrive as often as a test likes."""
 
     api_key: ApiKey
     frame: bytes
     address: tuple[str, int]
 
     def deliver(self) -> ErrorCode:
-        """Let the request arrive; return the code of the broker's answer."""
+        """Let the request arrive, and return the code of the broker's answer."""
         # On a connection of its own, for the client's is closed: the broker knows no difference.
         with socket.create_connection(self.address, _PATIENCE_S) as upstream:
             upstream.sendall(self.frame)
@@ -83,7 +83,7 @@ class _Rules:
 
 
 class DelayingProxy:
-    """See the module; used as a context manager.
+    """See the module. It is used as a context manager.
 
     Args:
         address: of the broker.
@@ -128,7 +128,7 @@ class DelayingProxy:
         self._rules.hold.append(api_key)
 
     def hold_next_in_silence(self, api_key: ApiKey) -> None:
-        """Keep the next request of a kind; its connection stays, and is dead from then on."""
+        """Keep the next request of a kind. Its connection stays, and is dead from then on."""
         self._rules.hold_in_silence.append(api_key)
 
     def do_before_next(self, api_key: ApiKey, act: Callable[[], object]) -> None:
@@ -205,7 +205,7 @@ def _copy(upstream: socket.socket, client: socket.socket, is_cut: list[bool]) ->
 
 
 def _read_frame(source: socket.socket) -> bytes | None:
-    """Read a length and the bytes that it counts; None at the end of the connection."""
+    """Return a length with the bytes that it counts, or None at the end of the connection."""
     head = _read(source, _LENGTH_BYTES)
     if head is None or int.from_bytes(head, "big") > _LARGEST_FRAME_BYTES:
         # A broker hangs up as well on what is too large, such as the greeting of TLS by which a

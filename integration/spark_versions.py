@@ -63,7 +63,7 @@ def requirements(version: str) -> list[str]:
 
 
 def prepare(version: str) -> Path:
-    """Make the environment of a version, unless it is there; return its Python."""
+    """Make the environment of a version, unless it is there, and return its Python."""
     folder = ROOT / f".venv-spark-{version}"
     python, marker = folder / "bin" / "python", folder / "installed.json"
     wanted = requirements(version)
@@ -78,7 +78,7 @@ def prepare(version: str) -> Path:
 
 
 def run(python: Path, suite: Suite) -> str:
-    """Run a suite in an environment; return its cell of the table."""
+    """Run a suite in an environment, and return its cell of the table."""
     report = ROOT / "results" / "spark-versions.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
@@ -129,7 +129,7 @@ def write_table(results: dict[str, dict[str, str]]) -> None:
 
 
 def main() -> int:
-    """Run the chosen suites; return 1 if anything failed."""
+    """Run the chosen suites, and return 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", action="append", help="of PySpark; default: all")
     parser.add_argument("--suite", action="append", choices=SUITES, help="default: all")

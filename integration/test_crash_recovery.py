@@ -1,4 +1,4 @@
-"""A client dies in the midst of a transaction; its successor aborts that one, and goes on."""
+"""A client dies in the midst of a transaction. Its successor aborts that one, and goes on."""
 
 from __future__ import annotations
 

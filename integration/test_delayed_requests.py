@@ -77,7 +77,7 @@ def ready(broker, proxy, monkeypatch, transactional_id):
 
 @pytest.fixture
 def does_harm(broker, monkeypatch, is_guarded):
-    """Switch the guard off if the test asks for that; return whether harm must be seen then."""
+    """Switch the guard off if the test asks for that. Return whether harm must be seen then."""
     if not is_guarded:
         # A lost request asks for an epoch by the one, a batch that failed by the other.
         for owner, name in (
@@ -204,7 +204,7 @@ def group(transactional_id):
 
 @pytest.fixture
 def settled_offsets(broker, group, told):
-    """Return a group's offsets once its transaction has wholly ended; wait for the expected."""
+    """Return a group's offsets when its transaction has ended. Wait for the expected ones."""
 
     def settle(expected):
         deadline = time.monotonic() + PATIENCE_S
@@ -351,7 +351,7 @@ def test_an_own_initialization_that_comes_late_ends_the_producer_and_commits_not
 
 
 def lose_commit(proxy, producer, topic, *, arrives):
-    """Commit so that the answer is lost and nobody can be asked again; return the transaction."""
+    """Commit so that the answer is lost and nobody can be asked again. Return the transaction."""
     txn = producer.transaction()
     txn.__enter__()
     producer.send(topic, b"value")

@@ -66,7 +66,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build_wheel(source: Path, into: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Build a wheel; the compiler and the implementation are said by the environment."""
+    """Build a wheel. The environment names the compiler and the implementation."""
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     variables = {name: value for name, value in os.environ.items() if name != "TXNPRODUCER_IMPL"}
     # What an earlier build compiled would be found, and packaged.

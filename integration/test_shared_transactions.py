@@ -31,7 +31,7 @@ def participant(broker, lease, claim):
 
 
 def write(broker, lease, topic, text):
-    """Have each claim write a record into its own partition; return the receipts."""
+    """Have each claim write a record into its own partition, and return the receipts."""
     receipts = []
     for claim in range(len(lease.claims)):
         with participant(broker, lease, claim) as part:

@@ -172,7 +172,7 @@ def lives(pid_file):
 def test_a_query_that_is_stopped_in_mid_batch_goes_on_exactly_once(
     spark, kafka, topic, wait_for, tmp_path, atomicity
 ):
-    """The process of `foreachBatch` is killed by a stop; with Spark 4.0 its tasks go on."""
+    """The process of `foreachBatch` is killed by a stop. With Spark 4.0 its tasks go on."""
     sink = ExactlyOnceKafkaSink(
         kafka.bootstrap_servers,
         f"sink-{topic}",

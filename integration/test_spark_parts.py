@@ -99,7 +99,7 @@ class Query:
         self.commits = PartCommits(self.ledger, kept, settings, on_event)
 
     def task(self, partition, data, batch_id=0):
-        """Run a task; its message goes through pickle, as with Spark."""
+        """Run a task. Its message goes through pickle, as with Spark."""
         part = self.writer.write(partition, batch_id, self.query_id, data)
         return pickle.loads(pickle.dumps(part))
 
@@ -120,7 +120,7 @@ class Query:
         return self.ledger.read_entries(range(partitions))
 
     def wait_for_entries(self, count):
-        """Wait until so many of six entries are committed; open transactions do not count."""
+        """Wait until so many of six entries are committed. Open transactions do not count."""
 
         def found():
             return self.ledger.read(range(6), waits_for_undecided=False)[1]

@@ -118,7 +118,7 @@ def sink_of(cluster, user, topic, ledger, sink_id, **options):
 
 
 def begin(sink, writers=2):
-    """Do all that the driver does before a task starts; with "batch", the tasks find it so."""
+    """Do all that the driver does before a task starts. With "batch", the tasks find it so."""
     if not sink._settings.is_whole:
         sink._batches.plan(LedgerBatch(0, "query", writers))
         return

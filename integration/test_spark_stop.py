@@ -40,7 +40,7 @@ class Query:
         )
 
     def stop(self):
-        """Stop it; return when it has ended."""
+        """Stop it, and return when it has ended."""
         self.stopped_s = time.monotonic()
         self._query.stop()
         self.ended_s = time.monotonic()
@@ -79,7 +79,7 @@ def atomicity(request):
 
 
 def mostly(atomicity, other, reason):
-    """Parametrize with both; the other one only where there is time for long tests."""
+    """Parametrize with both. The second one is for runs of the long tests."""
     long = pytest.param(other, marks=pytest.mark.long(reason))
     return pytest.mark.parametrize("atomicity", [atomicity, long], indirect=True)
 

@@ -50,7 +50,7 @@ def fetched(sink, partitions):
 
 
 def refresh(sink, *arguments):
-    """Refresh the ledger once all that was committed can be seen; it waits for nothing itself."""
+    """Refresh the ledger when all commits are visible. The refresh itself waits for nothing."""
     fetched(sink, 2)
     return sink.refresh_ledger(*arguments)
 

@@ -189,7 +189,7 @@ class StoodStillError(Exception):
 
 
 def call_through_two_renewals(driver: Driver) -> int:
-    """Make one call after the other; return how many there were."""
+    """Make one call after the other, and return how many there were."""
     end = time.monotonic() + 2.5 * SESSION_MS / 1000
     count = 0
     while (begun := time.monotonic()) < end:

@@ -47,7 +47,7 @@ class Sent:
 
 @dataclass(eq=False)
 class OffsetSent:
-    """An offset that `send_offsets_to_transaction` was called for; `error` if it raised."""
+    """An offset given to `send_offsets_to_transaction`, with its `error` if it raised."""
 
     place: TopicPartition
     offset: int

@@ -122,7 +122,7 @@ class CoreHarness:
         self.client.now_ms = value
 
     def step(self) -> int:
-        """Take one turn of the loop; return the result of `run_once`."""
+        """Take one turn of the loop, and return the result of `run_once`."""
         for event in self.client.take_due_events():
             self.core.handle(event, self.now_ms)
         self.core.needs_wakeup = False
@@ -133,7 +133,7 @@ class CoreHarness:
         return delay_ms
 
     def run_callbacks(self) -> int:
-        """Run the delivery callbacks that are due; return how many batches of them there were."""
+        """Run the delivery callbacks that are due. Return how many batches of them there were."""
         batches = self.core.take_callbacks()
         for batch in batches:
             batch.run()
@@ -143,7 +143,7 @@ class CoreHarness:
         return len(batches)
 
     def settle(self) -> None:
-        """Take steps until nothing is left to do at this moment; the clock stands still."""
+        """Take steps until nothing is left to do at this moment. The clock stands still."""
         for _ in range(_BUSY_STEPS):
             self.step()
             if not self._is_something_due():
@@ -215,7 +215,7 @@ class CoreHarness:
         self.settle()
 
     def run_until_sent(self, api_key: ApiKey, count: int = 1) -> Any:
-        """Run until this many requests of a kind were sent in all; return the last one's body."""
+        """Run until this many requests of a kind were sent in all. Return the last one's body."""
         self.run_until(lambda: len(self.client.sent(api_key)) >= count)
         return self.client.sent(api_key)[count - 1]
 
@@ -366,7 +366,7 @@ class CoreHarness:
         offsets: Mapping[TopicPartition, int] | None = None,
         group: ConsumerGroupMetadata = GROUP,
     ) -> TransactionalRequestResult:
-        """Begin to send offsets; partition 0 at offset 1 unless given."""
+        """Begin to send offsets, by default partition 0 at offset 1."""
         wanted = {TP0: 1} if offsets is None else offsets
         values = {tp: OffsetAndMetadata(offset) for tp, offset in wanted.items()}
         return self.core.send_offsets_to_transaction(values, group)

@@ -79,7 +79,7 @@ def _opnames(code: CodeType) -> dict[int, str]:
 
 @cache
 def _handlers(code: CodeType) -> dict[int, int]:
-    """Return for each offset which handler an exception there goes to; none for no handler."""
+    """Return the exception handler of each offset that has one."""
     entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     return {
         offset: entry.target for entry in entries for offset in range(entry.start, entry.end, 2)

@@ -19,7 +19,7 @@ from txnproducer._shell import base_producer
 
 
 class LiveClient(ScriptedClient):
-    """See the module; the core calls it with the I/O thread's lock held.
+    """See the module. The core calls it with the I/O thread's lock held.
 
     `poll` and a test's `release` have a lock of their own: without a GIL nothing else keeps them
     apart.

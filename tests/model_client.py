@@ -64,7 +64,7 @@ class ModelTime:
 
 @dataclass
 class ModelLink:
-    """One connection; its `life` counts up when it dies."""
+    """One connection. Its `life` counts up when it dies."""
 
     life: int = 0
     is_ready: bool = False

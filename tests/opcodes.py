@@ -23,6 +23,6 @@ def start_trace(on_call: Callable[[FrameType, str, Any], Any]) -> None:
 
 
 def trace_opcodes(frame: FrameType, on_event: Callable[[FrameType, str, Any], Any]) -> None:
-    """Have a frame that is just entered traced by bytecode; the events go to `on_event`."""
+    """Have a frame that is just entered traced by bytecode. The events go to `on_event`."""
     frame.f_trace = on_event
     frame.f_trace_opcodes = True

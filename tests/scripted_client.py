@@ -252,7 +252,7 @@ class ScriptedClient:
         return True
 
     def next_event_ms(self) -> int | None:
-        """Return when the next event is due, time-outs included; None if there is none."""
+        """Return when the next event is due, time-outs included, or None if there is none."""
         times = [self._due[0][0]] if self._due else []
         times += [r.created_ms + r.timeout_ms for r in self.outstanding.values()]
         return min(times, default=None)
@@ -296,7 +296,7 @@ class ScriptedClient:
         self._schedule(ConnectionEvent(connection, ConnectionState.DISCONNECTED), 0)
 
     def stop_node(self, node_id: int) -> None:
-        """Stop a broker: its connections are lost, new ones refused; metadata still name it."""
+        """Stop a broker. Its connections are lost and new ones refused. Metadata still name it."""
         self.down.add(node_id)
         for channel in Channel:
             connection = ConnectionId(node_id, channel)
@@ -405,7 +405,7 @@ class ScriptedClient:
         producer_epoch: int | None = None,
         delay_ms: int = 0,
     ) -> None:
-        """Prepare EndTxn; v5 (transactions v2) answers with the next epoch by itself."""
+        """Prepare EndTxn. In v5 (transactions v2) it answers with the next epoch by itself."""
         self.prepare(
             ApiKey.END_TXN,
             lambda request: end_txn_response(request, error_code, producer_id, producer_epoch),
@@ -421,7 +421,7 @@ class ScriptedClient:
         delay_ms: int = 0,
         **fields: Any,
     ) -> None:
-        """Prepare Produce: one error code for all partitions, or each its own; more `fields`."""
+        """Prepare Produce: one error code for all partitions, or one for each, and `fields`."""
         self.prepare(
             ApiKey.PRODUCE,
             lambda request: produce_response(request, error_code, errors, base_offset, **fields),

@@ -55,7 +55,7 @@ Point = tuple[float, float]
 
 
 def place_of(state: TransactionState) -> Point:
-    """Return the middle of a state's box; the first one stands at the left."""
+    """Return the middle of a state's box. The first one stands at the left."""
     angle = math.pi + 2 * math.pi * _DRAWN.index(state) / len(_DRAWN)
     return (_WIDTH / 2 + _RING_X * math.cos(angle), _HEIGHT / 2 + _RING_Y * math.sin(angle))
 

@@ -24,7 +24,7 @@ from txnproducer.errors import (
 
 
 class FakeClient:
-    """Answers from a script: a value, or an error to raise; the last entry is repeated."""
+    """A client with scripted answers: values, or errors to raise. The last entry is repeated."""
 
     script: ClassVar[dict[str, list]] = {}
     calls: ClassVar[list[tuple]] = []

@@ -515,7 +515,7 @@ def how_to_run_again(version: int, number: int) -> str:
 
 
 def search(version: int, number: int) -> Counter[str]:
-    """Run it for a version of transactions, with a seed; return how often each call ended how."""
+    """Run it for a version of transactions and a seed. Return the count of each call's ends."""
     machine = type(
         f"PublicApiV{version}",
         (PublicApi,),

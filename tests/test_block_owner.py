@@ -33,7 +33,7 @@ def one(client):
 
 
 def elsewhere(call, *arguments):
-    """Make a call on a thread that ends with it; return the error that it raised."""
+    """Make a call on a thread that ends with it, and return the error that it raised."""
     raised: list[BaseException | None] = []
 
     def run():

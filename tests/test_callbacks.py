@@ -46,7 +46,7 @@ def one(client):
 
 
 def in_callback(one, call):
-    """Make a call in a delivery callback; return the error that it raised, or None."""
+    """Make a call in a delivery callback, and return the error that it raised, or None."""
     raised: list[Any] = []
     has_run = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Security settings have kafka-python's names; Java's keys are used where Python can."""
+"""Security settings have kafka-python's names. Java's keys are used where Python can."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def hold(lock, until):
 
 
 def in_child(call, *arguments):
-    """Run a call in a fork; return its result, or "hangs" if it does not end."""
+    """Run a call in a fork, and return its result, or "hangs" if it does not end."""
     context: Any = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     process = context.Process(target=lambda: there.send(call(*arguments)))
@@ -186,7 +186,7 @@ def test_a_future_whose_producer_is_being_closed_is_refused_as_well(inherited):
 
 
 def fork_bounded():
-    """Fork; a child that hangs is ended by its alarm."""
+    """Fork. A child that hangs is ended by its alarm."""
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -225,7 +225,7 @@ def test_a_signal_handler_that_forks_during_a_wait_is_no_wait_in_the_child(inher
 
 
 def test_a_callback_that_forks_leaves_the_parents_connections_alone(inherited):
-    """In the child the thread that drives them goes on; it must do nothing more."""
+    """In the child the thread that drives them goes on. It must do nothing more."""
     one, children = inherited.one, []
     client = one._io._client
     here, there = os.pipe()

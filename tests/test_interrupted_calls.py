@@ -83,7 +83,7 @@ class ModelProducer:
         return self
 
     def without_memory(self):
-        """Fill the buffer; the answers that free it take a moment."""
+        """Fill the buffer. The answers that free it take a moment."""
         self.begun()
         for partition in (0, 1):
             self.client.plan(RequestFault.ANSWER_SLOW, ApiKey.PRODUCE, 5)
@@ -232,7 +232,7 @@ def in_time(what, call):
 
 
 def go_on(point, run, call, way):
-    """Take a way out; where it is refused, another one is open."""
+    """Take a way out. If it is refused, another one is open."""
     one = run.one
     steps = {
         "repeat": lambda: call(run),

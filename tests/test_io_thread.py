@@ -18,7 +18,7 @@ PATIENCE_S = 10.0
 
 
 class FakeClient:
-    """Sleeps in `poll` until woken; hands out the events it was given."""
+    """A client that sleeps in `poll` until it is woken, and hands out given events."""
 
     def __init__(self):
         self.woken = threading.Event()

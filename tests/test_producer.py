@@ -1,4 +1,4 @@
-"""The producer's calls over the real core, loop and lock; only the brokers are a script."""
+"""The producer's calls over the real core, loop and lock. Only the brokers are a script."""
 
 from __future__ import annotations
 

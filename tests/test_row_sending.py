@@ -1,4 +1,4 @@
-"""`send_batch` and `send_arrow` over the real core, loop and lock; the brokers are a script."""
+"""`send_batch` and `send_arrow` over the real core, loop and lock. The brokers are a script."""
 
 from __future__ import annotations
 

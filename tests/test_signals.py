@@ -167,7 +167,7 @@ class Storm:
             raise Interrupt
 
     def interruptible(self, call, typical_s):
-        """Make a call; return whether it was interrupted."""
+        """Make a call, and return whether it was interrupted."""
         self.calls += 1
         try:
             self._is_armed = True

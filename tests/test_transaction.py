@@ -17,7 +17,7 @@ from txnproducer.transaction import Transaction
 
 
 class FakeProducer:
-    """A producer that keeps the outcome as the real one does; each call can be made to fail."""
+    """A producer that keeps the outcome as the real one does. Each call can be made to fail."""
 
     def __init__(self, **failures):
         self.failures = failures

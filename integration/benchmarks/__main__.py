@@ -124,7 +124,7 @@ def _warm_up(bench: Bench, rounds: int) -> None:
 def _measure_table(
     bench: Bench, table: str, works: list[Work], arguments: argparse.Namespace, results: Results
 ) -> Iterator[None]:
-    """Measure the works of a table; yield after each."""
+    """Measure the works of a table, and yield after each."""
     chosen = [work for work in works if _peers(arguments, table, work)]
     if not chosen:
         return

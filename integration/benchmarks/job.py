@@ -11,11 +11,11 @@ from typing import Any, NotRequired, TypedDict
 
 
 class FailedRunError(Exception):
-    """A run has no result; says why."""
+    """A run has no result, for the reason in the text."""
 
 
 class LeftOutError(Exception):
-    """A peer cannot do a work, however often it tries; says why."""
+    """A peer cannot do a work at all, for the reason in the text."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Job:
 
 
 class Told(TypedDict):
-    """The result of a measurement: seconds; milliseconds of each transaction; MB.
+    """The result of a measurement: seconds, milliseconds of each transaction, and MB.
 
     `latencies` are of whole transactions, `commits` of their last call. `rss` is taken before the
     first one that is measured, and after each, `peaks` is the most there was in each; both only

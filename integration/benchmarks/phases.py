@@ -115,7 +115,7 @@ def _transaction(producer: TransactionalProducer) -> tuple[float, float]:
 
 
 def _add(spans: Spans, timeline: Timeline, before: float, steps: tuple[float, float]) -> float:
-    """Add a transaction's parts; return when its EndTxn was answered.
+    """Add a transaction's parts, and return when its EndTxn was answered.
 
     Args:
         spans: where to.

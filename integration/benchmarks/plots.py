@@ -32,7 +32,7 @@ _MB = 1e6
 
 
 def draw(results: Results, folder: Path) -> Iterator[Path]:
-    """Draw all plots that have results; return the files."""
+    """Draw all plots that have results, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, plot in _PLOTS.items():
         figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")

@@ -61,7 +61,7 @@ def start_spark(folder: Path, jars: Sequence[Path]) -> Any:
 
 @dataclass(frozen=True)
 class NoteMemory:
-    """A hook that notes a worker's memory when it has sent its rows; it is sent to the workers.
+    """A hook that notes a worker's memory when it has sent its rows. It is sent to the workers.
 
     Attributes:
         path: where to.
@@ -164,7 +164,7 @@ class Bench:
         return lambda frame, _: frame.write.format("kafka").options(**options).save()
 
     def _check(self, topic: str, rows: int, batches: int) -> None:
-        """Check that the rows are there; an offset may be a transaction's marker."""
+        """Check that the rows are there. An offset may be a transaction's marker."""
         places = [TopicPartition(topic, number) for number in range(_PARTITIONS)]
         asked = self._admin.list_offsets(
             dict.fromkeys(places, OffsetSpec.latest()),

@@ -1,1 +1,1 @@
-"""Faults on a real cluster of three brokers while transactions are written; a count after."""
+"""Faults on a real cluster of three brokers while transactions are written, and a count."""

@@ -53,7 +53,7 @@ class Faults:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the fault under way; the cluster is whole again then."""
+        """End after the fault under way. The cluster is whole again then."""
         self._stop.set()
         self._thread.join(180)
 

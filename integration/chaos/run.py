@@ -33,7 +33,7 @@ class Plan:
 
 @dataclass
 class Account:
-    """The workload's account of its transactions; `None` at a key of `outcomes` never stays."""
+    """The workload's account of its transactions. At the end no key of `outcomes` has `None`."""
 
     outcomes: dict[int, str] = field(default_factory=dict)
     aborts: Counter[str] = field(default_factory=Counter)
@@ -93,7 +93,7 @@ def _producer(
 def _one(
     producer: TransactionalProducer, topic: str, plan: Plan, number: int, account: Account
 ) -> str:
-    """Write one transaction; return its outcome, or raise the error that ends the producer."""
+    """Write one transaction, and return its outcome, or raise the error that ends the producer."""
     producer.begin_transaction()
     try:
         for index in range(plan.records):
@@ -110,7 +110,7 @@ def _one(
 
 
 def _again(call) -> None:
-    """Call until it ends; a time-out has not failed."""
+    """Call until the operation ends. A time-out is not a failure."""
     deadline = time.monotonic() + _GIVE_UP_S
     while True:
         try:
@@ -147,7 +147,7 @@ def check(reads: list[Read], account: Account, records: int) -> list[str]:
 
 
 def run(kafka: EmbeddedKafka, plan: Plan, name: str) -> dict[str, object]:
-    """Do a run on a cluster; return its results."""
+    """Do a run on a cluster, and return its results."""
     topic, transactional_id = f"chaos-{name}", f"chaos-{name}"
     kafka.create_topic(topic, partitions=PARTITIONS, config={"min.insync.replicas": "2"})
     account = Account()

@@ -45,7 +45,7 @@ _NOT_YET = frozenset(
 
 
 class LiveTarget:
-    """See the module; a context manager.
+    """See the module. It is a context manager.
 
     Args:
         kafka: the cluster.

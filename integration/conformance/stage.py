@@ -123,7 +123,7 @@ class Stage:
 
     @contextmanager
     def denied(self, *resources: tuple[Resource, str]) -> Iterator[None]:
-        """Refuse access to resources; the cluster has no name."""
+        """Refuse access to resources. The cluster has no name."""
         told = ", ".join(f"{kind.name.lower()} {name}".strip() for kind, name in resources)
         with ExitStack() as stack:
             for kind, name in resources:
@@ -142,7 +142,7 @@ class Stage:
     def init(
         self, name: str = "a", *, current: Identity | None = None, timeout_ms: int = 60_000
     ) -> Identity:
-        """Ask for a producer id; with a current identity, for its next epoch (KIP-360)."""
+        """Ask for a producer id, or, with a current identity, for its next epoch (KIP-360)."""
         known = current or Identity(None, m.NO_PRODUCER_ID, m.NO_PRODUCER_EPOCH)
         full = self.name(name)
         answer = self.ask(
@@ -182,7 +182,7 @@ class Stage:
         )
 
     def begin(self, who: Identity, *places: TopicPartition) -> None:
-        """Add partitions where that is the client's task; with v2 the first Produce does it."""
+        """Add partitions where that is the client's task. With v2 the first Produce does it."""
         if not self.is_v2:
             self.add(who, *places)
 
@@ -250,7 +250,7 @@ class Stage:
         return who
 
     def end(self, who: Identity, *, commit: bool) -> Identity:
-        """End the transaction; return the identity that follows."""
+        """End the transaction, and return the identity that follows."""
         assert who.transactional_id is not None
         answer = self.ask(
             m.EndTxnRequest(
@@ -304,7 +304,7 @@ class Stage:
         is_control: bool = False,
         compression: str = "none",
     ) -> bytes:
-        """Build a batch of values; "k=v" is one with a key."""
+        """Build a batch of values, where "k=v" is one with a key."""
         builder = RecordBatchBuilder(_BATCH_BYTES, compression, is_control=is_control)
         for value in values:
             # A real broker soon deletes what is old.
@@ -342,7 +342,7 @@ class Stage:
         acks: int = -1,
         topic_id: bytes | None = None,
     ) -> m.ProduceRequest:
-        """Return the request of `produce_batches`; with an id, as if all topics had this one."""
+        """Return the request of `produce_batches`. With an id, all topics get this one."""
         parts = tuple(
             m.ProducePartition(place, batch, topic_id or self._target.topic_id(place.topic))
             for place, batch in batches

@@ -53,7 +53,7 @@ class Member(NamedTuple):
 
 
 def coordinated_by(request: Request) -> tuple[CoordinatorType, str] | None:
-    """Return the coordinator's type and key for a request; None if it goes to another broker."""
+    """Return the coordinator's type and key for a request, or None if it needs none."""
     match request:
         case TxnOffsetCommitRequest():
             return CoordinatorType.GROUP, request.group_id
@@ -86,7 +86,7 @@ class Target(Protocol):
         ...
 
     def init_often(self, request: InitProducerIdRequest, times: int) -> None:
-        """Begin a producer's life again and again; the answers are of no interest."""
+        """Initialize a producer again and again, without a look at the answers."""
         ...
 
     def ask_elsewhere(self, request: Request) -> Response:

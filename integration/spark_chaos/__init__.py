@@ -1,1 +1,1 @@
-"""Faults on a real Spark cluster and a real Kafka cluster while a query writes; a count after."""
+"""Faults on a real Spark and a real Kafka cluster while a query writes, and a count."""

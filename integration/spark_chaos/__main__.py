@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def _tell(result: Result) -> bool:
-    """Print a run; return whether it is one that must not be."""
+    """Print a run, and return whether it is one that must not be."""
     print(f"{result.name}: {result.outcome} ({result.seconds:.0f} s) {result.text}", flush=True)
     if result.outcome == "wrong":
         print(f"  {result.lost} lost, {result.doubled} doubled, {result.torn} times torn")

@@ -48,7 +48,7 @@ _OPEN = ("java.lang", "java.lang.invoke", "java.net", "java.nio", "java.util", "
 
 
 class SparkCluster:
-    """A master and workers; a context manager.
+    """A master and workers, as a context manager.
 
     Args:
         workers: how many, each with one core.
@@ -184,7 +184,7 @@ class SparkCluster:
         return [pid for pid, parent in _parents().items() if parent in workers]
 
     def delete_shuffle_files(self, executor: int) -> int:
-        """Delete an executor's shuffle files; return how many there were."""
+        """Delete an executor's shuffle files, and return how many there were."""
         # Its folder is named in no place that a neighbour could look at but its open files.
         worker = [worker.pid for worker in self._workers].index(_parents()[executor])
         found = list((self.folder / f"worker-{worker}" / "local").rglob("shuffle_*"))

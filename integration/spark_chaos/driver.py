@@ -60,7 +60,7 @@ def start_spark(master: str, log4j: str, settings: list[str]) -> Any:
 
 
 def run_query(spark: Any, job: Job, executors: int) -> Answer:
-    """Run a query to the end of its input; return its error, if it failed."""
+    """Run a query to the end of its input, and return its error, if it failed."""
     wait_for_executors(spark, executors)
     stream, close = into(frame_of(spark, job).writeStream, spark, job)
     try:

@@ -117,7 +117,7 @@ def _failed(scene: Scene, *told: str) -> None:
 
 
 def _refused(scene: Scene, before: list[Read], error_class: type[SinkError], *told: str) -> str:
-    """Let the query fail by a refusal; return the text of the refusal.
+    """Let the query fail by a refusal, and return the text of the refusal.
 
     No row may have been added since before it was submitted: it does not wait for us.
     """
@@ -202,7 +202,7 @@ ZOMBIE_OPTIONS: Final = {
 
 
 def lose_task(scene: Scene) -> End:
-    """A task dies in mid-batch, and so does the query; it is started again once."""
+    """A task dies in mid-batch, and so does the query. It is started again once."""
     event, done = _LAST_MOMENT[scene.writer], _COMMITTED[scene.writer]
     struck = scene.gate(_STRUCK, event, partition=scene.partition)
     others = [number for number in range(scene.partitions) if number != scene.partition]

@@ -132,12 +132,12 @@ class Gatekeeper:
         return Arrival(**json.loads((self.folder / f"{name}.reached").read_text("utf-8")))
 
     def give_leave(self, name: str) -> None:
-        """Let the process at a gate go on; later ones pass freely."""
+        """Let the process at a gate go on. Later ones pass freely."""
         (self.folder / f"{name}.leave").touch()
 
 
 def take(path: Path) -> bool:
-    """Make an empty file; return whether it is new."""
+    """Make an empty file, and return whether it is new."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

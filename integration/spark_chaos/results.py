@@ -79,7 +79,7 @@ def load(path: Path = RESULTS) -> list[Result]:
 
 
 def present_commit() -> str:
-    """Return the last commit that changed the results of a run; one of the docs alone does not."""
+    """Return the last commit that changed the results of a run. One of the docs alone does not."""
     last = ["git", "log", "-1", "--format=%h", "--", *_JUDGED]
     done = subprocess.run(last, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

@@ -15,7 +15,7 @@ from integration.spark_chaos.stage import Stage
 def run(
     stage: Stage, fault: Fault, writer: Writer, seed: int, commit: str, source: Input = "files"
 ) -> Result:
-    """Play a fault; each way in which it ends is a result."""
+    """Play a fault. Each way in which it ends is a result."""
     # A run that is played again must find nothing of the last one.
     name = f"{fault.name}-{writer}-{seed}-{uuid.uuid4().hex[:6]}"
     scene = Scene(stage, name, writer, f"{fault.name}-{writer}-{seed}", source)

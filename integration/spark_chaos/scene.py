@@ -149,7 +149,7 @@ class Scene:
         self._driver.ask(self._job)
 
     def finish(self) -> str:
-        """Wait until the query has ended; return its error, or nothing."""
+        """Wait until the query has ended, and return its error, or nothing."""
         if self._driver is None or self._job is None:
             raise RuntimeError("nothing was submitted")
         return self._driver.await_answer(self._job, _QUERY_S).error
@@ -179,7 +179,7 @@ class Scene:
         wait_until(lambda: not self.stage.spark.executors(), "executors live on", 60.0)
 
     def freeze_workers_of(self, who: Arrival) -> list[int]:
-        """Stop (SIGSTOP) all Python workers of a task's executor; return them."""
+        """Stop (SIGSTOP) all Python workers of a task's executor, and return them."""
         daemons = children_of(executor_of(who))
         workers = [pid for daemon in daemons for pid in children_of(daemon)]
         for pid in workers:
@@ -193,7 +193,7 @@ class Scene:
             os.kill(pid, signal.SIGCONT)
 
     def lose_shuffles(self) -> int:
-        """Delete the shuffle files of all executors; return how many there were."""
+        """Delete the shuffle files of all executors, and return how many there were."""
         spark = self.stage.spark
         return sum(spark.delete_shuffle_files(executor) for executor in spark.executors())
 

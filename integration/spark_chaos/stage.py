@@ -59,7 +59,7 @@ class Driver:
         self._await(self.folder / driver.READY, _START_S)
 
     def ask(self, job: Job) -> None:
-        """Have it run a query; the answer comes as a file."""
+        """Have it run a query. The answer comes as a file."""
         job.save(self.folder / f"{next(self._numbers):06}.job")
 
     def await_answer(self, job: Job, longest_s: float) -> Answer:

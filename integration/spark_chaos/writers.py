@@ -47,7 +47,7 @@ def frame_of(spark: Any, job: Job) -> Any:
 
 
 def into(stream: Any, spark: Any, job: Job) -> tuple[Any, Callable[[], None]]:
-    """Have a stream written; return it, and a function to call at the end."""
+    """Have a stream written, and return it, and a function to call at the end."""
     if job.writer == "plain":
         return stream.foreachBatch(PlainWriter(job)), lambda: None
     if job.writer == "source":
@@ -91,7 +91,7 @@ class PlainWriter:
 
 @dataclass(frozen=True)
 class PlainTask:
-    """Writes a partition; it passes the points that the sink's tasks pass."""
+    """A writer of a partition, which passes the same points as the sink's tasks."""
 
     job: Job
     batch_id: int
@@ -121,7 +121,7 @@ class PlainTask:
 
 @dataclass(frozen=True)
 class HalfWay:
-    """Hands rows on, and halts half-way the first time; later in another order.
+    """A source that halts half-way the first time, and later has another order.
 
     As after a shuffle, where blocks arrive in any order. All rows are of one length, so that the
     producer's batches are cut alike in any order.

@@ -37,7 +37,7 @@ class HighestRng:
 
 
 class Who(NamedTuple):
-    """A producer; without a transactional id it is only idempotent."""
+    """A producer. Without a transactional id it is only idempotent."""
 
     transactional_id: str | None
     producer_id: int
@@ -47,7 +47,7 @@ class Who(NamedTuple):
 def batch_of(
     who: Who, sequence: int, *values: str, is_transactional: bool | None = None
 ) -> RecordBatch:
-    """Build a batch; transactional if its producer is, unless told otherwise."""
+    """Build a batch, which is transactional if its producer is, or if a test says so."""
     builder = RecordBatchBuilder(100_000)
     for value in values or ("v",):
         builder.append(1_000, b"k", value.encode())
@@ -60,7 +60,7 @@ def batch_of(
 
 
 class Bench:
-    """A cluster with a topic of three partitions; partition p is led by broker p.
+    """A cluster with a topic of three partitions. Broker p leads partition p.
 
     Args:
         options: of the cluster.
@@ -84,7 +84,7 @@ class Bench:
     # --- requests -------------------------------------------------------------------------------
 
     def ask(self, request: m.Request, node_id: int | None = None) -> Any:
-        """Put a request to a broker; to the one that it is for if none is named."""
+        """Put a request to the named broker, or to the one that it is for."""
         node = self._home(request) if node_id is None else node_id
         return handlers.handle(self.cluster, node, request, self.now_ms)
 
@@ -105,7 +105,7 @@ class Bench:
         return int(self.ask(m.InitProducerIdRequest(name, 60_000)).error_code)
 
     def add(self, who: Who, *places: TopicPartition, node_id: int | None = None) -> set[int]:
-        """Add partitions; return the verdicts."""
+        """Add partitions, and return the verdicts."""
         name = who.transactional_id or ""
         request = m.AddPartitionsToTxnRequest(name, who.producer_id, who.epoch, places)
         return {result.error_code for result in self.ask(request, node_id).results}
@@ -146,7 +146,7 @@ class Bench:
         return answer
 
     def commit(self, who: Who) -> Who:
-        """Commit; return the identity that follows."""
+        """Commit, and return the identity that follows."""
         answer = self.end(who, commit=True)
         assert answer.error_code == ErrorCode.NONE
         if not self.is_v2:
@@ -154,7 +154,7 @@ class Bench:
         return Who(who.transactional_id, answer.producer_id, answer.producer_epoch)
 
     def add_offsets(self, who: Who) -> int:
-        """Add the group to the transaction; return the verdict."""
+        """Add the group to the transaction, and return the verdict."""
         name = who.transactional_id or ""
         request = m.AddOffsetsToTxnRequest(name, who.producer_id, who.epoch, GROUP)
         return int(self.ask(request).error_code)
@@ -169,7 +169,7 @@ class Bench:
         node_id: int | None = None,
         **member: Any,
     ) -> int:
-        """Write an offset of the group in the transaction; return the verdict."""
+        """Write an offset of the group in the transaction, and return the verdict."""
         request = m.TxnOffsetCommitRequest(
             who.transactional_id or "",
             GROUP,

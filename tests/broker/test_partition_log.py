@@ -17,7 +17,7 @@ MAX_SEQUENCE = 2**31 - 1
 
 
 def append(log: PartitionLog, who: Who, sequence: int, *values: str) -> int:
-    """Append a batch that must be accepted; return its offset."""
+    """Append a batch that must be accepted, and return its offset."""
     appended = log.append(batch_of(who, sequence, *values), 0)
     assert appended.error_code == ErrorCode.NONE
     return appended.base_offset

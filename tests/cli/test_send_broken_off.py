@@ -62,7 +62,7 @@ def interrupt_the_second_commit(client):
 
 
 def run(max_block_ms: str) -> tuple[int, dict[str, Any], str]:
-    """Send six lines, two a transaction; return exit code, JSON line and the other output."""
+    """Send six lines, two a transaction, and return exit code, JSON line and the other output."""
     limit = f"max.block.ms={max_block_ms}"
     arguments = ["send", "-b", "x:1", "-t", "t", "--transaction-size", "2", "-X", limit]
     done = CliRunner().invoke(main, arguments, input="a\nb\nc\nd\ne\nf\n")

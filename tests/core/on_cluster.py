@@ -81,7 +81,7 @@ class OnCluster(CoreHarness):
             self.client.answer(request, self.rewrite.pop(kind, lambda given: given)(answer))
 
     def arrive_late(self):
-        """Let the held requests arrive now; return the answers, which never reach the producer."""
+        """Let the held requests arrive now. Return the answers, which never reach the producer."""
         held, self.on_the_way = self.on_the_way, []
         return [handlers.handle(self.cluster, 0, body, self.now_ms) for body in held]
 

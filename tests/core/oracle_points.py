@@ -35,7 +35,7 @@ RUN_ON_MS = 400
 
 @dataclass
 class CorePoint:
-    """A producer with a request out; the call, and the record, that wait for it."""
+    """A producer with a request out, and the call and record that wait for it."""
 
     harness: CoreHarness
     result: TransactionalRequestResult | None = None
@@ -158,7 +158,7 @@ POINTS: dict[str, Callable[[CoreHarness], CorePoint]] = {
 
 
 def reach(table: Table) -> CorePoint:
-    """Return a fresh producer at a table's point; its request is out."""
+    """Return a fresh producer at a table's point. Its request is out."""
     name, mode = table["name"], table["mode"]
     harness = CoreHarness(
         transactional_id=None if mode == "idempotent" else "t",

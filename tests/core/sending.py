@@ -16,7 +16,7 @@ def idempotent(**settings):
 
 
 def send_each(harness, count, **more):
-    """Send records, each a request of its own, none answered; return futures, requests."""
+    """Send records, each in an unanswered request of its own. Return futures and requests."""
     futures = []
     for _ in range(count):
         futures.append(harness.send(**more))

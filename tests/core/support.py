@@ -65,7 +65,7 @@ def make_batch(
 
 
 def make_accumulator(**options: Any) -> RecordAccumulator:
-    """Return an accumulator; Java's defaults in small."""
+    """Return an accumulator with Java's defaults, scaled down."""
     settings: dict[str, Any] = {
         "batch_size": 1_000,
         "buffer_memory": 10_000,
@@ -133,7 +133,7 @@ def make_metadata(**settings: Any) -> Metadata:
 def topic_metadata(
     topic: str, leaders: list[int], epochs: list[int] | None = None, **fields: Any
 ) -> TopicMetadata:
-    """Return one topic's metadata; the partition's leader by position, -1 for nobody."""
+    """Return one topic's metadata, with the leaders by partition and -1 for none."""
     numbered = enumerate(zip(leaders, epochs or [0] * len(leaders), strict=True))
     partitions = tuple(PartitionMetadata(p, leader, epoch) for p, (leader, epoch) in numbered)
     return TopicMetadata(topic, partitions, **fields)

@@ -1,4 +1,4 @@
-"""Where the records of one call went, by row: offsets, partitions, errors; and how one waits."""
+"""The places of the records of one call, by row: offsets, partitions, errors, and the waits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def in_transaction(**settings):
 
 
 def send_rows(harness, values, places=None, order=None):
-    """Send rows as the shell does: runs of a partition each, in turns; return their future.
+    """Send rows as the shell does: runs of a partition each, in turns. Return their future.
 
     Args:
         harness: in a transaction.

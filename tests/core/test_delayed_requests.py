@@ -309,7 +309,7 @@ IN_DOUBT = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR]
 
 
 def refuse_and_abort(driver, kind, code):
-    """Have a request that begins the transaction refused, then given up; begin the abort."""
+    """Have a request that begins the transaction refused, then given up. Begin the abort."""
     driver.expect(kind, code)
     if driver.state is not TransactionState.ABORTABLE_ERROR:
         driver.manager.progress.maybe_transition_to_error_state(KafkaTimeoutError("expired"))

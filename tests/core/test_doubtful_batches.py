@@ -25,7 +25,7 @@ _OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def lose_the_first_of_two(code):
-    """Have the first of two batches refused as out of order; the second ended with a code."""
+    """Have the first of two batches refused as out of order, and end the second with a code."""
     harness = idempotent()
     futures, requests = send_each(harness, 2)
     harness.client.answer_produce(requests[0], ErrorCode.NOT_ENOUGH_REPLICAS)

@@ -169,7 +169,7 @@ def test_v2_goes_on_under_a_new_id_after_the_last_epoch_though_markers_are_still
 @pytest.mark.regression("KAFKA-18660")
 @pytest.mark.regression("class-7")
 def test_v1_goes_on_under_a_new_id_when_the_epoch_can_be_raised_no_further():
-    """Seen: see above; v1 reaches the last epoch by the bumps that its client asks for.
+    """Seen as above. On v1 the bumps that its client asks for reach the last epoch.
 
     Here the answer to a bump may bring another id. Sequences begin at 0 with it.
     """

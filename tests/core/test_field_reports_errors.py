@@ -87,7 +87,7 @@ def test_an_impossible_state_is_told_as_itself_and_later_wrapped_once(call):
 @pytest.mark.regression("class-1")
 @either_version
 def test_a_record_that_was_retried_in_vain_asks_for_an_abort_and_never_for_itself_alone(version):
-    """Seen: the retriable error came through; applications sent the record again, or committed.
+    """Seen: the retriable error came through. Applications sent the record again, or committed.
 
     Here the transaction is abortable: the commit says so, and the record has its own error.
     """

@@ -85,7 +85,7 @@ def test_offsets_that_come_late_do_not_go_with_the_next_transaction(version):
 @either_version
 @pytest.mark.parametrize("is_next_open", [True, False])
 def test_records_that_come_late_join_nothing_and_keep_no_consumer_waiting(version, is_next_open):
-    """Seen: records of an aborted transaction came late; they hung, or joined the next one.
+    """Seen: records of an aborted transaction came late. They hung, or joined the next one.
 
     Here the abort is followed by a new epoch, under which they are refused.
     """

@@ -63,7 +63,7 @@ def with_timed_out_commit(version):
 
 
 def with_sent_commit(version):
-    """Return a producer whose commit is on its way; its answer will be lost."""
+    """Return a producer whose commit is on its way. Its answer will be lost."""
     harness = with_record(version)
     harness.lost = [ApiKey.END_TXN]
     harness.core.begin_commit()
@@ -150,7 +150,7 @@ def interrupted_everywhere(make, call):
 
 
 def repeat(harness, call):
-    """Make the call again and wait as a blocking call does; return whether it succeeded."""
+    """Make the call again and wait as a blocking call does, and return whether it succeeded."""
     outcome = call(harness)
     if isinstance(outcome, AppendBlocked) or outcome is None:
         return
@@ -159,7 +159,7 @@ def repeat(harness, call):
 
 
 def go_on(harness, call, way):
-    """Repeat the call, commit or abort; where one is refused, another is the way out."""
+    """Repeat the call, commit or abort. If one is refused, another one is the way out."""
 
     def repeat_and_commit():
         repeat(harness, call)

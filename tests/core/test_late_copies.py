@@ -48,7 +48,7 @@ def test_late_copies_of_two_batches_are_not_written_besides_under_the_old_epoch(
 
 
 def send_and_lose(harness, then):
-    """Lose a record's first attempt, have the second refused with a code; return its future."""
+    """Lose a record's first attempt, have the second refused with a code. Return its future."""
     (future,), requests = send_each(harness, 1)
     harness.client.fail(requests[0], ResponseFailure.DISCONNECTED)
     harness.settle()

@@ -84,7 +84,7 @@ def test_longer_queues_are_drawn_less_often_in_exact_proportion():
 
 
 def fill(accumulator: RecordAccumulator, count: int, leaders: list[int]) -> list[int]:
-    """Append records without key and partition, one batch each; return their partitions."""
+    """Append records without key and partition, one batch each, and return their partitions."""
     partitions = []
     queues = accumulator.topic_queues("topic")
     for _ in range(count):

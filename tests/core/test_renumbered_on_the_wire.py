@@ -44,7 +44,7 @@ def send_and_hold(*values):
 
 
 def send_two_and_have_the_first_refused(harness, *, is_aborting):
-    """Send a and b; a is refused for good, and b, renumbered meanwhile, is written."""
+    """Send a and b, of which a is refused for good, and b, renumbered meanwhile, is written."""
     harness.held = []
     futures = []
     for value in (b"a", b"b"):

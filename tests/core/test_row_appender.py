@@ -56,7 +56,7 @@ def append(harness, run, topic="topic", blocked=None):
 
 
 def append_all(harness, run, topic="topic"):
-    """Append all rows, with the waits that they need; return the number that each batch took."""
+    """Append all rows, with the waits that they need. Return the number that each batch took."""
     taken = []
     outcome = None
     while run.next < run.stop:

@@ -21,7 +21,7 @@ from txnproducer.records import TopicPartition
 
 
 def placer(partition_count=3, **options):
-    """Return a placer, and the accumulator that it looks at; the rng count the partitions up."""
+    """Return a placer and its accumulator. The random numbers count the partitions up."""
     metadata = make_metadata()
     know(metadata, topic_metadata("topic", [0] * partition_count))
     accumulator = make_accumulator(buffer_memory=10**6, rng=MiddleRng(), **options)
@@ -29,7 +29,7 @@ def placer(partition_count=3, **options):
 
 
 def place(one, sizes):
-    """Place rows in stretches of these sizes, as far as each has room; return the partitions."""
+    """Place rows in stretches of these sizes, as far as each has room. Return the partitions."""
     partitions = []
     for number, size in enumerate(sizes):
         partition, room_bytes = one.choose("topic", is_first=number == 0)

@@ -562,7 +562,7 @@ def test_the_identity_is_one_value():
 
 
 def test_a_topic_made_anew_gets_one_batch_first():
-    """A broker takes any first number of a producer it does not know; Java's sends on."""
+    """A broker takes any first number of a producer it does not know. Java's sends on."""
     harness = idempotent()
     send_each(harness, 1)
     harness.client.topic_ids["topic"] = b"another-topic-id"

@@ -193,7 +193,7 @@ def test_numbers_are_taken_back_for_a_batch_that_is_refused_for_certain():
 
 
 def two_in_a_transaction(**settings):
-    """Send a record, and another five seconds later; return harness, futures and requests."""
+    """Send a record, and another five seconds later, and return harness, futures and requests."""
     harness = CoreHarness(request_timeout_ms=20_000, **settings)
     harness.start_transaction()
     harness.know_topics()
@@ -398,7 +398,7 @@ def test_a_batch_that_is_too_large_is_split_and_its_parts_go_one_by_one():
 
 
 def test_a_part_on_the_wire_behind_a_later_batch_expires_in_its_time():
-    """Java's ends its look at the later one; the parts that wait expire before the first then."""
+    """Java's ends its look at the later one, so the parts that wait expire before the first."""
     harness = idempotent(delivery_timeout_ms=21_000, request_timeout_ms=20_990, linger_ms=10)
     ended = []
     for name in ("first", "second"):

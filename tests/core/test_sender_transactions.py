@@ -353,7 +353,7 @@ def test_a_refused_login_fails_the_request_in_hand_and_names_the_reason():
 
 
 def close(harness):
-    """Close in good order; return when it has ended."""
+    """Close in good order, and return when it has ended."""
     harness.core.initiate_close(harness.now_ms)
     harness.run_until(lambda: harness.core.is_closed)
 

@@ -72,7 +72,7 @@ def write(harness, place, *values):
 
 
 def share(cluster, holder, values, claims=2):
-    """Have participants write values, one partition each; return their receipts."""
+    """Have participants write values, one partition each, and return their receipts."""
     lease = leased(holder, claims)
     receipts = []
     for claim, place in enumerate((TP0, TP1)[:claims]):

@@ -1,4 +1,4 @@
-"""One line in `txnproducer.transactions` for each transaction that has ended; none for a close."""
+"""Each transaction that has ended has one line in `txnproducer.transactions`, a close has none."""
 
 from __future__ import annotations
 

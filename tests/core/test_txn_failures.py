@@ -41,7 +41,7 @@ def in_transaction(version=2, **settings):
 
 
 def expire_on_the_wire(harness):
-    """Send a record that is not answered before its time is up; return its future."""
+    """Send a record that is not answered before its time is up, and return its future."""
     future = harness.send()
     harness.run_until_sent(PRODUCE)
     harness.run_until(future.done)

@@ -210,7 +210,7 @@ COORDINATOR_KEYS = (ApiKey.ADD_OFFSETS_TO_TXN, ADD_PARTITIONS, FIND, END_TXN)
 
 
 def _answer_everything(harness):
-    """Answer the request that is out and those that follow; none of the answers is an error."""
+    """Answer the request that is out and those that follow. None of the answers is an error."""
     client = harness.client
     client.prepare_find_coordinator()
     client.prepare_txn_offset_commit()

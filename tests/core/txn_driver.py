@@ -100,7 +100,7 @@ class TxnDriver:
             self.manager.machine.role = Role.APPLICATION
 
     def take(self, *, has_incomplete_batches: bool = False) -> Request | None:
-        """Send the next request, the look-up of a coordinator first; return that request."""
+        """Send the next request, the look-up of a coordinator first, and return that request."""
         self.handler = self.as_sender(self._take, has_incomplete_batches)
         if self.handler is None:
             return None

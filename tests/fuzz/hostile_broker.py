@@ -26,7 +26,7 @@ _IDENTITY = {"throttle_time_ms": 0, "error_code": 0, "producer_id": 11}
 
 
 class HostileBroker:
-    """Serve connections until `close`; used as a context manager.
+    """A server of connections until `close`, used as a context manager.
 
     Args:
         rng: draws which answers are damaged, and how.

@@ -1,4 +1,4 @@
-"""Ways to damage an answer, drawn from a seeded source; the correlation id is mostly kept."""
+"""Ways to damage an answer, drawn from a seeded source. The correlation id is mostly kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Damaged(NamedTuple):
 
 
 def damage(rng: random.Random, payload: bytes, other: bytes) -> Damaged:
-    """Damage an answer in one to three ways; `other` is an answer of any API."""
+    """Damage an answer in one to three ways. `other` is an answer of any API."""
     kinds = rng.choices(_NAMES, _WEIGHTS, k=rng.choice((1, 1, 1, 2, 3)))
     damaged = payload
     for kind in kinds:

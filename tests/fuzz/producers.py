@@ -79,7 +79,7 @@ class Round:
         self.commits = self.producers = 0
 
     def run(self) -> None:
-        """Play the run; raise an error if a rule is broken."""
+        """Play the run. Raise an error if a rule is broken."""
         with self.broker:
             while len(self.broker.damaged) < self._count:
                 self.broker.damage_rate = _DAMAGE_RATE

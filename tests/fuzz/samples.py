@@ -42,7 +42,7 @@ class Sample(NamedTuple):
 
 
 def samples() -> tuple[Sample, ...]:
-    """Return all of them; each can be read."""
+    """Return all of them. Each can be read."""
     made = (*_of_requests(), *_of_handshakes())
     for sample in made:
         sample.read(sample.payload)

@@ -1,4 +1,4 @@
-"""Damaged, cut or forged batches are refused; allowed differences between clients are accepted."""
+"""Damaged, cut or forged batches are refused. Allowed differences between clients are accepted."""
 
 from __future__ import annotations
 

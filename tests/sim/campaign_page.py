@@ -23,7 +23,7 @@ _HOUR_MS = 3_600_000
 
 
 def joined(lines: Iterable[str]) -> list[str]:
-    """Return the lines of one version's results, side by side ones made one; no seed twice."""
+    """Return the lines of one version's results, with neighbours joined and no seed twice."""
     chunks = sorted(map(json.loads, lines), key=lambda each: int(each["first_seed"]))
     stretches: list[tuple[int, int, Totals]] = []
     versions = {each["version"] for each in chunks}

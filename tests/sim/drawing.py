@@ -158,7 +158,7 @@ def _can_be_imported(mutant: Mutant) -> bool:
 
 
 def draw(seed: int) -> Iterator[Mutant]:
-    """Draw mutants, one after the other; the same for the same seed and the same core."""
+    """Draw mutants one after the other, the same ones for the same seed and core."""
     rng = random.Random(f"mutants {seed}")
     sources = {
         str(path.relative_to(PACKAGE)): path.read_text("utf-8")

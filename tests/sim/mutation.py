@@ -105,7 +105,7 @@ def all_mutants() -> tuple[Mutant, ...]:
 
 
 def run_mutant(name: str, seeds: Iterable[int], kind: str = "") -> dict[str, object] | None:
-    """Install a bug and run seeds; return the first that is caught, or None."""
+    """Install a bug and run seeds, and return the first that is caught, or None."""
     if name:
         (mutant,) = (m for m in all_mutants() if m.name == name)
         sys.meta_path.insert(0, _Finder(mutant))

@@ -28,7 +28,7 @@ SETTINGS = {"transaction.timeout.ms": "60000"}
 
 
 class FakeLedger(Ledger):
-    """Holds one view after the other; the last one for ever."""
+    """A ledger that shows one view after the other, and the last one for ever."""
 
     views: list[LedgerView]
 

@@ -23,7 +23,7 @@ WRITING = ["2 rows read", "2 rows sent", "3 rows read", "3 rows sent"]
 
 
 class FakeParticipant:
-    """A participant that notes its calls; the broker may have swallowed some of its rows."""
+    """A participant that notes its calls. The broker may have swallowed some of its rows."""
 
     def __init__(self, log: list[str], swallowed: int) -> None:
         self.log = log

@@ -60,7 +60,7 @@ VALUES = ("partition", "batch", "stop", "write", "keep", "take_over", "false", "
 
 
 def two_values(argument):
-    """Return two texts that an option takes; the first one goes with all other options."""
+    """Return two texts that an option takes. The first one fits all other options."""
     read = OPTIONS[argument].read
     taken = []
     for text in VALUES:

@@ -15,7 +15,7 @@ EMPTY = (0, Digest().hex())
 
 
 def content(name):
-    """Return the rows and the digest of a partition; those of equal names are equal."""
+    """Return the rows and the digest of a partition. Those of equal names are equal."""
     return EMPTY if name == "-" else (10, name * 32)
 
 

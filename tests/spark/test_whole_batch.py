@@ -97,7 +97,7 @@ def test_what_does_not_go_with_whole_batches():
 
 
 class FakeProducer:
-    """Notes the calls; its commits and aborts end as a test says."""
+    """A producer that notes its calls. Its commits and aborts end as a test says."""
 
     def __init__(self, log, commits, aborts, begins):
         self.log, self.commits, self.aborts, self.begins = log, commits, aborts, begins

@@ -1,4 +1,4 @@
-"""The end of a task's input shows whether it is whole; played without Spark."""
+"""The end of a task's input shows whether it is whole. No Spark is needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_all(infile):
 
 
 def run(sent, name="pyspark.worker"):
-    """Send rows of four bytes, and more bytes after them; return the rest that can be read."""
+    """Send rows of four bytes, and more bytes after them, and return the rest that can be read."""
     worker = types.FunctionType(main.__code__, {"__name__": name})
     reading, writing = os.pipe()
     os.write(writing, b"rows" + sent)

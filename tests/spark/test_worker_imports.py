@@ -1,4 +1,4 @@
-"""Spark's own archives are not read again with each task; those of users are."""
+"""Spark's own archives are not read again with each task. Those of users are."""
 
 from __future__ import annotations
 

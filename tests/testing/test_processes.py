@@ -1,4 +1,4 @@
-"""Processes end with their owner, however it ends; ports are free when we say so."""
+"""Processes end with their owner in each case, and reported ports are free."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def watcher():
 
 
 def is_gone(pid: int) -> bool:
-    """Return whether a process ended; one that nobody has reaped yet has ended."""
+    """Return whether a process ended. One that nobody has reaped yet has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -50,7 +50,7 @@ class Driver:
         return events
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Poll until something is so; fail after five seconds."""
+        """Poll until a condition holds, and fail after five seconds."""
         end = time.monotonic() + LONGEST_S
         while not condition():
             if time.monotonic() > end:
@@ -83,7 +83,7 @@ class Driver:
         return self.ends(connection)[0]
 
     def refusal(self, connection: ConnectionId = BOOTSTRAP) -> ConnectionEvent:
-        """Ask for a connection, again after each cut, until it is refused; return the refusal."""
+        """Ask for a connection, again after each cut, until it is refused. Return the refusal."""
 
         def refusals() -> list[ConnectionEvent]:
             self.client.is_ready(connection, clock_ms())

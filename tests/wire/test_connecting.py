@@ -79,7 +79,7 @@ def listener(certificate: Path, client_ca: Path | None = None) -> ssl.SSLContext
 def sasl_broker(
     handshake_error: int = 0, error: int = 0, message: str | None = None
 ) -> Callable[[int, int, bytes], bytes | None]:
-    """Answer a login; other requests before it end the connection, as on a real listener."""
+    """Answer a login. Other requests before it end the connection, as on a real listener."""
 
     def handle(api_key: int, correlation_id: int, request: bytes) -> bytes | None:
         if api_key == 17:
@@ -181,7 +181,7 @@ def test_a_listener_that_never_answers_is_given_up_in_time(drive: Open) -> None:
 def test_a_silent_peer_is_told_in_one_text_whoever_tells_it(
     drive: Open, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
-    """The attempt itself or, a moment later, the loop; a text that changes is logged again."""
+    """The attempt logs, or the loop a moment later. A text that changes is logged again."""
     given = {"security_protocol": protocol, "socket_connection_setup_timeout_ms": 200}
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"

@@ -41,7 +41,7 @@ def drive() -> Iterator[Open]:
 
 
 class CuttingBroker(FakeBroker):
-    """Cut the first connections during their handshake; keep a TLS greeting without an answer.
+    """Cut the first connections during their handshake. Leave a TLS greeting without an answer.
 
     Attributes:
         greetings: how many TLS greetings have come.
@@ -64,7 +64,7 @@ class CuttingBroker(FakeBroker):
 
 
 def cut(driver: Driver, times: int) -> None:
-    """Let so many attempts end; each has to end by a cut."""
+    """Let so many attempts end. Each must end by a cut."""
     driver.until(
         lambda: driver.client.is_ready(BOOTSTRAP, clock_ms()) or len(driver.ends()) >= times
     )

@@ -29,7 +29,7 @@ def threads() -> Iterator[KeptThreads]:
 
 
 def run(threads: KeptThreads, job: Callable[[], object] = lambda: None) -> threading.Thread:
-    """Run a job to its end; return the thread that it ran on."""
+    """Run a job to its end, and return the thread that it ran on."""
     ran_on: list[threading.Thread] = []
 
     def work() -> None:

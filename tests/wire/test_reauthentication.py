@@ -85,7 +85,7 @@ def ready(driver: Driver) -> bool:
 
 
 def is_connected(driver: Driver) -> bool:
-    """Return whether there is a connection; it may already be about to log in again."""
+    """Return whether there is a connection. It may already be about to log in again."""
     ready(driver)
     return driver.client.is_connected(BOOTSTRAP)
 
@@ -137,7 +137,7 @@ def test_a_provider_that_takes_too_long_is_named_by_its_mechanism(drive: Open) -
 
 
 def kerberos(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> None:
-    """Put a module in gssapi's place; `step` is called where the KDC would be asked."""
+    """Put a module in gssapi's place. It calls `step` instead of a question to the KDC."""
 
     class Context:
         complete = True

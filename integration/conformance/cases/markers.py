@@ -11,7 +11,7 @@ from txnproducer.records import TopicPartition
 
 
 def open_far(s: Stage, far: TopicPartition) -> Identity:
-    """Return a producer with a transaction in a far partition; the coordinator has answered it."""
+    """Return a producer with a transaction in a far partition. The coordinator has answered it."""
     who = s.open(far)
     s.describe(who)
     return who
