@@ -61,6 +61,7 @@ class TransactionParticipant(RecordWriter):
         bootstrap_servers: str | list[str] | None = None,
         **settings: Any,
     ) -> None:
+        # Otherwise `build` would get it twice, and the error would not speak of the lease.
         if "transactional_id" in settings or "transactional.id" in settings:
             raise InvalidConfigurationError(
                 "transactional_id is the lease's: leave it out of a participant's settings"
@@ -85,6 +86,7 @@ class TransactionParticipant(RecordWriter):
             self._await("join", lambda: self._core.begin_join(lease, claim))
             self._check_cluster(lease)
         except BaseException:
+            # Also after Ctrl-C: nobody has the object yet, so nobody else could close it.
             self.close(0)
             raise
 
@@ -99,6 +101,7 @@ class TransactionParticipant(RecordWriter):
             KafkaError: a record was not written, or the transaction was aborted or timed out;
                 there will be no receipt, and the holder has to abort.
         """
+        # Before the lock is taken: while this waits, the I/O thread needs the lock to send.
         self.flush()
         with self._lock:
             return self._core.give_receipt()

@@ -204,7 +204,7 @@ class TransactionalProducer(RecordWriter):
         self._check_usable("send_offsets_to_transaction")
         group = as_consumer_group_metadata(group_metadata)
         wanted = as_offsets(offsets)
-        if wanted:
+        if wanted:  # as in Java, nothing to commit adds no group
             self._await(
                 "send_offsets_to_transaction",
                 lambda: self._core.send_offsets_to_transaction(wanted, group),
@@ -279,6 +279,7 @@ class TransactionalProducer(RecordWriter):
             KafkaTimeoutError: the cluster did not answer in time.
             KafkaError: the cluster refused to answer; the user needs Describe on the id.
         """
+        # Only a fork is refused: a producer that has failed or was closed still knows its commit.
         if self._refusal is refusals.forked:
             raise self._refusal("resolve_outcome")
         refuse_reentry(self._lock, "resolve_outcome")
@@ -291,6 +292,7 @@ class TransactionalProducer(RecordWriter):
                 " abort_transaction()"
             )
         if known == "unknown":
+            # Without the lock, since this waits for the cluster.
             known = self._ask_for_outcome(commit)
             with self._lock:
                 if self._commit is begun:  # otherwise another transaction has begun meanwhile
@@ -361,7 +363,7 @@ class TransactionalProducer(RecordWriter):
         self._await("lease", lambda: self._begin_lease(claims))
         with self._lock:
             lease = self._core.lease
-            return replace(lease, cluster_id=self._core.cluster_id)
+            return replace(lease, cluster_id=self._core.cluster_id)  # participants compare it
 
     def _begin_lease(self, claims: int) -> TransactionalRequestResult:
         self._check_owner("lease")
@@ -429,7 +431,7 @@ class TransactionalProducer(RecordWriter):
             with self._lock:
                 self._core.resume(lease)
         except BaseException:
-            self.close(0)
+            self.close(0)  # also after Ctrl-C: nobody has the producer yet
             raise
 
     # --- the outcome ----------------------------------------------------------------------------

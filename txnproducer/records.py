@@ -124,6 +124,7 @@ class ProducerIdAndEpoch:
         return f"producer id {self.producer_id}, epoch {self.producer_epoch}"
 
 
+# A class cannot make an instance of itself in its own body.
 ProducerIdAndEpoch.NONE = ProducerIdAndEpoch(-1, -1)
 
 
@@ -155,6 +156,7 @@ def as_consumer_group_metadata(value: object) -> ConsumerGroupMetadata:
     _check_text("group_metadata.group_id", group_id)
     generation_id = _int32("group_metadata.generation_id", getattr(value, "generation_id", -1))
     member_id = _check_text("group_metadata.member_id", getattr(value, "member_id", ""))
+    # Above 0, as in Java's `throwIfInvalidGroupMetadata`.
     if generation_id > 0 and not member_id:
         raise ValueError(
             f"group_metadata.member_id is empty, but generation_id is {generation_id}: take both "
@@ -192,6 +194,7 @@ def as_offsets(offsets: Mapping[object, object]) -> dict[TopicPartition, OffsetA
 
 def _topic_partition(key: object) -> TopicPartition:
     topic, partition = getattr(key, "topic", None), getattr(key, "partition", None)
+    # Only a plain tuple: a named one of another library may have other fields in front.
     if type(key) is tuple and len(key) == 2:
         topic, partition = key
     if not isinstance(topic, str) or not topic:
@@ -205,10 +208,12 @@ def _topic_partition(key: object) -> TopicPartition:
 
 def _offset_and_metadata(partition: TopicPartition, value: object) -> OffsetAndMetadata:
     where = f"offsets[{partition.topic}-{partition.partition}]"
+    # A plain int has no attribute of this name, and is the offset itself.
     offset = _integer(f"{where}.offset", getattr(value, "offset", value))
     if not 0 <= offset <= _INT64_MAX:
         raise ValueError(f"{where}.offset is {offset}: it must be 0 or above")
     metadata = getattr(value, "metadata", "")
+    # Other libraries have None for "no text" and "not known".
     if metadata is None:
         metadata = ""
     _check_text(f"{where}.metadata", metadata)
@@ -224,8 +229,10 @@ def _check_text(field: str, value: object) -> str:
         raise ValueError(f"{field} must be a text, not {value!r}")
     try:
         size = len(value.encode())
+    # A lone surrogate is a `str`, and cannot be sent.
     except UnicodeEncodeError as error:
         raise ValueError(f"{field} is {value!r}: {error}") from None
+    # The protocol writes the length of such a text as an int16.
     if size > _INT16_MAX:
         raise ValueError(f"{field} has {size} bytes, more than {_INT16_MAX}")
     return value
@@ -239,6 +246,7 @@ def _int32(field: str, value: object) -> int:
 
 
 def _integer(field: str, value: object) -> int:
+    # True is an int for Python, and no offset.
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{field} must be an integer, not {value!r}")
     return value
@@ -310,4 +318,5 @@ class TransactionReceipt:
 
 def claim_id(transactional_id: str, claim: int) -> str:
     """Return the transactional id that stands for a claim. Nothing is ever written under it."""
+    # It begins with the id, so that rights to both can be granted by one prefix.
     return f"{transactional_id}.claim-{claim}"

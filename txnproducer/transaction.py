@@ -135,6 +135,7 @@ class Transaction:
             else:
                 self._abort_because_of(error)
         finally:
+            # Also if the end has failed: any thread may repeat it now.
             self._is_owner = _anyone
 
     def can_be_ended_here(self) -> bool:
@@ -184,6 +185,7 @@ class Transaction:
         try:
             self._calls.commit_transaction()
         except KafkaError as error:
+            # Only then is an abort the next step: after a time-out the commit may still succeed.
             if error.recovery == "abort":
                 self._abort_because_of(error)
             raise
@@ -191,6 +193,7 @@ class Transaction:
     def _abort_because_of(self, error: BaseException) -> None:
         try:
             self._calls.abort_transaction()
+        # Not BaseException: Ctrl-C during the abort has to come through.
         except Exception as failure:  # noqa: BLE001 - it must not hide the user's exception
             error.add_note(
                 f"Aborting the transaction failed too (outcome: {self.outcome}):"

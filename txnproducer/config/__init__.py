@@ -47,6 +47,8 @@ class SecurityConfig(Mapping[str, Any]):
         return len(self._values)
 
     def __hash__(self) -> int:
+        # `Mapping` has an `__eq__`, so without this the frozen `ProducerConfig` could not be
+        # hashed.
         return hash(frozenset(self._values.items()))
 
     def __repr__(self) -> str:
@@ -135,6 +137,8 @@ class ProducerConfig:
             InvalidConfigurationError: as for `build`, or a text does not spell the type.
         """
         given = settings_given(properties, texts=True)
+        # Two calls, so that an override replaces a property: within one call, a setting given
+        # twice is an error.
         given.update(settings_given(overrides, texts=False))
         return cls._from_given(given)
 
@@ -150,6 +154,7 @@ class ProducerConfig:
         """
         given = dict(self._given)
         for key, value in changes.items():
+            # For `build` None means "not given". Only here does it take a setting back.
             if value is None:
                 given.pop(key.replace(".", "_"), None)
         given.update(settings_given(changes, texts=False))
@@ -159,8 +164,12 @@ class ProducerConfig:
     def _from_given(cls, given: Mapping[str, object]) -> ProducerConfig:
         values: dict[str, Any] = {name: row.default for name, row in SETTINGS.items()}
         values.update(given)
+        # The names that were given decide whether a contradiction is an error or the default gives
+        # way.
         apply_rules(ConfigDraft(values, given.keys()))
         security = SecurityConfig({name: values.pop(name) for name in sorted(SECURITY_NAMES)})
+        # The settings as given and not the results of the rules: a copy must not take those for
+        # the user's wish.
         return cls(**values, security=security, _given=dict(given))
 
     @property

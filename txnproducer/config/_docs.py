@@ -62,6 +62,7 @@ def page() -> str:
     for title, rows in GROUPS:
         parts.append(f"## {title}\n\n{_table(rows)}")
         if title == "Security":
+            # Next to the settings that they are about.
             parts.append(_SECURITY_NOTES)
     parts += [_RULES, _differences(), _unsupported()]
     return "\n".join(parts)
@@ -84,6 +85,7 @@ def _range(row: Setting) -> str:
         return {"bool": "True, False", "servers": "text, sequence", "callable": "function"}.get(
             row.kind, row.kind
         )
+    # The limit of the type is no limit that a reader has to know.
     if row.high in (INT_MAX, LONG_MAX):
         return f"{row.low} or more"
     return f"{row.low} to {row.high}"

@@ -116,6 +116,7 @@ def _require_pem(store: str, java: Mapping[str, str], way_out: str) -> None:
             f"Python cannot read: {way_out}. If it is a PEM file already, set "
             f"ssl.{store}.type=PEM"
         )
+    # Java refuses it as well: only the key in a PEM file can have a password.
     if java.get(f"ssl.{store}.password"):
         raise InvalidConfigurationError(
             f"ssl.{store}.password is set, but a PEM file has no password of its own: leave it "
@@ -126,6 +127,7 @@ def _require_pem(store: str, java: Mapping[str, str], way_out: str) -> None:
 def _check_hostname(algorithm: str) -> bool:
     if algorithm.strip().lower() == "https":
         return True
+    # Java's way to switch the check off.
     if not algorithm.strip():
         return False
     raise InvalidConfigurationError(
@@ -138,6 +140,7 @@ def _login(line: str) -> dict[str, object]:
     match = _JAAS_LINE.fullmatch(line)
     if match is None:
         raise InvalidConfigurationError(f"sasl.jaas.config cannot be read: {_JAAS_WAY_OUT}")
+    # By the last part: some distributions ship these modules in shaded packages.
     module = match["module"].rpartition(".")[2]
     if module in _OTHER_MODULES:
         raise InvalidConfigurationError(
@@ -148,6 +151,8 @@ def _login(line: str) -> dict[str, object]:
             f"sasl.jaas.config names the login module {module!r}: {_JAAS_WAY_OUT}"
         )
     options = _jaas_options(match["options"])
+    # A delegation token needs an extension of SCRAM. Without it a broker takes the token for a
+    # user.
     if options.get("tokenauth", "false").lower() == "true":
         raise InvalidConfigurationError(
             "sasl.jaas.config with tokenauth=true cannot be used: log in with a user and password"
@@ -161,6 +166,7 @@ def _login(line: str) -> dict[str, object]:
         "sasl_plain_username": options["username"],
         "sasl_plain_password": options["password"],
     }
+    # ScramLoginModule leaves open which of the two hashes is meant: `sasl.mechanism` says it.
     if module == "PlainLoginModule":
         settings["sasl_mechanism"] = "PLAIN"
     return settings
@@ -169,6 +175,7 @@ def _login(line: str) -> dict[str, object]:
 def _jaas_options(text: str) -> dict[str, str]:
     options: dict[str, str] = {}
     position = 0
+    # One option after the other: a pattern for all would accept what it cannot read between them.
     while text[position:].strip():
         match = _JAAS_OPTION.match(text, position)
         if match is None:

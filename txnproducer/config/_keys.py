@@ -38,6 +38,7 @@ def settings_given(keys: Mapping[str, object], *, texts: bool) -> dict[str, obje
     spelled: dict[str, str] = {}
     for key, value in keys.items():
         name = _plain_name(key)
+        # None means "not given", but a misspelt name must be refused even so.
         if value is None and _is_known(name):
             continue
         if not _is_known(name):
@@ -48,6 +49,7 @@ def settings_given(keys: Mapping[str, object], *, texts: bool) -> dict[str, obje
                 f"{spelled[name]} and {key} are the same setting: give one of them"
             )
         plain[name], spelled[name] = value, key
+    # Before the checks: the translated values are checked like those under our own names.
     _translate_java_security(plain, spelled)
     _choose_compression_level(plain, texts=texts)
     return {
@@ -69,6 +71,8 @@ def _is_known(name: str) -> bool:
 
 
 def _refuse_unless_harmless(key: str, value: object) -> None:
+    # Before the similar names: for a key of another client, the way out is known and needs no
+    # guess.
     reason = reason_unsupported(key)
     if reason is not None:
         if is_harmless(key, value):
@@ -89,8 +93,10 @@ def _similar(key: str) -> list[str]:
     names = [*SETTINGS, *LEVEL_KEYS]
     lowered = key.lower().replace(".", "_").replace("-", "_")
     found = difflib.get_close_matches(lowered, names, n=3, cutoff=0.75)
+    # A part of a name has too few letters in common with it to count as similar.
     if not found and len(lowered) >= _LEAST_PART:
         found = [name for name in names if lowered in name][:3]
+    # In the spelling of the key, so that the suggestion can be pasted.
     return [name.replace("_", ".") for name in found] if "." in key else found
 
 
@@ -118,16 +124,19 @@ def _translate_java_security(plain: dict[str, object], spelled: dict[str, str]) 
 
 def _choose_compression_level(plain: dict[str, object], *, texts: bool) -> None:
     """Use Java's level of the codec in use as `compression_level`. Check the other levels too."""
+    # The type is not checked yet, so it may still be anything.
     codec_in_use = str(plain.get("compression_type", "none")).strip().lower()
     for key, codec in LEVEL_KEYS.items():
         if key not in plain:
             continue
         low, high = COMPRESSION_LEVELS[codec]
+        # An error has to name the key that the user wrote, with the limits of its codec.
         row = replace(SETTINGS["compression_level"], name=key, low=low, high=high)
         value = plain.pop(key)
         level = from_text(row, value) if texts else value
         # Java spells zlib's own default as -1.
         level = None if codec == "gzip" and level == -1 else check(row, level)
+        # After the check: a wrong level is refused even if its codec is not in use now.
         if codec != codec_in_use or level is None:
             continue
         if "compression_level" in plain:

@@ -74,6 +74,7 @@ def _refuse_texts_that_no_request_carries(draft: ConfigDraft) -> None:
             continue
         try:
             size = len(value.encode())
+        # A lone surrogate is a `str` and no text that can be sent.
         except UnicodeEncodeError as error:
             raise invalid(name, value, f"it is no text for UTF-8: {error}") from None
         if size > _LONGEST_TEXT_BYTES:
@@ -89,6 +90,7 @@ def _settle_idempotence(draft: ConfigDraft) -> None:
             f"enable_idempotence=True does not go with {obstacle}: leave one of them out"
         )
     in_flight = draft.values["max_in_flight_requests_per_connection"]
+    # Also where the next lines would switch idempotence off, as in Java since 4.0.
     if in_flight > _MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
         raise invalid(
             "max_in_flight_requests_per_connection",
@@ -97,6 +99,7 @@ def _settle_idempotence(draft: ConfigDraft) -> None:
             "enable_idempotence=False",
         )
     if obstacle:
+        # As in Java: such settings may be older than idempotence by default (KIP-679).
         _LOG.info("Idempotence is switched off, because %s is set.", obstacle)
         draft.values["enable_idempotence"] = False
 
@@ -122,6 +125,7 @@ def _require_idempotence_for_transactions(draft: ConfigDraft) -> None:
 
 
 def _fit_delivery_timeout(draft: ConfigDraft) -> None:
+    # The sum of two settings may be above the largest value of the third.
     least = min(draft.values["linger_ms"] + draft.values["request_timeout_ms"], INT_MAX)
     timeout = draft.values["delivery_timeout_ms"]
     if timeout >= least:
@@ -149,6 +153,7 @@ def _fit_batch_size(draft: ConfigDraft) -> None:
         raise invalid(
             "batch_size", batch_size, f"it must not be above buffer_memory={memory}; raise that"
         )
+    # Otherwise no batch could ever get its memory.
     draft.values["batch_size"] = memory
 
 
@@ -193,6 +198,8 @@ def _check_lz4_block(draft: ConfigDraft) -> None:
 def _name_the_client(draft: ConfigDraft) -> None:
     if draft.values["client_id"] is None:
         name = draft.values["transactional_id"]
+        # By the transactional id, as in Java: brokers' logs and quotas then show the same name
+        # after a restart.
         client_id = f"producer-{next(_CLIENT_NUMBERS) if name is None else name}"
         size = len(client_id.encode())
         if size > _LONGEST_TEXT_BYTES:
@@ -209,6 +216,7 @@ def _check_security_protocol(draft: ConfigDraft) -> None:
     """Refuse credentials that would not be used: the protocol was most likely forgotten."""
     if "security_protocol" in draft.given:
         return
+    # `sasl_` first: with settings of both kinds, SASL_SSL is what is missing.
     for prefix, protocols in (
         ("sasl_", "SASL_SSL or SASL_PLAINTEXT"),
         ("ssl_", "SSL or SASL_SSL"),
@@ -230,6 +238,7 @@ def _check_login(draft: ConfigDraft) -> None:
             f"sasl_mechanism is missing: security_protocol={protocol!r} needs one, such as "
             "SCRAM-SHA-512 or PLAIN"
         )
+    # GSSAPI and AWS_MSK_IAM find their credentials outside of the settings.
     needed = {
         "PLAIN": ("sasl_plain_username", "sasl_plain_password"),
         "SCRAM-SHA-256": ("sasl_plain_username", "sasl_plain_password"),

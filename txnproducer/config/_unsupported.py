@@ -140,6 +140,7 @@ CONSUMER_KEYS: Final = frozenset(
 
 def reason_unsupported(dotted_or_plain: str) -> str | None:
     """Return why a key of another client is not supported, or None if it is not such a key."""
+    # Names of kafka-python have underscores in the table, Java's have dots.
     for key in (dotted_or_plain, dotted_or_plain.replace("_", ".")):
         if key in UNSUPPORTED:
             return UNSUPPORTED[key]
@@ -151,5 +152,6 @@ def reason_unsupported(dotted_or_plain: str) -> str | None:
 
 def is_harmless(key: str, value: object) -> bool:
     """Return whether an unsupported key has a value that changes nothing."""
+    # Programs pass empty lists where property files have an empty text.
     text = "" if value is None or value in ([], ()) else str(value)
     return text.strip().lower() in HARMLESS.get(key.replace("_", "."), ())

@@ -56,6 +56,7 @@ def from_text(setting: Setting, value: object) -> object:
         return value
     text = value.strip()
     if setting.kind == "int":
+        # `int` would also take "1_000" and the digits of other scripts.
         if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
             raise invalid(setting.name, value, "it must be an integer")
         return int(text)
@@ -72,6 +73,7 @@ def parse_address(text: str) -> tuple[str, int]:
     Raises:
         InvalidConfigurationError: the text is no address.
     """
+    # Before the pattern, whose error would not say what to do with the listener's protocol.
     if "://" in text:
         raise invalid(
             "bootstrap_servers",
@@ -128,6 +130,7 @@ def _check_text(setting: Setting, value: object) -> str:
 
 def _check_choice(setting: Setting, value: object) -> str:
     text = str(value).strip().lower() if isinstance(value, (str, int)) else ""
+    # Java takes both spellings of the same.
     if setting.name == "acks" and text == "-1":
         return "all"
     for choice in setting.choices:
@@ -147,10 +150,12 @@ def _check_servers(setting: Setting, value: object) -> tuple[str, ...]:
         raise invalid(
             setting.name, value, "it must be a text 'a:9092,b:9092' or a sequence of them"
         )
+    # A dict keeps the order and drops addresses that are given twice.
     addresses: dict[str, None] = {}
     for part in parts:
         if not isinstance(part, str):
             raise invalid(setting.name, value, f"{part!r} is not a text such as 'localhost:9092'")
+        # Lists that scripts put together often have a comma too many.
         if part.strip():
             addresses[format_address(*parse_address(part.strip()))] = None
     if not addresses:

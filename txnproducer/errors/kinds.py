@@ -59,6 +59,7 @@ class KafkaError(Exception):
 
     __module__ = _PUBLIC_HOME
 
+    # -1, the protocol's code for an error that has none.
     code: ClassVar[int] = ErrorCode.UNKNOWN_SERVER_ERROR
     recovery: Recovery = "restart"
     causes: tuple[KafkaError, ...] = ()
@@ -79,6 +80,7 @@ class KafkaError(Exception):
             cls.recovery = recovery
         if code is None:
             return
+        # A second class would silently take the look-up of the first one.
         if code in _BY_CODE:
             raise TypeError(f"error code {code} already belongs to {_BY_CODE[code].__name__}")
         cls.code = ErrorCode(code)
@@ -149,6 +151,7 @@ def class_for_code(code: int) -> type[KafkaError]:
     """
     if code == ErrorCode.NONE:
         raise ValueError("code 0 (NONE) means success and has no error class")
+    # As in Java: newer brokers have codes that this version cannot know.
     return _BY_CODE.get(code, UnknownServerError)
 
 
