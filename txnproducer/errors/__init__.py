@@ -146,10 +146,12 @@ class NotCoordinatorError(RefreshRetriableError, code=ErrorCode.NOT_COORDINATOR)
     """The coordinator has moved to another broker. It is looked up again."""
 
 
+# The broker may be gone because the metadata are out of date, so they are asked for again.
 class NetworkError(InvalidMetadataError, code=ErrorCode.NETWORK_EXCEPTION):
     """The connection was lost before the broker answered. It may have acted on the request."""
 
 
+# Retriable: the broker's metadata may be out of date, or the topic is just being created.
 class UnknownTopicOrPartitionError(
     InvalidMetadataError, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 ):
@@ -168,6 +170,7 @@ class NotLeaderOrFollowerError(InvalidMetadataError, code=ErrorCode.NOT_LEADER_O
     """The partition has moved to another broker. The producer finds it and sends again."""
 
 
+# With its disk the broker loses the lead, so the next leader has to be found.
 class KafkaStorageError(InvalidMetadataError, code=ErrorCode.KAFKA_STORAGE_ERROR):
     """The leader's disk failed. The producer waits for another leader. See the broker's log."""
 
@@ -283,6 +286,7 @@ class RecordBatchTooLargeError(InvalidConfigurationError, code=ErrorCode.RECORD_
 # --- plain errors: the message and `recovery` decide -------------------------------------------
 
 
+# "fix" in a transaction as well: after an abort alone, the same record would fail again.
 class RecordTooLargeError(KafkaError, code=ErrorCode.MESSAGE_TOO_LARGE, recovery="fix"):
     """The record is larger than `max_request_size`, or than the topic takes.
 
@@ -370,6 +374,7 @@ class CommitFailedError(KafkaError, recovery="abort"):
     """
 
 
+# No kind of refusal: an application that took it for one, and wrote again, would write twice.
 class CommitOutcomeUnknownError(KafkaError, recovery="unknown"):
     """The commit was sent, its answer is lost: committed or aborted, this process cannot tell.
 

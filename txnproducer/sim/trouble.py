@@ -219,7 +219,7 @@ class Trouble:
         cluster = self._world.cluster
         place = self._rng.choice(list(cluster.logs))
         node_id = cluster.pick_node()
-        is_move = node_id not in (-1, cluster.leaders[place])  # others have no effect
+        is_move = node_id not in (-1, cluster.leaders[place])  # a move to itself is no fault
         if is_move:
             cluster.move_partition(place, node_id, now_ms)
         return is_move

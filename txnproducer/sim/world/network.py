@@ -341,7 +341,7 @@ class SimNetwork:
             return
         link.is_ready = True
         link.is_stalled = False
-        link.arrived_ms = link.answered_ms = now_ms  # nothing is left of the old order
+        link.arrived_ms = link.answered_ms = now_ms  # the order of the last life is over
         cluster = self._world.cluster
         self._offered[connection.node_id] = cluster.api_versions(node_id)
         if cluster.features.epoch > self._features.epoch:  # older news must not undo it
@@ -486,7 +486,7 @@ class SimNetwork:
         """Let a request of a dead connection arrive after a delay, or never."""
         world = self._world
         options = world.options
-        if not options.is_late_delivery_on or world.faults.is_healed:  # late requests are faults
+        if not options.is_late_delivery_on or world.faults.is_healed:  # no faults after the healing
             return
         if not options.is_late_delivery_frequent and self._rng.random() < 0.5:
             return

@@ -161,7 +161,7 @@ class SimOptions:
         # A partition must not forget a producer while its retries, or late copies of them, are in
         # flight: it could not recognize a duplicate. So `producer.id.expiration.ms` has to be
         # longer.
-        forgets = rng.random() < (0.2 if can_bump else 0.6)  # before 2.5 more comes of it
+        forgets = rng.random() < (0.2 if can_bump else 0.6)  # only before 2.5 is the client told
         delivery_ms = max(settings["delivery_timeout_ms"], LONGEST_DELIVERY_MS)
         longest_ms = 1000 + delivery_ms + settings["request_timeout_ms"] + LATEST_MS
         cluster = _draw_cluster(rng, is_v2=is_v2, can_bump=can_bump)
@@ -233,7 +233,7 @@ def _send_many_batches(options: SimOptions) -> SimOptions:
     return replace(
         options,
         settings={**options.settings, **settings},
-        partition_count=1,  # its batches follow each other
+        partition_count=1,  # all batches of a producer follow each other there
         abort_rate=rng.choice((0.0, 0.5)),
         network_ms=rng.choice((5, 50)),
         intervals_ms={**options.intervals_ms, **drawn},
@@ -407,7 +407,7 @@ def _draw_settings(rng: random.Random) -> dict[str, Any]:
         "retry_backoff_max_ms": 400,
         "batch_size": batch_size,
         "metadata_max_idle_ms": rng.choice((5_000, 300_000)),
-        "buffer_memory": rng.choice((4 * batch_size, 20 * batch_size, 1 << 22)),  # often full
+        "buffer_memory": rng.choice((4 * batch_size, 20 * batch_size, 1 << 22)),  # sends often wait
         "max_in_flight_requests_per_connection": rng.choice((1, 2, 5, 5)),  # 5 is the default
         "partitioner_ignore_keys": rng.random() < 0.1,
         "partitioner_adaptive_partitioning_enable": rng.random() < 0.7,
