@@ -486,7 +486,7 @@ class SimNetwork:
         """Let a request of a dead connection arrive after a delay, or never."""
         world = self._world
         options = world.options
-        if not options.is_late_delivery_on or world.faults.is_healed:  # no faults after the healing
+        if not options.is_late_delivery_on or world.faults.is_healed:  # no fault after the healing
             return
         if not options.is_late_delivery_frequent and self._rng.random() < 0.5:
             return

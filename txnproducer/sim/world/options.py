@@ -407,7 +407,7 @@ def _draw_settings(rng: random.Random) -> dict[str, Any]:
         "retry_backoff_max_ms": 400,
         "batch_size": batch_size,
         "metadata_max_idle_ms": rng.choice((5_000, 300_000)),
-        "buffer_memory": rng.choice((4 * batch_size, 20 * batch_size, 1 << 22)),  # sends often wait
+        "buffer_memory": rng.choice((4 * batch_size, 20 * batch_size, 1 << 22)),  # often a wait
         "max_in_flight_requests_per_connection": rng.choice((1, 2, 5, 5)),  # 5 is the default
         "partitioner_ignore_keys": rng.random() < 0.1,
         "partitioner_adaptive_partitioning_enable": rng.random() < 0.7,
