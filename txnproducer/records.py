@@ -148,6 +148,7 @@ def as_consumer_group_metadata(value: object) -> ConsumerGroupMetadata:
             "offsets, or ConsumerGroupMetadata('my-group') for one that assigns partitions itself"
         )
     group_id = getattr(value, "group_id", None)
+    # The coordinator would refuse an empty one with INVALID_GROUP_ID, and only when it is asked.
     if not isinstance(group_id, str) or not group_id:
         raise ValueError(
             f"group_metadata.group_id must be a text that is not empty, not {group_id!r} "
@@ -210,6 +211,7 @@ def _offset_and_metadata(partition: TopicPartition, value: object) -> OffsetAndM
     where = f"offsets[{partition.topic}-{partition.partition}]"
     # A plain int has no attribute of this name, and is the offset itself.
     offset = _integer(f"{where}.offset", getattr(value, "offset", value))
+    # As in Java's `OffsetAndMetadata`, no offset is negative: there is none for "not known".
     if not 0 <= offset <= _INT64_MAX:
         raise ValueError(f"{where}.offset is {offset}: it must be 0 or above")
     metadata = getattr(value, "metadata", "")

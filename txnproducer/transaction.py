@@ -109,6 +109,7 @@ class Transaction:
             )
         # Before the begin: after it, other threads may ask which thread owns the block.
         self._is_owner = self._own()
+        # A block whose begin has failed may be entered again.
         self.outcome = "open"
         try:
             self._begin(self)
