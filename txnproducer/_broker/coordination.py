@@ -79,8 +79,8 @@ def add_partitions(
     if refusal:
         return refusal
     if known is not None and known.state.is_prepared and not cluster.options.is_before_4:
-        # Before the epochs are compared: while markers of v2 are written, the epoch is already
-        # that of the next transaction.
+        # Before the identities are compared: with v2 a producer may begin under the new producer
+        # id, which its transactional id gets only when all markers are written.
         return ErrorCode.CONCURRENT_TRANSACTIONS  # also to a fenced producer (KAFKA-18660)
     code = check_producer(known, producer_id, producer_epoch)
     if code or known is None:

@@ -192,7 +192,7 @@ class ProducerStates:
         if state is None:
             return ErrorCode.NONE
         # A coordinator whose broker failed writes its markers again. At the last epoch there is no
-        # higher one to which the end could raise it.
+        # higher one to which the end could raise it (KAFKA-20090).
         is_repeated = epoch == state.epoch and (state.first_offset is None or epoch == MAX_EPOCH)
         # With v2 every end raises the epoch: a marker of the same epoch is a late one of another
         # transaction.

@@ -223,8 +223,8 @@ def _begin_verification(
 
 
 def _translate(code: ErrorCode, *, is_v2: bool) -> ErrorCode:
-    # The producer takes this for a condition that passes, and sends the batch again. With v2
-    # clients know CONCURRENT_TRANSACTIONS as an answer to Produce.
+    # Older clients send a batch again after this error, and ask for no metadata. Those of v2 also
+    # do so after CONCURRENT_TRANSACTIONS.
     if code in _UNVERIFIED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not is_v2):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     return code
