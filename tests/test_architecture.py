@@ -38,7 +38,7 @@ LONG_FILES = {
         "Queues, memory and flushes count the same batches and have to agree at each end of one.",
     ),
     "txnproducer/_core/producer_core.py": (
-        490,
+        500,
         "The one list of the core's public calls, most of which are a line each.",
     ),
     "txnproducer/_core/sending/produce_sender.py": (
@@ -46,19 +46,19 @@ LONG_FILES = {
         "An answer, an expiry or an abort settles a batch, and each has to see the others.",
     ),
     "txnproducer/_core/sequences/sequence_manager.py": (
-        480,
+        490,
         "The rules of sequence numbers are one judgement over one table of partitions.",
     ),
     "txnproducer/_core/transactions/manager.py": (
-        460,
+        470,
         "The operations of a transaction refuse each other, so their checks are read together.",
     ),
     "txnproducer/_core/transactions/progress.py": (
-        560,
+        570,
         "The answers, errors and batches that end a transaction meet in any order.",
     ),
     "txnproducer/_core/transactions/requests.py": (
-        420,
+        430,
         "A table of the requests to coordinators, one handler after the other.",
     ),
     "txnproducer/_shell/io_thread.py": (

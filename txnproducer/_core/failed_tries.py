@@ -31,6 +31,7 @@ from txnproducer.errors import (
 
 _LOG = logging.getLogger(__name__)
 
+# A name service may be wrong for a moment.
 _CERTAIN_AFTER_MS: Final = 1000
 
 E = TypeVar("E", bound=KafkaError)
@@ -65,6 +66,7 @@ class FailedTries:
     def are_cause(self, since_ms: int) -> bool:
         """Return whether no broker was reached since then."""
         answered_ms = self._metadata.answered_ms
+        # A ready connection shows that a broker can be reached, even if it has not answered yet.
         return answered_ms is None or (answered_ms < since_ms and not self._ready)
 
     def handle_connection_event(self, event: ConnectionEvent, now_ms: int) -> None:
@@ -124,6 +126,7 @@ class FailedTries:
         # Once metadata have come, the brokers' own addresses are used.
         if not self._nonexistent or self._metadata.last_success_ms is not None:
             return False
+        # One host that may exist is enough to go on.
         return self._nonexistent.issuperset(
             f"{node.host}:{node.port}" for node in self._metadata.bootstrap_nodes
         )

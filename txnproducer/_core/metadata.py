@@ -38,6 +38,7 @@ from txnproducer.errors import (
 from txnproducer.records import TopicPartition
 
 NO_LEADER: Final = -1
+# Far above every clock, and low enough that compiled code can add a time to it.
 NEVER_MS: Final = 1 << 62
 
 
@@ -126,6 +127,7 @@ class Metadata:
 
     def take_topic_error(self, topic: str) -> KafkaError | None:
         """Return, once, the error that makes a topic unusable, or None if there is none."""
+        # Once, so that a later call asks the cluster again: the topic may be repaired since.
         return self._topic_errors.pop(topic, None)
 
     def answer_of(self, topic: str) -> tuple[int, int]:
@@ -200,6 +202,7 @@ class Metadata:
         self.nodes = {node.node_id: node for node in response.brokers}
         self.cluster_id = response.cluster_id
         self.answered_ms = now_ms
+        # An answer shows that a broker accepts the login again.
         self.fatal_error = None
         # A topic that came while the request was out is
         # not in its answer, so it is asked for at once.
@@ -262,6 +265,7 @@ class Metadata:
             if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 topics.pop(answer.topic, None)
                 self._unknown.add(answer.topic)
+            # An idle topic needs no second question.
             return answer.topic in self._wanted
         topics.pop(answer.topic, None)
         self._topic_errors[answer.topic] = _topic_error(answer)

@@ -281,6 +281,7 @@ class ProducerCore(Appender):
     def knows_topic(self, topic: str) -> bool:
         """Return whether `partitions_for` can answer without asking the cluster."""
         snapshot = self._metadata.topics.get(topic)
+        # A topic may be known and have no partitions yet, as one that is being created.
         return snapshot is not None and snapshot.partition_count > 0
 
     def is_topic_decided(self, topic: str) -> bool:
@@ -310,6 +311,7 @@ class ProducerCore(Appender):
         values["waiting-threads"] = len(pool.waiting)
         values["requests-in-flight"] = self._client.in_flight_count()
         last_ms = self._metadata.last_success_ms
+        # In seconds, as Java's metric is.
         values["metadata-age"] = (self._now_ms - (last_ms or 0)) / 1000
         return values
 
@@ -318,6 +320,7 @@ class ProducerCore(Appender):
         """Whether no inquiry is open about the reason why the latest transaction was lost."""
         manager = self.transaction_manager
         loss = None if manager is None else manager.progress.loss
+        # A closed producer asks nothing any more, so a caller would wait out its time.
         return loss is None or loss.is_explained or self.is_closed
 
     def explained(self, error: KafkaError) -> KafkaError:
@@ -338,6 +341,7 @@ class ProducerCore(Appender):
         # Before the step, which may use the memory that this frees.
         self._accumulator.settle_compressed()
         with self._as_sender:
+            # Before the step, which may send their batches again at once.
             self._requests.end_unsent(now_ms)
             delay_ms = self._sender.run_once(now_ms)
         # A request that could not be sent ends with the next step, so that is due at once.
@@ -358,6 +362,7 @@ class ProducerCore(Appender):
             self.transaction_manager.progress.set_time(now_ms)
 
     def _handle_connection_event(self, event: ConnectionEvent) -> None:
+        # Both take the news first, since the questions below are about its effect.
         self._refusals.handle_connection_event(event)
         self.failed_tries.handle_connection_event(event, self._now_ms)
         if event.state is ConnectionState.READY:

@@ -11,6 +11,7 @@ from typing import Final
 
 from txnproducer._protocol.rng import Rng
 
+# Java's constant (RETRY_BACKOFF_JITTER).
 JITTER: Final = 0.2
 # After this many doublings every configuration has reached its cap.
 _MOST_DOUBLINGS: Final = 30
@@ -40,5 +41,7 @@ class ExponentialBackoff:
     def draw_ms(self, attempts: int) -> int:
         """Return the milliseconds to wait after a failure, `attempts` others before it."""
         base_ms = doubled(self._initial_ms, self._max_ms, attempts)
+        # On the capped time, or producers that have reached
+        # the cap would all retry at the same moment.
         factor = 1 - JITTER + 2 * JITTER * self._rng.random()
         return int(base_ms * factor)

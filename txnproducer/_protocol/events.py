@@ -33,6 +33,7 @@ class ConnectionId(NamedTuple):
 class ClientRequest:
     """A request on its way. `correlation_id` is the core's own token, not the wire's number."""
 
+    # A number of the wire is unique within one connection only.
     correlation_id: int
     connection: ConnectionId
     body: Request

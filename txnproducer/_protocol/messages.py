@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
+# Also what the coordinator takes for "none yet", in InitProducerId.
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 
@@ -56,7 +57,9 @@ class BrokerNode:
 class MetadataRequest:
     """Ask for the brokers and the leaders of some topics (an empty tuple: brokers only)."""
 
+    # An empty tuple is never sent as null, which would ask for all topics of the cluster.
     topics: tuple[str, ...]
+    # As in Java: the brokers' auto.create.topics.enable decides.
     allow_auto_topic_creation: bool = True
 
 
@@ -66,6 +69,7 @@ class PartitionMetadata:
 
     partition: int
     leader_id: int
+    # Brokers tell it from v7 on (KIP-320).
     leader_epoch: int = -1
     error_code: int = 0
 
@@ -76,6 +80,7 @@ class TopicMetadata:
 
     topic: str
     partitions: tuple[PartitionMetadata, ...]
+    # Brokers tell it from v10 on (KIP-516).
     topic_id: bytes | None = None
     error_code: int = 0
     is_internal: bool = False
@@ -117,6 +122,7 @@ class Coordinator:
 class FindCoordinatorResponse:
     """One coordinator per requested key: for the producer exactly one."""
 
+    # A tuple, since v4 and above look up many keys at once (KIP-699).
     coordinators: tuple[Coordinator, ...]
     throttle_time_ms: int = 0
 
@@ -203,9 +209,12 @@ class TxnOffsetCommitRequest:
     producer_id: int
     producer_epoch: int
     offsets: tuple[tuple[TopicPartition, OffsetAndMetadata], ...]
+    # Without a group's metadata (the defaults) the coordinator cannot fence an old member.
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+    # No field of the wire. It chooses the version: with v5 the group's
+    # coordinator adds the group to the transaction by itself (KIP-890).
     is_transaction_v2_enabled: bool = False
 
     @property
@@ -233,6 +242,8 @@ class EndTxnRequest:
     producer_id: int
     producer_epoch: int
     is_commit: bool
+    # No field of the wire. It chooses the version: with
+    # v5 the coordinator also raises the epoch (KIP-890).
     is_transaction_v2_enabled: bool = False
 
 
@@ -287,6 +298,7 @@ class ProducePartition:
 
     topic_partition: TopicPartition
     records: bytes | bytearray | memoryview
+    # From v13 on it stands in the place of the topic's name (KIP-516).
     topic_id: bytes | None = None
 
 
@@ -298,6 +310,8 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     partitions: tuple[ProducePartition, ...]
+    # No field of the wire. From v12 on leaders add
+    # partitions to a transaction themselves (KIP-890).
     is_transaction_v2_enabled: bool = False
 
 
@@ -325,6 +339,7 @@ class ProducePartitionResponse:
     error_code: int
     base_offset: int = -1
     log_append_time_ms: int = -1
+    # Tells whether retention has deleted the records of a producer, which the broker then forgets.
     log_start_offset: int = -1
     record_errors: tuple[RecordError, ...] = ()
     error_message: str | None = None

@@ -44,6 +44,7 @@ class FinalizedFeatures:
     """
 
     epoch: int = -1
+    # A factory, since before Python 3.12 a dataclass takes a mapping proxy for a mutable default.
     levels: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @property

@@ -85,6 +85,7 @@ class RecordBatchBuilder:
         "append",
         "records_buffer",
     )
+    # Tests put each of the twins here.
     buffer_class: ClassVar = RecordBuffer
 
     def __init__(
@@ -97,6 +98,7 @@ class RecordBatchBuilder:
         is_control: bool = False,
     ) -> None:
         self._codec = codec_for(compression, compression_level, lz4_block_bytes)
+        # The header counts a batch's length in 31 bits.
         self._size_limit_bytes = min(size_limit_bytes, MAX_INT32)
         records = self.records_buffer = self.buffer_class(size_limit_bytes)
         # The buffer's own method: one call less for each record.
@@ -113,6 +115,7 @@ class RecordBatchBuilder:
         self._producer_state = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
         self._memory_bytes = MAX_INT64
         self._compression_ratio = 1.0
+        # Through the setter: even at a ratio of 1.0 the estimate adds its five per cent.
         if self._codec.codec_id:
             self.compression_ratio = 1.0
 
@@ -144,6 +147,7 @@ class RecordBatchBuilder:
     @compression_ratio.setter
     def compression_ratio(self, ratio: float) -> None:
         self._compression_ratio = ratio
+        # Without a codec the sizes are exact, and need no estimate.
         if self._buffer is None and self._codec.codec_id:
             self.records_buffer.set_growth(ratio * COMPRESSION_RATE_ESTIMATION_FACTOR)
 
@@ -153,6 +157,8 @@ class RecordBatchBuilder:
         if self._buffer is not None:
             return len(self._buffer)
         sealed = self._sealed
+        # Only once it is settled: another thread may set `body` at any
+        # moment, and the size must not change between two looks of a step.
         if sealed is not None and sealed.body is not None and not sealed.records:
             return BATCH_OVERHEAD_BYTES + len(sealed.body)
         return self.records_buffer.estimated_size_bytes
@@ -162,6 +168,7 @@ class RecordBatchBuilder:
         """The ratio of compressed to uncompressed bytes that was reached. 1.0 while open."""
         if self._buffer is None or not self.record_count:
             return 1.0
+        # The header is never compressed, so it counts on neither side.
         body_bytes = len(self._buffer) - BATCH_OVERHEAD_BYTES
         return body_bytes / (self.size_bytes - BATCH_OVERHEAD_BYTES)
 
@@ -175,6 +182,7 @@ class RecordBatchBuilder:
         """Whether the batch is compressed or closed, or has a record and reached its limit."""
         if self._is_over:
             return True
+        # An empty batch takes any record, so it is not full, however low its limit.
         return self.record_count > 0 and self._size_limit_bytes <= self.estimated_size_bytes
 
     @property
@@ -224,10 +232,12 @@ class RecordBatchBuilder:
         record_bytes = self._size_of(timestamp_ms, key, value, headers)
         missing_bytes = self.size_bytes + record_bytes - self._memory_bytes
         left_bytes = self._size_limit_bytes - self.estimated_size_bytes
+        # More memory does not help a batch that is closed, or has no room on the wire.
         if self._is_over or missing_bytes <= 0 or record_bytes > left_bytes:
             return 0
         growth = max(_LEAST_GROWTH, self._compression_ratio * COMPRESSION_RATE_ESTIMATION_FACTOR)
         unused_bytes = self._memory_bytes - self.size_bytes
+        # Near its end a batch cannot use a whole step, and would keep other batches from growing.
         return max(missing_bytes, min(step_bytes, int(left_bytes / growth) - unused_bytes))
 
     def _size_of(
@@ -254,6 +264,7 @@ class RecordBatchBuilder:
     def settle(self) -> bool:
         """Drop the records if they are compressed. Return whether they are."""
         if self._sealed is None:
+            # A closed batch has dropped its records already.
             return self._buffer is not None
         return self._sealed.drop_records()
 
@@ -280,6 +291,7 @@ class RecordBatchBuilder:
         """
         self._check_producer_state(producer_id, producer_epoch, base_sequence, is_transactional)
         self._producer_state = (producer_id, producer_epoch, base_sequence)
+        # The bit may be set from before: a renumbered batch is stamped again.
         self._attributes &= ~TRANSACTIONAL_MASK
         if is_transactional:
             self._attributes |= TRANSACTIONAL_MASK
@@ -314,6 +326,8 @@ class RecordBatchBuilder:
         # The header's tail goes first: the CRC covers it, and stands before it.
         crc = crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET:])
         length = len(buffer) - LOG_OVERHEAD_BYTES
+        # The base offset is 0, and the leader epoch -1: the
+        # broker fills both in, so the CRC leaves them out.
         HEADER_HEAD.pack_into(buffer, 0, 0, length, NO_PARTITION_LEADER_EPOCH, MAGIC_V2, crc)
         self._is_stamped = self._is_handed_out = True
         return buffer
@@ -343,9 +357,12 @@ class RecordBatchBuilder:
             sealed = self.seal()
             sealed.compress()
             if sealed.body is not None:
+                # Room for the header, which is written last: its CRC covers the body.
                 self._buffer = bytearray().join((bytes(BATCH_OVERHEAD_BYTES), sealed.body))
             else:
+                # Without a codec the records lie in their place already, and need no copy.
                 self._buffer = sealed.records
+            # A thread that is still compressing has its own reference. Its result is dropped.
             self._sealed = None
         return self._buffer
 

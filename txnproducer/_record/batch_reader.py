@@ -136,6 +136,7 @@ class RecordBatch:
     __slots__ = ("_data", "header")
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        # An index counts items of the caller's view, so the items have to be bytes.
         self._data = memoryview(data).cast("B")
         self.header = read_header(self._data)
         _check_batch(self.header, self._data)
@@ -150,6 +151,8 @@ class RecordBatch:
                     f"a record at offset delta {record.offset_delta}, after the batch's last, "
                     f"{header.last_offset_delta}"
                 )
+            # The body of a batch with LogAppendTime is not
+            # rewritten: the broker changes the header alone.
             if header.is_log_append_time:
                 yield record._replace(timestamp_ms=header.max_timestamp_ms)
             else:
@@ -189,8 +192,10 @@ def read_batches(data: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
     """
     view = memoryview(data).cast("B")
     while len(view) >= LOG_OVERHEAD_BYTES:
+        # These 12 bytes are the same in batches of every magic.
         length = int.from_bytes(view[LENGTH_OFFSET:LOG_OVERHEAD_BYTES], "big", signed=True)
         size_bytes = length + LOG_OVERHEAD_BYTES
+        # With a size of 0 or less, the loop would not end.
         if size_bytes < BATCH_OVERHEAD_BYTES:
             raise CorruptRecordError(
                 f"a batch of {size_bytes} bytes is shorter than its own header"
@@ -213,9 +218,12 @@ def decode_records(
     for _ in range(record_count):
         try:
             record, position = _decode_record(body, position, base_timestamp_ms)
+        # All that the decoders meet in malformed bytes.
+        # A name that is not UTF-8 is a ValueError, too.
         except (IndexError, ValueError) as error:
             raise CorruptRecordError(f"a malformed record at byte {position}: {error}") from error
         yield record
+    # Otherwise a record count that is too low would hide records.
     if position != len(body):
         raise CorruptRecordError(
             f"{len(body) - position} bytes are left after the {record_count} records of a batch"
@@ -223,6 +231,8 @@ def decode_records(
 
 
 def _check_batch(header: BatchHeader, data: memoryview) -> None:
+    # The length first: with a wrong one the CRC would
+    # cover other bytes, and be the wrong complaint.
     if header.size_bytes != len(data):
         raise CorruptRecordError(f"a batch of {header.size_bytes} bytes in {len(data)} bytes")
     computed_crc = crc32c(data[ATTRIBUTES_OFFSET:])
@@ -230,6 +240,8 @@ def _check_batch(header: BatchHeader, data: memoryview) -> None:
         raise CorruptRecordError(
             f"the batch's CRC is {header.crc:#010x}, its bytes have {computed_crc:#010x}"
         )
+    # There may be fewer records than offsets: the log
+    # cleaner removes records, and keeps the last offset.
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptRecordError(
             f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
@@ -242,6 +254,7 @@ def _decode_record(
     """Decode the record at a position. Raise IndexError or ValueError if it breaks the format."""
     length, position = decode_varint(data, position)
     end = position + length
+    # A slice past the end is only shorter, and would give a wrong record instead of an error.
     if length < 0 or end > len(data):
         raise ValueError(f"a length of {length} with {len(data) - position} bytes left")
     position += 1  # the attributes, which no version uses
@@ -252,6 +265,7 @@ def _decode_record(
     key, position = _decode_nullable(data, position, end)
     value, position = _decode_nullable(data, position, end)
     headers, position = _decode_headers(data, position, end)
+    # Java's reader refuses such a record as well: no version of the format appends fields.
     if position != end:
         raise ValueError(f"its fields end at {position}, its length says {end}")
     timestamp_ms = base_timestamp_ms + timestamp_delta_ms
@@ -263,6 +277,7 @@ def _decode_nullable(data: bytes, position: int, end: int) -> tuple[bytes | None
     if length == -1:
         return None, position
     after = position + length
+    # The record's end, not the data's: a field must not reach into the next record.
     if length < 0 or after > end:
         raise ValueError(f"a field of {length} bytes with {end - position} left in the record")
     return data[position:after], after

@@ -52,6 +52,7 @@ LEAST_LZ4_BLOCK_BYTES: Final = min(LZ4_BLOCKS)
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_VERSIONS: Final = struct.pack(">ii", 1, 1)  # its own and the oldest that can read it
 _XERIAL_HEADER_BYTES: Final = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
+# The block size of snappy-java.
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _BLOCK_LENGTH: Final = struct.Struct(">i")
 
@@ -80,6 +81,7 @@ def codec_names() -> tuple[str, ...]:
     return tuple(_KINDS)
 
 
+# Each batch asks for its codec. The import and the checks are needed once.
 @lru_cache(maxsize=64)
 def codec_for(
     name: str, level: int | None = None, lz4_block_bytes: int = LEAST_LZ4_BLOCK_BYTES
@@ -157,6 +159,7 @@ def _library(module: str, codec: str) -> Any:
 def _data_errors(name: str) -> tuple[type[Exception], ...]:
     """Return the errors that a codec's library raises for bytes that it cannot read."""
     common = (OSError, EOFError, RuntimeError, ValueError, zlib.error, struct.error)
+    # Codecs' own classes share no base with these, so they are named where a library has one.
     if name == "snappy":
         return (*common, _library("cramjam", "snappy").DecompressionError)
     if name == "zstd":
@@ -174,6 +177,7 @@ def _make_none(level: int | None, _: int) -> Compress:  # noqa: ARG001 - the reg
 
 def _make_gzip(level: int | None, _: int) -> Compress:
     wanted = zlib.Z_DEFAULT_COMPRESSION if level is None else level
+    # Not `gzip.compress`, which puts the time into the bytes before Python 3.14.
     return lambda data: zlib.compress(data, wanted, wbits=_GZIP_WINDOW_BITS)
 
 
@@ -190,6 +194,7 @@ def _make_lz4(level: int | None, block_bytes: int) -> Compress:
             data,
             compression_level=wanted,
             block_size=LZ4_BLOCKS[block_bytes],
+            # Java's reader refuses linked blocks.
             block_linked=False,
             store_size=False,
         )
@@ -228,6 +233,7 @@ def _decompress_snappy(data: bytes) -> bytes:
         (length,) = _BLOCK_LENGTH.unpack_from(data, position)
         start = position + _BLOCK_LENGTH.size
         position = start + length
+        # A slice past the end is only shorter: a cut block would be decoded as if it were whole.
         if length < 0 or position > len(data):
             raise ValueError(f"a block of {length} bytes at {start} of {len(data)}")
         blocks.append(bytes(decompress_raw(data[start:position])))
@@ -244,6 +250,7 @@ def _standard_zstd() -> Any:
 
 
 def _make_zstd(level: int | None, _: int) -> Compress:
+    # The library's default, and Java's (KIP-390).
     wanted = 3 if level is None else level
     standard = _standard_zstd()
     if standard is not None:
@@ -267,9 +274,11 @@ def _decompress_zstd(data: bytes) -> bytes:
     else:
         new_frame = _library("zstandard", "zstd").ZstdDecompressor().decompressobj
     contents = []
+    # A stream may be several frames, one after the other.
     while data:
         frame = new_frame()
         contents.append(frame.decompress(data))
+        # From a frame that is cut off a decompressor returns what it has, without an error.
         if not frame.eof:
             raise ValueError("the bytes end inside a frame")
         data = frame.unused_data
@@ -278,6 +287,7 @@ def _decompress_zstd(data: bytes) -> bytes:
 
 _KINDS: Final = MappingProxyType(
     {
+        # The levels are the limits of KIP-390.
         "none": _CodecKind(0, None, _make_none, _unchanged),
         "gzip": _CodecKind(1, (1, 9), _make_gzip, gzip.decompress),
         "snappy": _CodecKind(2, None, _make_snappy, _decompress_snappy),

@@ -50,9 +50,11 @@ def control_record_type(key: bytes | None) -> int:
     Raises:
         CorruptRecordError: no control record has such a key.
     """
+    # At least this long, since later versions may append fields.
     if key is None or len(key) < _KEY.size:
         raise CorruptRecordError(f"the key of a control record has 4 bytes or more, not {key!r}")
     version, record_type = _KEY.unpack_from(key)
+    # A higher version is read like the first one, as in Java: it may only append.
     if version < 0:
         raise CorruptRecordError(f"version {version} in the key of a control record")
     return int(record_type)
@@ -68,6 +70,7 @@ def decode_marker(key: bytes | None, value: bytes | None) -> EndTransactionMarke
         CorruptRecordError: the key or the value breaks the format.
     """
     record_type = control_record_type(key)
+    # KRaft's own records lie in logs, too, and are no markers.
     if record_type not in (EndTransactionType.ABORT, EndTransactionType.COMMIT):
         return None
     if value is None or len(value) < _VALUE.size:

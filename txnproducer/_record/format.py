@@ -70,6 +70,7 @@ MAX_RECORD_OVERHEAD_BYTES: Final = 21
 def encode_varint(value: int) -> bytes:
     """Encode a signed 64-bit integer as a zigzag varint of 1 to 10 bytes."""
     zigzag = (value << 1) ^ (value >> 63)
+    # Nearly all numbers of a record have one to three bytes. A loop takes several times as long.
     if zigzag < 0x80:
         return bytes((zigzag,))
     if zigzag < 0x4000:
@@ -87,6 +88,7 @@ def encode_varint(value: int) -> bytes:
 def size_of_varint(value: int) -> int:
     """Return the number of bytes in the encoded form of a value."""
     zigzag = (value << 1) ^ (value >> 63)
+    # 0 has no bit, and takes one byte nevertheless.
     return (zigzag.bit_length() + 6) // 7 or 1
 
 
@@ -109,8 +111,10 @@ def decode_varint(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         zigzag |= (byte & 0x7F) << shift
         shift += 7
+        # Bounded, or corrupt bytes could make a number of any size.
         if shift > 70:
             raise ValueError("a varint of more than 10 bytes")
+    # Of the tenth byte only one bit belongs to the 64.
     if zigzag >> 64:
         raise ValueError("a varint of more than 64 bits")
     return (zigzag >> 1) ^ -(zigzag & 1), position

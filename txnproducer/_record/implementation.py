@@ -47,6 +47,7 @@ def implementation_name(wanted: str | None) -> str:
         import_module(_COMPILED)
         refuse_older_than_sources(_PACKAGE)
     except ImportError as error:
+        # A name is a demand, as of a benchmark or a test: nothing else may run under it.
         if name:
             raise ImportError(
                 f"TXNPRODUCER_IMPL={name} asks for what this installation does not have ({error});"
@@ -59,6 +60,7 @@ def implementation_name(wanted: str | None) -> str:
 
 def _warn_not_compiled(why: ImportError) -> None:
     """Report that the compiled parts are not used, with the reason."""
+    # Not compiled is only slower, and may be meant. Every other reason is a broken installation.
     if why.name == _COMPILED and isinstance(why, ModuleNotFoundError):
         _LOG.warning(
             "txnproducer runs without its compiled parts (%s): records are sent more slowly;"
@@ -100,6 +102,7 @@ def _sources_of(compiled: Path, package: Path) -> list[Path]:
     folder = compiled.parent.parent if compiled.parent.name == "_compiled" else compiled.parent
     types = package.parent / "compiled" / folder.relative_to(package.parent)
     found = [folder / f"{module}.py", folder / f"{module}.pyx", types / f"{module}.pxd"]
+    # The twins' shared C headers are sources of the `.pyx` as well.
     if found[1].exists():
         found += folder.glob("*.h")
     return [path for path in found if path.exists()]
@@ -129,6 +132,7 @@ def places_of_modules(package_path: Sequence[str]) -> list[str]:
 IMPL: Final = implementation_name(os.environ.get("TXNPRODUCER_IMPL"))
 """The implementation in use."""
 
+# Type checkers see the Python twins, since the compiled ones have no types for them.
 if TYPE_CHECKING:
     from .murmur2 import murmur2 as murmur2
     from .record_buffer import RecordBuffer as RecordBuffer

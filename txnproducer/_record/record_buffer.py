@@ -75,6 +75,7 @@ class RecordBuffer:
     )
 
     def __init__(self, size_limit_bytes: int) -> None:
+        # The header counts a batch's length in 31 bits.
         self._size_limit_bytes = min(size_limit_bytes, MAX_INT32)
         self.record_count = 0
         self.size_bytes = BATCH_OVERHEAD_BYTES
@@ -113,6 +114,7 @@ class RecordBuffer:
         # The new record counts uncompressed: its compression ratio is not known yet.
         if self.is_taken:
             return False
+        # Before the limits: a record that is larger than them could otherwise never be sent.
         if self.record_count == 0:
             return True
         if self.size_bytes + record_bytes > self._memory_bytes:
@@ -156,6 +158,7 @@ class RecordBuffer:
         try:
             if key is None:
                 rest = _join((stamp, small[count], _NULL, small[len(value)], value, tail))
+            # Exactly bytes: other types can change later, and have to be copied.
             elif type(key) is bytes:
                 rest = _join(
                     (stamp, small[count], small[len(key)], key, small[len(value)], value, tail)
@@ -163,6 +166,7 @@ class RecordBuffer:
             else:
                 return self._append_any(timestamp_ms, stamp, key, value, tail)
             head = _LENGTH_AND_ATTRIBUTES[len(rest) + 1]
+        # A length or an index beyond the tables. To look before would cost each record.
         except IndexError:
             return self._append_any(timestamp_ms, stamp, key, value, tail)
         size_bytes = self.size_bytes + len(head) + len(rest)
@@ -187,6 +191,7 @@ class RecordBuffer:
         headers: tuple[Header, ...],
     ) -> int:
         """Append a record like `append`, but return -1 where that returns None."""
+        # The compiled twin takes no None here, and both raise the same.
         if headers is None:
             raise no_headers()
         index = self.append(timestamp_ms, key, value, headers)
@@ -199,7 +204,10 @@ class RecordBuffer:
     def take(self) -> bytearray:
         """Close the buffer. Return it with room for the header before the records."""
         buffer = bytearray().join((_EMPTY_HEADER, *self._chunks))
+        # They are copied into the buffer, and would hold the batch twice.
         self._chunks = []
+        # No record is certain to fit any more, so that
+        # the fast path asks `fits`, which refuses it.
         self._certain_limit_bytes = -1
         self.is_taken = True
         return buffer
@@ -217,6 +225,7 @@ class RecordBuffer:
         body_bytes = sum(map(len, pieces)) + 1
         head = varint(body_bytes) + b"\0"
         record_bytes = len(head) - 1 + body_bytes
+        # An empty batch takes any record, so the format's own limit is checked apart.
         if BATCH_OVERHEAD_BYTES + record_bytes > MAX_INT32:
             raise too_large(record_bytes)
         if not self.fits(record_bytes):
@@ -251,6 +260,7 @@ def check_timestamp(timestamp_ms: object) -> None:
         TypeError: the timestamp is no int.
         ValueError: the timestamp is negative (other than -1), or exceeds 64 bits.
     """
+    # Exactly int: True and False are ints as well.
     if type(timestamp_ms) is not int:
         raise TypeError(f"timestamp_ms must be an int, not {type(timestamp_ms).__name__}")
     # Below 2^63-1, so that its delta to a first record without a timestamp (-1) also fits 64 bits.

@@ -110,6 +110,7 @@ class Rows:
 
     def record(self, row: int) -> tuple[int, bytes | None, bytes | None, tuple[Header, ...]]:
         """Return a row's timestamp, key, value and headers."""
+        # A negative index would take a row from the other end.
         if not 0 <= row < self.count:
             raise IndexError(row)
         stamps, headers = self._timestamps_ms, self._headers
@@ -155,6 +156,7 @@ class Rows:
         size = 0
         for position in range(start, stop):
             row_bytes = size_in_bytes(0, 0, *self.record(order[position])[1:])
+            # At least one row, or one that is larger than the room would stop all rows after it.
             if size and size + row_bytes > room_bytes:
                 return position, size
             size += row_bytes
@@ -177,6 +179,7 @@ class Rows:
         if partitions is not None:
             if len(partitions) != self.count:
                 raise ValueError(f"{len(partitions)} partitions for {self.count} rows")
+            # The extremes stand for all: one look at each is enough to index a table of counters.
             for partition in (min(partitions, default=0), max(partitions, default=0)):
                 if not NO_PARTITION <= partition < MAX_PARTITIONS:
                     raise ValueError(f"there is no partition {partition}")
@@ -189,6 +192,7 @@ class Rows:
             groups.setdefault(partition, []).append(row)
         order = array("i")
         runs = []
+        # Sorted, as the compiled twin counts them: both give the same order.
         for partition in sorted(groups):
             start = len(order)
             order.extend(groups[partition])
@@ -232,6 +236,8 @@ class Rows:
         for row in range(self.count):
             _, key, value, headers = self.record(row)
             partition = NO_PARTITION if partitions is None else partitions[row]
+            # A sum, since the order of rows does not matter.
+            # An XOR would not notice two equal rows.
             total += record_hash.of(laid_out(topic, partition, key, value, headers))
             size_bytes += len(key or b"") + len(value or b"")
         return total & _MASK_128, size_bytes
@@ -240,6 +246,7 @@ class Rows:
 def first_not_bytes(items: Sequence[object]) -> int:
     """Return the index of the first item that is neither bytes nor None, or -1."""
     for index, item in enumerate(items):
+        # Exactly bytes: other types can change before the row is appended.
         if item is not None and type(item) is not bytes:
             return index
     return -1

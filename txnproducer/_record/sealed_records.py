@@ -49,5 +49,7 @@ class SealedRecords:
         """Drop the records if they are compressed. Return whether they are."""
         if self.body is None:
             return False
+        # Replaced and not cleared: a thread that is still compressing reads the old one, and a
+        # bytearray that is being read cannot be resized.
         self.records = bytearray()
         return True

@@ -74,7 +74,9 @@ class CoreLock(Protocol):
         ...
 
 
+# Earlier versions do not look for signals there, and 3.15 has the fix.
 _IS_WITH_TORN: bool = sys.version_info[:2] == (3, 14)
+# `threading.RLock` is a function, and nothing can be derived from it.
 _RLock: Any = type(threading.RLock())
 
 
@@ -90,6 +92,8 @@ class Lock(_RLock):  # type: ignore[misc]
 
     def locked(self) -> bool:
         """Return whether any thread holds the lock."""
+        # Asked first, since the owner could take its lock once more, and would find it free. (An
+        # RLock has its own `locked` since Python 3.14.)
         if self.is_mine():
             return True
         if self.acquire(blocking=False):
@@ -112,6 +116,7 @@ def refuse_reentry(lock: CoreLock, call: str) -> None:
     Raises:
         IllegalStateError: the thread has the lock.
     """
+    # The lock is reentrant, and would let the call into the middle of the other one.
     if lock.is_mine():
         raise reentered(f"call {call}()")
 
@@ -141,6 +146,7 @@ def new_lock() -> CoreLock:
     return lock
 
 
+# One class for all locks, since on 3.14 it is made here.
 @cache
 def _kind_of_lock() -> type:
     kind: type = chosen("txnproducer._sync.core_lock", "txnproducer._sync._core_lock", "Lock")
@@ -153,6 +159,8 @@ def enter(lock: CoreLock) -> bool:
     """Take a lock. If a signal handler raises meanwhile, leave the lock free."""
     try:
         lock.acquire()
+    # `__exit__` does not run if `__enter__` raises, so a lock that was
+    # taken is released here. The signal may have come before that.
     except BaseException:
         if lock.is_mine():
             lock.release()

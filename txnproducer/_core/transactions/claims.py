@@ -40,6 +40,8 @@ _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
 def next_answer(claimed: ProducerIdAndEpoch) -> ProducerIdAndEpoch | None:
     """Return the answer to the next process that takes a claim, or None if it is not known."""
     epoch = claimed.producer_epoch + 1
+    # After the last epoch the coordinator answers with
+    # another producer id, which cannot be foretold.
     return ProducerIdAndEpoch(claimed.producer_id, epoch) if epoch <= LAST_EPOCH else None
 
 
@@ -58,6 +60,7 @@ class ClaimHandler(TxnRequestHandler):
     priority = RequestPriority.INIT_PRODUCER_ID
     answer_type = InitProducerIdResponse
     needs_coordinator: CoordinatorType | None = CoordinatorType.TRANSACTION
+    # A late copy raises the claim's epoch alone. The process that takes the claim is then refused.
     is_harmful_when_late = False
 
     def __init__(
@@ -76,11 +79,13 @@ class ClaimHandler(TxnRequestHandler):
     @property
     def coordinator_key(self) -> str:
         """The key by which its coordinator is looked up."""
+        # The claim has an id, and so a coordinator, of its own.
         return self._transactional_id
 
     @property
     def is_for_commit_only(self) -> bool:
         """Whether an abort can do without it."""
+        # A transaction that is aborted is not leased.
         return True
 
     def _build(self) -> InitProducerIdRequest:
@@ -105,6 +110,8 @@ class ClaimHandler(TxnRequestHandler):
             text = f"the claim {self._transactional_id!r} is refused: {reason}"
             error = KafkaError(text, recovery=None if reason is None else reason.recovery)
             error.__cause__ = reason
+            # Abortable whatever the code says: it is about
+            # the claim's id, and this producer is sound.
             self._execute(Verdict(Action.ABORTABLE), error)
 
 

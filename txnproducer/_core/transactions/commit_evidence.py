@@ -26,6 +26,7 @@ from txnproducer.records import ProducerIdAndEpoch
 
 ResolvedOutcome: TypeAlias = Literal["committed", "aborted", "unknown"]
 
+# "Prepare" is decided as well: the coordinator, or its successor, completes it in any case.
 _ENDS: Final[dict[str, ResolvedOutcome]] = {
     "PrepareCommit": "committed",
     "CompleteCommit": "committed",

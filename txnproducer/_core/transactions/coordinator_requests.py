@@ -39,6 +39,7 @@ class TxnRequestQueue:
         if handler.order < 0:
             handler.order = self._next_order
             self._next_order += 1
+        # The order is unique, so that the heap never compares two handlers.
         heappush(self._heap, (handler.priority, handler.order, handler))
 
     def peek(self) -> TxnRequestHandler | None:
@@ -208,4 +209,5 @@ class CoordinatorRequests:
         """Forget the coordinators on this broker, so that they are looked up again."""
         for key_type, node in self._coordinators.items():
             if node is not None and node.node_id == node_id:
+                # Only values change, so the dict can be iterated meanwhile.
                 self._coordinators[key_type] = None

@@ -74,6 +74,7 @@ class EndTxnHandler(TxnRequestHandler):
         super().__init__(actions, result)
         self.is_commit = is_commit
         self.is_transaction_v2_enabled = is_transaction_v2_enabled
+        # The transaction's own, whatever the producer's identity is at a later attempt.
         self._producer = actions.identity.producer_id_and_epoch
         self._is_commit_on_wire = False
         self._lost_commits = 0
@@ -151,6 +152,7 @@ class EndTxnHandler(TxnRequestHandler):
     def _handle(self, response: EndTxnResponse) -> None:
         was_commit = self._is_commit_on_wire
         self._is_commit_on_wire = False
+        # The same code means different things for a commit and for an abort.
         table = verdicts.END_TXN_COMMIT if was_commit else verdicts.END_TXN_ABORT
         code = response.error_code
         verdict = table.judge(code)
@@ -216,6 +218,7 @@ class EndTxnHandler(TxnRequestHandler):
             )
             unknown.__cause__ = error
             error = unknown
+        # The caller of the commit that was given up waits as well.
         if self._given_up is not None:
             self._given_up.fail(error)
         self.result.fail(error)

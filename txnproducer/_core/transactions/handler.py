@@ -41,6 +41,7 @@ Offsets: TypeAlias = Sequence[tuple[TopicPartition, OffsetAndMetadata]]
 
 # The previous transaction's markers usually take half a millisecond. So the first retry comes
 # soon, and each further one waits twice as long.
+# Java waits 20 ms, and only before it adds the first partitions.
 FIRST_MARKERS_BACKOFF_MS: Final = 1
 
 _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
@@ -204,6 +205,7 @@ class TxnRequestHandler(ABC):
     answer_type: type
     needs_coordinator: CoordinatorType | None = CoordinatorType.TRANSACTION
     is_end_txn = False
+    # The safe default: at worst one epoch bump too many.
     is_harmful_when_late = True
     may_begin_transaction = False
 
@@ -263,6 +265,7 @@ class TxnRequestHandler(ABC):
             self._actions.request_lost(may_begin_transaction=self.may_begin_transaction)
         if self._actions.machine.has_fatal_error:
             self.fail(self._actions.machine.last_error or KafkaError())
+        # Nothing was sent, and a repetition would end likewise.
         elif failure is ResponseFailure.UNSUPPORTED_VERSION:
             is_told = isinstance(error, UnsupportedVersionError)
             self.fatal_error(error if error is not None and is_told else self._unsupported(error))
@@ -288,6 +291,7 @@ class TxnRequestHandler(ABC):
         return self.priority is RequestPriority.ADD_PARTITIONS_OR_OFFSETS and not self._is_in_doubt
 
     def _retry(self, *, looks_up: bool = False) -> None:
+        # It was out when the abort dropped the queued requests that only a commit needs.
         if self.is_for_commit_only and self._actions.machine.is_aborting:
             self.give_up()
             return

@@ -107,6 +107,7 @@ class TransactionLeasing:
         self._operations.check_in_transaction("there is nothing to lease")
         leasing = self._leasing
         is_under_way = self._share.is_leasing and leasing is not None and not leasing.is_acked
+        # The same call after a time-out goes on with the lease that is under way.
         if leasing is not None and is_under_way and claims == self._wanted_claims:
             return leasing
         self._refuse_lease(claims, has_incomplete=has_incomplete)
@@ -269,6 +270,7 @@ class TransactionLeasing:
                 " Nothing was written; the holder has to abort, and to lease anew"
             )
             result.fail(error)
+            # Another process may write under this identity, with the same numbers.
             self._progress.transition_to_fatal_error(error)
             return
         # The result last: its caller may send as soon as it sees the end.
@@ -293,6 +295,7 @@ class TransactionLeasing:
         """
         self._operations.fail_with_error()
         is_participant = self._share.part in (SharePart.PARTICIPANT, SharePart.FINISHED)
+        # A receipt says that nothing follows.
         if is_participant and (has_incomplete or not self._requests.is_idle):
             raise IllegalStateError(
                 f"{self._progress.name}: receipt() while records are on their way"

@@ -173,6 +173,7 @@ class TransactionManager:
     def transaction_begun(self) -> None:
         """Note that a transaction is open, begun here or by another process."""
         self.progress.begin()
+        # The result of an earlier commit says nothing about this transaction.
         self.commit_result = None
 
     def begin_commit(self) -> TransactionalRequestResult:
@@ -233,6 +234,7 @@ class TransactionManager:
         self._queue_end_txn(result, is_commit=False)
 
     def _drop_requests_not_needed_for_abort(self) -> None:
+        # The coordinator was not asked to add these, so there is nothing to abort in them.
         self.progress.open.new_partitions.clear()
         self.requests.drop_requests_not_needed_for_abort()
 
@@ -262,6 +264,7 @@ class TransactionManager:
         pending, machine = self._pending.unseen(), self.machine
         if pending is None or pending.kind is not _S.COMMITTING_TRANSACTION:
             return None
+        # In INITIALIZING EndTxn has ended well, and only the epoch bump after it is under way.
         if pending.result.is_successful or machine.state is _S.INITIALIZING:
             raise IllegalStateError(
                 f"{self.name}: the transaction is committed, it cannot be aborted any more; call"
@@ -297,6 +300,7 @@ class TransactionManager:
             machine = self.machine
             if not machine.is_aborting:
                 given_up = TransactionAbortedError("the commit was given up for an abort")
+                # The table has no direct way from a commit to an abort.
                 machine.transition_to(_S.ABORTABLE_ERROR, given_up)
                 machine.transition_to(_S.ABORTING_TRANSACTION)
             self._drop_requests_not_needed_for_abort()
@@ -322,6 +326,7 @@ class TransactionManager:
         self.share.check(operation)
         self._ensure_transactional()
         result = TransactionalRequestResult(operation)
+        # As in Java, no offsets are no request, and begin nothing at the coordinator.
         if not offsets:
             result.done()
             return result
@@ -401,6 +406,7 @@ class TransactionManager:
             check: refuses a new call; a repeated one is not checked.
         """
         pending = self._pending.unseen()
+        # The same call, made again after a time-out, waits for the same end.
         if pending is not None and pending.kind is kind:
             return pending.result
         self._pending.refuse_others(operation)
@@ -436,6 +442,7 @@ class TransactionManager:
         error = machine.last_error
         if not machine.has_error or error is None:
             return
+        # A new error without the old traceback, as in Java: another call was the one that failed.
         if isinstance(error, ProducerFencedError | InvalidProducerEpochError):
             raise progress.explained(type(error)(str(error), recovery=error.recovery))
         keeps_class = isinstance(error, IllegalStateError | InvalidTxnTimeoutError)

@@ -142,6 +142,7 @@ class OpenTransaction:
         counts. (Java sends them; a group can then go back to offsets that it has passed.)
         """
         return any(
+            # A copy that names the same offset does no harm.
             self._lost_offsets.get((group_id, place), {offset}) != {offset}
             for place, offset in offsets
         )

@@ -54,6 +54,8 @@ class TransactionalRequestResult:
 
     def fail(self, error: KafkaError) -> None:
         """End with an error, unless it has ended already."""
+        # A success stays one, even if the producer fails
+        # before the caller asks. (Java overwrites it.)
         if not self.is_completed:
             self.is_completed = True
             self.error = error
@@ -109,6 +111,7 @@ class PendingOperations:
         pending = self.unseen()
         if pending is not None:
             earlier = pending.result.operation
+            # A commit that has timed out may be given up.
             way_out = " or abort_transaction()" if earlier == "commit_transaction" else ""
             raise IllegalStateError(
                 f"{self._name}: {operation}() has to wait: {earlier}() is under way, has timed"
@@ -126,6 +129,7 @@ class PendingOperations:
         # Held before the first step, so that `finish_start` finds a start that was interrupted.
         pending = self._held = PendingOperation(kind, result, start)
         start(result)
+        # Only now: after another interruption the steps are made once more.
         pending.start = None
         return result
 

@@ -241,6 +241,7 @@ class TransactionProgress:
             if self._is_refused(handler):
                 requests.put_aside()
                 handler.fail(self.machine.last_error or KafkaError())
+            # The coordinator has nothing to end, and would answer about the previous transaction.
             elif isinstance(handler, EndTxnHandler) and not self.open.must_be_ended:
                 requests.put_aside()
                 handler.skip()
@@ -295,6 +296,7 @@ class TransactionProgress:
     def transition_to_abortable_error(self, error: KafkaError) -> None:
         """Have the transaction aborted. During an abort or after a fatal error, do nothing."""
         machine = self.machine
+        # An abort mends it already, and after a fatal error there is nothing left to abort.
         if machine.is_aborting or machine.has_fatal_error:
             _LOG.debug("%s: in %s already: %s", self.name, machine.state.name, error)
             return
@@ -348,6 +350,7 @@ class TransactionProgress:
         self.fail_all(error)
         self.requests.put_aside()
         self.identity.lose(error)
+        # A lease belongs to the identity that is lost.
         self.share.forget()
 
     def close(self, error: KafkaError) -> None:
@@ -403,6 +406,7 @@ class TransactionProgress:
     ) -> None:
         """Note a batch's success."""
         sequences = self.sequences
+        # Read before `handle_completed_batch`, which takes the batch out of flight.
         is_lost = batch.is_reset or not sequences.is_in_flight(batch)
         if is_lost and identity_of(batch) == self.identity.producer_id_and_epoch:
             # It was renumbered on the wire, and written under its old number, or its partition's
@@ -455,6 +459,7 @@ class TransactionProgress:
         if self.sequences.bump_idempotent_epoch() is BumpOutcome.NEW_ID_NEEDED:
             _LOG.info("%s: its epochs are used up, asking for a new producer id", self.name)
             machine.transition_to(_S.UNINITIALIZED)
+        # One request is enough, and it may be out for many steps.
         if machine.state is not _S.INITIALIZING and not self.identity.has_producer_id:
             machine.transition_to(_S.INITIALIZING)
             result = TransactionalRequestResult("init_producer_id")
@@ -531,6 +536,7 @@ class TransactionProgress:
             self.outcome == "open",
             self._has_lost_init,
         )
+        # In place, since other errors have this one as their cause already.
         sign.args = (self.loss.text(self.description),)
 
     # --- for the state machine (`StateWatcher`) -------------------------------------------------

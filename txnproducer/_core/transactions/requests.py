@@ -208,6 +208,7 @@ class InitProducerIdHandler(TxnRequestHandler):
         super().on_failure(failure, error)
 
     def _take_identity(self, producer: ProducerIdAndEpoch) -> None:
+        # First, since the caller may begin the next transaction as soon as it sees the end.
         self._actions.initialized(producer, is_epoch_bump=self.is_epoch_bump)
         if self._on_bump_end is not None:
             self._on_bump_end()
@@ -274,6 +275,7 @@ class AddPartitionsToTxnHandler(TxnRequestHandler):
                 self._execute(verdict, table.error(verdict, code))
                 return
         answered = frozenset(result.topic_partition for result in response.results)
+        # All or none: if one partition is refused, the broker attempts none of the others.
         self._actions.partitions_answered(answered, are_added=not collected)
         if collected:
             self.abortable_error(_refused_partitions(collected))
@@ -287,6 +289,7 @@ def _refused_partitions(codes: Mapping[TopicPartition, int]) -> KafkaError:
         for place, code in codes.items()
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     }
+    # The others were not attempted because of these.
     if denied:
         return TopicAuthorizationError(topics=denied)
     reasons = ", ".join(
@@ -360,6 +363,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
         is_transaction_v2_enabled: bool,
     ) -> None:
         super().__init__(actions, result)
+        # A copy: the caller may change its mapping while the request waits.
         self.offsets = tuple(offsets.items())
         self._pending = set(offsets)
         self._group_metadata = group_metadata

@@ -119,6 +119,8 @@ class Share:
             return
         claims = range(len(self.lease.claims))
         missing = [str(claim) for claim in claims if claim not in self._receipts]
+        # The participant of a missing receipt may still
+        # be sending, and its batches would be committed.
         if missing:
             raise IllegalStateError(
                 f"{self._name}: commit_transaction() before the receipts of all participants"
@@ -195,6 +197,7 @@ class Share:
         lease = self.lease
         if self.part not in (SharePart.PARTICIPANT, SharePart.FINISHED) or lease is None:
             raise IllegalStateError(f"{self._name}: a receipt is a participant's")
+        # First: from here on no record may be sent that the receipt does not count.
         self.part = SharePart.FINISHED
         written = tuple(PartitionReceipt(*each) for each in sorted(self._written.items()))
         return TransactionReceipt(
@@ -205,6 +208,7 @@ class Share:
 
     def end(self, *, is_committed: bool) -> None:
         """Note the end of the transaction."""
+        # Kept, since `forget` drops them.
         receipts = self._receipts
         self.forget()
         # After an abort a participant without a receipt may have taken its claim, or not.
@@ -224,6 +228,7 @@ class Share:
         self.part = SharePart.ALONE
         self.lease = None
         self.is_leasing = False
+        # A new dict, since `end` still reads the old one.
         self._receipts = {}
 
 
@@ -239,12 +244,14 @@ def _check_receipt(
     claim = receipt.claim
     if not 0 <= claim < len(lease.claims) or receipt.claimed != lease.claims[claim]:
         raise ValueError(f"the receipt of claim {claim} ({receipt.claimed}): not of this {lease}")
+    # The same receipt may be adopted twice, as after a call that was interrupted.
     if claim in adopted and adopted[claim] != receipt:
         raise ValueError(f"there are two receipts of claim {claim}")
     writers = {
         each.topic_partition: other.claim
         for other in adopted.values()
         for each in other.partitions
+        # The same receipt again is no second writer.
         if other.claim != claim
     }
     for place, _ in receipt.partitions:

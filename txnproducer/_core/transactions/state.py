@@ -75,6 +75,7 @@ _S = TransactionState
 _TARGETS: dict[TransactionState, set[TransactionState]] = {
     _S.UNINITIALIZED: {_S.INITIALIZING},
     _S.INITIALIZING: {_S.READY, _S.PREPARED_TRANSACTION, _S.ABORTABLE_ERROR},
+    # UNINITIALIZED is for an idempotent producer whose epochs are used up.
     _S.READY: {_S.UNINITIALIZED, _S.IN_TRANSACTION},
     _S.IN_TRANSACTION: {
         _S.PREPARED_TRANSACTION,
@@ -84,7 +85,9 @@ _TARGETS: dict[TransactionState, set[TransactionState]] = {
     },
     _S.PREPARED_TRANSACTION: {_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION},
     _S.COMMITTING_TRANSACTION: {_S.INITIALIZING, _S.READY, _S.ABORTABLE_ERROR},
+    # Not ABORTABLE_ERROR, since the transaction is being aborted already.
     _S.ABORTING_TRANSACTION: {_S.INITIALIZING, _S.READY},
+    # From ABORTABLE_ERROR to itself, since other batches may fail before the abort begins.
     _S.ABORTABLE_ERROR: {_S.UNINITIALIZED, _S.ABORTING_TRANSACTION, _S.ABORTABLE_ERROR},
     _S.FATAL_ERROR: set(),
 }

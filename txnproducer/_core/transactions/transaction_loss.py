@@ -74,9 +74,13 @@ _BEGINNINGS: Final = ("Empty", "Ongoing")
 _OVER: Final = Cause.TAKEN_OVER
 
 EVIDENCE: Final = (
+    # Both the coordinator's time-out and a newer producer abort it under the next epoch.
     Evidence((1, 2), Step.NEXT, _ABORTS, _OVER, Cause.TIMED_OUT),
+    # A newer producer that found nothing open has the next epoch itself.
     Evidence((1, 2), Step.NEXT, _BEGINNINGS, _OVER, _OVER),
+    # Not for v2, where this producer's own commit takes the next epoch.
     Evidence((1,), Step.NEXT, _COMMITS, _OVER, _OVER),
+    # Only a newer producer gets beyond the next epoch.
     Evidence((1, 2), Step.LATER, (*_BEGINNINGS, *_ABORTS, *_COMMITS), _OVER, _OVER),
 )
 """The cause that the coordinator's state of the id proves; if no row fits, it proves none."""
@@ -111,6 +115,7 @@ def sign_of_loss(error: BaseException | None) -> KafkaError | None:
     return None
 
 
+# Compared by identity: two losses with equal values are two questions.
 @dataclass(slots=True, eq=False)
 class TransactionLoss:
     """One loss, and the evidence of its cause.
@@ -170,8 +175,11 @@ class TransactionLoss:
     def _step_to(self, description: TransactionDescription) -> Step | None:
         producer_id, epoch = self.producer.producer_id, self.producer.producer_epoch
         if description.producer_id != producer_id:
+            # With v2 the end of a transaction goes on under
+            # another producer id when the epochs are used up.
             is_rotated = epoch == LAST_EPOCH and description.producer_epoch == 0
             return Step.NEXT if is_rotated and self.version == 2 else Step.LATER
+        # The coordinator has not moved on from this transaction's epoch, so it proves nothing yet.
         if description.producer_epoch <= epoch:
             return None
         return Step.NEXT if description.producer_epoch == epoch + 1 else Step.LATER

@@ -144,6 +144,7 @@ _CAUSED: Final = Verdict(Action.FATAL, Form.CAUSED)
 
 _SUCCESS: Final = {_C.NONE: _COMPLETE}
 _LOST_COORDINATOR: Final = {_C.COORDINATOR_NOT_AVAILABLE: _LOOK_UP, _C.NOT_COORDINATOR: _LOOK_UP}
+# Older brokers answer INVALID_PRODUCER_EPOCH where newer ones say PRODUCER_FENCED (KIP-588).
 _OUTDATED_PRODUCER: Final = {_C.INVALID_PRODUCER_EPOCH: _FENCED, _C.PRODUCER_FENCED: _FENCED}
 _BROKEN_TRANSACTION: Final = {
     _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FATAL,
@@ -157,6 +158,7 @@ def _table(request: str, other: Verdict, *rows: Mapping[ErrorCode, Verdict]) -> 
     return VerdictTable(request, MappingProxyType(merged), other)
 
 
+# This request is the look-up itself, so a lost coordinator has no row: its codes are retriable.
 FIND_COORDINATOR: Final = _table(
     "FindCoordinator",
     _UNEXPECTED,
@@ -173,6 +175,7 @@ INIT_PRODUCER_ID: Final = _table(
     _LOST_COORDINATOR,
     _OUTDATED_PRODUCER,
     {
+        # Once the right is granted, the application may initialize this producer again.
         _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _ABORTABLE,
         _C.CLUSTER_AUTHORIZATION_FAILED: _ABORTABLE,
         _C.TRANSACTION_ABORTABLE: _ABORTABLE,
@@ -193,6 +196,7 @@ INIT_PRODUCER_ID_IDEMPOTENT: Final = _table(
     },
 )
 
+# If a partition is denied, the broker attempts none of the others: all of them are collected.
 ADD_PARTITIONS_TO_TXN: Final = _table(
     "AddPartitionsToTxn",
     _COLLECT,
@@ -229,6 +233,8 @@ TXN_OFFSET_COMMIT: Final = _table(
         _C.GROUP_AUTHORIZATION_FAILED: _ABORTABLE,
         _C.FENCED_INSTANCE_ID: _ABORTABLE,
         _C.TRANSACTION_ABORTABLE: _ABORTABLE,
+        # The group goes on without this member, and its
+        # partitions belong to another one (KIP-447).
         _C.UNKNOWN_MEMBER_ID: Verdict(Action.ABORTABLE, Form.COMMIT_FAILED),
         _C.ILLEGAL_GENERATION: Verdict(Action.ABORTABLE, Form.COMMIT_FAILED),
         _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FATAL,
@@ -259,6 +265,7 @@ END_TXN_ABORT: Final = _table(
     {
         # Abortable, as Java has it, would leave the producer in ABORTING_TRANSACTION for ever.
         _C.UNKNOWN_PRODUCER_ID: _FATAL,
+        # An application that aborts upon this code would otherwise do so for ever (KAFKA-19250).
         _C.TRANSACTION_ABORTABLE: _CAUSED,
     },
 )
