@@ -61,10 +61,6 @@ LONG_FILES = {
         430,
         "A table of the requests to coordinators, one handler after the other.",
     ),
-    "txnproducer/_shell/io_thread.py": (
-        450,
-        "The loop, its waits and its end hand one lock to each other.",
-    ),
     "txnproducer/_wire/network_client.py": (
         580,
         "One loop over one table of connections, which everything in it changes.",

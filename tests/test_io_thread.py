@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from txnproducer._shell import clock, io_thread
+from txnproducer._shell import clock, failed_turns, io_thread
 from txnproducer._shell.io_thread import IoThread
 from txnproducer.errors import IllegalStateError
 
@@ -290,7 +290,7 @@ def test_an_answer_that_cannot_be_handled_costs_no_other_answer(io, client, core
 
 @pytest.mark.conformance("6.17")
 def test_an_exception_in_a_turn_is_logged_and_the_loop_goes_on(io, core, monkeypatch, caplog):
-    monkeypatch.setattr(io_thread, "_FIRST_PAUSE_MS", 0)
+    monkeypatch.setattr(failed_turns, "_FIRST_PAUSE_MS", 0)
     failures = iter([RuntimeError("once"), RuntimeError("twice")])
 
     def fail_twice():
@@ -303,11 +303,9 @@ def test_an_exception_in_a_turn_is_logged_and_the_loop_goes_on(io, core, monkeyp
     assert [r.exc_info[1].args for r in caplog.records] == [("once",), ("twice",)]
 
 
-def test_a_loop_that_always_fails_slows_down_and_logs_ever_less(io, core, monkeypatch, caplog):
-    pauses = []
-    monkeypatch.setattr(io._leaving, "wait", lambda s: pauses.append(s))
-    for failures in range(1, 65):
-        io._pause_after_failure(failures)
+def test_a_loop_that_always_fails_slows_down_and_logs_ever_less(caplog):
+    failures = failed_turns.FailedTurns("test-io")
+    pauses = [failures.note(now_ms) for now_ms in range(64)]
     assert pauses[0] == pytest.approx(0.02)
     assert pauses == sorted(pauses)
     assert pauses[-1] == 2.0
@@ -315,8 +313,8 @@ def test_a_loop_that_always_fails_slows_down_and_logs_ever_less(io, core, monkey
 
 
 def test_a_good_turn_now_and_then_does_not_make_a_failing_loop_fast(io, core, monkeypatch):
-    counts: list[int] = []
-    monkeypatch.setattr(io, "_pause_after_failure", counts.append)
+    pauses: list[float] = []
+    monkeypatch.setattr(io._leaving, "wait", pauses.append)
     turns = iter(range(1, 9))
 
     def fail_every_second_time():
@@ -330,8 +328,8 @@ def test_a_good_turn_now_and_then_does_not_make_a_failing_loop_fast(io, core, mo
 
     core.on_step = fail_every_second_time
     poke(io)
-    assert io.wait_until(lambda: len(counts) == 4, PATIENCE_S)
-    assert counts == [1, 2, 3, 4]
+    assert io.wait_until(lambda: len(pauses) == 4, PATIENCE_S)
+    assert pauses == pytest.approx([0.02, 0.04, 0.08, 0.16])
 
 
 def test_a_forced_end_waits_for_a_slow_callback_and_gives_every_record_its_own(

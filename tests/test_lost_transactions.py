@@ -14,7 +14,7 @@ from txnproducer._protocol.messages import (
     DescribeTransactionsResponse,
     TransactionDescription,
 )
-from txnproducer._shell.io_thread import WaitInCallbackError
+from txnproducer._shell.refusals import WaitInCallbackError
 from txnproducer.errors import ErrorCode, InvalidProducerEpochError, ProducerFencedError
 from txnproducer.records import ConsumerGroupMetadata
 

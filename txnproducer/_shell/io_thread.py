@@ -14,9 +14,7 @@ Rules:
   without the lock. Each hand-over of the lock or of the interpreter costs more than the step
   itself. So an application thread wakes the loop only while the loop sleeps in `poll`, and the
   loop wakes a waiting thread only when its condition holds.
-* An exception in a turn is logged and the loop goes on, since other threads wait for it. While the
-  exception repeats, the loop pauses longer and longer, so that a permanent fault neither takes a
-  whole CPU nor floods the log.
+* An exception in a turn is logged and the loop goes on, since other threads wait for it.
 """
 
 from __future__ import annotations
@@ -24,15 +22,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from txnproducer._core.batches.results import CallbackBatch
-from txnproducer._protocol.backoff import doubled
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
 from txnproducer._shell.clock import monotonic_ms, monotonic_s
+from txnproducer._shell.delivery_callbacks import DeliveryCallbacks
 from txnproducer._shell.driven import DrivenCore, FullBatch, PolledClient
-from txnproducer._shell.refused_sends import RefusedSends
+from txnproducer._shell.failed_turns import FailedTurns
 from txnproducer._shell.waiting_thread import WaitingThread
 from txnproducer._sync.core_lock import Priority, new_lock, new_loop_priority, refuse_reentry
 from txnproducer.errors import IllegalStateError
@@ -44,13 +41,8 @@ _LOG = logging.getLogger(__name__)
 _WAIT_SLICE_S = 0.5
 # The longest sleep in `poll`, however late the core's next step is due.
 _LONGEST_POLL_MS = 10_000
-# The pause after a failed turn; it doubles with each further one.
-_FIRST_PAUSE_MS = 10
-_LONGEST_PAUSE_MS = 2_000
 # The wait for a forced close: it only fails what is left, and waits for no broker.
 _FORCED_CLOSE_S = 5.0
-# A failed turn this long after the one before counts as the first again.
-_RECOVERED_MS = 60_000
 # How long a producer that was dropped without `close()` may go on delivering.
 _ORPHAN_GRACE_MS = 30_000
 # Stands for `timeout=float("inf")`, which has no value in milliseconds.
@@ -59,17 +51,13 @@ _LONGEST_CLOSE_S = 1e9
 _FORCE_AGAIN_MS = 1_000
 
 
-class WaitInCallbackError(IllegalStateError):
-    """The refusal of a call in a delivery callback, because it would have to wait."""
-
-
 class IoThread:
     """The loop, its lock, and the wait for it (the core's `Waiter`).
 
     Attributes:
         lock: guards the core; hold it around every call into it.
         priority: by which threads that send without a pause give way to this thread.
-        refused_sends: the refusals in the delivery callbacks that run now.
+        callbacks: runs the delivery callbacks, and notes the sends that are refused in them.
 
     Args:
         client: carries the requests; this thread closes it when it ends.
@@ -80,7 +68,7 @@ class IoThread:
     def __init__(self, client: PolledClient, name: str, priority: Priority | None = None) -> None:
         self.priority = priority or new_loop_priority()
         self.lock = new_lock()
-        self.refused_sends = RefusedSends()
+        self.callbacks = DeliveryCallbacks(name, self.lock)
         self._client = client
         self._core: DrivenCore | None = None
         self._waits: list[WaitingThread] = []
@@ -114,10 +102,7 @@ class IoThread:
             WaitInCallbackError: the caller is a delivery callback.
         """
         if self.is_current:
-            raise WaitInCallbackError(
-                "a delivery callback runs on the thread that does the work, and cannot wait"
-                " for it: call this on another thread"
-            )
+            raise refusals.in_callback()
 
     def poke(self) -> None:
         """End the loop's sleep, because the core has work. Call with `lock` held."""
@@ -305,19 +290,15 @@ class IoThread:
         return self._core
 
     def _run(self) -> None:
-        failures, failed_ms = 0, 0
+        failed_turns = FailedTurns(self._thread.name)
         timeout_ms: int | None = 0
         try:
             while timeout_ms is not None and not self._must_stop:
                 try:
                     timeout_ms = self._turn(timeout_ms)
                 except Exception:  # noqa: BLE001 - others wait for this loop
-                    # Good turns in between do not reset the count: a fault can come and go.
-                    now_ms = monotonic_ms()
-                    failures = failures + 1 if now_ms - failed_ms < _RECOVERED_MS else 1
-                    failed_ms = now_ms
                     timeout_ms = 0
-                    self._pause_after_failure(failures)
+                    self._leaving.wait(failed_turns.note(monotonic_ms()))
         finally:
             if not self._is_forked:
                 self._end()
@@ -352,7 +333,7 @@ class IoThread:
         finally:
             self.lock.release()
         if batches:
-            self._run_callbacks(core, batches)
+            self.callbacks.run(core, batches, self.notify)
             return 0
         return max(0, min(due_ms, wake_ms, _LONGEST_POLL_MS))
 
@@ -375,27 +356,6 @@ class IoThread:
             # Only the rest of this answer is lost, not the other answers of this turn.
             _LOG.exception("%s: could not handle %r", self._thread.name, event)
 
-    def _run_callbacks(self, core: DrivenCore, batches: Sequence[CallbackBatch]) -> None:
-        for batch in batches:
-            try:
-                batch.run()
-            except BaseException:  # noqa: BLE001 - logged; the loop goes on
-                # Even sys.exit() in a callback must not end the thread: other threads wait for it.
-                _LOG.exception("%s: a delivery callback tried to leave", self._thread.name)
-            finally:
-                with self.lock:
-                    # Before the callbacks count as finished: a commit that waits for them must see
-                    # that a record was lost.
-                    if self.refused_sends:
-                        self._lose_refused(core, batch.raised)
-                    core.finish_callbacks(batch)
-                    self.notify()
-
-    def _lose_refused(self, core: DrivenCore, raised: Sequence[BaseException]) -> None:
-        lost = self.refused_sends.take_lost(raised)
-        if lost is not None:
-            core.lose_record(lost)
-
     def _go_on_closing(self, core: DrivenCore, now_ms: int) -> int:
         """Go on with an end that no thread waits for. Return the milliseconds until the next look.
 
@@ -410,14 +370,6 @@ class IoThread:
             core.force_close(now_ms)
             self._ends_by_ms = now_ms + _FORCE_AGAIN_MS
         return self._ends_by_ms - now_ms
-
-    def _pause_after_failure(self, failures: int) -> None:
-        # The first three failures are logged with their traces, then only the 4th, 8th, 16th ...
-        if failures <= 3 or failures & (failures - 1) == 0:
-            _LOG.exception(
-                "%s: an unexpected error (number %d); going on", self._thread.name, failures
-            )
-        self._leaving.wait(doubled(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, failures) / 1000)
 
     def _end(self) -> None:
         # The order matters. Records fail while the client can still be called. Waiting threads are
@@ -442,9 +394,4 @@ class IoThread:
         with self.lock:
             if not core.is_closed:
                 core.force_close(monotonic_ms())
-            batches = core.take_callbacks()
-        # In a loop: a callback can make others due.
-        while batches:
-            self._run_callbacks(core, batches)
-            with self.lock:
-                batches = core.take_callbacks()
+        self.callbacks.run_all(core, self.notify)

@@ -31,7 +31,7 @@ from txnproducer._shell.base_producer import BaseProducer
 from txnproducer._shell.clock import monotonic_ms, monotonic_ns, wall_clock_ms
 from txnproducer._shell.columns.blocks import Block, arrow_blocks, column_blocks
 from txnproducer._shell.columns.sending import RowSender
-from txnproducer._shell.io_thread import WaitInCallbackError
+from txnproducer._shell.refusals import WaitInCallbackError
 from txnproducer._shell.waiting import (
     BlockedCall,
     append_when_possible,
@@ -186,7 +186,7 @@ class RecordWriter(BaseProducer, _FastSender):
         if self._refusal is refusals.not_open or not self._io.is_current:
             return
         if not isinstance(error, WaitInCallbackError):
-            self._io.refused_sends.note(topic, error)
+            self._io.callbacks.note_refused(topic, error)
             return
         with self._lock:
             self._core.lose_record(refusals.lost_in_callback(topic))

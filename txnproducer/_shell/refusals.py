@@ -21,9 +21,11 @@ from txnproducer.errors import (
 )
 
 __all__ = [
+    "WaitInCallbackError",
     "closed",
     "flush_timed_out",
     "forked",
+    "in_callback",
     "lost_in_callback",
     "not_open",
     "timed_out",
@@ -58,6 +60,10 @@ _HINTS = {
         " has to abort, and to lease again."
     ),
 }
+
+
+class WaitInCallbackError(IllegalStateError):
+    """The refusal of a call in a delivery callback, because it would have to wait."""
 
 
 def timed_out(
@@ -166,6 +172,14 @@ def owned(call: str) -> KafkaError:
         " thread, or the end of the block, can end it. Threads that share a producer need one lock"
         " around each block; or make a producer for each worker, with a transactional_id of its"
         " own."
+    )
+
+
+def in_callback() -> WaitInCallbackError:
+    """Return the refusal to wait in a delivery callback."""
+    return WaitInCallbackError(
+        "a delivery callback runs on the thread that does the work, and cannot wait"
+        " for it: call this on another thread"
     )
 
 

@@ -25,7 +25,8 @@ from txnproducer._record.rows import NO_PARTITION
 from txnproducer._shell import refusals
 from txnproducer._shell.columns.blocks import Block
 from txnproducer._shell.columns.by_partition import PartitionsFor, RowSorter
-from txnproducer._shell.io_thread import IoThread, WaitInCallbackError
+from txnproducer._shell.io_thread import IoThread
+from txnproducer._shell.refusals import WaitInCallbackError
 from txnproducer._shell.waiting import BlockedCall, append_when_possible
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (

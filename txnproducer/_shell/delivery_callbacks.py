@@ -1,0 +1,105 @@
+"""The run of delivery callbacks, and the sends that were refused in them.
+
+Why it exists: an exception that leaves a delivery callback is only logged. If it is the refusal of
+a record, the record is lost without notice, and its transaction must not be committed. If the
+callback catches the refusal, it handles the loss itself, as code on any other thread does.
+Owns: the refusals of the callbacks that run now. Must not know: the loop.
+Rules: only the I/O thread uses it. Callbacks are users' code, so they run without the core's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from txnproducer._core.batches.results import CallbackBatch
+from txnproducer._shell import refusals
+from txnproducer._shell.driven import DrivenCore
+from txnproducer._sync.core_lock import CoreLock
+from txnproducer.errors import KafkaError
+
+__all__ = ["DeliveryCallbacks"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class DeliveryCallbacks:
+    """Runs the callbacks that are due.
+
+    Args:
+        name: the thread's name, for the log.
+        lock: guards the core.
+    """
+
+    def __init__(self, name: str, lock: CoreLock) -> None:
+        self._name = name
+        self._lock = lock
+        self._refused: list[tuple[str, BaseException]] = []
+
+    def note_refused(self, topic: str, error: BaseException) -> None:
+        """Remember an error that `send` is about to raise in a callback."""
+        self._refused.append((topic, error))
+
+    def run(
+        self, core: DrivenCore, batches: Sequence[CallbackBatch], notify: Callable[[], None]
+    ) -> None:
+        """Run callbacks, and complete the calls that waited for them.
+
+        Args:
+            core: the core that they belong to.
+            batches: the callbacks of some batches.
+            notify: wakes the waiting threads whose condition holds. Called with the lock held.
+        """
+        for batch in batches:
+            try:
+                batch.run()
+            except BaseException:  # noqa: BLE001 - logged; the loop goes on
+                # Even sys.exit() in a callback must not end the thread: other threads wait for it.
+                _LOG.exception("%s: a delivery callback tried to leave", self._name)
+            finally:
+                with self._lock:
+                    # Before the callbacks count as finished: a commit that waits for them must see
+                    # that a record was lost.
+                    if self._refused:
+                        lost = self._take_lost(batch.raised)
+                        if lost is not None:
+                            core.lose_record(lost)
+                    core.finish_callbacks(batch)
+                    notify()
+
+    def run_all(self, core: DrivenCore, notify: Callable[[], None]) -> None:
+        """Run the callbacks that are due until none is: a callback can make others due."""
+        while True:
+            with self._lock:
+                batches = core.take_callbacks()
+            if not batches:
+                return
+            self.run(core, batches, notify)
+
+    def _take_lost(self, raised: Sequence[BaseException]) -> KafkaError | None:
+        """Forget all refusals. Return the error of the incomplete transaction, or None.
+
+        Args:
+            raised: the exceptions that have left the callbacks.
+        """
+        refused, self._refused = self._refused, []
+        left = _with_causes(raised)
+        for topic, error in refused:
+            if id(error) in left:
+                return refusals.lost_in_callback(topic, error)
+        return None
+
+
+def _with_causes(errors: Sequence[BaseException]) -> set[int]:
+    """Return the ids of errors, of their causes and contexts, and of the members of groups."""
+    found: set[int] = set()
+    rest: list[BaseException | None] = [*errors]
+    while rest:
+        error = rest.pop()
+        if error is None or id(error) in found:
+            continue
+        found.add(id(error))
+        rest += [error.__cause__, error.__context__]
+        if isinstance(error, BaseExceptionGroup):
+            rest += error.exceptions
+    return found
