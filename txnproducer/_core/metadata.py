@@ -213,6 +213,7 @@ class Metadata:
         for answer in response.topics:
             is_open |= self._take_topic(topics, answer)
         self.topics = topics
+        # A topic that has gone and comes back must not be judged by an old answer.
         self._answers = {t: answer for t, answer in self._answers.items() if t in topics}
         self._unknown.intersection_update(self._wanted)
         self.version += 1
@@ -287,7 +288,7 @@ class Metadata:
             snapshot = self.topics.get(topic)
             if snapshot is None or partition >= snapshot.partition_count:
                 continue
-            # An answer with the same epoch is as good as the known one; only a later epoch wins.
+            # Only a later epoch is news (as in Java): an equal one has the same leader.
             if leader.leader_epoch <= snapshot.leader_epochs[partition]:
                 continue
             # Without an address nothing could be sent to it.

@@ -114,6 +114,7 @@ class Coordinator:
 
     key: str
     node: BrokerNode
+    # With v4 each of several look-ups can fail by itself (KIP-699).
     error_code: int = 0
     error_message: str | None = None
 
@@ -273,6 +274,7 @@ class TransactionDescription:
 
     error_code: int
     transactional_id: str
+    # A text, since a broker may know states that this version does not.
     state: str
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH

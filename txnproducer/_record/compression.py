@@ -233,7 +233,7 @@ def _decompress_snappy(data: bytes) -> bytes:
         (length,) = _BLOCK_LENGTH.unpack_from(data, position)
         start = position + _BLOCK_LENGTH.size
         position = start + length
-        # A slice past the end is only shorter: a cut block would be decoded as if it were whole.
+        # A negative length would lead back, and a slice past the end is only shorter.
         if length < 0 or position > len(data):
             raise ValueError(f"a block of {length} bytes at {start} of {len(data)}")
         blocks.append(bytes(decompress_raw(data[start:position])))

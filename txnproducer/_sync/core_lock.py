@@ -128,6 +128,7 @@ class LoopPriority:
         """Take a lock."""
         lock.acquire()
 
+    # A look at each record would cost more in Python than it brings.
     def give_way(self) -> None:
         """Do nothing."""
 

@@ -221,6 +221,7 @@ class Appender:
             if queue.batches and self.can_append_fast:
                 self._join_transaction(queue)
             self._appending_to = None
+            # The interrupted call may not have woken the sender, and its batch could wait long.
             self.needs_wakeup = True
         if self.transaction_manager is not None:
             self.transaction_manager.finish_interrupted_call()
@@ -346,7 +347,7 @@ class Appender:
         )
         if isinstance(outcome, MemoryTicket):
             self._appending_to = None
-            # The interrupted call may not have woken the sender, and its batch could wait long.
+            # A full memory makes every batch ready, and only the sender can free it.
             self.needs_wakeup = True
             number = self.transaction_number
             return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
@@ -429,7 +430,6 @@ class Appender:
             return self._fail(record, error, now_ms)
         metadata.add_topic(record.topic, now_ms)
         metadata.request_topic(record.topic)
-        # A full memory makes every batch ready, and only the sender can free it.
         self.needs_wakeup = True
         return wait
 

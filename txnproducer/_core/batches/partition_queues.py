@@ -23,6 +23,7 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 # Ratios differ little between neighbouring batches. A worse one is believed fast and a better one
 # slowly, since a batch that becomes too large costs a split.
+# Both are Java's constants.
 _RATIO_IMPROVING_STEP: Final = 0.005
 _RATIO_DETERIORATE_STEP: Final = 0.05
 

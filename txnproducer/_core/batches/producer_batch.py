@@ -288,9 +288,7 @@ class ProducerBatch:
 
         Args:
             base_offset: of the first record; -1 if it is not known.
-            log_append_time_ms: as in the answer. For a duplicate, brokers answer with the newest
-                timestamp in the batch, even if the records keep their own. (Java's client then
-                gives all of them that one.)
+            log_append_time_ms: as in the answer; -1 if each record keeps its own.
 
         Returns:
             False if the batch had failed or was aborted before, so that this changes nothing.
@@ -298,6 +296,8 @@ class ProducerBatch:
         Raises:
             IllegalStateError: it had succeeded before.
         """
+        # For a duplicate, brokers answer with the newest timestamp in the batch, even if the
+        # records keep their own. (Java's client then gives all of them that one.)
         was_sent_before = self.attempts or self.may_be_written
         if was_sent_before and log_append_time_ms == self.builder.max_timestamp_ms:
             log_append_time_ms = NO_TIMESTAMP

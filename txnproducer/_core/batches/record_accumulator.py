@@ -100,6 +100,7 @@ class RecordAccumulator:
         self._retry_backoff = ExponentialBackoff(
             options.retry_backoff_ms, options.retry_backoff_max_ms, rng
         )
+        # A dict serves as a set that keeps the order of the appends.
         self._incomplete: dict[ProducerBatch, None] = {}
         self._flushes: list[FlushTicket] = []
         self._node_latency: dict[int, tuple[int, int]] = {}  # node -> last ready, last drained
@@ -223,6 +224,7 @@ class RecordAccumulator:
         places: set[TopicPartition] = set()
         size_bytes = 0
         full = self.full_batches
+        # Batches beyond one request would only delay the step that sends it.
         while full and size_bytes < self.options.max_request_size:
             if full[0].topic_partition in places:
                 break  # a request has one batch of a partition; this one is for the next request

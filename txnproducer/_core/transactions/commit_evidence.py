@@ -70,6 +70,7 @@ def resolve(
 def _is_its_end(commit: SentCommit, described: ProducerIdAndEpoch) -> bool:
     producer_id, epoch = commit.producer.producer_id, commit.producer.producer_epoch
     if not commit.is_transaction_v2:
+        # With v1 the epoch stays, and no other transaction was begun after this one.
         return described == commit.producer
     # An epoch two steps ahead belongs to a later transaction, so only the next one counts.
     if described == ProducerIdAndEpoch(producer_id, epoch + 1):

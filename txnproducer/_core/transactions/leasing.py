@@ -118,6 +118,7 @@ class TransactionLeasing:
         self._share.begin_leasing()
         if not claims:
             self._give_lease(result, SharePart.GONE)
+        # With v2 each transaction has an epoch of its own, so nothing else was written under it.
         elif self._share.is_epoch_used and not self._identity.is_transaction_v2_enabled:
             self._take_fresh_epoch(result)
         else:
