@@ -46,19 +46,19 @@ LONG_FILES = {
         "An answer, an expiry or an abort settles a batch, and each has to see the others.",
     ),
     "txnproducer/_core/sequences/sequence_manager.py": (
-        490,
+        480,
         "The rules of sequence numbers are one judgement over one table of partitions.",
     ),
     "txnproducer/_core/transactions/manager.py": (
-        470,
+        460,
         "The operations of a transaction refuse each other, so their checks are read together.",
     ),
     "txnproducer/_core/transactions/progress.py": (
-        570,
+        560,
         "The answers, errors and batches that end a transaction meet in any order.",
     ),
     "txnproducer/_core/transactions/requests.py": (
-        430,
+        420,
         "A table of the requests to coordinators, one handler after the other.",
     ),
     "txnproducer/_wire/network_client.py": (
