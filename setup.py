@@ -41,12 +41,11 @@ if hasattr(select, "epoll"):
     WRITTEN["txnproducer._wire._io_calls"] = "txnproducer/_wire/_io_calls.pyx"
 # Compiled as they are, with the types of a .pxd in the folder `compiled`. They lie in a package's
 # `_compiled`, where they are found under their own names; so they can be interpreted all the same.
-# Without types it does not pay: fewer instructions, but so much more code that the processor waits
-# for it (a short transaction took a tenth more time with the rest of the core's way compiled too).
+# The rest of the core stays interpreted: compiled, it saves less than 5 % of the CPU time
+# (docs/benchmarks-analysis.md, "The compiled modules").
 TYPES = "compiled"
 AS_THEY_ARE = {
     "txnproducer._record": ("batch_builder",),
-    "txnproducer._core": ("metadata", "metrics"),
     "txnproducer._core.append": ("fast_append",),
     "txnproducer._core.batches": (
         "partition_queues",
@@ -55,17 +54,7 @@ AS_THEY_ARE = {
         "record_future",
         "results",
     ),
-    "txnproducer._core.sending": (
-        "coordinator_sender",
-        "drain",
-        "marker_gate",
-        "metadata_refresher",
-        "produce_sender",
-        "request_tracker",
-        "sender",
-    ),
     "txnproducer._core.sequences": ("partition_map", "sequence_manager"),
-    "txnproducer._wire": ("network_client",),
 }
 # What several threads read without a lock: compiled, only the GIL would keep their reads whole and
 # in order; interpreted, the interpreter does.
@@ -87,8 +76,8 @@ class BuildAll(build_ext):
     def run(self) -> None:
         """Build, and copy into the source tree if that is wanted."""
         super().run()
-        if self.inplace:
-            drop_others(self.paths())
+        if self.inplace and self.extensions:
+            self.drop_others()
 
     def build_extensions(self) -> None:
         """Build on all processors, and take back what was built if something was not."""
@@ -98,11 +87,20 @@ class BuildAll(build_ext):
         if not all(path.exists() for path in built):
             for path in built:
                 path.unlink(missing_ok=True)
-        drop_others(built)
+        self.drop_others()
 
     def paths(self) -> list[Path]:
         """Return what is built, or was."""
         return [Path(self.get_ext_fullpath(each.name)) for each in self.extensions]
+
+    def drop_others(self) -> None:
+        """Delete modules that an earlier version compiled and this one does not.
+
+        They would be packaged, and count as compiled parts that are older than their sources.
+        """
+        package = Path(self.get_ext_fullpath("txnproducer._")).parent
+        for path in set(package.rglob(f"_compiled/*{SUFFIX}")).difference(self.paths()):
+            path.unlink()
 
 
 class SourceDistribution(sdist):
@@ -112,13 +110,6 @@ class SourceDistribution(sdist):
         """Copy what is packed; `files` has only what belongs to packages."""
         types = sorted(str(path) for path in Path(TYPES).rglob("*.pxd"))
         super().make_release_tree(base_dir, [*files, *types])
-
-
-def drop_others(built: list[Path]) -> None:
-    """Delete what an earlier version compiled and this one does not: it would be found first."""
-    for folder in {path.parent for path in built if path.parent.name == "_compiled"}:
-        for path in set(folder.glob(f"*{SUFFIX}")).difference(built):
-            path.unlink()
 
 
 def extensions() -> list[Extension]:

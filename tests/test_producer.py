@@ -977,7 +977,7 @@ def test_what_was_dropped_is_not_kept_to_be_closed_at_exit():
 
 
 def test_the_cluster_is_looked_up_under_the_lock(ready, monkeypatch):
-    # Its name is replaced with each answer of metadata, by compiled code.
+    # Its name is replaced with each answer of metadata.
     def cluster_id(core):
         assert ready._io.lock.locked()
         return "another"

@@ -72,7 +72,7 @@ def test_an_implementation_that_is_not_installed_says_how_to_go_on(monkeypatch):
 
 
 PARTS = [
-    ("_core/sending/drain.py", "_core/sending/_compiled/drain.cpython-311.so"),
+    ("_core/batches/results.py", "_core/batches/_compiled/results.cpython-311.so"),
     (
         "../compiled/txnproducer/_core/batches/results.pxd",
         "_core/batches/_compiled/results.cpython-311.so",

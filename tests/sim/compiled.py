@@ -36,7 +36,7 @@ setup(name="txnproducer", **described, ext_modules=extensions, script_args=argum
 """
 _RUN = f"""
 import json
-from txnproducer._core import sender
+from txnproducer._core.sending import sender
 from txnproducer.sim.campaign import run_seeds
 
 totals = [run_seeds([seed]).to_json() for seed in range({_SEEDS_COMPARED})]

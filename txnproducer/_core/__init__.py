@@ -4,7 +4,3 @@ There is no I/O here, no thread, no clock and no randomness. `now_ms` is an argu
 and an `Rng` is an argument of constructors. `ports.py` has the core's needs of the outside.
 `producer_core.ProducerCore` is the door; docs/design.md has the plan of the rooms below it.
 """
-
-from txnproducer._record.implementation import places_of_modules
-
-__path__ = places_of_modules(__path__)

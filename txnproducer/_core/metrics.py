@@ -85,13 +85,11 @@ class Metrics:
     def count(self, name: str, amount: float, now_ms: int) -> None:
         """Count something that has a total and a rate: `record-send`, `record-error` ..."""
         self._totals[f"{name}-total"] += amount
-        stat = self._rates[name]
-        stat.record(amount, now_ms)
+        self._rates[name].record(amount, now_ms)
 
     def observe(self, name: str, value: float, now_ms: int) -> None:
         """Note a value that has an average and a maximum: `batch-size`, `request-latency` ..."""
-        stat = self._stats[name]
-        stat.record(value, now_ms)
+        self._stats[name].record(value, now_ms)
 
     def add_time(self, name: str, duration_ns: int) -> None:
         """Add to a total of time: `txn-commit` gives `txn-commit-time-ns-total`."""

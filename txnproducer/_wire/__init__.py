@@ -7,7 +7,3 @@ for what every batch and every transaction needs), `version_choice` picks versio
 the loop's system calls.
 Nothing here decides about transactions, and only `kafka_python` imports `kafka`.
 """
-
-from txnproducer._record.implementation import places_of_modules
-
-__path__ = places_of_modules(__path__)

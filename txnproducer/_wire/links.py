@@ -26,8 +26,7 @@ _GRACE_MS = 50  # for a connector to report by itself why it is late
 class Known:
     """News of connections that any thread may read, and settings that any thread may change.
 
-    These are not attributes of the client, which is compiled: without a GIL, another thread could
-    read an object that the loop's thread has just released.
+    The rest of the client belongs to the loop's thread.
 
     Attributes:
         features: the finalized features of the highest epoch.

@@ -56,9 +56,8 @@ class MarkerGate:
         self._ended_ms = 0
         self._next_question_ms = 0
         self._questions = 0
-        self._transaction = (
-            0  # so that a late answer about an earlier end is not taken for this one's
-        )
+        # So that a late answer about an earlier end is not taken for this one's.
+        self._transaction = 0
         self._is_asking = False
 
     def transaction_ended(self, now_ms: int) -> None:

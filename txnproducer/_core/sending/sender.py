@@ -91,7 +91,6 @@ class Sender:
         if self._phase is Phase.CLOSED:
             return NEVER_MS
         # In this order, so that an unknown leader leads to a metadata request in this very step.
-        # (Cython evaluates the calls among the arguments of one `min` in another order.)
         step_ms = self._step(now_ms)
         delay_ms = min(step_ms, self._refresher.step(now_ms))
         if self._phase is Phase.CLOSING:
