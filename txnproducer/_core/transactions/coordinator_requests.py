@@ -64,6 +64,7 @@ class TxnRequestQueue:
         They are taken out last: if an exception comes in the middle, none is lost, and the call
         can be repeated.
         """
+        # The list of a heap is only partly in order, and callers see the order of the ends.
         ended = sorted(entry for entry in self._heap if is_meant(entry[2]))
         for _, _, handler in ended:
             end(handler)
@@ -114,6 +115,7 @@ class CoordinatorRequests:
 
     def push_once(self, handler: TxnRequestHandler) -> None:
         """Queue the request of an operation, unless an interrupted call has queued it already."""
+        # By its result: a start that is made again makes another handler.
         if not self.queue.any(lambda queued: queued.result is handler.result):
             self.queue.push(handler)
 

@@ -84,6 +84,7 @@ class OpenTransaction:
             return frozenset()
         self.pending_partitions |= self.new_partitions
         self.new_partitions.clear()
+        # A copy, since answers change the set.
         return frozenset(self.pending_partitions)
 
     def partitions_answered(
@@ -124,10 +125,12 @@ class OpenTransaction:
     def begun(self) -> None:
         """Note that the coordinator knows of it."""
         self.is_started = True
+        # An accepted request leaves no doubt.
         self.may_have_begun = False
 
     def begun_perhaps(self) -> None:
         """Note that a request of unknown success may have begun it."""
+        # A transaction that is known to have begun is in no doubt.
         self.may_have_begun = self.may_have_begun or not self.is_started
 
     def lose_offsets(self, group_id: str, offsets: Offsets) -> None:

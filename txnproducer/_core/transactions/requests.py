@@ -100,6 +100,7 @@ class FindCoordinatorHandler(TxnRequestHandler):
         return FindCoordinatorRequest(self.key, self.key_type)
 
     def _handle(self, response: FindCoordinatorResponse) -> None:
+        # Fatal as in Java: one key was asked for, and to pick an answer would be a guess.
         if len(response.coordinators) != 1:
             self.fatal_error(
                 IllegalStateError(
@@ -396,6 +397,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
     def on_failure(self, failure: ResponseFailure, error: KafkaError | None) -> None:
         """Note that there is no answer: a copy may still be on its way."""
         if failure.was_sent:
+            # Offsets have no sequence numbers, so a late copy would overwrite later ones.
             self._actions.offsets_lost(self.group_id, self.offsets)
         super().on_failure(failure, error)
 
