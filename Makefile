@@ -65,8 +65,10 @@ docs: .venv/.installed-dev  ## the documentation as a site, in build/docs
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
-TESTS_OF_COMPILED = tests/record tests/wire $(filter-out \
-  tests/test_architecture.py tests/test_api_properties.py, $(wildcard tests/test_*.py))
+SAME_ON_BOTH = api_properties architecture benchmarks config config_security conformance_coverage \
+  cost_of_compiled_code errors field_reports_coverage prose site_check state_machine_page
+TESTS_OF_COMPILED = tests/record tests/wire \
+  $(filter-out $(SAME_ON_BOTH:%=tests/test_%.py), $(wildcard tests/test_*.py))
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
 	$(PYTEST) tests --numprocesses=auto

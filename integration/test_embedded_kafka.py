@@ -116,7 +116,7 @@ def test_a_user_with_a_wrong_password_is_kept_out(secured, mechanism, user):
     config = secured.security_config(user=user, mechanism=mechanism, listener="SASL_PLAINTEXT")
     config["sasl_plain_password"] = "wrong"
     with pytest.raises(KafkaError):
-        admin.broker_ids(secured.addresses("SASL_PLAINTEXT"), timeout=5, **config)
+        admin.broker_ids(secured.addresses("SASL_PLAINTEXT"), timeout=2, **config)
 
 
 def test_tls_alone_needs_the_certificate_of_our_own_authority(secured):

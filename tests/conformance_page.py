@@ -10,6 +10,7 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class Mark:
     is_own: bool
 
 
+@cache
 def read_marks() -> list[Mark]:
     """Return the marks of all tests, in the order of files and lines."""
     marks: list[Mark] = []
