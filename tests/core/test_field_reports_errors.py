@@ -298,7 +298,7 @@ def test_what_a_crash_left_open_ends_at_its_time_out_if_nobody_comes_before(vers
         (ErrorCode.INVALID_TXN_STATE, "most likely a newer producer of this id has taken over"),
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, "most likely a newer producer of this id has"),
         (ErrorCode.UNKNOWN_SERVER_ERROR, "EndTxn.*UNKNOWN_SERVER_ERROR"),
-        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "grant Write"),
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Grant Write"),
     ],
     ids=lambda given: given.name if isinstance(given, ErrorCode) else "",
 )
