@@ -28,9 +28,11 @@ from txnproducer.spark.session import is_of_spark, tells_of_stop
 
 _LOG = logging.getLogger(__name__)
 MOST_ATTEMPTS: Final = 3
+# `query.stop()` waits for the driver, so a stop must end the wait soon.
 _POLL_S: Final = 0.1
 _REFUSALS: Final = tuple(
     f"{kind.__module__}.{kind.__qualname__}: "
+    # By name in the text: a task's error reaches the driver only inside the text of Spark's.
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, errors.SinkError)
 )
@@ -48,6 +50,7 @@ def retrying(raise_if_stopped: Callable[[], None]) -> Retrying:
         retry=retry_if_exception(_is_worth_a_retry),
         before_sleep=_warn_of_retry,
         sleep=lambda seconds: _sleep(seconds, raise_if_stopped),
+        # The batch's own error, and not tenacity's `RetryError`, tells the user the way out.
         reraise=True,
     )
 
@@ -74,6 +77,7 @@ def _is_worth_a_retry(error: BaseException) -> bool:
     if tells_of_stop(error):
         return False
     if isinstance(error, KafkaError):
+        # Another attempt meets the same mistake of the user's.
         return error.recovery != "fix"
     # Spark's error: an executor was lost, or the frame itself fails. A refusal by a task of the
     # shuffle is a part of its text.

@@ -111,6 +111,8 @@ class BatchTransactions:
         """Take the id, and then read the ledger. If that fails, the id is let go again."""
         producer = self._take()
         try:
+            # After the id is taken: until then an earlier driver's commit could still be on its
+            # way.
             entry = self._look(batch)
         except BaseException:
             producer.close(0)
@@ -158,6 +160,7 @@ class BatchTransactions:
         if producer is None:
             raise IllegalStateError("a sink without a producer")
         self.attempts += 1
+        # The old lease is dropped first: an error of this attempt must not be judged by it.
         self._began_s, self._lease = time.monotonic(), None
         parts: list[Part] = []
         try:
@@ -188,14 +191,17 @@ class BatchTransactions:
         parts: list[Part],
     ) -> None:
         if batch.writers:
+            # The lease takes ids of its own for the claims, and each needs the right to Write.
             with taking(self._ledger, f"{self._ledger.whole_id}.claim-0"):
                 self._lease = producer.lease(batch.writers)
             parts += run_tasks(self._lease, self.attempts == MOST_ATTEMPTS)
+            # Before the receipts are adopted: a commit with one part missing would tear the batch.
             _refuse_failed(batch, parts)
             producer.adopt(part.receipt for part in parts if part.receipt is not None)
         rows = sum(part.rows for part in parts)
         digest = total(part.digest for part in parts)
         entry = LedgerEntry(batch.batch_id, batch.query_id, batch.writers, rows, digest)
+        # In the same transaction as the rows, so that the two can't disagree.
         self._ledger.write_whole(producer, entry)
 
     def _commit(
@@ -228,6 +234,8 @@ class BatchTransactions:
         """Return the error for a transaction that was too slow, or None."""
         timeout_ms = int(self._settings["transaction.timeout.ms"])
         seconds = time.monotonic() - self._began_s
+        # The time alone proves nothing: a slow batch may fail for another reason, and may be
+        # retried.
         if self._lease is None or not _is_lost(parts, error) or seconds * 1000 < timeout_ms:
             return None
         return timed_out(batch.batch_id, timeout_ms, seconds, _slowest(parts))
@@ -245,6 +253,7 @@ class BatchTransactions:
             StaleRunError: it has not.
         """
         self._give_up()
+        # The other driver may be in the midst of its batch, so a wait would last as long as that.
         entry = self._look(batch, waits_for_undecided=False)
         if entry is None:
             raise StaleRunError(
@@ -266,6 +275,8 @@ class BatchTransactions:
             raise
 
     def _give_up(self, timeout_s: float = CLOSE_S) -> None:
+        # Dropped before the close: if that is interrupted, no later batch uses a producer half
+        # closed.
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close(timeout_s)
@@ -281,6 +292,7 @@ class BatchTransactions:
         Raises:
             KafkaError: the cluster refused; or another driver writes with this sink.
         """
+        # Without the id, an earlier driver's open transaction could keep the entry undecided.
         entry = self._ledger.read_whole(waits_for_undecided=self._producer is not None)
         if entry is None or entry.query_id != query_id:
             return 0

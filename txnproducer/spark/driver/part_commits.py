@@ -93,6 +93,7 @@ class PartCommits:
             CommitIncompleteError: a part was lost on the way, and others are committed.
             KafkaError: the cluster refused, or did not answer.
         """
+        # Before any id is touched: a commit without one of its parts would lose that part's rows.
         ours = _checked(parts, batch_id)
         batch = LedgerBatch(batch_id, ours[0].query_id, len(ours))
         done = Runs(self.ledger, self.rules).enter_commit(batch, self.settings)
@@ -160,6 +161,8 @@ class PartCommits:
             with self._resumed(part.lease) as producer:
                 producer.commit_transaction()
         except KafkaError as error:
+            # An answer may be lost after the commit; the read waits until the transaction is
+            # decided.
             if self.ledger.read_entries([slot]).get(slot) != entry:
                 raise CommitIncompleteError(
                     f"batch {entry.batch_id}: partition {part.partition} could not be committed"
@@ -187,6 +190,7 @@ class PartCommits:
         _at_once(self._abort, [part for part in parts if part is not None])
         queries = {part.query_id for part in parts if part is not None} | ({query_id} - {None})
         silent = [number for number, part in enumerate(parts) if part is None]
+        # Taking an id of another query's sink would fence that query's task.
         if not silent or not self._is_ours(queries):
             return  # their transactions end by the time-out, or at the next start
         _at_once(self._fence, silent)
@@ -241,6 +245,7 @@ def _checked(parts: Sequence[OpenPart | None], batch_id: int) -> list[OpenPart]:
 def _at_once(call: Callable[[_In], _Out], inputs: Iterable[_In]) -> list[_Out]:
     """Call for all inputs, some at once. No call is under way when this returns or raises."""
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        # The list reads every result, so that an error in one of the threads is raised here.
         return list(pool.map(call, inputs))
 
 

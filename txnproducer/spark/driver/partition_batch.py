@@ -111,6 +111,7 @@ class PartitionBatches:
         checked_s = time.monotonic()
         order = PartitionOrder(plan.run, partitions.count, taken_over=plan.taken_over, slots=slots)
         reports = _run_tasks(partitions, plan, order)
+        # Not after an error: then the ledger shows whether the run can go on.
         self.runs.batch_done()
         phases = phases_since(began_s, checked_s)
         return report_partitions(batch_id, reports, phases, self._cluster.timeout_ms())
@@ -122,6 +123,8 @@ class PartitionBatches:
         plan, done = self.plan(LedgerBatch(batch_id, query_id, writers))
         if self._settings.on_replay_mismatch != "keep":
             check_without_frame(batch_id, done, writers)
+        # A task would compare its rows with the entry of its number, and the cut is another one
+        # now.
         if is_whole(done) and len(done) != writers:
             self.runs.batch_done()
             return skip_rows

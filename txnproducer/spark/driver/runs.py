@@ -85,6 +85,8 @@ class Runs:
             SinkError: the ledger stops the batch.
             KafkaError: the cluster refused, or did not answer.
         """
+        # A run that goes on holds all ids, so nothing can have changed that its own looks do not
+        # see.
         if self._plan is None or not self._is_last_reported or self._plan.query_id != query_id:
             self._first_look.check(batch_id, query_id)
 
@@ -105,6 +107,8 @@ class Runs:
         self._first_look.check_groups(batch.writers)
         # Tasks of a batch that failed may still run, and Spark does not say so.
         plan = self._plan if self._is_last_done() else None
+        # Before anything can fail: if this batch does not become whole, the next one begins a new
+        # run.
         self._last, self._is_last_reported = batch, False
         if plan is None or plan.query_id != batch.query_id:
             plan = self._begin_run(batch, settings)
@@ -115,7 +119,10 @@ class Runs:
             self._fence(range(self._most_writers(), most), settings)
         # All ids are taken: no task of another run can change an entry after this look.
         view = self._first_look.view(range(plan.most_writers))
+        # Another driver may have begun a run, and fenced these ids, before this look.
         check_run(view.plan, plan.run, plan.query_id)
+        # Kept only after the check: a plan that failed must not let the next batch go on in its
+        # run.
         self._plan, entries = plan, view.entries
         self.taken_over = self._taking.of(entries, batch.batch_id, batch.query_id)
         return plan.run, self._check(batch, entries)
@@ -228,6 +235,7 @@ class Runs:
 
     def _next_plan(self, before: PlanEntry | None, batch: LedgerBatch, known: int) -> PlanEntry:
         run, most = (0, 0) if before is None else (before.run, before.most_writers)
+        # `known` counts if the plan has expired: groups of partitions may have outlived it.
         return PlanEntry(run + 1, batch.query_id, max(most, known, batch.writers))
 
     def _plan_again(self, plan: PlanEntry, settings: Mapping[str, str]) -> PlanEntry:
@@ -267,8 +275,11 @@ class Runs:
         found, _ = self._ledger.read(waits_for_undecided=False)
         if found is None or found.query_id != query_id:
             return 0
+        # A refresh of a driver without a batch begins no run; it keeps alive what it finds.
         plan = self._plan or found
         check_run(found, plan.run, plan.query_id)
+        # The plan first: it shows whether another driver writes, before one of its tasks is
+        # fenced.
         self._plan_again(plan, settings)
         # Only to find the slots with an entry: each is read again when its id is taken.
         _, entries = self._ledger.read(range(plan.most_writers), waits_for_undecided=False)
@@ -280,6 +291,8 @@ class Runs:
     def _refresh(self, slot: int, plan: PlanEntry, settings: Mapping[str, str]) -> None:
         with self._holding(self._ledger.transactional_id(slot), settings) as producer:
             present, entries = self._ledger.read([slot])
+            # After the id is taken: another driver's run may have begun since the plan was
+            # committed.
             check_run(present, plan.run, plan.query_id)
             if slot in entries:
                 with producer.transaction():
@@ -302,6 +315,7 @@ class Runs:
 
     def _fence(self, partitions: Iterable[int], settings: Mapping[str, str]) -> None:
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            # Read to the end, so that an id that could not be taken raises here.
             for _ in pool.map(lambda partition: self.take(partition, settings), partitions):
                 pass
 

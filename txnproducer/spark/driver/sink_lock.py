@@ -20,6 +20,7 @@ class SinkLock:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[SinkLock], tuple[()]]:
+        # `threading.Lock` can't be pickled, but Spark Connect pickles the sink as a function.
         return SinkLock, ()
 
     def __enter__(self) -> Self:
@@ -36,6 +37,7 @@ class SinkLock:
 
     def acquire_if_free(self) -> bool:
         """Acquire the lock without waiting, and return whether that was possible."""
+        # A refresh need not wait: the batch that holds the lock keeps the ledger alive itself.
         return self._lock.acquire(blocking=False)
 
     def release(self) -> None:

@@ -55,6 +55,7 @@ class LedgerEntry:
     writers: int
     rows: int
     digest: str
+    # Not compared: a replay is the same rows, at whatever time they were written.
     at_ms: int | None = field(default=None, compare=False)
 
     def stored(self) -> OffsetAndMetadata:
@@ -69,6 +70,7 @@ class LedgerEntry:
             writers=self.writers,
             rows=self.rows,
             digest=self.digest,
+            # Entries of earlier versions have no time, and are written again without one.
             **({} if self.at_ms is None else {"at": self.at_ms}),
         )
 
@@ -127,7 +129,9 @@ class PlanEntry:
 
 
 def _stored(number: int, **fields: Any) -> OffsetAndMetadata:
+    # Compact, since the broker's limit counts each byte.
     text = json.dumps({"v": FORMAT, **fields}, separators=(",", ":"))
+    # Here, and not by the broker: it would refuse the offset only in the midst of the transaction.
     if len(text.encode()) > MOST_METADATA_BYTES:
         raise LedgerError(
             f"query_id is too long: a ledger entry takes at most {MOST_METADATA_BYTES} bytes"

@@ -70,6 +70,7 @@ class FirstLook:
         Raises:
             MissingRightError: Read on one of the groups is missing.
         """
+        # Each batch comes here, and rights do not have to be asked for again with each.
         if writers > self._checked_groups:
             more = map(self._ledger.group, range(self._checked_groups, writers))
             check_groups(self._ledger, [self._ledger.plan_group, self._ledger.whole_group, *more])
@@ -87,8 +88,11 @@ class FirstLook:
             SinkError: an entry or the plan stops the batch, however it is cut into partitions.
             KafkaError: the cluster refused, or did not answer.
         """
+        # An earlier run's open transaction is decided only when its id is taken, which comes
+        # later.
         view = self.view(range(partitions), waits_for_undecided=False)
         entries = view.entries
+        # Before the checks: what is taken over must not stop this very batch.
         self.take_over.look_at(view.plan, entries, query_id)
         self.take_over.check_plan(view.plan, query_id)
         try:
@@ -111,6 +115,8 @@ class FirstLook:
 
     def known_partitions(self) -> int:
         """Return how many partitions have ever had an entry, as far as the cluster knows."""
+        # The highest number counts, not how many groups there are: groups in between may have
+        # expired.
         return max(self._ledger.known_partitions(), default=-1) + 1
 
     def _check_entries(self, entries: _Entries, batch_id: int, query_id: str) -> None:

@@ -48,6 +48,7 @@ class _Kept:
     rests_since_s: float = 0.0
 
     def suits(self, servers: str, security: Mapping[str, Any]) -> bool:
+        # Two processes that write to one TLS connection would tear its stream.
         return (self.process, self.servers, self.security) == (os.getpid(), servers, security)
 
 
@@ -87,9 +88,11 @@ class KeptClients:
             try:
                 return self._ask(kept, question)
             except KafkaError:
+                # Not raised: questions change nothing, so the same one may be asked again.
                 _LOG.debug("a kept connection to %s failed", bootstrap_servers, exc_info=True)
 
         def once() -> T:
+            # A stack, because the client lives longer than this call, if its answer is good.
             stack = contextlib.ExitStack()
             client = stack.enter_context(self._connect(bootstrap_servers, timeout, **security))
             return self._ask(
@@ -108,6 +111,7 @@ class KeptClients:
         try:
             with our_errors(kept.servers):
                 answer = question(kept.client)
+        # Ctrl-C as well: the connection may still owe the answer to this question.
         except BaseException:
             kept.stack.close()
             raise
@@ -122,12 +126,15 @@ class KeptClients:
             found = next((one for one in self._resting if one.suits(servers, security)), None)
             if found is not None:
                 self._resting.remove(found)
+        # Outside the lock: a close waits for the network, and other threads would wait with it.
         self._close(old)
         return found
 
     def _keep(self, kept: _Kept) -> None:
         kept.rests_since_s = self._now_s()
         with self._lock:
+            # The one used last goes first: it is least likely to have been closed by a broker or
+            # proxy.
             self._resting.insert(0, kept)
             surplus, self._resting = self._resting[_MOST_KEPT:], self._resting[:_MOST_KEPT]
         self._close(surplus)

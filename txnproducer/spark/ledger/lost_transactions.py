@@ -35,6 +35,7 @@ def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
             ledger.bootstrap_servers, ledger.whole_id, _TIMEOUT_S, **ledger.security
         )
     except KafkaError as error:
+        # No proof of another driver: the batch is tried again, and that attempt finds out.
         _LOG.warning("can't ask who holds the transactional id %s: %s", ledger.whole_id, error)
         return False
     if found is None:

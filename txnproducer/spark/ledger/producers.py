@@ -59,6 +59,7 @@ def holding(
     """
     config = config_for(settings, transactional_id)
     with closing(TransactionalProducer.from_config(config)) as producer:
+        # Only around the taking: an error of the block is not about the right to the id.
         with taking(ledger, transactional_id):
             producer.init_transactions()
         yield producer

@@ -50,6 +50,7 @@ def check_topics(ledger: Ledger, topic: str | None) -> int:
     """
     needed = {ledger.topic: ["READ"]}
     if topic is not None:
+        # The ledger's topic is often the same one, and then needs both.
         needed.setdefault(topic, []).append("WRITE")
     found = topic_access(ledger.bootstrap_servers, needed, **ledger.security)
     for name, operations in needed.items():
@@ -63,6 +64,7 @@ def _check_topic(ledger: Ledger, name: str, access: TopicAccess, operations: lis
             f"the topic {name!r} does not exist: create it first, with as many partitions as its "
             "readers need"
         )
+    # A broker before 2.3 does not list operations (KIP-430).
     if access.operations is None:
         return
     missing = [one for one in operations if one not in access.operations]
@@ -82,6 +84,7 @@ def check_groups(ledger: Ledger, groups: Iterable[str]) -> None:
     names = sorted(groups)
     try:
         found = group_operations(ledger.bootstrap_servers, names, **ledger.security)
+    # Without Describe the broker refuses the question itself, and does not list what is allowed.
     except GroupAuthorizationError as error:
         raise _missing_group(ledger, names[0], "at least for one of the groups") from error
     for name in names:
@@ -109,6 +112,7 @@ def taking(ledger: Ledger, name: str) -> Iterator[None]:
     """
     try:
         yield
+    # Brokers do not list operations of a transactional id, so only the attempt shows it.
     except TransactionalIdAuthorizationError as error:
         pattern = f"--transactional-id {ledger.id_prefix} --resource-pattern-type prefixed"
         raise _missing(

@@ -66,6 +66,8 @@ class Slot:
         Raises:
             ReplayMismatchError: the frame has changed between the two passes.
         """
+        # The driver reads the frame only to complete a batch; otherwise there is nothing to
+        # compare.
         if self.found is None or written == self.found:
             return
         text = (
@@ -97,8 +99,11 @@ def assign_slots(
         ReplayMismatchError: a committed entry has no partition with its rows.
     """
     committed = {number: (entry.rows, entry.digest) for number, entry in done.items()}
+    # Partitions that kept their number go first, so that equal partitions are not swapped for
+    # nothing.
     given = {part: part for part, content in found.items() if committed.get(part) == content}
     alike: dict[Content, list[int]] = defaultdict(list)
+    # In reverse, because `pop` takes from the end: the lowest number gets the lowest slot.
     for part in sorted(found.keys() - given.keys(), reverse=True):
         alike[found[part]].append(part)
     unmatched = []
@@ -107,8 +112,12 @@ def assign_slots(
             given[alike[committed[number]].pop()] = number
         else:
             unmatched.append(number)
+    # Before anything is written: one lost match means that the frame was cut otherwise, and rows
+    # of the other partitions would be lost or doubled.
     if unmatched and on_replay_mismatch != "keep":
         raise ReplayMismatchError(_other_rows(batch_id, {n: done[n] for n in unmatched}, found))
+    # Committed slots are filled before the free ones: with "keep" their rows stay as they are, and
+    # some partition has to stand for each.
     _fill(given, found, unmatched)
     _fill(given, found, sorted(found.keys() - committed.keys()))
     others = {part: number for part, number in sorted(given.items()) if part != number}
@@ -123,6 +132,7 @@ def _fill(given: dict[int, int], partitions: Iterable[int], numbers: Iterable[in
     own = set(left) & set(numbers)
     given.update({number: number for number in own})
     others = [number for number in numbers if number not in own]
+    # Not strict: there may be more partitions left than these slots, and the next call fills them.
     given.update(zip((part for part in left if part not in own), others, strict=False))
 
 

@@ -109,6 +109,8 @@ class Ledger:
 
     def known_partitions(self) -> list[int]:
         """Return the partitions that have an entry, in order. Older ones may have expired."""
+        # Without the number: groups of the plan, of whole batches and of sinks like "a.p" stay out
+        # below.
         prefix = self.group(0)[:-1]
         names = group_ids(self.bootstrap_servers, prefix, _TIMEOUT_S, **dict(self.security))
         ends = (name.removeprefix(prefix) for name in names)
@@ -162,6 +164,8 @@ class Ledger:
             UnstableOffsetCommitError, KafkaError: see `read`.
         """
         groups = {self.group(partition): partition for partition in partitions}
+        # All groups in one question: two looks are two moments, and an entry could move in
+        # between.
         plans = [self.plan_group] if asks_for_plan else []
         found = self._committed(
             [*plans, self.whole_group, *groups], waits_for_undecided=waits_for_undecided
@@ -222,6 +226,8 @@ class Ledger:
     def _write(
         self, producer: TransactionalProducer, group: str, stored: OffsetAndMetadata
     ) -> None:
+        # Without a generation and a member, which the coordinator then does not check: no consumer
+        # is in the group.
         producer.send_offsets_to_transaction({self.place: stored}, ConsumerGroupMetadata(group))
 
 
@@ -232,6 +238,7 @@ def close_connections() -> None:
 
 def _dated(entry: LedgerEntry) -> LedgerEntry:
     """Return an entry with its time. An entry that is written again keeps the time it has."""
+    # The wall clock, since another process, perhaps weeks later, shows the entry's age.
     return entry if entry.at_ms is not None else replace(entry, at_ms=int(time.time() * 1000))
 
 

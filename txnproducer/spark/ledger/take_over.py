@@ -40,6 +40,8 @@ class TakeOver:
     """
 
     def __init__(self, rules: LedgerRules) -> None:
+        # The option is answered here, once: rules that kept it would pass every later entry as
+        # well.
         self.rules = replace(rules, on_foreign_ledger="stop")
         self._is_wanted = rules.takes_over
         self._first_looks: dict[str, _FirstLook] = {}
@@ -49,6 +51,8 @@ class TakeOver:
     ) -> None:
         """Take over plan and entries, if the user wants that and this is the first look."""
         if self._is_wanted and query_id not in self._first_looks:
+            # By query: one sink object may be given to a second query, whose first look is its
+            # own.
             self._first_looks[query_id] = _FirstLook(plan, dict(entries))
 
     def of(
@@ -62,6 +66,8 @@ class TakeOver:
             partition: entry
             for partition, entry in entries.items()
             if _is_same(first.entries.get(partition), entry)
+            # An own entry that is not ahead fits again. If it were still ignored, a replay would
+            # be doubled.
             and (entry.query_id != query_id or entry.batch_id > batch_id)
         }
 
@@ -78,4 +84,5 @@ class TakeOver:
 
 def _is_same(one: LedgerEntry | None, other: LedgerEntry) -> bool:
     """Return whether an entry was not written again meanwhile, not even with the same rows."""
+    # `==` leaves the time out, but a driver that wrote the same entry again is alive and counts.
     return one == other and one is not None and one.at_ms == other.at_ms

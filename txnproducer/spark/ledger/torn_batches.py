@@ -43,11 +43,13 @@ def check_not_torn(
     """
     ours = {p: entry for p, entry in entries.items() if entry.query_id == query_id}
     earlier = [entry for entry in ours.values() if entry.batch_id < batch_id]
+    # An earlier batch that this one has overtaken can't be completed any more; this one still can.
     if not earlier or any(entry.batch_id == batch_id for entry in ours.values()):
         return
     last = max(earlier, key=lambda entry: entry.batch_id)
     torn = {p: entry for p, entry in ours.items() if entry.batch_id == last.batch_id}
     lacking = [p for p in range(last.writers) if p not in ours or ours[p].batch_id < last.batch_id]
+    # Among all entries: one of another query shows that the slot's ledger has not expired.
     has_expired = all(p not in entries for p in lacking)
     if not lacking or (has_expired and passes_missing):
         return

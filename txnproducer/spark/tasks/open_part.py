@@ -140,6 +140,8 @@ class _OpenPartWriting:
             with rows.timed("write"):
                 lease = None if is_replay else self._write(producer)
                 if is_replay:
+                    # The commit compares the batch with the committed one, and needs its number
+                    # and digest.
                     rows.read()
         rows.tell("task_replayed" if is_replay else "task_after_lease")
         return OpenPart(
@@ -175,7 +177,9 @@ class _OpenPartWriting:
         fitting = self._fitting([self.partition])
         entry = fitting.get(self.partition)
         if entry is None or entry.batch_id != self.batch_id:
+            # The commit looks again when it has all ids; to write in doubt only costs an abort.
             return False
+        # The entry's own number: the batch may have been cut into more or fewer partitions then.
         entries = self._fitting(range(entry.writers))
         return is_whole({p: e for p, e in entries.items() if e.batch_id == self.batch_id})
 
@@ -189,4 +193,5 @@ class _OpenPartWriting:
         self.rows.send_to(producer)
         producer.flush()  # a lease does not hand over records that wait
         self.rows.tell("task_before_lease")
+        # No claims: no process writes into it after this, it is only to be ended.
         return producer.lease(claims=0)

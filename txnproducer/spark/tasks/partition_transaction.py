@@ -111,6 +111,8 @@ class _PartitionWriter:
         config = config_for(plan.producer, name)
         with closing(TransactionalProducer.from_config(config)) as producer:
             with self._rows.timed("init"):
+                # First: it fences earlier attempts, and aborts the transaction that one of them
+                # left open.
                 producer.init_transactions()
             # After the id is taken: no earlier attempt can commit any more.
             with self._rows.timed("ledger"):
@@ -166,6 +168,7 @@ class _PartitionWriter:
                 producer.commit_transaction()
             self._ended_s = time.monotonic()
         except KafkaError as error:
+            # Only a lost transaction can mean that another attempt has committed these rows.
             if sign_of_loss(error) is None:
                 raise
             return self._after_loss(error)
@@ -175,6 +178,8 @@ class _PartitionWriter:
     def _after_loss(self, error: KafkaError) -> PartitionReport:
         """Return the report of another attempt that has committed the rows, or raise the error."""
         with self._rows.timed("ledger"):
+            # Without the run's check: rows that another attempt committed are there in whatever
+            # run.
             entry = self._committed()
         if entry is None:
             self._note_timeout(error)
@@ -192,6 +197,7 @@ class _PartitionWriter:
         timeout_ms = int(self._plan.producer["transaction.timeout.ms"])
         open_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
         if open_s * 1000 >= timeout_ms:
+            # A note, since the error keeps its type and its `recovery`.
             error.add_note(
                 f"partition {self._partition} of batch {self._plan.batch_id} was open for "
                 f"{open_s:.1f} s, and transactionTimeout is {timeout_ms} ms: it has most likely "
@@ -280,6 +286,7 @@ class PartitionWriter:
         if context is None:
             raise RuntimeError("a partition writer works inside a Spark task only")
         number = context.partitionId()
+        # An id above the plan's number of writers may be one that the next run does not fence.
         if number >= self.plan.writers:
             raise SinkError(
                 f"partition {number} is one too many: partition_writer was told writers="
