@@ -25,6 +25,7 @@ from txnproducer._record.compression import (
     codec_names,
     decompress,
 )
+from txnproducer.config._settings import COMPRESSION_LEVELS, COMPRESSION_TYPES
 from txnproducer.errors import (
     CorruptRecordError,
     InvalidConfigurationError,
@@ -254,3 +255,19 @@ def test_a_library_that_is_missing_is_named_with_the_extra_that_brings_it(
             decompress(IDS[name], compressed)
     finally:
         codec_for.cache_clear()
+
+
+def test_the_settings_offer_the_codecs_and_levels_that_there_are():
+    """The settings lie below the codecs, and cannot ask them."""
+    assert codec_names() == COMPRESSION_TYPES
+    for name in codec_names():
+        low, high = COMPRESSION_LEVELS.get(name, (None, None))
+        if low is None:
+            with pytest.raises(InvalidConfigurationError, match="level"):
+                codec_for(name, level=1)
+            continue
+        for level in (low, high):
+            codec_for(name, level=level)
+        for level in (low - 1, high + 1):
+            with pytest.raises(InvalidConfigurationError, match="level"):
+                codec_for(name, level=level)

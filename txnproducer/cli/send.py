@@ -28,6 +28,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from txnproducer._record.compression import codec_names
 from txnproducer.admin import partition_count
 from txnproducer.cli._common import cluster_options, reach, read_settings, refuse_twice
 from txnproducer.cli._readback import ID_HEADER
@@ -185,7 +186,7 @@ def _parse_headers(
 @click.option("--rate", type=click.FloatRange(0.001), help="At most so many records a second.")
 @click.option(
     "--compression",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    type=click.Choice(codec_names()),
     help="Codec of the batches.",
 )
 @click.argument("file", type=click.File("rb"), default="-")
