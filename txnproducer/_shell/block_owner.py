@@ -18,6 +18,7 @@ IsOwner: TypeAlias = Callable[[], bool]
 
 def calling_thread() -> IsOwner:
     """Return a check that is true on the calling thread, and on every thread after its end."""
+    # The object, not its ident: the system may give the ident of an ended thread to another one.
     owner = threading.current_thread()
     return lambda: threading.current_thread() is owner or _has_ended(owner)
 

@@ -82,9 +82,12 @@ class DeliveryCallbacks:
         Args:
             raised: the exceptions that have left the callbacks.
         """
+        # Emptied in any case: a refusal that one batch's callback handled must not count in the
+        # next one.
         refused, self._refused = self._refused, []
         left = _with_causes(raised)
         for topic, error in refused:
+            # By identity: a callback may raise an equal error of its own, which loses no record.
             if id(error) in left:
                 return refusals.lost_in_callback(topic, error)
         return None
@@ -96,6 +99,7 @@ def _with_causes(errors: Sequence[BaseException]) -> set[int]:
     rest: list[BaseException | None] = [*errors]
     while rest:
         error = rest.pop()
+        # Contexts can form a circle, so each error is looked at once.
         if error is None or id(error) in found:
             continue
         found.add(id(error))

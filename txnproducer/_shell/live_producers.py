@@ -51,6 +51,7 @@ _live: dict[int, ref[LiveProducer]] = {}
 def remember(producer: LiveProducer) -> None:
     """Register a producer that was opened."""
     key = id(producer)
+    # Weak: the register must not keep a dropped producer, and its thread, alive until the exit.
     _live[key] = ref(producer, lambda _: _live.pop(key, None))
 
 
@@ -67,6 +68,7 @@ def _close_all() -> None:
     """Close the producers that the program left open, which aborts their open transactions."""
     producers = _all()
     for producer in producers:
+        # All begin before the first is waited for, so that they share the time.
         _try(producer.initiate_close)
     deadline_ms = monotonic_ms() + round(AT_EXIT_TIMEOUT_S * 1000)
     for producer in producers:
@@ -82,10 +84,13 @@ def _try(step: Callable[..., None], *arguments: int) -> None:
 
 def _disown_all() -> None:
     for producer in _all():
+        # Takes no lock: another thread may have held it at the fork, and that thread is not in the
+        # child.
         producer.disown()
     _live.clear()
 
 
 atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
+    # Only in the child: the parent's threads and sockets go on.
     os.register_at_fork(after_in_child=_disown_all)

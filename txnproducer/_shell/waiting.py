@@ -35,6 +35,7 @@ def wait_for_brokers(
         InvalidConfigurationError: no host of `bootstrap_servers` exists.
     """
     tries = core.failed_tries
+    # Ends early for a host that does not exist: no time would help, and the setting is wrong.
     io.wait_until(lambda: is_done() or tries.has_no_host, timeout_s)
     with io.lock:
         # Asked first: a result that is there is better than the error.
@@ -128,6 +129,7 @@ def _repeat(
 def _wake_sender(io: IoThread, core: ProducerCore) -> None:
     if core.needs_wakeup:
         io.poke()
+        # After the poke: an interrupt between the two costs a second poke, but no wake-up.
         core.needs_wakeup = False
 
 

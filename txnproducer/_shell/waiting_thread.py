@@ -27,10 +27,13 @@ class WaitingThread:
         self.is_done = is_done
         self._is_woken = False
         self._sleep = threading.Lock()
+        # Held from the start, so that the first `sleep` waits; `wake` releases it from another
+        # thread.
         self._sleep.acquire()
 
     def wake(self) -> None:
         """End the current sleep, or the next one. Call with the loop's lock held."""
+        # A second release of a plain lock raises RuntimeError.
         if not self._is_woken:
             self._is_woken = True
             self._sleep.release()

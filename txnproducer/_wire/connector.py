@@ -228,6 +228,7 @@ class Connector:
         # Wrapped before the handshake, so that `abandon` can end a handshake that hangs.
         tls_sock = context.wrap_socket(
             self._connected_sock,
+            # Certificates name hosts without the dot that ends an absolute name.
             server_hostname=self._node.host.rstrip("."),
             do_handshake_on_connect=False,
         )
@@ -271,6 +272,7 @@ class Connector:
             result: T = end.value
             return result
         except TimeoutError as error:
+            # `KafkaTimeoutError` is a `TimeoutError` as well, and names the phase already.
             if isinstance(error, KafkaError):
                 raise
             raise self.timed_out() from error
@@ -292,6 +294,7 @@ class Connector:
         head = self._read(_SIZE.size)
         (size,) = _SIZE.unpack(head)
         if not 4 <= size <= MAX_HANDSHAKE_ANSWER_BYTES:
+            # A TLS listener answers plain bytes with an alert: its type, then the major version 3.
             if head[0] == _TLS_ALERT and head[1] == 3:
                 raise needs_tls(self._address)
             raise DisconnectError(f"{self._address} is no Kafka broker: it answered {head!r}...")

@@ -82,6 +82,8 @@ class Diagnosis(Connector):
 
     def _greet_with_tls(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # Nothing is sent over this connection; it only matters whether the peer speaks TLS. The
+        # name is first: Python refuses CERT_NONE while names are checked.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         self._open_tcp()
@@ -164,7 +166,9 @@ class Diagnoses:
             outcome = asked.diagnosis.collect()
             if outcome is None:
                 continue
+            # Each closed connection hears the verdict once; a later one asks again.
             waiting, asked.waiting = asked.waiting, set()
+            # The address may have spoken the protocol on another connection since the question.
             is_void = key in self._ruled_out
             if isinstance(outcome, KafkaError) and is_refusal(outcome) and not is_void:
                 for connection in waiting:

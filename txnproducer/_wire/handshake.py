@@ -133,6 +133,8 @@ def _older_version(answer: Any, tried: int) -> int:
     """Return the version to fall back to, which is the newest of the broker (KIP-511), or 0."""
     for offered in answer.api_keys:
         if offered.api_key == ApiKey.API_VERSIONS:
+            # Less than the one tried: a broker that names a version and refuses it must not cause
+            # a loop.
             return max(0, min(tried - 1, int(offered.max_version)))
     return 0
 

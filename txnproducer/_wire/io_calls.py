@@ -59,6 +59,7 @@ class IoCalls:
 
     def send_parts(self, sock: socket.socket, parts: Iterable[memoryview]) -> int:
         """Send the first parts without waiting. Return the number of bytes taken."""
+        # Gathered by the kernel, so that header and batches leave without being joined in a copy.
         return sock.sendmsg(islice(parts, _MAX_BUFFERS_PER_CALL))
 
     def receive(self, sock: socket.socket, size: int) -> bytes:

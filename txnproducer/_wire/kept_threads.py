@@ -30,6 +30,7 @@ def start_thread(job: Job) -> None:
     Raises:
         RuntimeError: the system, or the interpreter at its exit, starts no thread.
     """
+    # A daemon, since a name look-up can hang for longer than the process should take to end.
     threading.Thread(target=job, name="txnproducer-connect", daemon=True).start()
 
 
@@ -58,6 +59,8 @@ class KeptThreads:
             try:
                 start_thread(self._work)
             except RuntimeError:
+                # With a thread alive, the job waits for it instead; without one it would wait for
+                # ever.
                 if not self._count:
                     self._jobs.remove(job)
                     raise
@@ -72,6 +75,7 @@ class KeptThreads:
             self._changed.notify_all()
             idle = list(self._idle)
         for thread in idle:
+            # Outside the condition, which an ending thread needs.
             thread.join(_LONGEST_JOIN_S)
 
     def _work(self) -> None:

@@ -50,6 +50,7 @@ class Reauthentication:
         """
         if self.is_in_step:
             raise DisconnectError("the broker sent an answer that the client did not ask for")
+        # Before the thread starts: a second answer must not begin a step beside it.
         self.is_in_step = True
         step = self.step = ExchangeStep(now_ms)
         thread = threading.Thread(

@@ -52,6 +52,7 @@ def open_tcp(
     failures: list[str] = []
     addresses = _look_up(host, port)
     for number, (family, kind, protocol, _, sockaddr) in enumerate(addresses):
+        # A share of what is left: an address that fails at once gives its time to the next ones.
         share_s = remaining_s() / (len(addresses) - number)
         try:
             sock = socket.socket(family, kind, protocol)
@@ -81,11 +82,14 @@ def _connect(
 ) -> socket.socket:
     try:
         sock.settimeout(timeout_s)
+        # Requests are small and wait for answers: Nagle's algorithm would hold them back for an
+        # ACK.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if buffers.send_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_buffer_bytes)
         if buffers.receive_buffer_bytes >= 0:
+            # Before the connect: TCP agrees on the window's scale in the handshake.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_buffer_bytes)
         sock.connect(sockaddr)
     except BaseException:

@@ -54,9 +54,12 @@ def make_ssl_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
     if given is not None:
         if not isinstance(given, ssl.SSLContext):
             raise InvalidConfigurationError("ssl_context must be an ssl.SSLContext")
+        # Taken as it is: the user's context may hold keys that no file has (a smart card, a
+        # vault).
         return given
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # PROTOCOL_TLS_CLIENT still verifies the chain of certificates if only the name is not checked.
     context.check_hostname = bool(settings.get("ssl_check_hostname", True))
     _load_authorities(context, settings)
     _load_own_certificate(context, settings)
@@ -89,6 +92,7 @@ def _load_authorities(context: ssl.SSLContext, settings: Mapping[str, Any]) -> N
             raise InvalidConfigurationError(
                 f"ssl_crlfile {str(revoked)!r} cannot be used: {error}"
             ) from error
+        # Without the flag, OpenSSL loads the list and does not look into it.
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
@@ -122,6 +126,8 @@ def tls_error(error: ssl.SSLError, address: str, host: str) -> KafkaError:
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _untrusted(error, address, host)
+    # Before the refusals: a broker that is just stopped ends the stream like this, and a retry
+    # helps.
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return DisconnectError(f"{address} closed the connection during the TLS handshake")
     if error.reason in _NOT_TLS:

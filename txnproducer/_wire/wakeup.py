@@ -43,11 +43,14 @@ class Wakeup:
     def set(self) -> None:
         """End the current or next `select`. Thread-safe."""
         with suppress(BlockingIOError):  # a full descriptor is set already
+            # An eventfd takes a number of eight bytes in the machine's order; a pair takes any
+            # bytes.
             os.write(self._write_fd, b"\x01\x00\x00\x00\x00\x00\x00\x00")
 
     def clear(self) -> None:
         """Make `select` wait again. Call before looking for work, so that no wake-up is lost."""
         with suppress(BlockingIOError):
+            # One read empties an eventfd, and all wake-ups that have gathered in a pair.
             os.read(self._read_fd, 4096)
 
 

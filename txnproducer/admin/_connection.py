@@ -92,6 +92,8 @@ class _OwnedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is unt
             try:
                 yield address
             finally:
+                # Before the sockets are closed by the outer block: no later connection finds this
+                # owner.
                 del cls.owners[address]
 
 

@@ -20,6 +20,7 @@ GROUP_TOPIC = "__consumer_offsets"
 
 def java_hash(text: str) -> int:
     """Return Java's `String.hashCode`, by which Kafka finds the coordinator of an id."""
+    # Java's characters are units of UTF-16: an id outside the basic plane has two for a character.
     units = text.encode("utf-16-be")
     value = 0
     for i in range(0, len(units), 2):
@@ -98,6 +99,7 @@ def describe_transactions(
     def about(client: KafkaAdminClient, name: str) -> Any:
         try:
             return client.describe_transactions([name])[name]
+        # Ids expire (transactional.id.expiration.ms), so this is an answer and no failure.
         except kafka.errors.TransactionalIdNotFoundError:
             return None
 

@@ -37,6 +37,7 @@ def group_ids(
 
     found = ask(bootstrap_servers, question, timeout, **security)
     names = (group["group_id"] for group in found)
+    # Chosen here: ListGroups can't ask for a prefix.
     return sorted(name for name in names if name.startswith(prefix))
 
 
@@ -158,6 +159,7 @@ def committed_offsets(
                 -1 if one.leader_epoch is None else one.leader_epoch,
             )
             for place, one in offsets.items()
+            # The broker answers with -1 for a partition without a committed offset.
             if one.offset >= 0
         }
         for group, offsets in answer.items()

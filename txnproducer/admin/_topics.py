@@ -227,6 +227,7 @@ def topic_access(
 
 def _topic_access(told: Mapping[str, Any]) -> TopicAccess:
     code = told["error_code"]
+    # As one that exists: a user without Describe is to hear of the right, not to create the topic.
     if code == TopicAuthorizationError.code:
         return TopicAccess(exists=True, partition_count=0, operations=frozenset())
     if code == UnknownTopicOrPartitionError.code:

@@ -116,6 +116,8 @@ def count_topic(
         for record in committed.records():
             one = count.partitions[record.partition]
             one.committed += 1
+            # Counted as aborted by the other pass, which sees every record and not its
+            # transaction's end.
             one.aborted -= 1
             identity = _IDENTITIES[by](record)
             if identity is not None:
@@ -139,6 +141,7 @@ _IDENTITIES: dict[By, Callable[[Any], bytes | None]] = {
 
 def _note(seen: Counter[bytes], count: TopicCount, identity: bytes) -> None:
     count.compared += 1
+    # A hash, since values may be large, and all identities of the topic are kept.
     digest = hashlib.blake2b(identity, digest_size=16).digest()
     seen[digest] += 1
     if seen[digest] > 1:
@@ -172,6 +175,8 @@ class _Reader:
             self._consumer = KafkaConsumer(
                 bootstrap_servers=bootstrap_servers.split(","),
                 isolation_level=isolation,
+                # Without a group there is nothing to commit to, and reading must leave no trace on
+                # the cluster.
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
                 bootstrap_timeout_ms=left_ms,
@@ -215,6 +220,7 @@ class _Reader:
                 )
             for place, records in self._consumer.poll(timeout_ms=_POLL_MS).items():
                 end = self.ends[place]
+                # Later records of a live topic would make the counts of the two passes differ.
                 yield from (record for record in records if record.offset < end)
             # The position also passes markers and aborted records, which are never returned.
             left = {place for place in left if self._consumer.position(place) < self.ends[place]}

@@ -90,6 +90,7 @@ class SeedPool:
                         display.show(self._share)
             except BaseException:
                 for worker in multiprocessing.active_children():
+                    # The pool's own end would wait for the chunks under way.
                     worker.terminate()
                 raise
 
@@ -125,6 +126,8 @@ class SeedPool:
             raise click.ClickException(f"a worker was killed; running were: {names}") from error
         chunk = self._running.pop(future)
         if self._file is not None:
+            # Before the sum: what an interruption loses is then run again, and nothing counts
+            # twice.
             self._file.append(chunk, totals)
         self._totals.add(totals)
 
@@ -138,6 +141,7 @@ def _run_chunk(seeds: range) -> Totals:
 
 def _end_with_the_parent() -> None:
     """Leave Ctrl-C to the parent, and end with it, even if it is killed."""
+    # A terminal sends Ctrl-C to the whole group; the parent ends the workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -146,6 +150,7 @@ def _end_with_the_parent() -> None:
 
 def _exit_after(sentinel: int) -> None:
     multiprocessing.connection.wait([sentinel])
+    # `sys.exit` would end only this thread.
     os._exit(1)
 
 

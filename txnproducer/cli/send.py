@@ -78,8 +78,10 @@ def _generated(count: int, size_bytes: int) -> Iterator[Record]:
 def _leave(line: str) -> NoReturn:
     """End without closing the producer, as a crash would."""
     click.echo(line)
+    # `os._exit` flushes nothing.
     sys.stdout.flush()
     sys.stderr.flush()
+    # `sys.exit` would run the exit hooks, which abort the open transaction.
     os._exit(0)
 
 
@@ -276,6 +278,7 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
         producer = TransactionalProducer.from_config(config)
         with closing(producer, report):
             producer.init_transactions()
+            # Asked before the first record, by which the broker creates the topic.
             is_new = _partition_count(config, report.topic) == 0
             send_all(producer, records, plan, report, progress)
             if is_new and (made := _partition_count(config, report.topic)):

@@ -128,6 +128,7 @@ def command(
     reach(config)
     with our_errors(servers):
         count = count_topic(servers, topic, by=by, timeout=timeout, security=security)
+    # Different records, not all: a doubled one must not stand in for a lost one.
     found = count.total("committed") if by == "none" else count.distinct
     missing = None if expect is None else max(0, expect - found)
     surplus = None if expect is None else max(0, found - expect)

@@ -39,6 +39,8 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
         self.refreshed = 0
         self._sink = sink
         self._every_s = refresh_every_s
+        # The first idle moment refreshes at once: the query may have rested for long before this
+        # start.
         self._refreshed_s = time.monotonic() - refresh_every_s
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
@@ -56,9 +58,11 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
             return
         try:
             count = self._sink.refresh_ledger(self._sink.query_id or str(event.id))
+        # Entries last for days, so the next idle moment is soon enough.
         except KafkaError as error:
             _LOG.warning("the ledger could not be refreshed; it is tried again: %s", error)
             return
+        # Zero means that a batch was under way, or broken off: then the refresh is still due.
         if count:
             self._refreshed_s = time.monotonic()
             self.refreshed += count

@@ -100,6 +100,7 @@ def described(df: Any, text: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # Restored, since the thread is the query's, and Spark shows its name and batch there.
         context.setLocalProperty(_DESCRIPTION, before)
 
 
@@ -113,6 +114,7 @@ def attempt_number() -> int:
 
 def is_of_spark(error: BaseException) -> bool:
     """Return whether Spark raised an error on the driver, such as for a lost executor."""
+    # By the module: Py4J's errors and PySpark's have only `Exception` in common.
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 

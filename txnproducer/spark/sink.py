@@ -198,6 +198,7 @@ class ExactlyOnceKafkaSink:
             KafkaError: the cluster refused.
         """
         name = query_id or self._settings.query_id or self._last_query_id
+        # Not waited for: a batch that is being written keeps its part of the ledger alive itself.
         if name is None or not self._lock.acquire_if_free():
             return 0
         try:

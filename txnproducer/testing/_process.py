@@ -36,8 +36,11 @@ class Watcher:
     def __init__(self) -> None:
         script = str(Path(_watcher.__file__))
         self._process = subprocess.Popen(
+            # Isolated and without site packages: it starts fast, and no setting of the user's can
+            # break it.
             [sys.executable, "-I", "-S", script, str(os.getpid())],
             stdin=subprocess.PIPE,
+            # Not inherited: a reader of our output would wait for the end of the watcher as well.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

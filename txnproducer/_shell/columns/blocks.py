@@ -108,6 +108,7 @@ def column_blocks(
     count = _length("values", given.values)
     for name in ("keys", "headers", "partitions", "timestamps_ms"):
         column = getattr(given, name)
+        # The exact type: `True` is an int as well, and names no partition.
         if column is None or (name in _ONE_FOR_ALL and type(column) is int):
             continue
         length = _length(name, column)
@@ -199,6 +200,7 @@ def _spans(count: int, columns: Sequence[Any]) -> list[tuple[int, int]]:
     """Return start and stop of each block, cut so that no block spans two chunks of a column."""
     borders = {0, count}
     for column in columns:
+        # Cut at the chunks, so that a block reads its columns' buffers without a copy.
         borders.update(chunk_ends(column))
     return list(pairwise(sorted(borders)))
 
@@ -303,10 +305,12 @@ def _binary_column(column: Any) -> BinaryColumn | None:
     if kinds.is_null(kind):
         return None
     if kinds.is_fixed_size_binary(kind) or _is_view(kind):
+        # Offsets of 64 bits: the items of a fixed size or in views may exceed 2 GiB together.
         column = column.cast(pa.large_binary())
         kind = column.type
     is_large = kinds.is_large_binary(kind) or kinds.is_large_string(kind)
     validity, offsets, data = column.buffers()
+    # A slice shares the buffers of its whole array, so its offset counts, and the rest is cut off.
     needed_bytes = (column.offset + len(column) + 1) * (8 if is_large else 4)
     places = memoryview(offsets).cast("B")[:needed_bytes]
     return BinaryColumn(

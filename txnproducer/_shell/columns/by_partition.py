@@ -61,8 +61,12 @@ class RowSorter:
         are_keys_counted = block.has_keys and not self._is_ignoring_keys
         if block.partitions is None and not are_keys_counted:
             return deque([RowRun(rows, None, None, transaction, 0, rows.count)])
+        # Only if keys decide: otherwise the cluster need not be asked before the first row is
+        # appended.
         partition_count = len(partitions_for(topic)) if are_keys_counted else 0
         order, spans = rows.by_partition(block.partitions, partition_count)
+        # Placed before they are sorted: sent apart, such a row could lie before or after rows of
+        # the partition that it is put into.
         if len(spans) > 1 and spans[0][_PARTITION] == NO_PARTITION:
             placed = self._placed(topic, block, order, spans[0], partitions_for)
             order, spans = merged(order, [*spans[1:], *placed])

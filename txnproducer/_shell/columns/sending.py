@@ -88,9 +88,13 @@ class RowSender:
             blocks: the rows.
             partitions_for: returns the partitions of a topic; asks the cluster if it must.
         """
+        # Before the first row: a refusal after it would leave a part of the rows in the
+        # transaction.
         self._check_sizes(blocks)
         future = FutureBatchMetadata(topic, sum(block.rows.count for block in blocks), self._io)
         with self._io.lock:
+            # Taken once: rows that wait while another thread ends the transaction must not land in
+            # the next.
             transaction = self._core.transaction_number
         call = _Call(topic, future)
         first_row = 0
@@ -133,6 +137,7 @@ class RowSender:
             call.is_in_doubt = False
             if run.next < run.stop:
                 runs.append(run)
+            # A loop that has woken would otherwise wait a switch interval (5 ms) for the interpreter.
             self._io.priority.give_way()
 
     def _append(self, call: _Call, run: RowRun) -> RowsTaken:

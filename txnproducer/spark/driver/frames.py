@@ -70,6 +70,7 @@ def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
         InvalidConfigurationError: they can't be counted under Spark Connect.
     """
     if not is_connect(frame):
+        # Counting runs the shuffles, and functions before one may need the package (`placing`).
         with naming_interpreter(frame):
             return CountedPartitions(frame, work)
     if count is None:
@@ -106,6 +107,8 @@ class CountedPartitions:
             with naming_interpreter(self._frame):
                 rows = self._rdd.collect()
         finally:
+            # Spark hands local properties on to later jobs of this thread, the query's own
+            # included.
             context.setLocalProperty(_PROPERTY, None)
         return _complete(rows, self.count)
 
@@ -130,6 +133,8 @@ class FixedPartitions:
 
     def run(self, order: Any) -> list[Any]:
         """Run all tasks with an order. Return their reports, by partition."""
+        # Connect has no local properties, so the order goes in the closure, and no token is
+        # needed.
         task = _Task(self._work, "", _Order("", self.count, order))
         with naming_interpreter(self._frame):
             rows = self._frame.mapInArrow(_as_function(task), _REPORTS).collect()
@@ -179,6 +184,7 @@ class _Task:
             raise SinkError("a task of the sink runs in Spark's workers only")
         order = self.order or _read(context.getLocalProperty(_PROPERTY))
         number = context.partitionId()
+        # Before the work: the order of another job would name another run, and other slots.
         if order.token != self.token:
             raise SinkError(
                 "this job was not started by the sink that its tasks are of: nothing was written. "
@@ -205,6 +211,8 @@ def _as_function(task: _Task) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
 
 def _written(order: _Order) -> str:
+    # Text, since a local property is a string of Java's; compressed, since it goes along with each
+    # task.
     return base64.b64encode(zlib.compress(pickle.dumps(order))).decode()
 
 

@@ -50,10 +50,13 @@ def xxh3_128() -> RecordHash:
         # The library stays loaded with the package.
         library = ctypes.CDLL(import_module("xxhash._xxhash").__file__)
         function = library.XXH3_128bits
+    # Other builds of the package keep the symbol to themselves, and then its Python function is
+    # used.
     except (ImportError, OSError, AttributeError) as error:
         _LOG.info("rows are hashed one by one: %s", error)
         return RecordHash(of)
     function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_size_t], _XXH128
+    # XXH3 takes another path for each of these ranges of lengths.
     for size in (0, 3, 8, 16, 128, 240, len(_SAMPLE)):
         sample = _SAMPLE[:size]
         found = function(sample, size)
@@ -90,8 +93,13 @@ class Digest:
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
         """Add a record."""
+        # The partition that the row names, not the one it is sent to, which may differ in a
+        # replay.
         place = NO_PARTITION if partition is None else partition
+        # The topic is hashed as well: the same row for another topic is another record.
         record = laid_out(topic.encode(), place, key, value, headers)
+        # A sum, since Spark may give the rows in another order. An XOR would cancel two equal
+        # rows.
         self._sum = (self._sum + _HASH.of(record)) % _MODULUS
         self.count += 1
         self.size_bytes += len(key or b"") + len(value or b"")

@@ -102,6 +102,7 @@ class LedgerRules:
         """
         counting = {p: entry for p, entry in entries.items() if p not in (taken_over or {})}
         fitting = self.fitting(counting, batch_id, query_id)
+        # All entries, the ignored ones too: a ledger that is taken over is not missing.
         self._check_missing(entries, batch_id)
         check_not_torn(
             entries, batch_id, query_id, passes_missing=self.on_missing_ledger == "write"
@@ -136,6 +137,8 @@ class LedgerRules:
         """
         fitting = self.check_any_cut(entries, batch_id, query_id, taken_over)
         done = {p: entry for p, entry in fitting.items() if entry.batch_id == batch_id}
+        # A whole batch may be cut otherwise now: its rows are compared all together, and none is
+        # written.
         if is_whole(done) or all(entry.writers == writers for entry in done.values()):
             if done and not is_whole(done):
                 self._check_lost(entries, batch_id, writers)
@@ -195,6 +198,8 @@ class LedgerRules:
         )
 
     def _needs_no_ledger(self, batch_id: int) -> bool:
+        # An expired ledger and a sink that has never written look alike, so the program says which
+        # it is.
         return self.on_missing_ledger == "write" or batch_id == self.first_batch_id
 
     def _check_lost(self, entries: Mapping[int, LedgerEntry], batch_id: int, writers: int) -> None:
@@ -223,6 +228,7 @@ def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
     Raises:
         StaleRunError: another run has begun, or the plan is gone.
     """
+    # A plan can be gone only if it was deleted, or if it has expired: each run begins with one.
     if plan is None:
         raise StaleRunError(
             f"run {run} of this sink finds no plan any more: its ledger was deleted, or has "
@@ -243,6 +249,7 @@ def is_whole(done: Mapping[int, LedgerEntry]) -> bool:
     now.
     """
     writers = {entry.writers for entry in done.values()}
+    # By the entries' own number of writers: the batch's number of now says nothing about then.
     return writers == {len(done)} and set(done) == set(range(len(done)))
 
 
@@ -261,6 +268,7 @@ def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers:
         ReplayMismatchError: the batch is wholly committed, by another number of partitions.
         PartialReplayError: the batch was broken off.
     """
+    # Each task compares its rows with the entry of its own number, which needs the same cut.
     if is_whole(done) and len(done) != writers:
         raise ReplayMismatchError(
             f"batch {batch_id} is wholly committed, by {len(done)} partitions, and now there are "

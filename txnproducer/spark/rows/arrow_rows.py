@@ -74,6 +74,7 @@ class ArrowRows:
                 self._check_partitions(batch)
             for topic, part in parts:
                 if partition is not None and "partition" in part.schema.names:
+                    # `send_arrow` refuses a partition for all rows beside a column of partitions.
                     part = part.drop_columns(["partition"])
                 writer.send_arrow(topic, part, partition)
 
@@ -90,6 +91,7 @@ class ArrowRows:
         if self._partitions is not None and "partition" in batch.schema.names:
             import pyarrow.compute as pc
 
+            # Per batch, not per row: the lowest and the highest show whether any is out of range.
             bounds = pc.min_max(batch.column("partition")).as_py()
             self._partitions.check(bounds["min"], bounds["max"])
 

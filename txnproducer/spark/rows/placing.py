@@ -55,7 +55,9 @@ def placed(frame: Any, partitions: int) -> Placed:
     if set(_PLACING) & set(frame.columns):
         return _shuffled(frame, partitions)
     if is_connect(frame):
+        # Connect can't count the partitions of a frame that is only coalesced.
         return Placed(frame.repartition(partitions), partitions)
+    # No shuffle: rows without a key and a partition may go to any partition.
     return Placed(frame.coalesce(partitions), None)
 
 
@@ -134,9 +136,11 @@ class PlaceFinder:
         found = pa.nulls(len(key if key is not None else partition), pa.int32())
         if partition is not None:
             self._check(pc.min_max(partition).as_py())
+            # The row's partition wins over its key, as in Kafka's producer.
             found = partition.cast(pa.int32())
         if key is not None:
             found = pc.coalesce(found, self._by_key(key))
+        # Any partition will do; that of the task needs no memory, and differs between tasks.
         found = pc.fill_null(found, pa.scalar(_task_number() % self.partitions, pa.int32()))
         return pc.take(pa.array(self.places, pa.int32()), found) if self.places else found
 
