@@ -161,8 +161,6 @@ class Connection:
         self._put(self._codec.encode(request.body, version, correlation_id))
         self.last_used_ms = now_ms
         body = request.body
-        # The broker sends no answer with acks=0, so an entry in flight would wait until its time-
-        # out.
         if isinstance(body, ProduceRequest) and body.acks == 0:
             return ClientResponse(request, unacknowledged(body))
         deadline_ms = now_ms + request.timeout_ms
@@ -266,13 +264,11 @@ class Connection:
             end = at + _SIZE.size + size
             if len(received) < end:
                 break
-            # A copy of the frame: a view into `received` would forbid the deletion below
-            # (BufferError).
+            # A copy of the frame: a view would forbid the deletion below (BufferError).
             payload = memoryview(received[at + _SIZE.size : end])
             at = end
             self._take_frame(payload, now_ms, events)
         if at:
-            # Once for all frames: each deletion moves the bytes that are left.
             del received[:at]
 
     def _check_size(self, size: int) -> None:
@@ -302,8 +298,7 @@ class Connection:
             return
         entry = self._in_flight[0]
         body = self._codec.decode(entry.request.body, entry.version, payload)
-        # After the decoding: if that fails, `close` still returns the request as one without an
-        # answer.
+        # After the decoding: if that fails, `close` still returns the request.
         self._in_flight.popleft()
         self.has_answered = True
         self._heed_throttle(entry, body, now_ms)
@@ -313,8 +308,6 @@ class Connection:
         throttle_ms = body.throttle_time_ms
         if throttle_ms > 0:
             api_key = API_KEY_OF[type(entry.request.body)]
-            # Older versions were answered only after the broker's own pause, which is then over
-            # (KIP-219).
             if entry.version >= CLIENT_THROTTLES_FROM[api_key]:
                 self.muted_until_ms = max(self.muted_until_ms, now_ms + throttle_ms)
 
@@ -336,7 +329,6 @@ class Connection:
         Raises:
             KafkaTimeoutError: a request, or the re-authentication, was not answered in time.
         """
-        # All entries: a later request may have a shorter time-out than an earlier one.
         if any(entry.deadline_ms <= now_ms for entry in self._in_flight):
             raise KafkaTimeoutError("a request was not answered within its time-out")
         if now_ms >= self._reauthentication_deadline_ms:

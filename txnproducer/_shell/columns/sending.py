@@ -137,7 +137,7 @@ class RowSender:
             call.is_in_doubt = False
             if run.next < run.stop:
                 runs.append(run)
-            # A loop that has woken would otherwise wait a switch interval (5 ms) for the interpreter.
+            # A loop that has woken would otherwise wait up to 5 ms (the switch interval).
             self._io.priority.give_way()
 
     def _append(self, call: _Call, run: RowRun) -> RowsTaken:
