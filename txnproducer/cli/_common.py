@@ -95,6 +95,7 @@ def read_settings(
     if bootstrap_servers is not None:
         given.append(("bootstrap.servers", bootstrap_servers))
     refuse_twice(name for name, _ in given)
+    # After the file: the command line overrides it.
     settings |= dict(given)
     servers = settings.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE)
     if not servers:
@@ -122,6 +123,7 @@ def reach(config: ProducerConfig) -> None:
         KafkaError: no broker could be reached, or it refused the login.
     """
     wait_ms = min(config.max_block_ms, _LONGEST_REACH_MS)
+    # Without the id: an attempt to reach the cluster must not fence a producer that runs.
     plain = config.replace(transactional_id=None, max_block_ms=wait_ms)
     try:
         with (
@@ -183,6 +185,7 @@ def _secret(text: str) -> tuple[str, str]:
             raise click.UsageError(f"--secret {name}: there is no environment variable {place}")
         value = os.environ[place]
     elif name and kind == "file" and place:
+        # Editors and `echo` end a file with a line break, which is no part of the secret.
         value = _read(place, f"--secret {name}: {place}").rstrip("\r\n")
     else:
         # The text is not shown: it may be the secret itself.
@@ -192,8 +195,10 @@ def _secret(text: str) -> tuple[str, str]:
 
 def _ask(name: str) -> str:
     try:
+        # On the standard error: the standard output carries the result for scripts.
         value: str = click.prompt(name, hide_input=True, err=True)
     except click.Abort as error:
+        # With a terminal it was Ctrl-C or Ctrl-D; without one there was nobody to ask.
         if sys.stdin.isatty():
             raise
         raise click.UsageError(f"--secret {name}: there is no terminal to ask at") from error

@@ -90,6 +90,8 @@ def _send_one(
                 time.sleep(1 / plan.rate)
         if is_open_end:
             producer.flush()
+            # The records must be in the log before the process leaves: nothing would send them
+            # later.
             for future in last.futures:
                 future.result(0)
             return
@@ -97,6 +99,8 @@ def _send_one(
             producer.flush()  # so that readers at read_uncommitted see the records
             producer.abort_transaction()
         else:
+            # Before the call: an interrupt in it leaves the outcome unknown, and the report has to
+            # say so.
             last.is_commit_tried = True
             producer.commit_transaction()
         report.count_last()

@@ -136,6 +136,7 @@ class LazyGroup(click.Group):
             module = importlib.import_module(f"txnproducer.cli.{entry.module}")
         except ModuleNotFoundError as error:
             missing = error.name or "a package"
+            # A module of our own that is missing is a bug, and needs its stack trace.
             if missing.startswith("txnproducer") or entry.extra is None:
                 raise
             raise click.ClickException(
@@ -162,6 +163,7 @@ class LazyGroup(click.Group):
 
 
 def _lines(error: KafkaError) -> str:
+    # Notes are shown by tracebacks only, and there is none here.
     notes = getattr(error, "__notes__", [])
     text = "\n".join([str(error), *notes])
     for call, plain in _PLAIN:

@@ -118,6 +118,7 @@ def command(
     file = None if results is None else ResultsFile(results, version)
     noted = Noted() if file is None else file.read()
     first = min(noted.seeds, default=_random_seed()) if seed is None else seed
+    # First, so that a run that is interrupted, or fails, can be repeated by its seed.
     click.echo(f"from seed {first}, version {version}", err=True)
     _report_skipped_lines(noted)
     totals = noted.totals
@@ -183,6 +184,7 @@ def _report_skipped_lines(noted: Noted) -> None:
 
 def _judge(totals: Totals) -> bool:
     """Return whether all was well. Print the faults that no seed has tried."""
+    # Rare faults take effect in few seeds, so a short run proves nothing by their absence.
     missing = totals.kinds_without_effect if totals.seeds >= SEEDS_THAT_SHOW_ALL else []
     if missing:
         click.echo(f"never took effect: {', '.join(missing)}", err=True)

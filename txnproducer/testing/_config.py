@@ -93,6 +93,7 @@ def server_properties(layout: ClusterLayout, index: int, log_dir: Path) -> dict[
 def replication(nodes: int) -> dict[str, str]:
     """Return the replication settings that fit a number of nodes."""
     factor = min(nodes, 3)
+    # Two of three, so that a test may kill one node and still write with acks=all.
     in_sync = 2 if factor == 3 else 1
     return {
         "default.replication.factor": str(factor),
@@ -157,6 +158,7 @@ def _login_module(mechanism: str, users: Mapping[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
+    # The backslash first: otherwise those that escape the quotes would be doubled.
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

@@ -225,6 +225,7 @@ def _fetch(
         ]
     jars = _download(root, coordinates, known, repository, deadline, report)
     target = root / _list_name(version)
+    # Renamed when it is whole: a killed run leaves no half of a list, and the list is the proof.
     draft = target.with_suffix(f".{os.getpid()}.tmp")
     draft.write_text(_format_list(version, jars))
     draft.replace(target)

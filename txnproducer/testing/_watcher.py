@@ -36,6 +36,7 @@ def start_time(pid: int) -> str:
 
 
 def _kill(processes: dict[int, str]) -> None:
+    # Only these: the kernel may have given the id of an ended broker to another process.
     ours = {pid: started for pid, started in processes.items() if start_time(pid) == started}
     for pid in ours:
         with contextlib.suppress(OSError):
@@ -73,6 +74,7 @@ class Watched:
 
     def end(self) -> None:
         """Kill the processes and remove the folders."""
+        # First: a broker that runs would write into its folder while it is removed.
         _kill(self.processes)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -96,6 +98,7 @@ def watch(parent: int, charge: Watched) -> bool:
         chunk = os.read(0, 65536)
         if not chunk:
             return True
+        # A read from a pipe may end in the middle of a line.
         *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
             if line == b"bye":

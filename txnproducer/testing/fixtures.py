@@ -40,6 +40,7 @@ def kafka_cluster(
     It is the one named in `TXNPRODUCER_BOOTSTRAP`, or one started here, without Docker if there is
     a Java. If there is none, its tests fail, and one line names the way out.
     """
+    # Imported here, since pytest loads this module in every run, also in those without Kafka.
     from .providers import provide_kafka
 
     capture = request.config.pluginmanager.getplugin("capturemanager")
@@ -56,6 +57,7 @@ def kafka_cluster(
     try:
         cluster = provider.__enter__()
     except Exception as error:  # noqa: BLE001 - any error is shown by its own text
+        # The notes name the folder of the logs; the error's own text does not.
         notes = "\n".join(getattr(error, "__notes__", []))
         pytest.fail(f"No Kafka for the tests: {error}\n{notes}".rstrip(), pytrace=False)
     yield cluster
@@ -65,6 +67,7 @@ def kafka_cluster(
 @pytest.fixture
 def kafka_topic(kafka_cluster: KafkaCluster) -> str:
     """The name of a new, empty topic with one partition."""
+    # A new name for each test, since the cluster is shared by the whole session, or with others.
     name = f"test-{uuid.uuid4().hex[:12]}"
     kafka_cluster.create_topic(name)
     return name

@@ -115,6 +115,7 @@ class ContainerKafka(ExistingKafka):
         settings: Mapping[str, str | int | bool] | None = None,
         startup_timeout: float = _CONTAINER_SECONDS,
     ) -> None:
+        # Chosen before the container starts: the broker's advertised address names it.
         self._port = free_ports(1, HOST)[0]
         super().__init__(f"{HOST}:{self._port}")
         self.version = version
@@ -248,6 +249,7 @@ def provide_kafka(
         try:
             kafka.start()
         except JavaNotFoundError:
+            # Docker is asked last, and only if a container could do what is asked for.
             if nodes != 1 or embedded or not docker_answers():
                 raise
             yield stack.enter_context(ContainerKafka(version, settings))

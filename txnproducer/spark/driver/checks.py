@@ -31,6 +31,8 @@ def check_batch_id(batch_id: Any) -> None:
     Raises:
         InvalidConfigurationError: it is no integer, or below 0.
     """
+    # The exact type: `True` is an int as well. The id is the entry's offset, which can't be
+    # negative.
     if type(batch_id) is not int or batch_id < 0:
         raise InvalidConfigurationError(f"batch_id={batch_id!r}: must be an integer, 0 or above")
 
@@ -102,9 +104,13 @@ class ClusterChecks:
             self.partitions = rights.check_topics(self._ledger, self._settings.topic)
             if self._checks_groups:
                 ledger = self._ledger
+                # The groups of both atomicities, since each batch looks for the other one's
+                # ledger, too.
                 groups = [ledger.plan_group, ledger.whole_group, ledger.group(0)]
                 rights.check_groups(ledger, groups)
             wanted = self._settings.transaction_timeout_ms
+            # Set last, since it marks the checks as made: after an error the next batch makes all
+            # of them.
             self._timeout_ms = choose_timeout_ms(self._ledger, wanted)
         return self._timeout_ms
 
@@ -121,6 +127,8 @@ def choose_timeout_ms(ledger: Ledger, wanted: int | None) -> int:
     """
     try:
         text = broker_setting(ledger.bootstrap_servers, _MAX_TIMEOUT_SETTING, **ledger.security)
+    # The sink works without DescribeConfigs on the cluster: a time-out that is too long is then
+    # refused when the first id is taken.
     except AuthorizationError as error:
         _LOG.warning("can't ask the broker for %s: %s", _MAX_TIMEOUT_SETTING, error)
         text = None

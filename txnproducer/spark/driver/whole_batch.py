@@ -71,8 +71,12 @@ class WholeBatches:
         """
         settings, transactions = self._cluster.producer_settings(), self.transactions
         reader = self._settings.reader()
+        # Columns that are not written are dropped before the shuffle, which would carry them
+        # along.
         cut = placed(written_columns(frame, reader), self._cluster.partitions)
         task = ParticipantTask(settings, reader, cut.places, batch_id, self._on_event)
+        # Before the transaction begins: counting runs the frame's shuffles, and its time-out would
+        # run.
         partitions = partitions_of(cut.frame, task, cut.count)
         batch = LedgerBatch(batch_id, query_id, partitions.count)
 
@@ -89,6 +93,7 @@ class WholeBatches:
         checked_s = time.monotonic()
         if entry is None:
             parts, entry = transactions.write(batch, run_tasks, partitions.raise_if_stopped)
+        # Not an `else`: the commit in doubt of an earlier attempt may turn out to have succeeded.
         if entry is not None:
             return report_replay(entry, read, self._settings.on_replay_mismatch, began_s)
         phases = {

@@ -53,6 +53,7 @@ def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
         SchemaError: a column is missing, or has the wrong type; names both types.
     """
     kinds = list(columns)
+    # Spark reads names of columns in any case, so a frame may spell them otherwise.
     written = own_columns(name for name, _ in kinds)
     found = {name: dict(kinds)[written[name]] for name in written}
     if "value" not in found:
@@ -108,6 +109,7 @@ def written_columns(frame: Any, reader: RowReader) -> Any:
         return frame
     written = [columns[name] for name in wanted]
     chosen = frame.select(written)
+    # Renamed only if needed: each step of a plan costs the driver time, in every batch.
     return chosen if written == wanted else chosen.toDF(*wanted)
 
 
@@ -138,6 +140,7 @@ class RowReader:
         columns: dict[str, str] | None = None
         for row in rows:
             if columns is None:
+                # Once: all rows of a frame have the same columns.
                 columns = own_columns(row.__fields__)
                 names = self.columns.intersection(columns)
                 is_as_written = all(own == name for own, name in columns.items())
@@ -186,4 +189,5 @@ def _header(header: Any) -> tuple[str, bytes | None]:
 def _to_bytes(data: Any) -> bytes | None:
     if data is None or type(data) is bytes:
         return data
+    # Spark hands out binary columns as bytearrays.
     return data.encode() if isinstance(data, str) else bytes(data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+# Spark's own seed in `hash` and in `repartition` by a column (Murmur3Hash).
 _SEED: Final = 42
 _MASK: Final = 0xFFFFFFFF
 
@@ -28,6 +29,7 @@ def numbers_by_hash(partitions: int) -> tuple[int, ...]:
     numbers: dict[int, int] = {}
     number = 0
     while len(numbers) < partitions:
+        # Python's remainder is never negative, like Spark's `pmod`.
         numbers.setdefault(spark_hash(number) % partitions, number)
         number += 1
     return tuple(numbers[partition] for partition in range(partitions))

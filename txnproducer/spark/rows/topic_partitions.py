@@ -51,11 +51,13 @@ class TopicPartitions:
         """
         for number in numbers:
             if number is not None and not 0 <= number < self._count:
+                # The driver has counted at its start, and partitions may have been added since.
                 self._look_again(number)
 
     def _look_again(self, number: int) -> None:
         ledger = self._ledger
         found = topic_access(ledger.bootstrap_servers, [self._topic], **ledger.security)
+        # The larger one: a broker with old metadata may still answer with the former number.
         self._count = max(self._count, found[self._topic].partition_count)
         if not 0 <= number < self._count:
             raise SchemaError(

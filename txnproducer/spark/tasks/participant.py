@@ -109,6 +109,8 @@ class ParticipantTask:
     def __call__(self, order: ParticipantOrder, partition: int, batches: Iterable[Any]) -> Part:
         """Write a part into the leased transaction, or only read it, and return the result."""
         if self.places:
+            # Checked in the task: two writers of one Kafka partition would break the order of
+            # keys.
             batches = own_batches(partition, self.places, batches)
         rows = ArrowRows(batches, self.reader)
         own = TaskRows(rows, self.batch_id, partition, self.on_event)
@@ -138,6 +140,8 @@ class _ParticipantWriting:
     def run(self) -> Part:
         rows = self._rows
         try:
+            # Before the claim: only the first attempt has one, so the answer is known without the
+            # cluster.
             self._refuse_later_attempts()
             rows.tell("task_before_claim", 0)
             with rows.timed("claim"):
@@ -159,6 +163,7 @@ class _ParticipantWriting:
         rows.tell("task_before_receipt")
         with rows.timed("receipt"):
             receipt = participant.receipt()
+        # The last moment to notice a lost row: the driver commits what the receipts say.
         if receipt.record_count != rows.count:
             raise IllegalStateError(
                 f"{rows.count} rows were sent, and {receipt.record_count} records acknowledged"

@@ -30,6 +30,7 @@ def forget_sparks_zips() -> None:
     if not _IS_EAGER:
         return
     for path, importer in list(sys.path_importer_cache.items()):
+        # The cache also holds finders of folders, and None where no importer fits.
         if not isinstance(importer, zipimport.zipimporter):
             continue
         if _SPARKS.fullmatch(PurePath(importer.archive).name):
