@@ -159,6 +159,7 @@ def _check_asked(asked: Iterable[Hashable], told: list[Any]) -> None:
     for key in told:
         if key not in left:
             raise ValueError(f"{key} was not asked about, or occurs twice")
+        # Removed, so that a second entry for the same key is refused as well.
         left.remove(key)
 
 

@@ -161,6 +161,7 @@ def _decode_plain(
         else:
             topic, at = read_compact_string(payload, at)
         partition_count, at = read_compact_count(payload, at, left)
+        # A damaged count must not make this read, and allocate, more than was asked for.
         left -= partition_count
         for _ in range(partition_count):
             index, error, base, time, start, errors, message, tags = _PARTITION_ANSWER.unpack_from(
@@ -175,6 +176,7 @@ def _decode_plain(
             return None
         at += 1
     (throttle_time_ms,) = _INT32.unpack_from(payload, at)
+    # Bytes that are left over show a layout that this does not know: the schemas judge it.
     if payload[at + 4] != NO_TAGS or len(payload) != at + 5:
         return None
     return ProduceResponse(tuple(answers), (), throttle_time_ms)

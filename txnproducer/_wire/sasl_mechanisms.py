@@ -70,6 +70,7 @@ def make_mechanism(name: str, settings: Mapping[str, Any], host: str) -> Any:
 def check_iterations(mechanism: str, message: bytes) -> None:
     """Refuse an iteration count of a SCRAM server that is too small (as in Java), or too large."""
     for count in re.findall(rb"(?:^|,)i=([^,]*)", message):
+        # The length first: `int` takes time, and raises, for a text of thousands of digits.
         if not (count.isdigit() and len(count) <= _MOST_DIGITS and int(count) in _ITERATIONS):
             raise SaslAuthenticationError(
                 f"the broker asks for {count[:_MOST_DIGITS].decode(errors='replace')} iterations "

@@ -153,15 +153,18 @@ def _tags_reader(tagged: Mapping[int, tuple[int, _Read]]) -> _Read:
             return (), at + 1
         values: list[tuple[int, Any]] = []
         count, at = read_uvarint(data, at)
+        # Before the loop: a count of billions would be worked through until the bytes end.
         _take(left, count, "tags")
         last = -1
         for _ in range(count):
             tag, at = read_uvarint(data, at)
+            # KIP-482 requires ascending tags, so a repeated one would set a field twice.
             if tag <= last:
                 raise ValueError(f"tag {tag} follows tag {last}")
             last = tag
             size, at = read_uvarint(data, at)
             end = _end(data, at, size)
+            # A tag that is not known is skipped by its size: newer brokers may add tags (KIP-482).
             if tag in tagged:
                 index, read_field = tagged[tag]
                 value, at = read_field(data[:end], at, left)

@@ -90,6 +90,8 @@ def _needed(body: Request, api_key: ApiKey) -> tuple[int, int, str]:
     lowest, highest = CLIENT_VERSIONS[api_key]
     why = "this client"
     if isinstance(body, ProduceRequest) and not _has_all_topic_ids(body):
+        # From 13 on a topic is named by its id alone (KIP-516), so one without an id could not be
+        # sent.
         highest = PRODUCE_WITH_TOPIC_IDS - 1
     if isinstance(body, InitProducerIdRequest) and body.producer_id >= 0:
         return max(lowest, 3), highest, "bumping a producer's epoch (KIP-360)"
@@ -99,6 +101,7 @@ def _needed(body: Request, api_key: ApiKey) -> tuple[int, int, str]:
         first_v2 = FIRST_V2_VERSION[api_key]
         if body.is_transaction_v2_enabled:
             return max(lowest, first_v2), highest, "transactions v2 (KIP-890)"
+        # At v2's versions the broker would take the request as one of transactions v2.
         highest = min(highest, first_v2 - 1)
     return lowest, highest, why
 

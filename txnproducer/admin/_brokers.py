@@ -106,6 +106,7 @@ def _out_of_sync(topics: list[dict[str, Any]]) -> list[str]:
         f"{topic['name']}-{each['partition_index']}"
         for topic in topics
         for each in topic["partitions"]
+        # A partition without a leader takes no records, whatever its replicas are.
         if each["leader_id"] < 0 or len(each["isr_nodes"]) < len(each["replica_nodes"])
     ]
 
@@ -130,6 +131,8 @@ def broker_setting(
     """
 
     def question(client: KafkaAdminClient) -> Any:
+        # Any broker that is in use; always the same one, so that its answer does not change by
+        # chance.
         broker = str(min(ids_of_brokers(client)))
         resource = ConfigResource(ConfigResourceType.BROKER, broker, {name: None})
         return client.describe_configs([resource], config_filter="all")

@@ -74,6 +74,7 @@ def require_coverage() -> None:
     Raises:
         click.ClickException: The package is not installed.
     """
+    # Before the run, which may take hours: the package would be missing only at its end.
     if importlib.util.find_spec("coverage") is None:
         raise click.ClickException(
             "--coverage needs coverage, which is not installed: run `pip install coverage`."
@@ -119,6 +120,7 @@ def measure(first: int, count: int, jobs: int = 1) -> Reached:
                 pool.submit(_run_tool, "run", *rcfile, str(script), str(number))
                 for number in range(jobs)
             ]:
+                # Raises the error of its interpreter here; the pool alone would pass over it.
                 done.result()
         _run_tool("combine", *rcfile, "-q", str(folder))
         _run_tool("json", *rcfile, "-q", "-o", str(report))

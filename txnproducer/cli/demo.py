@@ -116,6 +116,7 @@ def _run(
             tell("[bold]stream 2: a producer without transactions[/]")
             _stream(tell, spark, kafka.bootstrap_servers, PLAIN, source, folder)
         finally:
+            # Before Kafka ends: a query that is left would go on trying to reach it.
             spark.stop()
         tell("reading both topics back at read_committed")
         counts = {

@@ -71,6 +71,7 @@ def command(
     settings = read_settings(bootstrap_servers, config_file, pairs, secrets)
     config = ProducerConfig.from_properties(settings)
     security = {name: value for name, value in config.security.items() if value is not None}
+    # Our own client first: kafka-python tries again after a refused login, until the time is over.
     reach(config)
     ledger = Ledger(settings["bootstrap.servers"], sink_id, ledger_topic, security)
     status = read_status(ledger)
@@ -80,6 +81,7 @@ def command(
             Console(stderr=True).print(_table(status))
         else:
             click.echo(_unknown(sink_id, ledger_topic), err=True)
+    # Also if the ledger is empty: a script always finds one line of JSON.
     click.echo(json.dumps(status.as_dict()))
     if not is_known:
         click.get_current_context().exit(EXIT_NOTHING)

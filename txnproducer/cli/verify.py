@@ -125,6 +125,7 @@ def command(
     config = ProducerConfig.from_properties(settings)
     security = {name: value for name, value in config.security.items() if value is not None}
     servers = settings["bootstrap.servers"]
+    # Our own client first: kafka-python tries again after a refused login, until the time is over.
     reach(config)
     with our_errors(servers):
         count = count_topic(servers, topic, by=by, timeout=timeout, security=security)

@@ -73,6 +73,7 @@ def _boolean(label: str, value: Any) -> bool:
 def _number_of(what: str) -> Callable[[str, Any], int]:
     def read(label: str, value: Any) -> int:
         text = str(value)
+        # `isdigit` alone takes other scripts' digits, and also signs like a superscript 2.
         is_number = not isinstance(value, bool) and text.isascii() and text.isdigit()
         if not is_number or int(text) == 0:
             raise InvalidConfigurationError(f"{label}={value!r}: must be {what} above 0")
@@ -260,6 +261,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
         InvalidConfigurationError: a value does not fit, is missing, or is given twice.
     """
     own, producer, written = _sorted(options or {})
+    # The one setting of the producer that is an argument of the sink as well.
     own[ARGUMENTS[_SERVERS_ARGUMENT]] = producer.pop(_SERVERS, None)
     values: dict[str, Any] = {
         argument: _value(argument, option, own.get(option.name), arguments.get(argument))
@@ -316,12 +318,14 @@ def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any],
             spelled[setting] = written
         elif name in _BY_LOWER_NAME:
             _put(own, _BY_LOWER_NAME[name], value, written)
+        # Refused, although Spark's own sink ignores it: a misspelled option would have no effect.
         elif name not in _OF_SPARK:
             raise UnknownConfigError(f"{written} is not an option of the sink{_near(written)}")
     return own, producer, spelled
 
 
 def _put(found: dict[str, Any], name: str, value: Any, written: str) -> None:
+    # As texts: Spark passes all options on as texts, and Python's values mean the same.
     if name in found and str(found[name]) != str(value):
         raise InvalidConfigurationError(
             f"{written} is given twice: names of options are the same in any case"

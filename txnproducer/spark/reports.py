@@ -180,8 +180,11 @@ def report_partitions(
         batch_id,
         sum(part.rows for part in parts),
         sum(part.size_bytes for part in parts),
+        # A replayed partition committed nothing in this call.
         len(parts) - replayed,
         replayed,
+        # Before the tasks' phases are added: those run at the same time, and their sum exceeds the
+        # clock.
         sum(phases.values()),
         parts,
         {**phases, **_added_up(parts)},
@@ -215,6 +218,7 @@ def report_whole(
         sum(part.size_bytes for part in parts),
         1,
         0,
+        # Without `driver.transaction`, which is a part of `driver.tasks`.
         phases.get("driver.check", 0.0) + phases.get("driver.tasks", 0.0),
         parts,
         {**phases, **_added_up(parts)},

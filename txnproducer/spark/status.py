@@ -77,6 +77,7 @@ def read_status(ledger: Ledger) -> SinkStatus:
         LedgerError: a group of the ledger's holds something else.
         KafkaError: the cluster refused.
     """
+    # Not waited for: a look must not take as long as a batch that is being written.
     plan, entries = ledger.read(ledger.known_partitions(), waits_for_undecided=False)
     whole = ledger.read_whole(waits_for_undecided=False)
     found = {ledger.transactional_id(partition): entry for partition, entry in entries.items()}
@@ -103,6 +104,7 @@ def _open_transactions(ledger: Ledger, names: Mapping[str, LedgerEntry]) -> dict
 
 
 def _status(name: str, entry: LedgerEntry, is_open: bool | None) -> EntryStatus:
+    # Not below 0: the entry has the time of another machine's clock, which may be ahead.
     age_s = None if entry.at_ms is None else max(0.0, time.time() - entry.at_ms / 1000)
     return EntryStatus(
         name, entry.batch_id, entry.rows, entry.digest, entry.writers, age_s, is_open

@@ -53,6 +53,7 @@ def provider_of(name: str) -> Any:
             "such as 'mypackage.tokens.provider', in a module that the driver and the executors "
             "can import"
         ) from error
+    # An instance may be callable, too.
     provider = found() if callable(found) and not _is_provider(found) else found
     if not _is_provider(provider):
         raise InvalidConfigurationError(

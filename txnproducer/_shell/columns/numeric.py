@@ -109,6 +109,7 @@ def _plain_integers(column: Any) -> array[int] | None:
 def _number(name: str, kind: str) -> Callable[[int, Any], int]:
     def check(index: int, number: Any) -> int:
         try:
+            # `bool` is a subclass of int, and `True` would be partition 1.
             if isinstance(number, bool):
                 raise TypeError
             number = as_int(number)  # NumPy's whole numbers, for example, are no int
@@ -142,6 +143,7 @@ def _arrow_partitions(column: Any) -> tuple[array[int], int]:
 def _as_array(kind: str, column: Any) -> array[int]:
     numbers = array(kind)
     for chunk in getattr(column, "chunks", (column,)):
+        # Chunk by chunk: joining them first would copy the column once more.
         numbers.frombytes(memoryview(chunk.to_numpy()).cast("B"))
     return numbers
 
