@@ -63,6 +63,7 @@ def to_bytes(name: str, data: object, serializer: Serializer | None) -> bytes | 
 def _serialize(name: str, data: object, serializer: Serializer) -> object:
     try:
         return serializer(data)
+    # A serializer may choose its own error, and with it the caller's reaction (`recovery`).
     except KafkaError:
         raise
     except Exception as error:
@@ -97,6 +98,7 @@ def _check_header(place: int, header: object) -> Header:
     if not isinstance(name, str):
         raise TypeError(f"headers[{place}]: the name must be a str, not {name!r}")
     try:
+        # Also the name: half a surrogate pair is found out here, and not when the batch is sent.
         name.encode()
         if isinstance(value, str):
             return name, value.encode()
@@ -141,6 +143,7 @@ def _check_count(name: str, number: Any) -> int | None:
         count = index(number)
     except TypeError:
         count = None
+    # `index` takes `True` for 1, and a flag in this place is a mistake.
     if count is None or isinstance(number, bool):
         raise TypeError(f"{name} must be an int or None, not {type(number).__name__}")
     if count < 0:

@@ -146,6 +146,8 @@ class RecordWriter(BaseProducer, _FastSender):
             ):
                 partition, timestamp_ms = check_place(topic, partition, timestamp_ms)
             if timestamp_ms is None:
+                # The wall clock, since readers compare timestamps of several machines. Waits use
+                # the monotonic one.
                 timestamp_ms = wall_clock_ms()
             core = self._core
             future = None

@@ -152,6 +152,7 @@ class _Writer:
             self._commits.commit(_parts_of(messages), batch_id)
 
     def _abort(self, messages: Sequence[PartMessage | None]) -> None:
+        # The query id too: if no task has sent a message, the parts do not tell whose batch it is.
         self._commits.abort(_parts_of(messages), self._settings.sink.query_id)
 
 
@@ -163,6 +164,8 @@ class StreamWriter(_Writer, _ArrowStreamWriter or DataSourceStreamWriter):  # ty
     def _batch_of(self, context: TaskContext) -> tuple[int, str]:
         batch_id = context.getLocalProperty(_BATCH_ID_PROPERTY)
         query_id = self._settings.sink.query_id or context.getLocalProperty(_QUERY_ID_PROPERTY)
+        # Nothing is guessed: under a wrong batch id rows would be taken for a replay, or be
+        # doubled.
         if batch_id is None or not query_id:
             raise IllegalStateError(
                 f"Spark does not tell the task its batch ({_BATCH_ID_PROPERTY}={batch_id},"

@@ -93,7 +93,10 @@ def split_input(lines: Iterable[str], folder: Path) -> int:
 
 def start_spark(folder: Path) -> Any:
     """Start Spark on two cores of this machine, each task with four attempts."""
+    # Tasks would otherwise run in the first `python3` of the PATH, which may not have this
+    # package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Spark would look up this machine's name, which may not resolve.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
@@ -132,6 +135,7 @@ class KillOnce:
     def strike(self) -> None:
         """Kill this process, unless it was done before."""
         try:
+            # Made in one step that fails if it exists: of two tasks at once only one dies.
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
@@ -210,6 +214,7 @@ def run_stream(
             query.awaitTermination()
             return
         except Exception as error:
+            # Spark raises an error of its own, whose text holds ours.
             if QueryCrashError.__name__ not in str(error):
                 raise
             tell("the query died; starting it again from its checkpoint")

@@ -105,6 +105,7 @@ def prepare(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> Cluste
 
 
 def _choose_ports(plan: ClusterPlan) -> list[NodePorts]:
+    # A dict, which keeps the order: `bootstrap_servers` is of the first listener.
     names = list(dict.fromkeys([*plan.listeners, "PLAINTEXT"]))
     firsts: list[int] = []
     if plan.port is not None:
@@ -127,6 +128,8 @@ def _choose_ports(plan: ClusterPlan) -> list[NodePorts]:
 
 def _format(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> None:
     identity = files.conf / "cluster.id"
+    # A data folder from earlier belongs to its cluster id; nodes refuse to start under another
+    # one.
     if not identity.exists():
         random_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # The tool would take a leading dash for an option.
@@ -135,12 +138,14 @@ def _format(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> None:
     scram = _scram_users(plan)
 
     def format_node(index: int) -> None:
+        # The tool refuses a folder that is formatted already.
         if not (files.node_data(index) / "meta.properties").exists():
             tools.format_storage(
                 cluster_id, files.properties(index), plan.features, scram, files.log(index)
             )
 
     with ThreadPoolExecutor(plan.nodes) as pool:
+        # Read to the end, so that a node that could not be formatted raises here.
         list(pool.map(format_node, range(plan.nodes)))
 
 

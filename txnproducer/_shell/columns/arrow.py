@@ -29,6 +29,7 @@ _ENOUGH_BYTES: Final = 1 << 20
 
 def is_arrow(column: Any) -> bool:
     """Return whether a column is pyarrow's."""
+    # Not by an import, which takes long: without a loaded pyarrow there is no column of it.
     return "pyarrow" in sys.modules and type(column).__module__.startswith("pyarrow")
 
 
@@ -74,6 +75,7 @@ def _pyarrow(name: str) -> Any:
 def join_small_chunks(column: Any) -> Any:
     """Return an Arrow column. If it has many chunks, small neighbours are joined."""
     chunks = getattr(column, "chunks", ())
+    # Each chunk becomes a block with calls of its own, which cost nothing for a few of them.
     if len(chunks) <= _FEW_CHUNKS:
         return column
     import pyarrow as pa

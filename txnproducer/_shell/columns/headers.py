@@ -76,6 +76,8 @@ def _fast_rows(chunk: Any) -> list[tuple[Header, ...] | None] | None:
     places = chunk.offsets.to_pylist()
     # A slice may be a small part of its parent: take only the pairs of its own rows.
     pairs = chunk.values.slice(places[0], places[-1] - places[0])
+    # Buffers of other shapes can't be read in pairs; the slow way refuses them with the row's
+    # number.
     if not kinds.is_struct(pairs.type) or pairs.type.num_fields != 2 or pairs.null_count:
         return None
     names, values = pairs.flatten()
@@ -88,6 +90,7 @@ def _fast_rows(chunk: Any) -> list[tuple[Header, ...] | None] | None:
     rows: list[tuple[Header, ...] | None] = [
         tuple(headers[start - first : stop - first]) or None for start, stop in pairwise(places)
     ]
+    # A null row may still span items of the buffer, which are no headers of its own.
     if chunk.null_count:
         are_null = chunk.is_null().to_pylist()
         rows = [None if is_null else row for row, is_null in zip(rows, are_null, strict=True)]
