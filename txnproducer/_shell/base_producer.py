@@ -117,7 +117,9 @@ class BaseProducer:
     def metrics(self) -> dict[str, float]:
         """Return the counters and rates, under the Java client's names."""
         if self._refusal is refusals.forked:
+            # Before the lock, which a thread that is not in the fork may have held at that moment.
             raise self._refusal("metrics")
+        # A signal handler that has interrupted a call with the lock held would wait for itself.
         refuse_reentry(self._lock, "metrics")
         with self._lock:
             return self._core.metrics()

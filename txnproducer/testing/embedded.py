@@ -138,6 +138,7 @@ class EmbeddedKafka:
         java = find_java(self.version)
         tools = KafkaTools(self.version, java, kafka_jars(self.version, self._report))
         self._owner = os.getpid()
+        # Before the first process starts, so that an exit in the midst of the start ends it.
         atexit.register(self._stop_quietly)
         began = time.monotonic()
         try:
@@ -147,6 +148,8 @@ class EmbeddedKafka:
             nodes = self._made_nodes = ClusterNodes(
                 layout, self._files, tools, self._watcher, self._jvm_options, self._startup_timeout
             )
+            # All before the first wait: of three controllers two are needed for any to become
+            # ready.
             for index in range(self.nodes):
                 nodes.launch(index)
             nodes.wait_until_ready(range(self.nodes))
