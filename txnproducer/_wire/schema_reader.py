@@ -74,6 +74,7 @@ def read_answer(
 
     Returns:
         A named tuple of the fields, under kafka-python's names, and of the `version`. A field that
+        the version does not have has its default.
 
     Raises:
         ValueError: the bytes break the schema.

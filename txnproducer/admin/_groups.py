@@ -96,9 +96,8 @@ def committed_offsets(
     Offsets that an open transaction has written, and not yet committed or aborted, make a
     partition undecided (UNSTABLE_OFFSET_COMMIT, with offset -1). This call waits for them
     (KIP-447, OffsetFetch with RequireStable). Name the partitions if an undecided offset must not
-    count as
-    absent: a broker that is asked for all partitions leaves out those that have never had any but
-    undecided offsets.
+    count as absent: a broker that is asked for all partitions leaves out those that have never had
+    any but undecided offsets.
 
     Args:
         bootstrap_servers: "host:port", several separated by commas.

@@ -108,7 +108,7 @@ class BatchReport:
             part = "" if self.slowest is None else f"; the slowest part was {self.slowest}"
             _LOG.warning(
                 "sink %s, batch %d used %.0f %% of the transaction time-out (transactionTimeout="
-                "%d ms)%s. Behind it the broker aborts what was written: raise transactionTimeout,"
+                "%d ms)%s. After that time the broker aborts the batch: raise transactionTimeout,"
                 " or make batches smaller",
                 sink_id,
                 self.batch_id,

@@ -232,7 +232,7 @@ def check_run(plan: PlanEntry | None, run: int, query_id: str) -> None:
     if plan is None:
         raise StaleRunError(
             f"run {run} of this sink finds no plan any more: its ledger was deleted, or has "
-            "expired. Start the query anew"
+            "expired. Start the query again"
         )
     if (plan.run, plan.query_id) != (run, query_id):
         raise StaleRunError(
