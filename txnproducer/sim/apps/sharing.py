@@ -388,8 +388,12 @@ def resume(
     receipts: Sequence[TransactionReceipt],
 ) -> None:
     """Continue a transaction with another producer. The one before is gone."""
+    was_calm = process.is_calm
     process.network.close()
     process.renew()
+    # It goes on under the identity from before. If that was in use during the faults, another
+    # process may have fenced it since, and the end of the faults makes it no calm producer.
+    process.is_calm = process.is_calm and was_calm
     # The wire rules learn an identity from an answer, and another process got this one.
     process.network.take_over(lease.producer)
     process.core.resume(lease)
