@@ -1,10 +1,8 @@
 """Transactions that several processes share.
 
 Why it exists: the process that holds a transaction starts others that write into it, as Spark's
-driver starts tasks. Spark sometimes runs a task a second time while the first run is only paused.
-That run can wake up during a later transaction. The same happens here.
-Owns: `sharing_script`, the runs of a claim's work. Must not know: the contents of the logs, the
-kinds of faults.
+driver starts tasks. A task that runs twice can wake up during a later transaction, as in Spark.
+Owns: `sharing_script`, the runs of a claim's work. Must not know: logs, kinds of faults.
 
 Of several runs of one claim, the receipt of the last one counts, as in Spark. The records of the
 other runs belong to no committed transaction.
@@ -391,8 +389,7 @@ def resume(
     was_calm = process.is_calm
     process.network.close()
     process.renew()
-    # It goes on under the identity from before. If that was in use during the faults, another
-    # process may have fenced it since, and the end of the faults makes it no calm producer.
+    # It keeps the identity, which during the faults another process may have fenced.
     process.is_calm = process.is_calm and was_calm
     # The wire rules learn an identity from an answer, and another process got this one.
     process.network.take_over(lease.producer)
