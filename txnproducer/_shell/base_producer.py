@@ -31,6 +31,7 @@ from txnproducer._shell.io_thread import IoThread
 from txnproducer._shell.waiting import wait_for_brokers
 from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
 from txnproducer._wire.network_client import NetworkClient
+from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import ClaimRefusedError, KafkaError
 from txnproducer.records import TransactionLease
@@ -68,6 +69,8 @@ class BaseProducer:
     """
 
     _refusal: Callable[[str], KafkaError] | None
+    # A cluster in memory replaces it in a subclass.
+    _platform: Platform = SYSTEM
 
     def __init__(self, config: ProducerConfig) -> None:
         self._open(config)
@@ -82,7 +85,7 @@ class BaseProducer:
             config.compression_type, config.compression_level, config.compression_lz4_block_bytes
         )
         priority = new_loop_priority()
-        client = NetworkClient(config, monotonic_ms, priority=priority)
+        client = NetworkClient(config, monotonic_ms, priority=priority, platform=self._platform)
         self._io = IoThread(client, f"txnproducer-{config.client_id}", priority)
         self._core = ProducerCore(
             config,

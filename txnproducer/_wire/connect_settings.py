@@ -15,6 +15,7 @@ from typing import Any
 
 from txnproducer.errors import DisconnectError
 
+from .platform import SYSTEM, Platform
 from .sasl_mechanisms import TOKEN_PROVIDER, make_mechanism
 from .tcp import BufferSizes
 from .tls import is_sasl, is_tls, make_ssl_context
@@ -30,6 +31,7 @@ class ConnectSettings:
         ssl_context: the context of TLS connections; None for plaintext.
         sasl_mechanism: the mechanism of the login; None for no login.
         buffers: the sizes of the sockets' buffers.
+        platform: opens the sockets.
     """
 
     client_id: str
@@ -37,10 +39,15 @@ class ConnectSettings:
     ssl_context: ssl.SSLContext | None = None
     sasl_mechanism: str | None = None
     buffers: BufferSizes = field(default_factory=BufferSizes)
+    platform: Platform = SYSTEM
 
     @classmethod
     def from_security(
-        cls, client_id: str, security: Mapping[str, Any], buffers: BufferSizes
+        cls,
+        client_id: str,
+        security: Mapping[str, Any],
+        buffers: BufferSizes,
+        platform: Platform = SYSTEM,
     ) -> ConnectSettings:
         """Check the security settings and prepare the parts that every connection needs.
 
@@ -59,6 +66,7 @@ class ConnectSettings:
             make_ssl_context(security) if is_tls(security) else None,
             mechanism,
             buffers,
+            platform,
         )
 
     def hung(self, address: str, hung_ms: int) -> DisconnectError:

@@ -40,7 +40,7 @@ from .handshake import (
     exchange_login,
 )
 from .kept_threads import Job
-from .tcp import open_tcp, with_address
+from .tcp import with_address
 from .tls import needs_tls, tls_error
 
 T = TypeVar("T")
@@ -237,8 +237,10 @@ class Connector:
         tls_sock.do_handshake()
 
     def _open_tcp(self) -> None:
-        node, buffers = self._node, self._settings.buffers
-        open_tcp(node.host, node.port, buffers, self._remaining_s, self._keep)
+        node, settings = self._node, self._settings
+        settings.platform.open_socket(
+            node.host, node.port, settings.buffers, self._remaining_s, self._keep
+        )
 
     # --- talking --------------------------------------------------------------------------------
 

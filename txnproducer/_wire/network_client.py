@@ -50,6 +50,7 @@ from .diagnosis import Diagnoses
 from .io_calls import io_calls
 from .kept_threads import KeptThreads
 from .links import UNTIL_NEWS_MS, Known, WireLink, hopeless_at_ms
+from .platform import SYSTEM, Platform
 from .tcp import BufferSizes, with_address
 from .version_choice import choose_version
 from .wakeup import Wakeup
@@ -77,6 +78,7 @@ class NetworkClient:
         clock_ms: the clock of `now_ms`, which the connectors' threads and `poll` read.
         rng: spreads reconnects and re-authentications.
         priority: by which other threads give way to the thread that polls.
+        platform: opens the sockets.
 
     Raises:
         InvalidConfigurationError: a security setting is missing or wrong.
@@ -88,6 +90,7 @@ class NetworkClient:
         clock_ms: Callable[[], int],
         rng: random.Random | None = None,
         priority: Priority | None = None,
+        platform: Platform = SYSTEM,
     ) -> None:
         self._config = config
         self._clock_ms = clock_ms
@@ -96,6 +99,7 @@ class NetworkClient:
             config.client_id,
             config.security,
             BufferSizes(config.send_buffer_bytes, config.receive_buffer_bytes),
+            platform,
         )
         self._codec = WireCodec(config.client_id)
         self._reconnects = ExponentialBackoff(
