@@ -1,0 +1,143 @@
+"""The server's side of a SASL login: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677).
+
+Owns: the users, the exchanges of the two mechanisms. Must not know: Kafka's requests.
+
+Rule: an exchange that fails says only that the login failed, as a broker does. The reason would
+help an attacker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Protocol
+
+# Kafka's brokers refuse to store fewer, and the client refuses to compute fewer.
+_ITERATIONS: Final = 4096
+_SALT_BYTES: Final = 16
+_HASHES: Final = MappingProxyType({"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"})
+
+
+class LoginFailedError(Exception):
+    """The login is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """The users that may log in.
+
+    Attributes:
+        passwords: by name.
+        mechanisms: that the listener offers.
+        session_lifetime_ms: how long a login is valid, 0 if it does not end.
+    """
+
+    passwords: Mapping[str, str] = field(repr=False)
+    mechanisms: tuple[str, ...] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+    session_lifetime_ms: int = 0
+
+
+class LoginExchange(Protocol):
+    """One login under way."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the user is logged in."""
+        ...
+
+    def answer(self, message: bytes) -> bytes:
+        """Answer the client's next message.
+
+        Raises:
+            LoginFailedError: it proves nothing, or is no message of the mechanism.
+        """
+        ...
+
+
+def new_exchange(mechanism: str, users: Users) -> LoginExchange | None:
+    """Begin a login, or return None if the mechanism is not offered."""
+    return _MECHANISMS[mechanism](users) if mechanism in users.mechanisms else None
+
+
+class _Plain:
+    def __init__(self, users: Users) -> None:
+        self._users = users
+        self.is_done = False
+
+    def answer(self, message: bytes) -> bytes:
+        parts = message.split(b"\0")
+        if len(parts) != len(("authorization id", "name", "password")):
+            raise LoginFailedError
+        _, name, password = parts
+        expected = self._users.passwords.get(name.decode(errors="replace"))
+        if expected is None or not hmac.compare_digest(expected.encode(), password):
+            raise LoginFailedError
+        self.is_done = True
+        return b""
+
+
+class _Scram:
+    def __init__(self, users: Users, hash_name: str) -> None:
+        self._users = users
+        self._hash = hash_name
+        self._salt = secrets.token_bytes(_SALT_BYTES)
+        self._nonce = secrets.token_urlsafe(_SALT_BYTES)
+        self._begun = ""
+        self._password = ""
+        self.is_done = False
+
+    def answer(self, message: bytes) -> bytes:
+        try:
+            text = message.decode()
+            return (self._finish(text) if self._begun else self._begin(text)).encode()
+        except (ValueError, KeyError) as error:
+            raise LoginFailedError from error
+
+    def _begin(self, text: str) -> str:
+        # "n,," says that the channel is not bound; the rest is signed later.
+        _, _, bare = text.split(",", 2)
+        fields = _fields(bare)
+        # RFC 5802 escapes the two characters that separate fields.
+        name = fields["n"].replace("=2C", ",").replace("=3D", "=")
+        self._password = self._users.passwords[name]
+        self._nonce = fields["r"] + self._nonce
+        first = f"r={self._nonce},s={b64encode(self._salt).decode()},i={_ITERATIONS}"
+        self._begun = f"{bare},{first}"
+        return first
+
+    def _finish(self, text: str) -> str:
+        without_proof, _, proof = text.rpartition(",p=")
+        if _fields(without_proof)["r"] != self._nonce:
+            raise LoginFailedError
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password.encode(), self._salt, _ITERATIONS)
+        signed = f"{self._begun},{without_proof}".encode()
+        client_key = self._hmac(salted, b"Client Key")
+        stored_key = hashlib.new(self._hash, client_key).digest()
+        signature = self._hmac(stored_key, signed)
+        expected = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        if not hmac.compare_digest(expected, b64decode(proof)):
+            raise LoginFailedError
+        self.is_done = True
+        server_signature = self._hmac(self._hmac(salted, b"Server Key"), signed)
+        return f"v={b64encode(server_signature).decode()}"
+
+    def _hmac(self, key: bytes, data: bytes) -> bytes:
+        return hmac.new(key, data, self._hash).digest()
+
+
+def _fields(text: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in text.split(","))
+
+
+_MECHANISMS: Final[Mapping[str, Callable[[Users], LoginExchange]]] = MappingProxyType(
+    {
+        "PLAIN": _Plain,
+        "SCRAM-SHA-256": lambda users: _Scram(users, _HASHES["SCRAM-SHA-256"]),
+        "SCRAM-SHA-512": lambda users: _Scram(users, _HASHES["SCRAM-SHA-512"]),
+    }
+)
