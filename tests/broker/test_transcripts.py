@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.conformance.bytes import ByteTarget
 from integration.conformance.case import play
 from integration.conformance.cases import CASES
 from integration.conformance.model import ModelTarget
@@ -24,6 +25,14 @@ def test_the_model_answers_as_the_real_broker_did(mode: str, name: str) -> None:
     frozen = FROZEN[mode]
     case = CASES[name]
     target = ModelTarget(frozen["version"], frozen["transaction_version"], case.nodes)
+    assert play(case, target) == frozen["transcripts"][name]
+
+
+@pytest.mark.parametrize(("mode", "name"), PLAYED, ids=[f"{m}-{name}" for m, name in PLAYED])
+def test_the_model_answers_in_bytes_as_the_real_broker_did(mode: str, name: str) -> None:
+    frozen = FROZEN[mode]
+    case = CASES[name]
+    target = ByteTarget(frozen["version"], frozen["transaction_version"], case.nodes)
     assert play(case, target) == frozen["transcripts"][name]
 
 
