@@ -73,7 +73,7 @@ TESTS_OF_COMPILED = tests/record tests/wire \
   $(filter-out $(SAME_ON_BOTH:%=tests/test_%.py), $(wildcard tests/test_*.py))
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
-	$(PYTEST) tests --numprocesses=auto
+	$(PYTEST) tests examples --numprocesses=auto
 	TXNPRODUCER_IMPL=python $(PYTEST) $(TESTS_OF_COMPILED) --numprocesses=auto
 	$(BIN)/coverage erase
 	TXNPRODUCER_IMPL=python $(BIN)/coverage run --source=txnproducer/_core -m pytest tests/core --numprocesses=auto

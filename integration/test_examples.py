@@ -21,6 +21,7 @@ LONG = {
 PROGRAMS = [
     pytest.param(name, marks=[pytest.mark.long(LONG[name])] if name in LONG else [])
     for name in sorted(path.name for path in FOLDER.glob("[!_]*.py"))
+    if not name.startswith("test_")  # tests, which run with the unit tests
 ]
 TIMEOUT_SECONDS = 240
 

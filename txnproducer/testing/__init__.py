@@ -1,4 +1,4 @@
-"""A real Kafka for tests: `EmbeddedKafka`, providers and pytest fixtures.
+"""Kafka for tests: a real one, one in memory, providers and pytest fixtures.
 
 Pytest loads the fixtures in every run on a machine that has this package, so importing it must be
 cheap: the names below are imported when they are first used.
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
         PortInUseError,
     )
     from .embedded import FAST_START_JVM, THROUGHPUT_JVM, EmbeddedKafka
+    from .memory import InMemoryKafka, MemoryRecord, MemoryTransaction
     from .providers import ContainerKafka, ExistingKafka, KafkaCluster, provide_kafka
 
 __all__ = [
     "EmbeddedKafka",
+    "InMemoryKafka",
+    "MemoryRecord",
+    "MemoryTransaction",
     "FAST_START_JVM",
     "THROUGHPUT_JVM",
     "KafkaCluster",
@@ -39,6 +43,9 @@ _HOMES = {
     "EmbeddedKafka": "embedded",
     "FAST_START_JVM": "embedded",
     "THROUGHPUT_JVM": "embedded",
+    "InMemoryKafka": "memory",
+    "MemoryRecord": "memory",
+    "MemoryTransaction": "memory",
     "KafkaCluster": "providers",
     "ExistingKafka": "providers",
     "ContainerKafka": "providers",

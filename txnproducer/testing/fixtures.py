@@ -1,4 +1,4 @@
-"""Pytest fixtures: a real Kafka for a user's tests.
+"""Pytest fixtures: a real Kafka for a user's tests, and one in memory.
 
 Pytest loads them in every run on a machine that has this package. So the module imports only
 pytest until a fixture is used, and adds only fixtures.
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from .memory import InMemoryKafka
     from .providers import KafkaCluster
 
 
@@ -62,6 +63,18 @@ def kafka_cluster(
         pytest.fail(f"No Kafka for the tests: {error}\n{notes}".rstrip(), pytrace=False)
     yield cluster
     provider.__exit__(None, None, None)
+
+
+@pytest.fixture
+def kafka_memory() -> Iterator[InMemoryKafka]:
+    """A modelled Kafka in this process, for one test: no JVM, no port, milliseconds.
+
+    It has one broker and no topics: `create_topic`. For more, make an `InMemoryKafka`.
+    """
+    from .memory import InMemoryKafka
+
+    with InMemoryKafka() as kafka:
+        yield kafka
 
 
 @pytest.fixture

@@ -1,0 +1,280 @@
+"""`InMemoryKafka`: the shipping producer on the model, and the faults that a test asks for."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from txnproducer import (
+    ConsumerGroupMetadata,
+    KafkaTimeoutError,
+    OffsetAndMetadata,
+    TopicPartition,
+    TransactionalProducer,
+)
+from txnproducer.errors import KafkaError, SaslAuthenticationError
+from txnproducer.testing import InMemoryKafka
+
+GROUP = ConsumerGroupMetadata("group")
+PLACE = TopicPartition("in", 0)
+both_versions = pytest.mark.parametrize("version", [1, 2])
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def kafka(request):
+    with InMemoryKafka({"orders": 2, "in": 1}, transaction_version=request.param) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def producer(kafka):
+    with kafka.producer("t") as made:
+        made.init_transactions()
+        yield made
+
+
+def write(producer, *values):
+    with producer.transaction():
+        for value in values:
+            producer.send("orders", value, partition=0)
+
+
+def values(kafka, isolation="read_committed"):
+    return [record.value for record in kafka.records("orders", isolation=isolation)]
+
+
+# --- what a test sees ------------------------------------------------------------------------
+
+
+def test_committed_records_are_there_with_all_that_was_sent(kafka, producer):
+    with producer.transaction():
+        producer.send("orders", b"one", b"k", {"h": b"x"}, 1, timestamp_ms=1234)
+    [record] = kafka.records("orders")
+    assert (record.topic, record.partition, record.offset) == ("orders", 1, 0)
+    assert (record.key, record.value, record.timestamp_ms) == (b"k", b"one", 1234)
+    assert record.headers == (("h", b"x"),)
+
+
+def test_records_of_an_open_and_an_aborted_transaction_are_seen_uncommitted_only(kafka, producer):
+    producer.begin_transaction()
+    producer.send("orders", b"lost", partition=0)
+    producer.flush()
+    assert kafka.transactions()["t"].state == "Ongoing"
+    assert values(kafka) == []
+    producer.abort_transaction()
+    write(producer, b"kept")
+    assert values(kafka) == [b"kept"]
+    assert values(kafka, "read_uncommitted") == [b"lost", b"kept"]
+    assert kafka.transactions()["t"].state == "CompleteCommit"
+
+
+def test_offsets_of_a_group_are_committed_with_the_transaction(kafka, producer):
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({PLACE: OffsetAndMetadata(7)}, GROUP)
+    assert kafka.committed("group") == {}
+    producer.commit_transaction()
+    assert kafka.committed("group") == {PLACE: OffsetAndMetadata(7)}
+
+
+def test_the_producer_is_one_that_a_service_expects(kafka, producer):
+    assert isinstance(producer, TransactionalProducer)
+    assert type(producer).__name__ == "TransactionalProducer"
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+
+def test_a_refusal_that_passes_is_got_over(kafka, producer):
+    kafka.fail_next("EndTxn", error="NOT_COORDINATOR", times=2)
+    write(producer, b"one")
+    assert values(kafka) == [b"one"]
+    assert kafka.remaining_faults() == {}
+
+
+def test_a_refusal_that_stays_makes_the_transaction_fail(kafka, producer):
+    kafka.fail_next("Produce", error="TOPIC_AUTHORIZATION_FAILED")
+    with pytest.raises(KafkaError, match="orders"):
+        write(producer, b"one")
+    write(producer, b"two")
+    assert values(kafka) == [b"two"]
+
+
+@pytest.mark.parametrize("api", ["Produce", "EndTxn"])
+def test_a_lost_answer_loses_and_doubles_nothing(kafka, producer, api):
+    kafka.lose_answer(api)
+    write(producer, b"one")
+    write(producer, b"two")
+    assert values(kafka) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("api", ["Produce", "EndTxn"])
+def test_a_lost_request_loses_and_doubles_nothing(kafka, producer, api):
+    kafka.lose_request(api)
+    write(producer, b"one")
+    assert values(kafka) == [b"one"]
+
+
+def test_a_commit_whose_answer_is_late_times_out_and_can_be_called_again(kafka):
+    with kafka.producer("t", max_block_ms=200) as producer:
+        producer.init_transactions()
+        kafka.delay("EndTxn", 0.6)
+        producer.begin_transaction()
+        producer.send("orders", b"one", partition=0)
+        with pytest.raises(KafkaTimeoutError):
+            producer.commit_transaction()
+        while True:
+            try:
+                producer.commit_transaction()
+                break
+            except KafkaTimeoutError:
+                continue
+    assert values(kafka) == [b"one"]
+
+
+def test_the_outcome_of_a_commit_can_stay_unknown(kafka):
+    with kafka.producer("t", max_block_ms=300) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"one", partition=0)
+        producer.flush()
+        kafka.lose_answer("EndTxn")
+        kafka.fail_next("EndTxn", error="NOT_COORDINATOR", times=1000)
+        with pytest.raises(KafkaTimeoutError):
+            producer.commit_transaction()
+        producer.close(timeout=0)
+    with pytest.raises(KafkaError):
+        producer.commit_transaction()
+    kafka.clear_faults()
+    assert values(kafka) == [b"one"]
+
+
+def test_a_newer_producer_fences_the_older_one(kafka, producer):
+    kafka.fence("t")
+    # With v2 a leader refuses first, and only the coordinator's answer to the abort is final.
+    for _ in range(2):
+        with pytest.raises(KafkaError) as caught:
+            write(producer, b"one")
+    assert caught.value.recovery == "restart"
+    assert values(kafka) == []
+
+
+def test_a_transaction_that_timed_out_is_not_committed(kafka, producer):
+    producer.begin_transaction()
+    producer.send("orders", b"one", partition=0).result(5)
+    kafka.time_out_transaction("t")
+    with pytest.raises(KafkaError):
+        producer.commit_transaction()
+    assert values(kafka) == []
+
+
+def test_without_an_open_transaction_none_can_time_out(kafka, producer):
+    with pytest.raises(ValueError, match="no open transaction"):
+        kafka.time_out_transaction("t")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda kafka: kafka.fail_next("Fetch", error="NOT_COORDINATOR"), "no API of a producer"),
+        (lambda kafka: kafka.fail_next("EndTxn", error="NO_SUCH"), "no error of Kafka's protocol"),
+        (lambda kafka: kafka.fail_next("EndTxn", error=12345), "no error of Kafka's protocol"),
+        (lambda kafka: kafka.lose_answer("EndTxn", times=0), "at least one"),
+        (lambda kafka: kafka.records("orders", isolation="dirty"), "read_committed or"),
+        (lambda _: InMemoryKafka(transaction_version=3), "must be 1 or 2"),
+        (lambda _: InMemoryKafka(nodes=0), "at least one"),
+    ],
+)
+def test_a_mistake_of_the_test_is_named(kafka, call, text):
+    with pytest.raises(ValueError, match=text):
+        call(kafka)
+
+
+# --- brokers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three():
+    with InMemoryKafka({"orders": 1, "in": 1}, nodes=3) as cluster:
+        yield cluster
+
+
+def test_leaders_and_coordinators_can_move_in_the_midst_of_a_transaction(three):
+    with three.producer("t") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("orders", b"one")
+            producer.flush()
+            three.move_leader("orders", 0)
+            three.move_coordinator("t")
+            producer.send("orders", b"two")
+            producer.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1)}, GROUP)
+            three.move_group_coordinator("group")
+    assert values(three) == [b"one", b"two"]
+    assert three.committed("group") == {PLACE: OffsetAndMetadata(1)}
+
+
+def test_each_broker_can_be_down_for_a_while(three):
+    with three.producer("t") as producer:
+        producer.init_transactions()
+        for node in range(3):
+            with three.stopped(node):
+                write(producer, b"%d" % node)
+    assert values(three) == [b"0", b"1", b"2"]
+
+
+# --- the rest --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_logins_are_checked(mechanism):
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism}
+    with InMemoryKafka({"orders": 1}, users={"alice": "right"}) as kafka:
+        with kafka.producer(
+            **login, sasl_plain_username="alice", sasl_plain_password="right"
+        ) as producer:
+            assert producer.send("orders", b"one").result(5).offset == 0
+        with kafka.producer(
+            **login, sasl_plain_username="alice", sasl_plain_password="wrong", max_block_ms=5000
+        ) as producer:
+            with pytest.raises(SaslAuthenticationError):
+                producer.partitions_for("orders")
+
+
+def test_another_client_can_write_over_a_port(kafka):
+    kafka_python = pytest.importorskip("kafka")
+    other = kafka_python.KafkaProducer(bootstrap_servers=kafka.listen(), transactional_id="other")
+    try:
+        other.init_transactions()
+        other.begin_transaction()
+        other.send("orders", b"theirs", partition=0)
+        other.commit_transaction()
+    finally:
+        other.close()
+    assert values(kafka) == [b"theirs"]
+    assert kafka.transactions()["other"].state == "CompleteCommit"
+
+
+def test_nothing_is_left_when_the_cluster_ends():
+    before = threading.active_count()
+    with InMemoryKafka({"orders": 1}) as kafka:
+        kafka.listen()
+        with kafka.producer() as producer:
+            producer.send("orders", b"one").result(5)
+        assert threading.active_count() > before
+    assert not [t for t in threading.enumerate() if t.name == "txnproducer-in-memory-kafka"]
+
+
+def test_records_can_be_read_after_the_end_and_a_second_end_does_nothing():
+    with InMemoryKafka({"orders": 1}) as kafka:
+        with kafka.producer() as producer:
+            producer.send("orders", b"one").result(5)
+    kafka.close()
+    assert values(kafka) == [b"one"]
+
+
+def test_the_fixture_is_an_empty_cluster(kafka_memory):
+    kafka_memory.create_topic("t")
+    with kafka_memory.producer() as producer:
+        producer.send("t", b"one").result(5)
+    assert len(kafka_memory.records("t")) == 1
