@@ -44,13 +44,23 @@ print(json.dumps([sender.__file__.endswith(".py"), totals]))
 """
 
 
+def copy_sources(folder: Path) -> None:
+    """Copy the package to a folder, with all files that make its version.
+
+    The types of Cython's modules are not used here. Without them the copy would have another
+    version than the checkout, and its results would count for no sources.
+    """
+    ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
+    for name in ("txnproducer", "compiled"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+
+
 def build(folder: Path) -> None:
     """Copy the package to a folder, and compile it there."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
-    shutil.copytree(ROOT / "txnproducer", folder / "txnproducer", ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", folder)
+    copy_sources(folder)
     modules = [
         str(path.relative_to(folder))
         for package in _COMPILED

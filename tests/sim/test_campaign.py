@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import txnproducer
+from tests.sim.compiled import copy_sources
 from txnproducer._core.sending import sender
 from txnproducer.sim import campaign, run_seed
 from txnproducer.sim.campaign import Totals, judged_files, run_seeds
@@ -68,6 +72,21 @@ def test_the_fingerprint_says_how_the_code_ran(monkeypatch, impl, module, told):
     monkeypatch.setattr(campaign, "IMPL", impl)
     monkeypatch.setattr(sender, "__file__", module)
     assert campaign.fingerprint().endswith(f"-{told}")
+
+
+def test_the_copy_that_is_compiled_has_the_version_of_its_sources(tmp_path):
+    copy_sources(tmp_path)
+    asked = "from txnproducer.sim.campaign import fingerprint; print(fingerprint())"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "TXNPRODUCER_IMPL": "python"}
+    told = subprocess.run(
+        [sys.executable, "-c", asked],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.partition("-")[0] == campaign.fingerprint().partition("-")[0]
 
 
 def test_what_breaks_the_judge_is_a_failure_of_that_seed(monkeypatch):
