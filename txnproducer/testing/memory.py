@@ -79,6 +79,8 @@ class MemoryTransaction:
 class InMemoryKafka:
     """A modelled Kafka cluster, without a JVM and without ports.
 
+    For example::
+
         with InMemoryKafka(topics={"orders": 3}) as kafka:
             with kafka.producer(transactional_id="t") as producer:
                 ...
