@@ -8,7 +8,7 @@ from tests.server.bench import TOPIC, Bench, init_request
 from txnproducer._protocol import messages as m
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._record import RecordBatchBuilder
-from txnproducer._server.script import Fault, FaultKind
+from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.version_choice import CLIENT_VERSIONS
 from txnproducer.errors import ErrorCode
@@ -164,7 +164,7 @@ def test_the_finalized_version_of_transactions_is_told(level):
 @pytest.mark.parametrize("api", list(REQUESTS))
 def test_a_refused_request_of_any_api_carries_the_error_and_changes_nothing(api):
     bench = Bench()
-    bench.will(api, Fault(FaultKind.REFUSED, code=ErrorCode.NOT_COORDINATOR))
+    bench.will(api, Fault(ScriptedFault.REFUSED, code=ErrorCode.NOT_COORDINATOR))
     version = min(CLIENT_VERSIONS[api].max_version, 12)
     answer = bench.ask(REQUESTS[api], version)
     assert str(int(ErrorCode.NOT_COORDINATOR)) in repr(answer)
@@ -175,7 +175,7 @@ def test_a_refused_request_of_any_api_carries_the_error_and_changes_nothing(api)
 
 def test_a_lost_request_changes_nothing_and_ends_the_connection():
     bench = Bench()
-    bench.will(ApiKey.INIT_PRODUCER_ID, Fault(FaultKind.REQUEST_LOST))
+    bench.will(ApiKey.INIT_PRODUCER_ID, Fault(ScriptedFault.REQUEST_LOST))
     assert bench.send(bench.bytes_of(init_request(), 5)) == []
     assert bench.connection.is_closed
     assert bench.cluster.transactional_ids == []
@@ -183,7 +183,7 @@ def test_a_lost_request_changes_nothing_and_ends_the_connection():
 
 def test_a_request_whose_answer_is_lost_takes_effect():
     bench = Bench()
-    bench.will(ApiKey.INIT_PRODUCER_ID, Fault(FaultKind.ANSWER_LOST))
+    bench.will(ApiKey.INIT_PRODUCER_ID, Fault(ScriptedFault.ANSWER_LOST))
     assert bench.send(bench.bytes_of(init_request(), 5)) == []
     assert bench.connection.is_closed
     assert bench.cluster.transactional_ids == ["a"]
@@ -191,7 +191,7 @@ def test_a_request_whose_answer_is_lost_takes_effect():
 
 def test_a_late_answer_holds_up_those_behind_it():
     bench = Bench()
-    bench.will(ApiKey.INIT_PRODUCER_ID, Fault(FaultKind.SLOW, delay_ms=200))
+    bench.will(ApiKey.INIT_PRODUCER_ID, Fault(ScriptedFault.SLOW, delay_ms=200))
     data = bench.bytes_of(init_request(), 5) + bench.bytes_of(REQUESTS[ApiKey.METADATA], 12)
     assert [answer.due_ms for answer in bench.send(data)] == [1_200, 1_200]
     bench.now_ms = 5_000
@@ -201,7 +201,7 @@ def test_a_late_answer_holds_up_those_behind_it():
 
 def test_a_fault_meets_only_requests_of_its_api_and_only_as_many_as_asked_for():
     bench = Bench()
-    bench.will(ApiKey.END_TXN, Fault(FaultKind.REFUSED, code=14), times=2)
+    bench.will(ApiKey.END_TXN, Fault(ScriptedFault.REFUSED, code=14), times=2)
     bench.ask(init_request(), 5)
     codes = [bench.ask(REQUESTS[ApiKey.END_TXN], 5).error_code for _ in range(3)]
     assert codes[:2] == [14, 14]

@@ -28,7 +28,7 @@ from txnproducer._server.api import ClusterView
 from txnproducer._server.apis import APIS
 from txnproducer._server.login import LoginExchange, LoginFailedError, Users, new_exchange
 from txnproducer._server.refusals import refuse
-from txnproducer._server.script import Fault, FaultKind, Script
+from txnproducer._server.script import Fault, Script, ScriptedFault
 from txnproducer.errors import ErrorCode
 
 _SIZE: Final = struct.Struct(">i")
@@ -156,7 +156,7 @@ class ServerConnection:
         key = ApiKey(number)
         fault = self._script.next_fault(key)
         kind = None if fault is None else fault.kind
-        if kind is FaultKind.REQUEST_LOST:
+        if kind is ScriptedFault.REQUEST_LOST:
             raise _HangUpError
         api = APIS[key]
         try:
@@ -164,14 +164,14 @@ class ServerConnection:
             answer = api.serve(asked, self._ask(fault, now_ms), self._view)
         except Exception as error:  # the schemas raise any error where bytes do not fit
             raise _HangUpError from error
-        if kind is FaultKind.ANSWER_LOST:
+        if kind is ScriptedFault.ANSWER_LOST:
             raise _HangUpError
         if fault is not None:
             self._due_ms += fault.delay_ms
         return answer
 
     def _ask(self, fault: Fault | None, now_ms: int) -> Callable[[m.Request], m.Response]:
-        if fault is not None and fault.kind is FaultKind.REFUSED:
+        if fault is not None and fault.kind is ScriptedFault.REFUSED:
             code = fault.code
             return lambda request: refuse(request, code)
         self._cluster.advance(now_ms)

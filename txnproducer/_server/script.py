@@ -4,7 +4,7 @@ Owns: `Script`, `Fault`. Must not know: requests' contents, connections.
 
 Rules:
 * Faults of one API happen in the order in which they were asked for, one a request.
-* A fault is used up by the request that meets it, whoever sends it.
+* A fault is used up by the request that meets it, no matter which client sends it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum, auto
 from txnproducer._protocol.messages import ApiKey
 
 
-class FaultKind(Enum):
+class ScriptedFault(Enum):
     """The event that a request meets."""
 
     REFUSED = auto()  # answered with an error, and nothing has changed
@@ -35,7 +35,7 @@ class Fault:
         delay_ms: how late the answer comes.
     """
 
-    kind: FaultKind
+    kind: ScriptedFault
     code: int = 0
     delay_ms: int = 0
 

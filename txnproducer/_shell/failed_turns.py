@@ -17,7 +17,7 @@ __all__ = ["FailedTurns"]
 _LOG = logging.getLogger(__name__)
 
 # The pause after a failed turn; it doubles with each further one.
-_FIRST_PAUSE_MS = 10
+_FIRST_PAUSE_MS = 20
 _LONGEST_PAUSE_MS = 2_000
 # A failed turn this long after the one before counts as the first again.
 _RECOVERED_MS = 60_000
@@ -45,4 +45,4 @@ class FailedTurns:
             _LOG.exception(
                 "%s: an unexpected error (number %d); going on", self._name, self._count
             )
-        return doubled(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, self._count) / 1000
+        return doubled(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS, self._count - 1) / 1000

@@ -24,7 +24,7 @@ from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
 from txnproducer._broker.handlers import handle
 from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
 from txnproducer._server.login import Users
-from txnproducer._server.script import Fault, FaultKind
+from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer._wire.platform import Platform
 from txnproducer._wire.tcp import BufferSizes
 from txnproducer.errors import DisconnectError, ErrorCode
@@ -316,19 +316,19 @@ class InMemoryKafka:
             error: the name or the number of the error, as "NOT_COORDINATOR".
             times: how many requests.
         """
-        self._add(api, Fault(FaultKind.REFUSED, code=_code(error)), times)
+        self._add(api, Fault(ScriptedFault.REFUSED, code=_code(error)), times)
 
     def lose_request(self, api: str, *, times: int = 1) -> None:
         """Close the connection on which the next request of an API arrives, unread."""
-        self._add(api, Fault(FaultKind.REQUEST_LOST), times)
+        self._add(api, Fault(ScriptedFault.REQUEST_LOST), times)
 
     def lose_answer(self, api: str, *, times: int = 1) -> None:
         """Let the next request of an API take effect, and close the connection without answer."""
-        self._add(api, Fault(FaultKind.ANSWER_LOST), times)
+        self._add(api, Fault(ScriptedFault.ANSWER_LOST), times)
 
     def delay(self, api: str, seconds: float, *, times: int = 1) -> None:
         """Send the answer to the next request of an API late. It takes effect at once."""
-        self._add(api, Fault(FaultKind.SLOW, delay_ms=round(seconds * 1000)), times)
+        self._add(api, Fault(ScriptedFault.SLOW, delay_ms=round(seconds * 1000)), times)
 
     def remaining_faults(self) -> dict[str, int]:
         """Return how many faults have met no request so far, by API."""
