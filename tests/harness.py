@@ -109,8 +109,7 @@ class CoreHarness:
         self.is_running_callbacks = True
         self._due_ms = 0
 
-    # --- the clock and the loop
-    # -------------------------------------------------------------------
+    # --- the clock and the loop -----------------------------------------------------------------
 
     @property
     def now_ms(self) -> int:
@@ -228,8 +227,7 @@ class CoreHarness:
     def refuse_in_fork(self) -> None:
         """Refuse nothing: this is no fork."""
 
-    # --- the application's calls
-    # ------------------------------------------------------------------
+    # --- the application's calls ----------------------------------------------------------------
 
     @property
     def manager(self) -> TransactionManager:
@@ -371,8 +369,7 @@ class CoreHarness:
         values = {tp: OffsetAndMetadata(offset) for tp, offset in wanted.items()}
         return self.core.send_offsets_to_transaction(values, group)
 
-    # --- what was sent
-    # ----------------------------------------------------------------------------
+    # --- what was sent --------------------------------------------------------------------------
 
     def sent_batches(self, topic_partition: TopicPartition | None = None) -> list[SentBatch]:
         """Return every batch that went on the wire, in order, decoded from its bytes."""

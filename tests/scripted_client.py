@@ -143,8 +143,7 @@ class ScriptedClient:
         self._due: list[tuple[int, int, ClientEvent]] = []
         self._order = itertools.count()
 
-    # --- KafkaClient
-    # ------------------------------------------------------------------------------
+    # --- KafkaClient ----------------------------------------------------------------------------
 
     def update_nodes(self, nodes: Iterable[BrokerNode]) -> None:
         for node in nodes:
@@ -223,8 +222,7 @@ class ScriptedClient:
     def finalized_features(self) -> FinalizedFeatures:
         return self.features
 
-    # --- what the harness needs
-    # -------------------------------------------------------------------
+    # --- what the harness needs -----------------------------------------------------------------
 
     def take_due_events(self) -> list[ClientEvent]:
         """Return the events whose time has come, time-outs included."""
@@ -271,8 +269,7 @@ class ScriptedClient:
         response = ClientResponse(request, body, prepared.failure, prepared.error)
         self._schedule(response, prepared.delay_ms)
 
-    # --- verbs of a test: troubles
-    # ----------------------------------------------------------------
+    # --- verbs of a test: troubles --------------------------------------------------------------
 
     def set_transaction_version(self, version: int | None, epoch: int | None = None) -> None:
         """Finalize `transaction.version` (None: not at all) under a new epoch of the features."""
@@ -311,8 +308,7 @@ class ScriptedClient:
         """Let a broker ask not to be sent to for a while (KIP-219)."""
         self._throttled_until_ms[connection] = self.now_ms + duration_ms
 
-    # --- verbs of a test: answers
-    # ------------------------------------------------------------------
+    # --- verbs of a test: answers ---------------------------------------------------------------
 
     def prepare(
         self,
@@ -469,8 +465,7 @@ class ScriptedClient:
         """End an outstanding request without an answer, now."""
         self._schedule(ClientResponse(request, None, failure), 0)
 
-    # --- what was sent
-    # ----------------------------------------------------------------------------
+    # --- what was sent --------------------------------------------------------------------------
 
     def sent(self, api_key: ApiKey) -> list[Any]:
         """Return the bodies of all requests of a kind that were sent, in order."""
@@ -485,8 +480,7 @@ class ScriptedClient:
         """Return the unanswered requests of a kind, in order."""
         return [r for r in self.outstanding.values() if API_KEY_OF[type(r.body)] is api_key]
 
-    # --- answers
-    # ----------------------------------------------------------------------------------
+    # --- answers --------------------------------------------------------------------------------
 
     def metadata_response(self, request: Request) -> MetadataResponse:
         """Describe the cluster as it is now, for the topics asked for."""
