@@ -80,10 +80,13 @@ def _check_metadata(_: m.MetadataRequest, answer: m.MetadataResponse) -> None:
 
 
 def _check_partition(topic: str, partition: m.PartitionMetadata) -> None:
-    if partition.partition < 0 or min(partition.leader_id, partition.leader_epoch) < _NO_ID:
+    number = partition.partition
+    if number < 0:
+        raise ValueError(f"partition {number} of topic {topic!r}: its number must be 0 or more")
+    if min(partition.leader_id, partition.leader_epoch) < _NO_ID:
         raise ValueError(
-            f"partition {partition.partition} of topic {topic!r} has the leader "
-            f"{partition.leader_id} of epoch {partition.leader_epoch}"
+            f"partition {number} of topic {topic!r}: leader id and leader epoch must be -1 or "
+            f"more, not {partition.leader_id} and {partition.leader_epoch}"
         )
 
 
@@ -110,7 +113,10 @@ def _check_end(_: m.EndTxnRequest, answer: m.EndTxnResponse) -> None:
 
 def _check_identity(producer_id: int, epoch: int) -> None:
     if producer_id < 0 or epoch < 0:
-        raise ValueError(f"a success with producer id {producer_id} and epoch {epoch}")
+        raise ValueError(
+            "a successful answer must have a producer id and an epoch of 0 or more, not "
+            f"{producer_id} and {epoch}"
+        )
 
 
 def _check_added(
@@ -175,4 +181,7 @@ def _check_nodes(nodes: Sequence[m.BrokerNode]) -> None:
     _check_unique((node.node_id for node in nodes), "broker")
     for node in nodes:
         if node.node_id < 0 or not node.host or not 0 < node.port <= _LARGEST_PORT:
-            raise ValueError(f"broker {node.node_id} has the address {node.host!r}:{node.port}")
+            raise ValueError(
+                f"broker {node.node_id}: its id must be 0 or more, and its address a host and a "
+                f"port of 1 to {_LARGEST_PORT}, not {node.host!r}:{node.port}"
+            )

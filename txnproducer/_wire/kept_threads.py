@@ -48,7 +48,7 @@ class KeptThreads:
         """Run a job on an idle or new thread, or if none can start, on the next one that is idle.
 
         Raises:
-            RuntimeError: no thread was ever started, and none can be started now.
+            RuntimeError: no thread is alive, and none can be started.
         """
         with self._changed:
             self._jobs.append(job)

@@ -59,7 +59,6 @@ _LOG = logging.getLogger(__name__)
 
 # An upper bound for one wait: `epoll_wait` takes an int, and the core asks for far less.
 _LONGEST_WAIT_MS = 600_000
-# The time for an attempt to connect at the interpreter's exit.
 _HURRIED_MS = 1_000
 _ENCODING_ERRORS = (
     ValueError,
