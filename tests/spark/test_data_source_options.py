@@ -57,7 +57,7 @@ def test_what_no_transactional_producer_takes_is_refused_before_a_task(
     option, value, is_streaming
 ):
     more = {} if is_streaming else OF_A_JOB
-    with pytest.raises(InvalidConfigurationError, match=f"^{option}={value} can't be set"):
+    with pytest.raises(InvalidConfigurationError, match=f"^{option}={value} cannot be set"):
         read(is_streaming, **{option: value}, **more)
     with pytest.raises(InvalidConfigurationError, match=r"^kafka\.delivery\.timeout\.ms=10 "):
         read(is_streaming, **{"kafka.delivery.timeout.ms": "10"}, **more)

@@ -165,7 +165,7 @@ def test_what_is_missing_is_named_as_an_option_too(missing, message):
     ],
 )
 def test_settings_that_are_not_the_users_are_refused(setting, way_out):
-    with pytest.raises(InvalidConfigurationError, match=rf"kafka\.{setting} can't .*{way_out}"):
+    with pytest.raises(InvalidConfigurationError, match=rf"kafka\.{setting} cannot .*{way_out}"):
         settings(**{f"kafka.{setting}": "x"})
 
 

@@ -1,6 +1,6 @@
 """The options of the data source: the sink's, and two that a batch job needs.
 
-Owns: which options go with a stream and which with a batch job, those that a data source can't
+Owns: which options go with a stream and which with a batch job, those that a data source cannot
 follow. Must not know: Spark's classes, transactions; the meaning of the sink's own options
 (`options.py`).
 """
@@ -57,7 +57,7 @@ def read_data_source_options(
     batch_ids = [value for name, value in options.items() if _is(name, _BATCH_ID)]
     if any(_is(name, "writers") for name in theirs):
         raise UnknownConfigError(
-            "writers can't be set for a data source, which can't shuffle: use"
+            "writers cannot be set for a data source, which cannot shuffle: use"
             " frame.repartition(n).write or .writeStream"
         )
     _refuse_whole(theirs)

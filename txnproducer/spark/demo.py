@@ -122,7 +122,7 @@ class KillOnce:
     """A hook that kills its process, the first time that a task of one batch has written.
 
     Attributes:
-        marker: a file that is made before the kill; the killed process can't remember it.
+        marker: a file that is made before the kill; the killed process cannot remember it.
     """
 
     marker: str

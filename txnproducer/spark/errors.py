@@ -31,7 +31,7 @@ class TornBatchError(LedgerError):
 
 
 class PartialReplayError(SinkError):
-    """Some partitions hold this batch already, and the rest can't be written safely."""
+    """Some partitions hold this batch already, and the rest cannot be written safely."""
 
 
 class BatchFailedError(KafkaError):

@@ -15,9 +15,11 @@ from txnproducer.errors import InvalidConfigurationError
 from txnproducer.spark.token_providers import NamedTokenProvider, provider_of
 
 _PROVIDER_SETTING: Final = "sasl_oauth_token_provider"
-# All producers of the sink are transactional. Settings are checked before any id is known.
+# Without an id the settings would be checked as those of a producer without transactions. The ids
+# of the partitions are not known yet.
 _PLACEHOLDER: Final = {"transactional.id": "of-each-partition"}
-# Values that a transactional producer does not allow.
+# `ProducerConfig` refuses these values too, but its text names the placeholder above, which the
+# user did not set, and advises to go without transactions.
 _NOT_IDEMPOTENT: Final = {"acks": ("0", "1"), "retries": ("0",), "enable.idempotence": ("false",)}
 _REFUSED: Final = {
     "transactional.id": "the sink makes one for each partition, from sinkId",
@@ -44,7 +46,7 @@ def read_producer_setting(written: str, setting: str, value: Any) -> Any:
         value: its value.
 
     Raises:
-        InvalidConfigurationError: the setting can't be set, or not so.
+        InvalidConfigurationError: the setting cannot be set, or not so.
     """
     _refuse_setting(written, setting, value)
     if setting.replace(".", "_") != _PROVIDER_SETTING:
@@ -60,10 +62,10 @@ def read_producer_setting(written: str, setting: str, value: Any) -> Any:
 
 def _refuse_setting(written: str, setting: str, value: Any) -> None:
     if setting in _REFUSED:
-        raise InvalidConfigurationError(f"{written} can't be set: {_REFUSED[setting]}")
+        raise InvalidConfigurationError(f"{written} cannot be set: {_REFUSED[setting]}")
     if str(value).lower() in _NOT_IDEMPOTENT.get(setting, ()):
         raise InvalidConfigurationError(
-            f"{written}={value} can't be set: a transactional producer is always idempotent, with"
+            f"{written}={value} cannot be set: a transactional producer is always idempotent, with"
             " acks=all and retries above 0; leave it out"
         )
 

@@ -1,7 +1,7 @@
 """Token providers by dotted name. The driver and each task import the object for themselves.
 
-Why it exists: settings reach the tasks in their closure, and a provider often can't be pickled: it
-holds a session with an identity provider, or a secret.
+Why it exists: settings reach the tasks in their closure, and a provider often cannot be pickled:
+it holds a session with an identity provider, or a secret.
 
 Owns: the import, the kinds of objects that a name may stand for. Must not know: tokens, Spark.
 """

@@ -201,7 +201,7 @@ class BatchTransactions:
         rows = sum(part.rows for part in parts)
         digest = total(part.digest for part in parts)
         entry = LedgerEntry(batch.batch_id, batch.query_id, batch.writers, rows, digest)
-        # In the same transaction as the rows, so that the two can't disagree.
+        # In the same transaction as the rows, so that the two cannot disagree.
         self._ledger.write_whole(producer, entry)
 
     def _commit(
@@ -301,7 +301,7 @@ class BatchTransactions:
             self._producer = self._take()
         producer = self._producer
         try:
-            entry = self._ledger.read_whole()  # after the id is taken: it can't change any more
+            entry = self._ledger.read_whole()  # after the id is taken: it cannot change any more
             if entry is None:
                 return 0
             with producer.transaction():

@@ -31,7 +31,7 @@ def check_batch_id(batch_id: Any) -> None:
     Raises:
         InvalidConfigurationError: it is no integer, or below 0.
     """
-    # The exact type: `True` is an int as well. The id is the entry's offset, which can't be
+    # The exact type: `True` is an int as well. The id is the entry's offset, which cannot be
     # negative.
     if type(batch_id) is not int or batch_id < 0:
         raise InvalidConfigurationError(f"batch_id={batch_id!r}: must be an integer, 0 or above")
@@ -130,7 +130,7 @@ def choose_timeout_ms(ledger: Ledger, wanted: int | None) -> int:
     # The sink works without DescribeConfigs on the cluster: a time-out that is too long is then
     # refused when the first id is taken.
     except AuthorizationError as error:
-        _LOG.warning("can't ask the broker for %s: %s", _MAX_TIMEOUT_SETTING, error)
+        _LOG.warning("cannot ask the broker for %s: %s", _MAX_TIMEOUT_SETTING, error)
         text = None
     maximum = int(text) if text is not None else None
     if wanted is None:

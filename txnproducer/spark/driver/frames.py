@@ -67,7 +67,7 @@ def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
         count: the number of partitions that the frame was shuffled into; None to count them.
 
     Raises:
-        InvalidConfigurationError: they can't be counted under Spark Connect.
+        InvalidConfigurationError: they cannot be counted under Spark Connect.
     """
     if not is_connect(frame):
         # Counting runs the shuffles, and functions before one may need the package (`placing`).
@@ -218,7 +218,10 @@ def _written(order: _Order) -> str:
 
 def _read(text: str | None) -> _Order:
     if text is None:
-        raise SinkError("a task of the sink was run without an order: the frame was run by others")
+        raise SinkError(
+            "this task was not started by the sink: the sink's DataFrame was executed by other "
+            "code"
+        )
     # The driver of this job wrote it, as it wrote the closure.
     order: _Order = pickle.loads(zlib.decompress(base64.b64decode(text)))  # noqa: S301
     return order

@@ -17,8 +17,8 @@ Rules:
 * Every part gets a ledger entry before the first one is ended, even a part that is to be aborted.
   It proves that this attempt had all of the ids when it looked at the ledger. So it has seen all
   that an earlier attempt had ended, and that attempt can end nothing more.
-* A part that can't be ended is looked up in the ledger. If its entry is there, it is committed. If
-  not, the next attempt finds the others committed, and completes the batch.
+* A part that cannot be ended is looked up in the ledger. If its entry is there, it is committed.
+  If not, the next attempt finds the others committed, and completes the batch.
 * An abort is best effort. It touches only transactions of this query.
 """
 
@@ -205,7 +205,7 @@ class PartCommits:
     def _is_ours(self, queries: Iterable[str | None]) -> bool:
         """Return whether the sink is this query's. The tasks of another one must not be fenced."""
         plan = None
-        with _best_effort("the plan can't be read"):
+        with _best_effort("the plan cannot be read"):
             plan, _ = self.ledger.read(waits_for_undecided=False)
         return plan is not None and set(queries) == {plan.query_id}
 
@@ -231,8 +231,8 @@ def _checked(parts: Sequence[OpenPart | None], batch_id: int) -> list[OpenPart]:
     numbers = [part.partition for part in ours]
     if not ours or len(ours) != len(parts) or numbers != list(range(len(ours))):
         raise IllegalStateError(
-            f"batch {batch_id}: a commit needs what each of its {len(parts)} tasks has told, and"
-            f" there are partitions {numbers}; nothing was committed"
+            f"batch {batch_id}: the commit needs one message from each of the {len(parts)} tasks, "
+            f"and got those of partitions {numbers}; nothing was committed"
         )
     batches = {(part.batch_id, part.query_id) for part in ours}
     if batches != {(batch_id, ours[0].query_id)}:

@@ -7,7 +7,7 @@ has any task write.
 Owns: the driver's side of such a batch: its passes over the frame. Must not know: how ids are
 taken (`runs.py`), how a task writes.
 
-Rule: the driver fixes the number of writers and sends it along: a task can't find it out.
+Rule: the driver fixes the number of writers and sends it along: a task cannot find it out.
 """
 
 from __future__ import annotations

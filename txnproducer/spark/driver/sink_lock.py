@@ -20,7 +20,7 @@ class SinkLock:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[SinkLock], tuple[()]]:
-        # `threading.Lock` can't be pickled, but Spark Connect pickles the sink as a function.
+        # `threading.Lock` cannot be pickled, but Spark Connect pickles the sink as a function.
         return SinkLock, ()
 
     def __enter__(self) -> Self:

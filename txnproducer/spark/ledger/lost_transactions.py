@@ -36,7 +36,7 @@ def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
         )
     except KafkaError as error:
         # No proof of another driver: the batch is tried again, and that attempt finds out.
-        _LOG.warning("can't ask who holds the transactional id %s: %s", ledger.whole_id, error)
+        _LOG.warning("cannot ask who holds the transactional id %s: %s", ledger.whole_id, error)
         return False
     if found is None:
         return False

@@ -35,13 +35,13 @@ def check_one_atomicity(ledger: Ledger, view: LedgerView, *, is_whole: bool) -> 
     go_on = f'go on with atomicity="{theirs}"; or '
     raise LedgerError(
         f'the sink id {ledger.sink_id!r} was used with atomicity="{theirs}", and this is '
-        f'atomicity="{ours}": there the ledger holds {there}. The two keep ledgers of their own, '
-        "so that what one has committed would be written once more by the other. Nothing was "
-        f"written. {'Way out' if is_ours_as_well else 'Ways out'}: "
-        f"{'(both have written by now) ' if is_ours_as_well else go_on}"
+        f'atomicity="{ours}": there the ledger holds {there}. Each keeps a ledger of its own '
+        "and does not see what the other has committed, so this batch could be written twice. "
+        f"Nothing was written. {'Way out' if is_ours_as_well else 'Ways out'}: "
+        f"{'(both ledgers have entries) ' if is_ours_as_well else go_on}"
         'a new sink_id, with on_missing_ledger="write" for its first start, once you have made '
-        f'sure that the last batch is wholly committed with atomicity="{theirs}" (else it would '
-        "be doubled or lost in part)."
+        f'sure that the last batch is wholly committed with atomicity="{theirs}". Otherwise '
+        "rows of that batch would be doubled or lost."
     )
 
 

@@ -39,7 +39,7 @@ def check_topics(ledger: Ledger, topic: str | None) -> int:
 
     Args:
         ledger: of the sink; it names a topic of its own.
-        topic: of all rows; None if rows choose their topics, which can't be checked before.
+        topic: of all rows; None if rows choose their topics, which cannot be checked before.
 
     Returns:
         The number of partitions of `topic`; 0 without one.
@@ -121,7 +121,7 @@ def taking(ledger: Ledger, name: str) -> Iterator[None]:
     except InvalidTxnTimeoutError as error:
         raise InvalidConfigurationError(
             "transactionTimeout: the broker refuses it, since it is above its "
-            "transaction.max.timeout.ms (which can't be read here: that needs DescribeConfigs on "
+            "transaction.max.timeout.ms (which cannot be read here: that needs DescribeConfigs on "
             "the cluster). Set the option transactionTimeout to less (milliseconds)"
         ) from error
 

@@ -191,7 +191,7 @@ class LedgerRules:
             f"this sink has no ledger, but this is batch {batch_id}: either it is the first that "
             "this sink writes, or the query wrote elsewhere before, or the ledger has expired "
             "(offsets.retention.minutes after the last batch) or was deleted with its topic. "
-            "Whether the batch was written before can't be known. Ways out: "
+            "Whether the batch was written before cannot be known. Ways out: "
             f"first_batch_id={batch_id}, for good, if the sink begins with it; "
             'on_missing_ledger="write", for one start, if the batch was not written, or may be '
             "written once more."
@@ -262,7 +262,7 @@ def added_up(done: Mapping[int, LedgerEntry]) -> LedgerEntry:
 
 
 def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers: int) -> None:
-    """Refuse a committed batch that can't be compared with its rows, since there is no frame here.
+    """Refuse a committed batch that cannot be compared with its rows, without the frame.
 
     Raises:
         ReplayMismatchError: the batch is wholly committed, by another number of partitions.
@@ -272,14 +272,14 @@ def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers:
     if is_whole(done) and len(done) != writers:
         raise ReplayMismatchError(
             f"batch {batch_id} is wholly committed, by {len(done)} partitions, and now there are "
-            f"{writers}. Nothing was written: whether the rows are the same again can't be looked "
-            f"at here, without the frame. Ways out: writers={len(done)}, as then; `write`, which "
-            'can; on_replay_mismatch="keep", to leave the batch as it was committed'
+            f"{writers}. Nothing was written: whether the rows are the same again cannot be "
+            f"checked here, without the frame. Ways out: writers={len(done)}, as then; `write`, "
+            'which can; on_replay_mismatch="keep", to leave the batch as it was committed'
         )
     if 0 < len(done) < writers:
         raise PartialReplayError(
             f"{in_part(batch_id, done)}. Nothing was written: whether the same partitions have the"
-            " same rows again can't be looked at here, without the frame. Ways out: `write`, which"
+            " same rows again cannot be checked here, without the frame. Ways out: `write`, which"
             " can, also where they are numbered otherwise; "
             'on_replay_mismatch="keep", if they are; another sink id'
         )

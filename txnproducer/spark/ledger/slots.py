@@ -32,7 +32,7 @@ Content: TypeAlias = tuple[int, str]
 """How many rows a partition has, and their digest."""
 
 _WAYS_OUT: Final = (
-    "The source or the plan does not give the same rows again, so the rest of the batch can't be "
+    "The source or the plan does not give the same rows again, so the rest of the batch cannot be "
     "written exactly once. What was committed stays. Ways out: a source that can be read again; "
     'on_replay_mismatch="keep" to go on with what was committed; another sink id.'
 )

@@ -43,7 +43,7 @@ def check_not_torn(
     """
     ours = {p: entry for p, entry in entries.items() if entry.query_id == query_id}
     earlier = [entry for entry in ours.values() if entry.batch_id < batch_id]
-    # An earlier batch that this one has overtaken can't be completed any more; this one still can.
+    # An earlier batch that this one has overtaken cannot be completed. This one still can.
     if not earlier or any(entry.batch_id == batch_id for entry in ours.values()):
         return
     last = max(earlier, key=lambda entry: entry.batch_id)
@@ -75,6 +75,6 @@ def _text(
         return text
     return (
         f"{text} If batch {last.batch_id} was whole, the ledgers of {lacking} have expired or "
-        "were deleted, or partition_writer was told more writers than its frame had partitions: "
+        "were deleted, or partition_writer got more writers than its frame had partitions: "
         'on_missing_ledger="write" for one start.'
     )

@@ -9,7 +9,7 @@ Rules:
   shuffled: task i gets the rows of partition i. Rows of one key keep the order that they have in
   one partition of the frame; a shuffle promises no more.
 * Frames with neither column are not shuffled. Task i writes partition i, and there are at most as
-  many tasks as partitions. (Spark Connect can't count tasks, so there these are shuffled too.)
+  many tasks as partitions. (Spark Connect cannot count tasks, so there these are shuffled too.)
 * Spark before 4.1 shuffles only by a hash. So a row carries a number whose hash is its partition,
   and a task knows its own number.
 """
@@ -55,7 +55,7 @@ def placed(frame: Any, partitions: int) -> Placed:
     if set(_PLACING) & set(frame.columns):
         return _shuffled(frame, partitions)
     if is_connect(frame):
-        # Connect can't count the partitions of a frame that is only coalesced.
+        # Connect cannot count the partitions of a frame that is only coalesced.
         return Placed(frame.repartition(partitions), partitions)
     # No shuffle: rows without a key and a partition may go to any partition.
     return Placed(frame.coalesce(partitions), None)

@@ -1,8 +1,8 @@
 """The check that a task has read all of its rows, and not only those before its input broke off.
 
-Why it exists: if Spark's side of a task fails (a shuffle can't be fetched, or the task is killed),
-it closes the connection to the Python worker. PySpark takes that for the end of the rows
-(`FramedSerializer.load_stream` and Arrow's reader alike). So a function can't tell half of a
+Why it exists: if Spark's side of a task fails (a shuffle cannot be fetched, or the task is
+killed), it closes the connection to the Python worker. PySpark takes that for the end of the rows
+(`FramedSerializer.load_stream` and Arrow's reader alike). So a function cannot tell half of a
 partition from all of it, and a task must not commit before it can.
 
 After the last row, Spark's side sends the number `END_OF_STREAM`, but only if the input is whole.

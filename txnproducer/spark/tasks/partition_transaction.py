@@ -289,7 +289,7 @@ class PartitionWriter:
         # An id above the plan's number of writers may be one that the next run does not fence.
         if number >= self.plan.writers:
             raise SinkError(
-                f"partition {number} is one too many: partition_writer was told writers="
+                f"partition {number} is one too many: partition_writer got writers="
                 f"{self.plan.writers}. This task has written nothing. Way out: "
                 "frame.repartition(n).foreachPartition(sink.partition_writer(batch_id, writers=n))"
             )
