@@ -59,10 +59,12 @@ lint: .venv/.installed-dev  ## style, spelling, and the layers of the code
 types: .venv/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
 
-# A link that leads nowhere, a page that nothing links to, and a docstring that autodoc cannot read
-# are warnings, and a warning is an error. The site can be read without a network.
+# A link that leads nowhere, a page that nothing links to, a type without an entry, and a docstring
+# that autodoc cannot read are warnings, and a warning is an error. `-E` checks every page each time:
+# otherwise a second run would pass over the pages that the first has written. The site can be read
+# without a network.
 docs: .venv/.installed-dev  ## the documentation as a site, in build/docs
-	$(BIN)/sphinx-build -W --keep-going -q -b html -d build/doctrees docs build/docs
+	$(BIN)/sphinx-build -E -n -W --keep-going -q -b html -d build/doctrees docs build/docs
 	$(BIN)/python -m tests.site_check build/docs
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C

@@ -1,4 +1,4 @@
-"""The code on the pages for users works, and the names of metrics there are the producer's."""
+"""The code on the pages for users works, and the names on them are those of the package."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import re
 import threading
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, get_args
 
 import pytest
 
-from txnproducer import TransactionalProducer
+import txnproducer
+from txnproducer import TransactionalProducer, errors, spark, testing
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._shell.base_producer import _TIMES
 
@@ -93,3 +95,36 @@ def test_the_page_has_the_names_of_all_metrics(one):
         one.flush()
     timed = {f"{name}-time-ns-total" for name in _TIMES.values()}
     assert told == one.metrics().keys() | timed
+
+
+def names_on_the_page_of_the_api() -> set[str]:
+    """Return the last part of each name that has an entry."""
+    page = (DOCS / "api.rst").read_text("utf-8")
+    entry = re.compile(
+        r"^ *\.\. (?:auto|py:)(?!module|currentmodule)\w+:: (?:\w+\.)*(\w+)", re.MULTILINE
+    )
+    return set(entry.findall(page))
+
+
+@pytest.mark.parametrize("package", [txnproducer, spark, testing], ids=lambda one: one.__name__)
+def test_each_public_name_has_an_entry_on_the_page_of_the_api(package: ModuleType):
+    public = set(package.__all__) - {"__version__", "errors"}
+    assert public - names_on_the_page_of_the_api() == set()
+
+
+def test_the_page_of_the_api_has_the_parents_of_its_errors():
+    told = names_on_the_page_of_the_api()
+    missing = {
+        parent.__name__
+        for name in told
+        if isinstance(cls := getattr(errors, name, None), type)
+        for parent in cls.__mro__
+        if issubclass(parent, errors.KafkaError) and parent.__name__ not in told
+    }
+    assert missing == set()
+
+
+def test_the_page_of_the_api_has_each_recovery():
+    page = (DOCS / "api.rst").read_text("utf-8")
+    told = re.findall(r"^   \* ``(\w+)``: ", page, re.MULTILINE)
+    assert told == list(get_args(errors.Recovery))

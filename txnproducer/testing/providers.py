@@ -35,7 +35,7 @@ class KafkaCluster(Protocol):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Addresses for clients, "host:port", separated by commas."""
+        """Addresses for clients, separated by commas. Each has a host and a port."""
         ...
 
     def security_config(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class ExistingKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Addresses for clients, "host:port", separated by commas."""
+        """Addresses for clients, separated by commas. Each has a host and a port."""
         return self._bootstrap_servers
 
     def security_config(self) -> dict[str, Any]:
