@@ -31,7 +31,7 @@ CODE := txnproducer tests integration examples docs/conf.py
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
   txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.py' -o -name '*.p[xy][dx]' -o -name '*.h')
 
-.PHONY: help demo package test checks lint types docs unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,15 @@ types: .venv/.installed-dev  ## mypy --strict
 docs: .venv/.installed-dev  ## the documentation as a site, in build/docs
 	$(BIN)/sphinx-build -E -n -W --keep-going -q -b html -d build/doctrees docs build/docs
 	$(BIN)/python -m tests.site_check build/docs
+
+DOCS_PORT := 8000
+
+docs-serve: docs  ## the same, built and served at http://127.0.0.1:8000/ (DOCS_PORT=... for another port)
+	@$(BIN)/python -u -m http.server --bind 127.0.0.1 --directory build/docs $(DOCS_PORT)
+
+# No part of `test`, which must not fail because another host is down.
+docs-links: .venv/.installed-dev  ## ask other hosts for the pages that the documentation links to
+	$(BIN)/sphinx-build -q -b linkcheck docs build/links
 
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
