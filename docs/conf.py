@@ -30,6 +30,7 @@ parts = {
         "transactions",
         "errors",
         "spark",
+        "spark-cluster",
         "cli",
         "coming-from",
         "guarantees",
