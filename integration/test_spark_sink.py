@@ -389,7 +389,7 @@ def test_a_partition_writer_writes_what_foreach_partition_gives_it(spark, kafka,
 
 
 def test_a_partition_writer_refuses_partitions_that_it_was_not_told_of(spark, kafka, topic, sink):
-    with pytest.raises(Exception, match=r"partition 2 is one too many: .* told writers=2"):
+    with pytest.raises(Exception, match=r"partition 2 is one too many: .* got writers=2"):
         keyed(spark, 9, partitions=3).foreachPartition(sink().partition_writer(0, writers=2))
     assert 2 not in sink()._ledger.read(range(3))[1]
 
