@@ -28,7 +28,7 @@ from txnproducer._protocol.events import (
 )
 from txnproducer._protocol.messages import API_KEY_OF, ApiKey, BrokerNode
 from txnproducer._protocol.versions import FinalizedFeatures, NodeApiVersions
-from txnproducer._shell.clock import monotonic_ms
+from txnproducer._wire.platform import SYSTEM
 from txnproducer._wire.wakeup import Wakeup
 from txnproducer.errors import IllegalStateError
 
@@ -53,10 +53,10 @@ class ModelTime:
     """The real time, counted from 0: the cluster would have to catch up with an older clock."""
 
     def __init__(self) -> None:
-        self._start_ms = monotonic_ms()
+        self._start_ms = SYSTEM.monotonic_ms()
 
     def now_ms(self) -> int:
-        return monotonic_ms() - self._start_ms
+        return SYSTEM.monotonic_ms() - self._start_ms
 
     def of(self, now_ms: int) -> int:
         return now_ms - self._start_ms
@@ -116,7 +116,7 @@ class ModelClient:
     def cut(self, node_id: int) -> None:
         """Cut every connection to a broker."""
         with self._lock:
-            now_ms = monotonic_ms()
+            now_ms = SYSTEM.monotonic_ms()
             for connection, link in self._links.items():
                 if link.is_ready and self._broker_of(connection) == node_id:
                     self._die(connection, link, now_ms)
@@ -137,7 +137,7 @@ class ModelClient:
             select.select([self._wakeup], [], [], min(timeout_ms, LONGEST_SLEEP_MS) / 1000)
         self._wakeup.clear()
         with self._lock:
-            self._run_due(monotonic_ms())
+            self._run_due(SYSTEM.monotonic_ms())
             events, self._events = self._events, []
             return events
 
@@ -161,7 +161,7 @@ class ModelClient:
         with self._lock:
             self.is_closed = True
             for connection, link in self._links.items():
-                self._die(connection, link, monotonic_ms())
+                self._die(connection, link, SYSTEM.monotonic_ms())
             self._events.clear()
 
     def _at(self, due_ms: int, action: Callable[[int], None]) -> None:
@@ -173,7 +173,7 @@ class ModelClient:
         The time is not waited for: it passes in the cluster alone.
         """
         with self._lock:
-            now_ms = monotonic_ms()
+            now_ms = SYSTEM.monotonic_ms()
             while self._due:
                 now_ms = max(now_ms, self._due[0][0])
                 self._run_due(now_ms)

@@ -13,8 +13,9 @@ import pytest
 from tests.live_client import LiveClient, use_live_clients
 from txnproducer import TransactionalProducer
 from txnproducer._protocol.messages import ApiKey
-from txnproducer._shell import base_producer, live_producers
+from txnproducer._shell import live_producers
 from txnproducer._shell.io_thread import IoThread
+from txnproducer._wire.platform import Platform
 from txnproducer.errors import KafkaError
 
 PATIENCE_S = 10.0
@@ -180,7 +181,7 @@ class Leaving:
 
 def test_one_deadline_holds_for_all_producers_at_exit(monkeypatch):
     clock, log = [100], list[object]()
-    monkeypatch.setattr(live_producers, "monotonic_ms", lambda: clock[0])
+    monkeypatch.setattr(Platform, "monotonic_ms", lambda _: clock[0])
     producers = [Leaving(clock, log), Leaving(clock, log)]
     monkeypatch.setattr(live_producers, "_all", lambda: producers)
     live_producers._close_all()
@@ -192,7 +193,7 @@ def test_what_is_left_of_the_deadline_bounds_each_wait(open_one, monkeypatch, le
     one = open_one()
     seen = []
     with monkeypatch.context() as patch:
-        patch.setattr(base_producer, "monotonic_ms", lambda: 10_000)
+        patch.setattr(Platform, "monotonic_ms", lambda _: 10_000)
         patch.setattr(one._io, "close", lambda *given: seen.append(given))
         one.close_by(10_000 + left_ms)
     assert seen == [limits]

@@ -17,8 +17,7 @@ from txnproducer import TransactionalProducer
 from txnproducer._core.append.row_appender import RowRun
 from txnproducer._record import IMPL
 from txnproducer._record.implementation import Rows
-from txnproducer._shell import record_writer
-from txnproducer._shell.clock import wall_clock_ms
+from txnproducer._wire.platform import SYSTEM, Platform
 
 RECORDS = 200
 VALUE = b"v" * 100
@@ -73,8 +72,8 @@ def test_a_wrapper_around_send_would_be_noticed(open_transaction):
 
 def test_a_record_costs_few_bytecodes_without_compiled_parts(open_transaction, monkeypatch):
     # Where counting takes long, the time since the batch's first record is longer by a byte.
-    begun_ms = wall_clock_ms()
-    monkeypatch.setattr(record_writer, "wall_clock_ms", lambda: begun_ms)
+    begun_ms = SYSTEM.wall_clock_ms()
+    monkeypatch.setattr(Platform, "wall_clock_ms", lambda _: begun_ms)
     counts = counted(send_some(open_transaction))
     assert per_record(counts, "opcode") <= 365
     assert per_record(counts, "c_call") <= 25

@@ -18,8 +18,8 @@ from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._protocol.messages import ApiKey, ProduceRequest
 from txnproducer._record import read_batches
 from txnproducer._record.implementation import IMPL
-from txnproducer._shell.clock import wall_clock_ms
 from txnproducer._sync.core_lock import new_lock, new_loop_priority
+from txnproducer._wire.platform import SYSTEM
 from txnproducer.errors import IllegalStateError, KafkaError
 
 compiled: Any
@@ -197,10 +197,10 @@ def test_arguments_go_by_position_and_by_name(ready, clients):
 
 
 def test_a_record_without_time_gets_the_clocks(ready):
-    before = wall_clock_ms()
+    before = SYSTEM.wall_clock_ms()
     noted = WatchedSend(ready)
     future = noted("topic", b"v")
-    after = wall_clock_ms()
+    after = SYSTEM.wall_clock_ms()
     assert noted.is_fast == [True]
     assert before <= future.metadata().timestamp_ms <= after
 

@@ -29,6 +29,7 @@ from txnproducer._protocol.messages import ApiKey
 from txnproducer._record.implementation import IMPL
 from txnproducer._shell import io_thread
 from txnproducer._sync.core_lock import Lock, enter
+from txnproducer._wire.platform import Platform
 from txnproducer.errors import KafkaError
 from txnproducer.records import ConsumerGroupMetadata, TopicPartition
 
@@ -190,7 +191,7 @@ ENDING = ("close", "a second close", "hand over")
 @pytest.fixture
 def only_wakeups(monkeypatch):
     """Let nobody look for himself."""
-    monkeypatch.setattr(io_thread, "_WAIT_SLICE_S", 60.0)
+    monkeypatch.setattr(Platform, "wait_slice_s", 60.0)
     monkeypatch.setattr(io_thread, "_LONGEST_POLL_MS", 60_000)
 
 

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from txnproducer._shell import clock, failed_turns, io_thread
+from txnproducer._shell import failed_turns, io_thread
 from txnproducer._shell.io_thread import IoThread
+from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.errors import IllegalStateError
 
 PATIENCE_S = 10.0
@@ -157,7 +158,7 @@ def test_a_waiting_thread_is_woken_by_what_the_loop_brings(io, client, core):
 @pytest.fixture
 def only_wakeups(monkeypatch):
     """Let no waiting thread look for itself, as it otherwise does twice a second."""
-    monkeypatch.setattr(io_thread, "_WAIT_SLICE_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(Platform, "wait_slice_s", 10 * PATIENCE_S)
 
 
 def waiting(io, is_done, count=3):
@@ -261,7 +262,7 @@ def test_a_wait_ends_with_its_time(io):
 
 def test_an_interrupt_while_the_loop_works_leaves_it_its_lock(io, core, monkeypatch):
     # Waiting on a Condition, the interrupted thread would release the lock that the loop holds.
-    monkeypatch.setattr(io_thread, "_WAIT_SLICE_S", 0.01)
+    monkeypatch.setattr(Platform, "wait_slice_s", 0.01)
     is_held = []
 
     def work():
@@ -521,5 +522,5 @@ def test_an_orphaned_loop_that_cannot_end_is_forced_after_its_grace(io, core, mo
 
 
 def test_the_clocks_count_in_milliseconds():
-    assert clock.wall_clock_ms() > 1_600_000_000_000
-    assert 0 <= clock.monotonic_ms() - clock.monotonic_ms() + 1 <= 1
+    assert SYSTEM.wall_clock_ms() > 1_600_000_000_000
+    assert 0 <= SYSTEM.monotonic_ms() - SYSTEM.monotonic_ms() + 1 <= 1

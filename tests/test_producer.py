@@ -19,8 +19,8 @@ from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
 from txnproducer import TransactionalProducer, admin
 from txnproducer._protocol.events import ResponseFailure
 from txnproducer._protocol.messages import ApiKey, TransactionDescription
-from txnproducer._shell import base_producer, live_producers, record_writer, waiting
-from txnproducer._shell.clock import monotonic_ms
+from txnproducer._shell import base_producer, live_producers, waiting
+from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     AuthorizationError,
@@ -576,8 +576,7 @@ def test_metadata_and_memory_are_waited_for_out_of_one_budget(make, client, monk
         return proceeds or clock() < deadline_ms
 
     clock = SkippingClock()
-    monkeypatch.setattr(record_writer, "monotonic_ms", clock)
-    monkeypatch.setattr(waiting, "monotonic_ms", clock)
+    monkeypatch.setattr(Platform, "monotonic_ms", lambda _: clock())
     client.topics["other"] = 1
     one = make(None, buffer_memory=40_000, batch_size=16_384, max_block_ms=10_000)
     client.held.add(ApiKey.PRODUCE)
@@ -598,7 +597,7 @@ class SkippingClock:
         self.jump_ms = 0
 
     def __call__(self) -> int:
-        return monotonic_ms() + self.jump_ms
+        return SYSTEM.monotonic_ns() // 1_000_000 + self.jump_ms
 
 
 @pytest.mark.conformance("2.30")

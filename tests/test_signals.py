@@ -17,6 +17,7 @@ from tests.interrupts import IS_THOROUGH, Interrupt, is_checked
 from tests.test_interrupted_calls import CLOSE_S, OFFSETS, PLACES, ModelProducer, is_at_rest
 from txnproducer._shell import io_thread
 from txnproducer._sync.core_lock import new_lock
+from txnproducer._wire.platform import Platform
 from txnproducer.errors import KafkaError, KafkaTimeoutError
 from txnproducer.records import TopicPartition
 
@@ -45,7 +46,7 @@ def timer():
 @pytest.fixture
 def only_wakeups(monkeypatch):
     """Let nobody look for himself."""
-    monkeypatch.setattr(io_thread, "_WAIT_SLICE_S", 60.0)
+    monkeypatch.setattr(Platform, "wait_slice_s", 60.0)
     monkeypatch.setattr(io_thread, "_LONGEST_POLL_MS", 60_000)
 
 

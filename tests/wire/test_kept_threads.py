@@ -14,8 +14,9 @@ from tests.wire.client_driver import Driver, clock_ms
 from tests.wire.fake_broker import FakeBroker
 from txnproducer._protocol.events import Channel, ConnectionId
 from txnproducer._protocol.messages import BrokerNode
-from txnproducer._wire import kept_threads, network_client
+from txnproducer._wire import network_client
 from txnproducer._wire.kept_threads import KeptThreads
+from txnproducer._wire.platform import Platform
 
 PATIENCE_S = 5.0
 SECOND = ConnectionId(-1, Channel.COORDINATOR)
@@ -51,10 +52,10 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 def forbid_threads(patch: pytest.MonkeyPatch) -> None:
     """Start no thread any more, as the interpreter at its exit from Python 3.12 on."""
 
-    def refuse(job: Callable[[], None]) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    patch.setattr(kept_threads, "start_thread", refuse)
+    patch.setattr(Platform, "thread", refuse)
 
 
 def test_an_idle_thread_takes_the_next_job(threads: KeptThreads) -> None:

@@ -19,6 +19,7 @@ from txnproducer._protocol.events import ConnectionEvent, ConnectionId, Connecti
 from txnproducer._wire.connect_settings import ConnectSettings
 from txnproducer._wire.handshake import ExchangeStep, SaslLogin
 from txnproducer._wire.links import WireLink
+from txnproducer._wire.platform import SYSTEM
 from txnproducer._wire.reauthentication import Reauthentication
 from txnproducer._wire.sasl_mechanisms import make_mechanism
 from txnproducer.errors import DisconnectError, InvalidConfigurationError, SaslAuthenticationError
@@ -407,7 +408,7 @@ def test_what_hangs_is_named_and_for_how_long(settings: dict[str, Any], text: st
 def begun(done: threading.Event, token: Callable[[], object]) -> Reauthentication:
     provider = answers.token_provider(token)
     login = SaslLogin("me", "h", "OAUTHBEARER", {"sasl_oauth_token_provider": provider}, 2)
-    again = Reauthentication(login, itertools.count(), done.set)
+    again = Reauthentication(login, itertools.count(), done.set, SYSTEM)
     again.begin()
     return again
 

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from txnproducer._wire.platform import SYSTEM
 from txnproducer._wire.tcp import BufferSizes, open_tcp, with_address
 from txnproducer.errors import (
     DisconnectError,
@@ -28,7 +29,7 @@ def test_addresses_that_a_name_server_rotates_make_one_text(monkeypatch):
     texts = []
     for _ in range(2):
         with pytest.raises(DisconnectError) as told:
-            open_tcp("rotated", port, BufferSizes(), lambda: 5.0, lambda _: None)
+            open_tcp(SYSTEM, "rotated", port, BufferSizes(), lambda: 5.0, lambda _: None)
         texts.append(str(told.value))
         found.reverse()
     assert texts[0] == texts[1]

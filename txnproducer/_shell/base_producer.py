@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import logging
-import random
 import warnings
 from collections.abc import Callable
 from types import TracebackType
@@ -26,7 +25,6 @@ from txnproducer._core.transactions.operation import TransactionalRequestResult
 from txnproducer._record.compression import codec_for
 from txnproducer._shell import live_producers, refusals
 from txnproducer._shell.arguments import to_seconds
-from txnproducer._shell.clock import monotonic_ms, monotonic_ns
 from txnproducer._shell.io_thread import IoThread
 from txnproducer._shell.waiting import wait_for_brokers
 from txnproducer._sync.core_lock import new_loop_priority, refuse_reentry
@@ -69,7 +67,7 @@ class BaseProducer:
     """
 
     _refusal: Callable[[str], KafkaError] | None
-    # A cluster in memory replaces it in a subclass.
+    # A test's cluster replaces it in a subclass.
     _platform: Platform = SYSTEM
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -85,14 +83,15 @@ class BaseProducer:
             config.compression_type, config.compression_level, config.compression_lz4_block_bytes
         )
         priority = new_loop_priority()
-        client = NetworkClient(config, monotonic_ms, priority=priority, platform=self._platform)
-        self._io = IoThread(client, f"txnproducer-{config.client_id}", priority)
+        platform = self._platform
+        client = NetworkClient(config, platform.monotonic_ms, priority=priority, platform=platform)
+        self._io = IoThread(client, f"txnproducer-{config.client_id}", priority, platform)
         self._core = ProducerCore(
             config,
             client,
             self._io,
-            random.Random(),  # noqa: S311 - jitter, no secret
-            monotonic_ms(),
+            platform.rng(),
+            platform.monotonic_ms(),
         )
         self._lock = self._io.lock
         self._prepare(config)
@@ -167,7 +166,7 @@ class BaseProducer:
             deadline_ms: when everything that is left fails by force. A callback that still blocks
                 a moment later is not waited for.
         """
-        left_s = (deadline_ms - monotonic_ms()) / 1000
+        left_s = (deadline_ms - self._platform.monotonic_ms()) / 1000
         self._close(max(0.0, left_s), max(_SHORT_S, left_s + _EXIT_MOMENT_S))
 
     def _close(self, limit_s: float, *forced_s: float) -> None:
@@ -267,7 +266,7 @@ class BaseProducer:
     def _await(self, call: str, begin: Callable[[], TransactionalRequestResult]) -> None:
         """Begin an operation, wait for its end, and raise its error if it has one."""
         self._check_can_wait(call)
-        began_ns = monotonic_ns()
+        began_ns = self._platform.monotonic_ns()
         try:
             with self._lock:
                 self._check_not_overtaken(call)
@@ -286,7 +285,7 @@ class BaseProducer:
         with self._lock:
             # Until the end is acknowledged below, no other thread can begin the next transaction.
             self._settle()
-            self._core.add_time(_TIMES[call], monotonic_ns() - began_ns)
+            self._core.add_time(_TIMES[call], self._platform.monotonic_ns() - began_ns)
         # Last, and no signal can interrupt the lines below: either the caller sees the end, or the
         # same call made again does.
         result.is_acked = True
@@ -316,7 +315,7 @@ class BaseProducer:
         core = self._core
         if lease.cluster_id is None:
             return
-        began_ms = monotonic_ms()
+        began_ms = self._platform.monotonic_ms()
         if not self._wait_for_brokers(lambda: core.cluster_id is not None):
             tries = self._failed_tries(began_ms)
             raise refusals.timed_out("join", self._config.max_block_ms, *tries)

@@ -20,35 +20,29 @@ Rules:
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
 
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
-from txnproducer._shell.clock import monotonic_ms, monotonic_s
 from txnproducer._shell.delivery_callbacks import DeliveryCallbacks
 from txnproducer._shell.driven import DrivenCore, FullBatch, PolledClient
 from txnproducer._shell.failed_turns import FailedTurns
 from txnproducer._shell.waiting_thread import WaitingThread
-from txnproducer._sync.core_lock import Priority, new_lock, new_loop_priority, refuse_reentry
+from txnproducer._sync.core_lock import Priority, new_loop_priority, refuse_reentry
+from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.errors import IllegalStateError
 
 _LOG = logging.getLogger(__name__)
 
-# A waiting thread looks up this often even if it is not woken: on platforms where a lock's
-# acquire cannot be interrupted, Ctrl-C arrives then.
-_WAIT_SLICE_S = 0.5
-# The longest sleep in `poll`, however late the core's next step is due.
-_LONGEST_POLL_MS = 10_000
+_LONGEST_POLL_MS = 10_000  # the longest sleep in `poll`, however late the core's next step is due
 # The wait for a forced close: it only fails what is left, and waits for no broker.
 _FORCED_CLOSE_S = 5.0
-# How long a producer that was dropped without `close()` may go on delivering.
-_ORPHAN_GRACE_MS = 30_000
-# Stands for `timeout=float("inf")`, which has no value in milliseconds.
-_LONGEST_CLOSE_S = 1e9
-# The time between two attempts to force an end.
-_FORCE_AGAIN_MS = 1_000
+_ORPHAN_GRACE_MS = 30_000  # how long a producer dropped without `close()` may go on delivering
+_LONGEST_CLOSE_S = 1e9  # stands for `timeout=float("inf")`, which has no value in milliseconds
+_FORCE_AGAIN_MS = 1_000  # the time between two attempts to force an end
 
 
 class IoThread:
@@ -58,30 +52,37 @@ class IoThread:
         lock: guards the core; hold it around every call into it.
         priority: by which threads that send without a pause give way to this thread.
         callbacks: runs the delivery callbacks, and notes the sends that are refused in them.
+        platform: has the clock, the threads and the locks.
 
     Args:
         client: carries the requests; this thread closes it when it ends.
         name: the thread's name.
         priority: the one that the client uses, too; None makes a new one.
+        platform: likewise.
     """
 
-    def __init__(self, client: PolledClient, name: str, priority: Priority | None = None) -> None:
+    def __init__(
+        self,
+        client: PolledClient,
+        name: str,
+        priority: Priority | None = None,
+        platform: Platform = SYSTEM,
+    ) -> None:
+        self.platform = platform
         self.priority = priority or new_loop_priority()
-        self.lock = new_lock()
+        self.lock = platform.core_lock()
         self.callbacks = DeliveryCallbacks(name, self.lock)
         self._client = client
         self._core: DrivenCore | None = None
         self._waits: list[WaitingThread] = []
-        self._leaving = threading.Event()
-        self._is_polling = False
-        self._is_orphaned = False
+        self._leaving = platform.event()
+        self._is_polling = self._is_orphaned = False
         self._ends_by_ms: int | None = None  # when the loop forces its end; None while it is open
         self._was_forced = False
-        self._must_stop = False
-        self._has_stopped = False
+        self._must_stop = self._has_stopped = False
         self._pid = os.getpid()
         self._closing: set[int] = set()  # the threads that are in `close`
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = platform.thread(self._run, name)
 
     def start(self, core: DrivenCore) -> None:
         """Begin to drive a core. The core itself was made with this object as its `Waiter`."""
@@ -141,8 +142,8 @@ class IoThread:
         """
         self.refuse_in_fork()
         refuse_reentry(self.lock, "result")
-        deadline = None if timeout_s is None else monotonic_s() + timeout_s
-        wait = WaitingThread(is_done)
+        deadline = math.inf if timeout_s is None else self.platform.monotonic_s() + timeout_s
+        wait = WaitingThread(is_done, self.platform)
         with self.lock:
             # Asked before the refusal below: a callback may read a result that is already there.
             if is_done():
@@ -157,19 +158,19 @@ class IoThread:
                 if wait in self._waits:
                     self._waits.remove(wait)
 
-    def _wait(self, wait: WaitingThread, deadline: float | None) -> bool:
+    def _wait(self, wait: WaitingThread, deadline: float) -> bool:
         while True:
             self.refuse_in_fork()  # a signal handler may have forked during the sleep
             with self.lock:
                 if wait.is_done():
                     return True
-                left = _WAIT_SLICE_S if deadline is None else deadline - monotonic_s()
+                left = deadline - self.platform.monotonic_s()
                 if left <= 0 or self._has_stopped:
                     return False
                 # The newest one: the loop's thread begins with the oldest, which it sends first.
                 batch = self._driven.take_newest_full_batch()
             if batch is None:
-                wait.sleep(min(left, _WAIT_SLICE_S))
+                wait.sleep(left)
             else:
                 self._compress_one(batch)
 
@@ -192,7 +193,7 @@ class IoThread:
     def initiate_close(self) -> None:
         """Begin to end in good order, without waiting."""
         with self.lock:
-            self._driven.initiate_close(monotonic_ms())
+            self._driven.initiate_close(self.platform.monotonic_ms())
             self.poke()
             self.notify()
 
@@ -224,7 +225,9 @@ class IoThread:
         try:
             self._closing.add(caller)
             # The deadline goes first: an interrupt after this line leaves an end that is certain.
-            self._end_by(monotonic_ms() + round(min(timeout_s, _LONGEST_CLOSE_S) * 1000))
+            self._end_by(
+                self.platform.monotonic_ms() + round(min(timeout_s, _LONGEST_CLOSE_S) * 1000)
+            )
             self.initiate_close()
             if not self.wait_until(lambda: core.is_closed, timeout_s):
                 self._force()
@@ -277,7 +280,7 @@ class IoThread:
     def _force(self) -> None:
         with self.lock:
             self._was_forced = self._was_forced or not self._driven.is_closed
-            self._driven.force_close(monotonic_ms())
+            self._driven.force_close(self.platform.monotonic_ms())
             self.poke()
             self.notify()
 
@@ -298,7 +301,7 @@ class IoThread:
                     timeout_ms = self._turn(timeout_ms)
                 except Exception:  # noqa: BLE001 - others wait for this loop
                     timeout_ms = 0
-                    self._leaving.wait(failed_turns.note(monotonic_ms()))
+                    self._leaving.wait(failed_turns.note(self.platform.monotonic_ms()))
         finally:
             if not self._is_forked:
                 self._end()
@@ -306,11 +309,11 @@ class IoThread:
     def _turn(self, timeout_ms: int) -> int | None:
         """Poll, then let the core work. Return the milliseconds of the next poll, None to end."""
         core = self._driven
-        events = self._client.poll(timeout_ms, monotonic_ms())
+        events = self._client.poll(timeout_ms, self.platform.monotonic_ms())
         # Before the lock is taken: compression is the longest work of a turn.
         if core.has_full_batches:
             self._compress(core)
-        now_ms = monotonic_ms()
+        now_ms = self.platform.monotonic_ms()
         wake_ms = _LONGEST_POLL_MS
         self.priority.take_first(self.lock)
         try:
@@ -393,5 +396,5 @@ class IoThread:
         core = self._driven
         with self.lock:
             if not core.is_closed:
-                core.force_close(monotonic_ms())
+                core.force_close(self.platform.monotonic_ms())
         self.callbacks.run_all(core, self.notify)

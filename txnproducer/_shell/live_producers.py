@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import ref
 
-from txnproducer._shell.clock import monotonic_ms
+from txnproducer._wire.platform import SYSTEM
 
 __all__ = ["AT_EXIT_TIMEOUT_S", "forget", "remember"]
 
@@ -70,7 +70,7 @@ def _close_all() -> None:
     for producer in producers:
         # All begin before the first is waited for, so that they share the time.
         _try(producer.initiate_close)
-    deadline_ms = monotonic_ms() + round(AT_EXIT_TIMEOUT_S * 1000)
+    deadline_ms = SYSTEM.monotonic_ms() + round(AT_EXIT_TIMEOUT_S * 1000)
     for producer in producers:
         _try(producer.close_by, deadline_ms)
 

@@ -28,7 +28,6 @@ from txnproducer._shell.arguments import (
     to_seconds,
 )
 from txnproducer._shell.base_producer import BaseProducer
-from txnproducer._shell.clock import monotonic_ms, monotonic_ns, wall_clock_ms
 from txnproducer._shell.columns.blocks import Block, arrow_blocks, column_blocks
 from txnproducer._shell.columns.sending import RowSender
 from txnproducer._shell.refusals import WaitInCallbackError
@@ -148,7 +147,7 @@ class RecordWriter(BaseProducer, _FastSender):
             if timestamp_ms is None:
                 # The wall clock, since readers compare timestamps of several machines. Waits use
                 # the monotonic one.
-                timestamp_ms = wall_clock_ms()
+                timestamp_ms = self._platform.wall_clock_ms()
             core = self._core
             future = None
             try:
@@ -161,7 +160,7 @@ class RecordWriter(BaseProducer, _FastSender):
                         partition,
                         timestamp_ms,
                         on_delivery,
-                        monotonic_ms(),
+                        self._platform.monotonic_ms(),
                     )
                     if core.needs_wakeup:
                         self._io.poke()
@@ -273,7 +272,9 @@ class RecordWriter(BaseProducer, _FastSender):
         try:
             self._check_usable(call)
             check_place(topic, partition, None)  # `arrow_blocks` takes the partition as it is
-            return self._rows.send_blocks(topic, blocks(wall_clock_ms()), self.partitions_for)
+            return self._rows.send_blocks(
+                topic, blocks(self._platform.wall_clock_ms()), self.partitions_for
+            )
         except BaseException as error:
             self._lose_in_callback(topic, error)
             raise
@@ -290,16 +291,16 @@ class RecordWriter(BaseProducer, _FastSender):
         """
         self._check_can_wait("flush")
         limit_s = self._delivery_s if timeout is None else to_seconds(timeout)
-        began_ns = monotonic_ns()
+        began_ns = self._platform.monotonic_ns()
         with self._lock:
-            ticket = self._core.begin_flush(monotonic_ms())
+            ticket = self._core.begin_flush(self._platform.monotonic_ms())
             self._io.poke()
         try:
             is_done = self._io.wait_until(ticket.is_done, limit_s)
         finally:
             with self._lock:
                 self._core.end_flush(ticket)
-                self._core.add_time("flush", monotonic_ns() - began_ns)
+                self._core.add_time("flush", self._platform.monotonic_ns() - began_ns)
         if not is_done:
             raise refusals.flush_timed_out(limit_s, *self._failed_tries(began_ns // 1_000_000))
 
@@ -312,14 +313,14 @@ class RecordWriter(BaseProducer, _FastSender):
         """
         self._check_usable("partitions_for")
         check_place(topic, None, None)
-        deadline_ms = monotonic_ms() + self._config.max_block_ms
+        deadline_ms = self._platform.monotonic_ms() + self._config.max_block_ms
         has_asked = False
         while True:
             with self._lock:
                 self._check_not_overtaken("partitions_for")
                 if not self._core.knows_topic(topic):
                     self._io.refuse_in_callback()
-                now_ms = monotonic_ms()
+                now_ms = self._platform.monotonic_ms()
                 partitions = self._core.partitions_for(topic, now_ms, has_asked=has_asked)
                 self._io.poke()
             has_asked = True

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from txnproducer._core.batches.results import DeliveryCallback, FutureRecordMetadata
 from txnproducer._core.producer_core import AppendBlocked, ProducerCore
-from txnproducer._shell.clock import monotonic_ms
 from txnproducer._shell.io_thread import IoThread
 
 __all__ = ["BlockedCall", "append_when_possible", "leave_append", "wait_for_brokers"]
@@ -102,13 +101,13 @@ def _repeat(
     max_block_ms: int,
     step: Callable[[int, AppendBlocked | None], _Done | AppendBlocked | FutureRecordMetadata],
 ) -> _Done | FutureRecordMetadata:
-    began_ms = monotonic_ms()
+    began_ms = io.platform.monotonic_ms()
     while True:
         blocked = call.blocked
         is_time_up = blocked is not None and not _wait(io, core, blocked, began_ms + max_block_ms)
         outcome: _Done | AppendBlocked | FutureRecordMetadata
         with io.lock:
-            now_ms = monotonic_ms()
+            now_ms = io.platform.monotonic_ms()
             if blocked is not None and is_time_up:
                 outcome = core.time_out_append(
                     blocked,
@@ -135,9 +134,9 @@ def _wake_sender(io: IoThread, core: ProducerCore) -> None:
 
 def _wait(io: IoThread, core: ProducerCore, blocked: AppendBlocked, deadline_ms: int) -> bool:
     """Wait until the step can be repeated. Return False once the time is up."""
-    left_s = max(0, deadline_ms - monotonic_ms()) / 1000
+    left_s = max(0, deadline_ms - io.platform.monotonic_ms()) / 1000
     can_proceed = wait_for_brokers(io, core, lambda: core.append_can_proceed(blocked), left_s)
-    return can_proceed or monotonic_ms() < deadline_ms
+    return can_proceed or io.platform.monotonic_ms() < deadline_ms
 
 
 def leave_append(io: IoThread, core: ProducerCore, outcome: object) -> None:

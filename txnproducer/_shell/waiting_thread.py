@@ -5,8 +5,9 @@ Owns: its sleep. Must not know: the loop, or the condition.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+
+from txnproducer._wire.platform import Platform
 
 __all__ = ["WaitingThread"]
 
@@ -19,14 +20,16 @@ class WaitingThread:
 
     Args:
         is_done: the condition to wait for; called with the loop's lock held.
+        platform: has the locks.
     """
 
-    __slots__ = ("_is_woken", "_sleep", "is_done")
+    __slots__ = ("_is_woken", "_sleep", "_slice_s", "is_done")
 
-    def __init__(self, is_done: Callable[[], bool]) -> None:
+    def __init__(self, is_done: Callable[[], bool], platform: Platform) -> None:
         self.is_done = is_done
         self._is_woken = False
-        self._sleep = threading.Lock()
+        self._slice_s = platform.wait_slice_s
+        self._sleep = platform.lock()
         # Held from the start, so that the first `sleep` waits; `wake` releases it from another
         # thread.
         self._sleep.acquire()
@@ -39,6 +42,6 @@ class WaitingThread:
             self._sleep.release()
 
     def sleep(self, timeout_s: float) -> None:
-        """Sleep until `wake` or until the time is up. Call without the loop's lock."""
-        if self._sleep.acquire(timeout=timeout_s):
+        """Sleep until `wake`, for the platform's slice at most. Call without the loop's lock."""
+        if self._sleep.acquire(timeout=min(timeout_s, self._slice_s)):
             self._is_woken = False

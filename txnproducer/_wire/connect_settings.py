@@ -31,7 +31,7 @@ class ConnectSettings:
         ssl_context: the context of TLS connections; None for plaintext.
         sasl_mechanism: the mechanism of the login; None for no login.
         buffers: the sizes of the sockets' buffers.
-        platform: opens the sockets.
+        platform: has the sockets, threads and locks.
     """
 
     client_id: str

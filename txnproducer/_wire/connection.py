@@ -35,6 +35,7 @@ from .codec import WireCodec
 from .connector import MAX_HANDSHAKE_ANSWER_BYTES, Connected
 from .handshake import ExchangeStep
 from .io_calls import Calls
+from .platform import SYSTEM, Platform
 from .produce_codec import Buffer, unacknowledged
 from .reauthentication import Reauthentication
 from .version_choice import CLIENT_THROTTLES_FROM
@@ -75,6 +76,7 @@ class Connection:
         now_ms: the time.
         rng: spreads the times of re-authentication.
         wake: wakes the loop from another thread; the loop then calls `continue_login`.
+        platform: has the threads of a login.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Connection:
         now_ms: int,
         rng: random.Random,
         wake: Callable[[], None],
+        platform: Platform = SYSTEM,
     ) -> None:
         self.id = connection_id
         self.sock = connected.sock
@@ -97,12 +100,12 @@ class Connection:
         self._is_tls = isinstance(connected.sock, ssl.SSLSocket)
         self._codec = codec
         self._calls = calls
-        self._receive: Callable[[int], bytes] = (
-            connected.sock.recv if self._is_tls else partial(calls.receive, connected.sock)
-        )
+        sock = connected.sock
+        self._receive = sock.recv if self._is_tls else partial(calls.receive, sock)
         self._max_in_flight = max_in_flight
         self._rng = rng
         self._wake = wake
+        self._platform = platform
         self._correlation_ids = connected.correlation_ids
         self._in_flight: deque[_InFlight] = deque()
         self._out: deque[memoryview] = deque()
@@ -173,7 +176,7 @@ class Connection:
             return
         joined = bytearray()
         for part in parts:
-            if len(joined) + len(part) > _MAX_RECORD_BYTES and joined:
+            if joined and len(joined) + len(part) > _MAX_RECORD_BYTES:
                 self._out.append(memoryview(joined))
                 joined = bytearray()
             if len(part) > _MAX_RECORD_BYTES:
@@ -305,11 +308,9 @@ class Connection:
         events.append(ClientResponse(entry.request, body))
 
     def _heed_throttle(self, entry: _InFlight, body: Response, now_ms: int) -> None:
-        throttle_ms = body.throttle_time_ms
-        if throttle_ms > 0:
-            api_key = API_KEY_OF[type(entry.request.body)]
-            if entry.version >= CLIENT_THROTTLES_FROM[api_key]:
-                self.muted_until_ms = max(self.muted_until_ms, now_ms + throttle_ms)
+        throttle_ms, api_key = body.throttle_time_ms, API_KEY_OF[type(entry.request.body)]
+        if throttle_ms > 0 and entry.version >= CLIENT_THROTTLES_FROM[api_key]:
+            self.muted_until_ms = max(self.muted_until_ms, now_ms + throttle_ms)
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -319,9 +320,7 @@ class Connection:
         if self._reauthentication is None and not self._in_flight:
             # Only with nothing in flight: `tick` can't begin before, and the loop would spin.
             deadline = min(deadline, self._reauthentication_due_ms)
-        for entry in self._in_flight:
-            deadline = min(deadline, entry.deadline_ms)
-        return deadline
+        return min([deadline, *(entry.deadline_ms for entry in self._in_flight)])
 
     def tick(self, now_ms: int) -> None:
         """Begin a re-authentication that is due.
@@ -342,7 +341,7 @@ class Connection:
             # Only with nothing in flight: from here on every frame is an answer of the login.
             self._reauthentication_deadline_ms = now_ms + _MAX_REAUTHENTICATION_MS
             self._reauthentication = Reauthentication(
-                self._login, self._correlation_ids, self._wake
+                self._login, self._correlation_ids, self._wake, self._platform
             )
             self._login_ms = now_ms
             self._put([self._reauthentication.begin()])

@@ -15,7 +15,6 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -114,7 +113,7 @@ class Connector:
         self._settings = settings
         self._clock_ms = clock_ms
         self._on_done = on_done
-        self._lock = threading.Lock()
+        self._lock = settings.platform.lock()
         self._is_abandoned = False
         self._sock: AnySocket | None = None
         self._outcome: Connected | KafkaError | None = None

@@ -30,7 +30,7 @@ from .connector import (
     new_correlation_ids,
 )
 from .handshake import exchange_api_versions, exchange_sasl_question
-from .kept_threads import start_thread
+from .kept_threads import NAME, Job
 from .tls import needs_tls, not_tls
 
 Address: TypeAlias = tuple[str, int]
@@ -153,7 +153,7 @@ class Diagnoses:
         if asked is None or now_ms - asked.at_ms >= PAUSE_MS:
             diagnosis = Diagnosis(suspicion, node, self._settings, self._clock_ms, self._on_done)
             try:
-                diagnosis.start(start_thread)
+                diagnosis.start(self._run)
             except RuntimeError as error:  # no more threads, or the interpreter is about to end
                 _LOG.debug("cannot ask %s:%s why it hung up: %s", node.host, node.port, error)
                 return
@@ -173,6 +173,10 @@ class Diagnoses:
             if isinstance(outcome, KafkaError) and is_refusal(outcome) and not is_void:
                 for connection in waiting:
                     yield connection, asked.node, outcome
+
+    def _run(self, job: Job) -> None:
+        # A thread of its own: a question must not wait for an attempt to connect, nor delay one.
+        self._settings.platform.thread(job, NAME).start()
 
     def close(self) -> None:
         """Give up all questions that are under way."""

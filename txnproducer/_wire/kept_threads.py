@@ -17,28 +17,26 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
+from .platform import SYSTEM, Platform
+
 Job: TypeAlias = Callable[[], object]
 
 # Two, so that one can connect while the other hangs at an address that does not answer.
 _MOST_IDLE = 2
 _LONGEST_JOIN_S = 1.0
-
-
-def start_thread(job: Job) -> None:
-    """Run a job on a thread of its own.
-
-    Raises:
-        RuntimeError: the system, or the interpreter at its exit, starts no thread.
-    """
-    # A daemon, since a name look-up can hang for longer than the process should take to end.
-    threading.Thread(target=job, name="txnproducer-connect", daemon=True).start()
+NAME = "txnproducer-connect"
 
 
 class KeptThreads:
-    """The threads that run jobs which block."""
+    """The threads that run jobs which block.
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
+    Args:
+        platform: has the threads.
+    """
+
+    def __init__(self, platform: Platform = SYSTEM) -> None:
+        self._platform = platform
+        self._changed = platform.condition()
         self._jobs: deque[Job] = deque()
         self._idle: set[threading.Thread] = set()
         self._count = 0
@@ -57,7 +55,7 @@ class KeptThreads:
                 self._changed.notify()
                 return
             try:
-                start_thread(self._work)
+                self._platform.thread(self._work, NAME).start()
             except RuntimeError:
                 # With a thread alive, the job waits for it instead; without one it would wait for
                 # ever.
@@ -84,7 +82,7 @@ class KeptThreads:
 
     def _take(self) -> Job | None:
         """Return the next job, or None if the thread has to end."""
-        this = threading.current_thread()
+        this = self._platform.current_thread()
         with self._changed:
             while not self._jobs:
                 if self._is_closed or len(self._idle) >= _MOST_IDLE:

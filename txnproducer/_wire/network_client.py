@@ -53,7 +53,6 @@ from .links import UNTIL_NEWS_MS, Known, WireLink, hopeless_at_ms
 from .platform import SYSTEM, Platform
 from .tcp import BufferSizes, with_address
 from .version_choice import choose_version
-from .wakeup import Wakeup
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class NetworkClient:
         clock_ms: the clock of `now_ms`, which the connectors' threads and `poll` read.
         rng: spreads reconnects and re-authentications.
         priority: by which other threads give way to the thread that polls.
-        platform: opens the sockets.
+        platform: has the sockets, threads and locks.
 
     Raises:
         InvalidConfigurationError: a security setting is missing or wrong.
@@ -93,7 +92,7 @@ class NetworkClient:
     ) -> None:
         self._config = config
         self._clock_ms = clock_ms
-        self._rng = rng or random.Random()  # noqa: S311  (jitter, not a secret)
+        self._rng = rng or platform.rng()
         self._settings = ConnectSettings.from_security(
             config.client_id,
             config.security,
@@ -120,11 +119,11 @@ class NetworkClient:
         self._unflushed: list[Connection] = []
         self._due_ms = 0  # the time of the next `_tick`; too early is harmless
         self._is_closed = False
-        self._wakeup = Wakeup()
-        self._threads = KeptThreads()
+        self._wakeup = platform.wakeup()
+        self._threads = KeptThreads(platform)
         self._diagnoses = Diagnoses(self._settings, clock_ms, self._wakeup.set)
         self._calls = io_calls(priority or new_loop_priority())
-        self._selector = selectors.DefaultSelector()
+        self._selector = platform.selector()
         self._selector.register(self._wakeup, selectors.EVENT_READ, None)
 
     # --- questions of the core ------------------------------------------------------------------
@@ -446,6 +445,7 @@ class NetworkClient:
             now_ms,
             self._rng,
             self._wakeup.set,
+            self._settings.platform,
         )
         link.connection = connection
         link.late_attempts = 0

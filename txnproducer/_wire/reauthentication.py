@@ -9,12 +9,13 @@ Rules: one step at a time, each on a short-lived thread; any exception of a step
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from txnproducer.errors import DisconnectError, KafkaError
 
 from .handshake import Exchange, ExchangeStep, SaslLogin, exchange_login
+from .platform import Platform
 
 
 class Reauthentication:
@@ -24,16 +25,22 @@ class Reauthentication:
         login: the connection's first login.
         correlation_ids: the connection's numbers; no request may take one meanwhile.
         on_done: called on a step's thread once there is something to `collect`.
+        platform: has the threads.
 
     Attributes:
         step: the last step.
     """
 
     def __init__(
-        self, login: SaslLogin, correlation_ids: Iterator[int], on_done: Callable[[], None]
+        self,
+        login: SaslLogin,
+        correlation_ids: Iterator[int],
+        on_done: Callable[[], None],
+        platform: Platform,
     ) -> None:
         self._exchange: Exchange[int] = exchange_login(login, correlation_ids)
         self._on_done = on_done
+        self._platform = platform
         self._outcome: bytes | int | KafkaError | None = None
         self.is_in_step = False
         self.step: ExchangeStep | None = None
@@ -53,9 +60,7 @@ class Reauthentication:
         # Before the thread starts: a second answer must not begin a step beside it.
         self.is_in_step = True
         step = self.step = ExchangeStep(now_ms)
-        thread = threading.Thread(
-            target=self._run, args=(payload, step), name="txnproducer-login", daemon=True
-        )
+        thread = self._platform.thread(partial(self._run, payload, step), "txnproducer-login")
         try:
             thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is about to end

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from txnproducer.errors import DisconnectError, KafkaError, UnknownHostError
 
@@ -27,7 +27,20 @@ class BufferSizes:
     receive_buffer_bytes: int = -1
 
 
+class Network(Protocol):
+    """The part of a platform that connects."""
+
+    def look_up(self, host: str, port: int) -> list[Any]:
+        """Return the addresses of a name."""
+        ...
+
+    def new_socket(self, family: int, kind: int, protocol: int) -> socket.socket:
+        """Return a socket that is not connected."""
+        ...
+
+
 def open_tcp(
+    network: Network,
     host: str,
     port: int,
     buffers: BufferSizes,
@@ -37,6 +50,7 @@ def open_tcp(
     """Connect to the first address of a name that accepts.
 
     Args:
+        network: looks the name up, and makes the sockets.
         host: the broker's name or address.
         port: its port.
         buffers: the sizes of the socket's buffers.
@@ -50,12 +64,12 @@ def open_tcp(
         KafkaError: raised by `on_socket`.
     """
     failures: list[str] = []
-    addresses = _look_up(host, port)
+    addresses = _look_up(network, host, port)
     for number, (family, kind, protocol, _, sockaddr) in enumerate(addresses):
         # A share of what is left: an address that fails at once gives its time to the next ones.
         share_s = remaining_s() / (len(addresses) - number)
         try:
-            sock = socket.socket(family, kind, protocol)
+            sock = network.new_socket(family, kind, protocol)
             on_socket(sock)
             return _connect(sock, sockaddr, buffers, share_s)
         except OSError as error:
@@ -65,9 +79,9 @@ def open_tcp(
     raise DisconnectError(f"cannot connect to {host}:{port} ({'; '.join(sorted(failures))})")
 
 
-def _look_up(host: str, port: int) -> list[Any]:
+def _look_up(network: Network, host: str, port: int) -> list[Any]:
     try:
-        found = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        found = network.look_up(host, port)
     except (OSError, UnicodeError) as error:
         is_unknown = isinstance(error, socket.gaierror) and error.errno in _NO_SUCH_HOST
         kind = UnknownHostError if is_unknown else DisconnectError

@@ -111,7 +111,7 @@ class InMemoryKafka:
         cluster = BrokerCluster(options, random.Random(1))
         self._nodes = {(node.host, node.port): n for n, node in cluster.nodes.items()}
         self._server = MemoryServer(cluster, None if users is None else Users(dict(users)))
-        platform = Platform(self._open_socket)
+        platform = _MemoryPlatform(self._open_socket)
 
         class _MemoryProducer(TransactionalProducer):
             _platform = platform
@@ -346,6 +346,17 @@ class InMemoryKafka:
         if times < 1:
             raise ValueError(f"times is {times}: a fault meets at least one request")
         self._server.call(lambda _, __: self._server.script.add(_APIS[api], fault, times))
+
+
+class _MemoryPlatform(Platform):
+    """The system, but for the sockets."""
+
+    def __init__(self, open_socket: Callable[..., socket.socket]) -> None:
+        self._open_socket = open_socket
+
+    def open_socket(self, *arguments: Any) -> socket.socket:
+        """Connect to a broker of the cluster."""
+        return self._open_socket(*arguments)
 
 
 def _code(error: str | int) -> ErrorCode:
