@@ -126,7 +126,7 @@ class CoordinatorSender:
             self._taken_ms = now_ms
         if self._in_hand is None:
             if not transactions.requests.has_pending_requests:
-                # Handlers are the keys, so that entries of finished ones would pile up.
+                # Handlers are the keys, so the entries of finished ones would pile up.
                 self._not_before_ms.clear()
             return self._hold_data(now_ms)
         return self._send(self._in_hand, now_ms)
@@ -265,8 +265,10 @@ class CoordinatorSender:
             if isinstance(error, AuthenticationError)
             else AuthenticationError(None if error is None else str(error))
         )
-        in_hand, self._in_hand = self._in_hand, None
-        self._transactions.progress.authentication_failed(reason, in_hand)
+        has_request_in_hand, self._in_hand = self._in_hand is not None, None
+        self._transactions.progress.authentication_failed(
+            reason, has_request_in_hand=has_request_in_hand
+        )
 
     def forget_coordinators_not_in(self, node_ids: set[int]) -> None:
         """Look up again the coordinators that are no longer in the cluster's metadata."""
