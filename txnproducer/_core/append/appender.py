@@ -10,7 +10,7 @@ belongs to no transaction.) A local failure of a kind that a broker could have c
 failed future and makes an open transaction abortable. A caller's mistake raises and changes
 nothing.
 
-The usual record (a batch is open, the partition is in the transaction) passes `fast_append`
+Most records find an open batch and their partition in the transaction. These pass `fast_append`
 alone.
 """
 
@@ -29,7 +29,7 @@ from txnproducer._core.batches.append_blocked import (
 )
 from txnproducer._core.batches.buffer_pool import MemoryTicket
 from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
-from txnproducer._core.batches.partitioner import murmur2
+from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.batches.results import (
     CallbackBatch,
@@ -95,7 +95,7 @@ class Appender:
         waiter: for futures that failed at once.
 
     Attributes:
-        append: takes a record, as `append_any` does, and is quick with a usual one.
+        append: takes a record, as `append_any` does, by the fast path if it can.
         fast_append: append the records that it is quick with.
         needs_wakeup: set when the sender should look; the shell clears it.
         failed_tries: which addresses can't be reached, and why.
@@ -254,8 +254,7 @@ class Appender:
         else:
             # All partitions count, also those without a leader, or a key would move with each
             # failover.
-            partition = (murmur2(record.key) & 0x7FFFFFFF) % snapshot.partition_count
-            queue = queues.queue(partition)
+            queue = queues.queue(partition_for_key(record.key, snapshot.partition_count))
         return self._append_to(record, queues, queue, ticket, now_ms)
 
     def check_partition(
@@ -347,7 +346,7 @@ class Appender:
         )
         if isinstance(outcome, MemoryTicket):
             self._appending_to = None
-            # A full memory makes every batch ready, and only the sender can free it.
+            # While a record waits for memory no batch lingers, so the sender may have one to send.
             self.needs_wakeup = True
             number = self.transaction_number
             return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
