@@ -36,7 +36,7 @@ _BEND = 0.16  # of the way to the middle of the ring
 _GAP = 4  # between an arrow's head and its box
 
 _HEAD = f"""\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-labelledby="title">
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="title">
   <title id="title">The states of a transactional producer, and the transitions between them</title>
   <style>
     text {{ font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 12px; fill: #1f2430; text-anchor: middle; }}

@@ -144,6 +144,14 @@ REFUSALS = {
     "Produce, id": Refusal(lambda w: produce(w, T0, OTHER), (ID,), [ID_REFUSED, ID_REFUSED]),
     "Produce, id and topic": Refusal(lambda w: produce(w, T0), (ID, TOPIC_T), [ID_REFUSED]),
     "Produce without an id, id": Refusal(lambda w: produce(idempotent(w), T0), (ID,), [NONE]),
+    "Produce with unknown acks, id": Refusal(
+        lambda w: replace(produce(w, T0, OTHER), acks=2), (ID,), [ID_REFUSED, ID_REFUSED]
+    ),
+    "Produce with unknown acks, topic": Refusal(
+        lambda w: replace(produce(w, T0, OTHER), acks=2),
+        (TOPIC_T,),
+        [TOPIC_REFUSED, ErrorCode.INVALID_REQUIRED_ACKS],
+    ),
     "Produce without an id, cluster": Refusal(
         lambda w: produce(idempotent(w), T0), (CLUSTER,), [NONE]
     ),

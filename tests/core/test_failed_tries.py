@@ -262,6 +262,16 @@ def test_a_producer_that_knows_the_cluster_goes_on_without_bootstrap_hosts(harne
     assert not harness.core.failed_tries.has_no_host
 
 
+def test_the_cause_of_a_time_out_is_the_failure_that_came_last(harness):
+    first, second, again = (DisconnectError(text) for text in ("first", "second", "again"))
+    fail(harness, first)
+    fail(harness, second, -2)
+    fail(harness, again)
+    tries = harness.core.failed_tries.last
+    assert tries == (second, again)
+    assert caused_by(KafkaTimeoutError("late"), tries).__cause__ is again
+
+
 def test_without_failed_tries_an_error_has_no_causes():
     error = caused_by(KafkaTimeoutError("late"), ())
     assert error.causes == ()

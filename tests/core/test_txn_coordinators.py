@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.core.txn_driver import (
@@ -162,10 +164,13 @@ def test_a_refused_login_fails_the_request_in_hand_too():
     driver.expect(FindCoordinatorRequest)
     driver.take()
     in_hand, driver.handler = driver.handler, None
+    assert in_hand is not None
     error = SaslAuthenticationError()
-    driver.as_sender(driver.manager.progress.authentication_failed, error, in_hand)
+    refused = partial(driver.manager.progress.authentication_failed, has_request_in_hand=True)
+    driver.as_sender(refused, error)
     assert driver.state is S.FATAL_ERROR
     assert result.error is error
+    assert in_hand.result.error is error
 
 
 def test_a_refused_login_matters_to_nobody_who_has_nothing_to_send():

@@ -80,4 +80,3 @@ def test_the_upper_bound_is_21_bytes_over_the_payload():
 )
 def test_after_the_largest_sequence_number_comes_zero(sequence, increment, expected):
     assert v2.increment_sequence(sequence, increment) == expected
-    assert v2.decrement_sequence(expected, increment) == sequence

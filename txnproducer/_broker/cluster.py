@@ -65,13 +65,14 @@ _VERSIONS_BEFORE_V2 = {
     ApiKey.END_TXN: ApiVersionRange(0, 4),
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 4),
 }
-# The member of the group, which v3 carries, came with KIP-447 in Kafka 2.5.
+# Kafka 3.9: without transactions v2 (KIP-890), and without Metadata v13 (KIP-1102).
 _VERSIONS_BEFORE_4 = {
     ApiKey.PRODUCE: ApiVersionRange(3, 11),
     ApiKey.METADATA: ApiVersionRange(0, 12),
     ApiKey.END_TXN: ApiVersionRange(0, 4),
     ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 4),
 }
+# The member of the group, which v3 carries, came with KIP-447 in Kafka 2.5.
 _VERSIONS_BEFORE_2_5 = {ApiKey.TXN_OFFSET_COMMIT: ApiVersionRange(0, 2)}
 _TRANSACTIONS_V2 = 2
 

@@ -25,20 +25,27 @@ def check_transactional_id(
     cluster: BrokerCluster, node_id: int, transactional_id: str, now_ms: int
 ) -> ErrorCode:
     """Return the error if a broker may not answer for a transactional id."""
-    kind = CoordinatorType.TRANSACTION
-    return check_name(cluster, transactional_id) or cluster.check_coordinator(
-        node_id, kind, transactional_id, now_ms
+    # KafkaApis checks access before the coordinator looks at the name.
+    return check_access(cluster, transactional_id) or check_id(
+        cluster, node_id, transactional_id, now_ms
     )
 
 
-def check_name(cluster: BrokerCluster, transactional_id: str) -> ErrorCode:
-    """Return the error if no broker may answer for a transactional id."""
-    # KafkaApis checks access before the coordinator looks at the name.
-    if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, transactional_id):
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+def check_access(cluster: BrokerCluster, transactional_id: str) -> ErrorCode:
+    """Return the error if access to a transactional id is refused."""
+    if cluster.is_allowed(Resource.TRANSACTIONAL_ID, transactional_id):
+        return ErrorCode.NONE
+    return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def check_id(
+    cluster: BrokerCluster, node_id: int, transactional_id: str, now_ms: int
+) -> ErrorCode:
+    """Return the error of a coordinator for a transactional id to which access is allowed."""
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
-    return ErrorCode.NONE
+    kind = CoordinatorType.TRANSACTION
+    return cluster.check_coordinator(node_id, kind, transactional_id, now_ms)
 
 
 def check_producer(
@@ -128,7 +135,8 @@ def ask_coordinator(
     if not cluster.is_up(node_id):
         # AddPartitionsToTxnManager answers so if the metadata have no live coordinator.
         return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    code = check_transactional_id(cluster, node_id, transactional_id, now_ms)
+    # Without access: the leader has checked the client's, and asks in its own name (KIP-890).
+    code = check_id(cluster, node_id, transactional_id, now_ms)
     if code:
         return dict.fromkeys(partitions, code)
     if is_v2:

@@ -95,11 +95,8 @@ class GroupOffsets:
         epoch: int,
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    ) -> ErrorCode:
-        """Write offsets in a transaction."""
-        state = self.states.producers.get(producer_id)
-        if state is not None and epoch < state.epoch:
-            return ErrorCode.INVALID_PRODUCER_EPOCH
+    ) -> None:
+        """Write offsets in a transaction. The handler has checked the producer's epoch."""
         self.states.open(producer_id, epoch)
         pending = self._pending.setdefault(producer_id, {})
         for place, offset in offsets.items():
@@ -107,7 +104,6 @@ class GroupOffsets:
             pending.pop((group_id, place), None)
             pending[group_id, place] = offset
         self.group(group_id)
-        return ErrorCode.NONE
 
     def forget_pending(
         self, producer_id: int, group_id: str, places: Iterable[TopicPartition]

@@ -135,8 +135,8 @@ class PartitionLog:
         code = states.check(producer_id, epoch, header.base_sequence)
         if code:
             return Appended(code)
-        # Last, as in `ProducerAppendInfo.appendDataBatch`: a batch that is out of order is told so
-        # first.
+        # Last, as in `ProducerAppendInfo.appendDataBatch`: for a batch that is also out of order,
+        # the error is the one about the order.
         if not header.is_transactional and states.has_open_transaction(producer_id, epoch):
             return Appended(ErrorCode.INVALID_TXN_STATE)
         offset = self._append(header, batch)

@@ -239,7 +239,7 @@ class TransactionCoordinator:
         # coordinator.
         if marker.coordinator_epoch != self.epoch:
             return
-        if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR):
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             self._cluster.call_at(
                 # At least 1 ms: with a delay of 0, `advance` would repeat it without end.
                 now_ms + 1 + self._cluster.marker_delay_ms(),

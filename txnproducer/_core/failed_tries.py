@@ -84,7 +84,8 @@ class FailedTries:
     def note(self, node_id: int, error: KafkaError, now_ms: int) -> None:
         """Take in why a broker could not be used."""
         address = self._address(node_id)
-        known = self._last.get(address)
+        # Taken out, so that the dict keeps its order by time: the last one becomes the cause.
+        known = self._last.pop(address, None)
         # By its text: each try makes a new error, and the same reason has the same words.
         if known is None or str(known) != str(error):
             # The first failure, or one with another reason: a warning for each retry would flood.

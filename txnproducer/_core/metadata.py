@@ -204,8 +204,8 @@ class Metadata:
         self.answered_ms = now_ms
         # An answer shows that a broker accepts the login again.
         self.fatal_error = None
-        # A topic that came while the request was out is
-        # not in its answer, so it is asked for at once.
+        # A topic that came while the request was out is not in its answer, so it is asked for at
+        # once.
         self._new_topics.difference_update(request.topics)
         topics = {t: s for t, s in self.topics.items() if t in self._wanted}
         # An answer without brokers comes from a broker that has just started. It shows nothing.
@@ -247,8 +247,8 @@ class Metadata:
         # Another topic of the same name: its leader epochs do not continue the old ones.
         if known is not None and known.topic_id != answer.topic_id:
             known = None
-        # Partitions may be missing from an answer, so the
-        # highest number counts, and not how many came.
+        # Partitions may be missing from an answer, so the highest number counts, and not how many
+        # came.
         size = max((p.partition for p in answer.partitions), default=-1) + 1
         leader_ids, epochs = [NO_LEADER] * size, [-1] * size
         for partition in answer.partitions:
@@ -325,8 +325,8 @@ def _is_worth_asking_again(error_code: int) -> bool:
 def name_error(topic: str) -> KafkaError | None:
     """Return why a topic's name cannot even be asked for, or None if it can."""
     try:
-        # A lone surrogate has no bytes. A request with such a name
-        # could not be sent, nor could the other topics in it.
+        # A lone surrogate has no bytes. A request with such a name could not be sent, nor could
+        # the other topics in it.
         topic.encode()
     except UnicodeEncodeError as error:
         return InvalidTopicError(f"{topic!r} is no topic name: {error}")

@@ -248,8 +248,7 @@ class ProducerCore(Appender):
         self.finish_interrupted_call()
         return manager
 
-    # --- the rest of the application's calls
-    # ------------------------------------------------------
+    # --- the rest of the application's calls -----------------------------------------------------
 
     def partitions_for(
         self, topic: str, now_ms: int, *, has_asked: bool = False
@@ -332,8 +331,7 @@ class ProducerCore(Appender):
         """Add to a total of time spent waiting, such as `flush` or `txn-commit`."""
         self._metrics.add_time(name, duration_ns)
 
-    # --- the shell's calls
-    # ------------------------------------------------------------------------
+    # --- the shell's calls -----------------------------------------------------------------------
 
     def run_once(self, now_ms: int) -> int:
         """Take one step of the sender. Return after how many milliseconds the next is due."""

@@ -41,7 +41,7 @@ class ExponentialBackoff:
     def draw_ms(self, attempts: int) -> int:
         """Return the milliseconds to wait after a failure, `attempts` others before it."""
         base_ms = doubled(self._initial_ms, self._max_ms, attempts)
-        # On the capped time, or producers that have reached
-        # the cap would all retry at the same moment.
+        # On the capped time, or producers that have reached the cap would all retry at the same
+        # moment.
         factor = 1 - JITTER + 2 * JITTER * self._rng.random()
         return int(base_ms * factor)

@@ -214,8 +214,8 @@ class TxnOffsetCommitRequest:
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
-    # No field of the wire. It chooses the version: with v5 the group's
-    # coordinator adds the group to the transaction by itself (KIP-890).
+    # No field of the wire. It chooses the version: with v5 the group's coordinator adds the group
+    # to the transaction by itself (KIP-890).
     is_transaction_v2_enabled: bool = False
 
     @property
@@ -243,8 +243,8 @@ class EndTxnRequest:
     producer_id: int
     producer_epoch: int
     is_commit: bool
-    # No field of the wire. It chooses the version: with
-    # v5 the coordinator also raises the epoch (KIP-890).
+    # No field of the wire. It chooses the version: with v5 the coordinator also raises the epoch
+    # (KIP-890).
     is_transaction_v2_enabled: bool = False
 
 
@@ -312,8 +312,8 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     partitions: tuple[ProducePartition, ...]
-    # No field of the wire. From v12 on leaders add
-    # partitions to a transaction themselves (KIP-890).
+    # No field of the wire. From v12 on leaders add partitions to a transaction themselves
+    # (KIP-890).
     is_transaction_v2_enabled: bool = False
 
 

@@ -157,8 +157,8 @@ class RecordBatchBuilder:
         if self._buffer is not None:
             return len(self._buffer)
         sealed = self._sealed
-        # Only once it is settled: another thread may set `body` at any
-        # moment, and the size must not change between two looks of a step.
+        # Only once it is settled: another thread may set `body` at any moment, and the size must
+        # not change between two looks of a step.
         if sealed is not None and sealed.body is not None and not sealed.records:
             return BATCH_OVERHEAD_BYTES + len(sealed.body)
         return self.records_buffer.estimated_size_bytes
@@ -326,8 +326,8 @@ class RecordBatchBuilder:
         # The header's tail goes first: the CRC covers it, and stands before it.
         crc = crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET:])
         length = len(buffer) - LOG_OVERHEAD_BYTES
-        # The base offset is 0, and the leader epoch -1: the
-        # broker fills both in, so the CRC leaves them out.
+        # The base offset is 0, and the leader epoch -1: the broker fills both in, so the CRC
+        # leaves them out.
         HEADER_HEAD.pack_into(buffer, 0, 0, length, NO_PARTITION_LEADER_EPOCH, MAGIC_V2, crc)
         self._is_stamped = self._is_handed_out = True
         return buffer

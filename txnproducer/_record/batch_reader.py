@@ -151,8 +151,8 @@ class RecordBatch:
                     f"a record at offset delta {record.offset_delta}, after the batch's last, "
                     f"{header.last_offset_delta}"
                 )
-            # The body of a batch with LogAppendTime is not
-            # rewritten: the broker changes the header alone.
+            # The body of a batch with LogAppendTime is not rewritten: the broker changes the
+            # header alone.
             if header.is_log_append_time:
                 yield record._replace(timestamp_ms=header.max_timestamp_ms)
             else:
@@ -218,8 +218,8 @@ def decode_records(
     for _ in range(record_count):
         try:
             record, position = _decode_record(body, position, base_timestamp_ms)
-        # All that the decoders meet in malformed bytes.
-        # A name that is not UTF-8 is a ValueError, too.
+        # All that the decoders meet in malformed bytes. A name that is not UTF-8 is a ValueError,
+        # too.
         except (IndexError, ValueError) as error:
             raise CorruptRecordError(f"a malformed record at byte {position}: {error}") from error
         yield record
@@ -231,8 +231,8 @@ def decode_records(
 
 
 def _check_batch(header: BatchHeader, data: memoryview) -> None:
-    # The length first: with a wrong one the CRC would
-    # cover other bytes, and be the wrong complaint.
+    # The length first: with a wrong one the CRC would cover other bytes, and be the wrong
+    # complaint.
     if header.size_bytes != len(data):
         raise CorruptRecordError(f"a batch of {header.size_bytes} bytes in {len(data)} bytes")
     computed_crc = crc32c(data[ATTRIBUTES_OFFSET:])
@@ -240,8 +240,8 @@ def _check_batch(header: BatchHeader, data: memoryview) -> None:
         raise CorruptRecordError(
             f"the batch's CRC is {header.crc:#010x}, its bytes have {computed_crc:#010x}"
         )
-    # There may be fewer records than offsets: the log
-    # cleaner removes records, and keeps the last offset.
+    # There may be fewer records than offsets: the log cleaner removes records, and keeps the last
+    # offset.
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptRecordError(
             f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"

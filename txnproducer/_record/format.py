@@ -179,8 +179,3 @@ def batch_size_upper_bound(
 def increment_sequence(sequence: int, increment: int) -> int:
     """Add to a sequence number. 0 follows 2^31-1."""
     return (sequence + increment) & MAX_INT32
-
-
-def decrement_sequence(sequence: int, decrement: int) -> int:
-    """Subtract from a sequence number. 2^31-1 precedes 0."""
-    return (sequence - decrement) & MAX_INT32

@@ -7,8 +7,7 @@ source, which is compiled unchanged and found first if it lies in a package's `_
 
 Owns: the choice, for the whole package. `TXNPRODUCER_IMPL=python` or `cython` sets it. Otherwise
 the compiled modules are used if this installation has them. If it has none, that is logged once,
-as
-a warning: everything works, but sends more slowly. Compiled modules that exist and are not used
+as a warning: everything works, but sends more slowly. Compiled modules that exist and are not used
 are a RuntimeWarning, since they are a mistake of the installation.
 """
 

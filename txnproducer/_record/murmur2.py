@@ -19,8 +19,8 @@ def murmur2(data: bytes) -> int:
     length = len(data)
     h = (_SEED ^ length) & _MASK
     tail = length & ~3
-    # Little-endian on every machine, as in Java. Python's numbers
-    # do not wrap by themselves, so each product is masked.
+    # Little-endian on every machine, as in Java. Python's numbers do not wrap by themselves, so
+    # each product is masked.
     for (k,) in iter_unpack("<I", memoryview(data)[:tail]):
         k = k * _M & _MASK
         h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)

@@ -206,8 +206,8 @@ class RecordBuffer:
         buffer = bytearray().join((_EMPTY_HEADER, *self._chunks))
         # They are copied into the buffer, and would hold the batch twice.
         self._chunks = []
-        # No record is certain to fit any more, so that
-        # the fast path asks `fits`, which refuses it.
+        # No record is certain to fit any more, so that the fast path asks `fits`, which refuses
+        # it.
         self._certain_limit_bytes = -1
         self.is_taken = True
         return buffer

@@ -236,8 +236,8 @@ class Rows:
         for row in range(self.count):
             _, key, value, headers = self.record(row)
             partition = NO_PARTITION if partitions is None else partitions[row]
-            # A sum, since the order of rows does not matter.
-            # An XOR would not notice two equal rows.
+            # A sum, since the order of rows does not matter. An XOR would not notice two equal
+            # rows.
             total += record_hash.of(laid_out(topic, partition, key, value, headers))
             size_bytes += len(key or b"") + len(value or b"")
         return total & _MASK_128, size_bytes

@@ -11,7 +11,7 @@ Simplifications: no other than answering in one step (see `transaction_coordinat
 from __future__ import annotations
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._broker.coordination import add_partitions, check_transactional_id
+from txnproducer._broker.coordination import add_partitions, check_access, check_id
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from txnproducer.errors import ErrorCode
@@ -23,11 +23,12 @@ def handle(
     """Answer an AddOffsetsToTxn request."""
     name = request.transactional_id
     # KafkaApis checks the access to both before it asks the coordinator.
-    if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name):
-        return AddOffsetsToTxnResponse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    code = check_access(cluster, name)
+    if code:
+        return AddOffsetsToTxnResponse(code)
     if not cluster.is_allowed(Resource.GROUP, request.group_id):
         return AddOffsetsToTxnResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    code = check_transactional_id(cluster, node_id, name, now_ms) or add_partitions(
+    code = check_id(cluster, node_id, name, now_ms) or add_partitions(
         cluster,
         name,
         request.producer_id,

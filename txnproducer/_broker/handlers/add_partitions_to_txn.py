@@ -13,7 +13,7 @@ Simplifications: no other than answering in one step (see `transaction_coordinat
 from __future__ import annotations
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._broker.coordination import add_partitions, check_transactional_id
+from txnproducer._broker.coordination import add_partitions, check_access, check_id
 from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import (
     AddPartitionsToTxnRequest,
@@ -29,8 +29,9 @@ def handle(
 ) -> AddPartitionsToTxnResponse:
     """Answer an AddPartitionsToTxn request."""
     name = request.transactional_id
-    if not cluster.is_allowed(Resource.TRANSACTIONAL_ID, name):
-        return _all(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    code = check_access(cluster, name)
+    if code:
+        return _all(request, code)
     # Before the coordinator is asked: KafkaApis lets one bad partition fail the whole request.
     codes = {place: _check(cluster, place) for place in request.partitions}
     if any(codes.values()):
@@ -42,7 +43,7 @@ def handle(
                 for place, code in codes.items()
             )
         )
-    code = check_transactional_id(cluster, node_id, name, now_ms) or add_partitions(
+    code = check_id(cluster, node_id, name, now_ms) or add_partitions(
         cluster,
         name,
         request.producer_id,

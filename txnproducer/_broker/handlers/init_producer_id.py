@@ -21,7 +21,7 @@ Simplifications: no two-phase commit (KIP-939).
 from __future__ import annotations
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._broker.coordination import check_name, check_transactional_id
+from txnproducer._broker.coordination import check_access, check_id
 from txnproducer._broker.resources import Resource
 from txnproducer._broker.transaction_metadata import (
     LAST_CLIENT_EPOCH,
@@ -49,7 +49,7 @@ def handle(
     if not 0 < request.transaction_timeout_ms <= cluster.options.max_transaction_timeout_ms:
         return InitProducerIdResponse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     name = request.transactional_id
-    code = check_transactional_id(cluster, node_id, name, now_ms) or cluster.decide_refusal()
+    code = check_id(cluster, node_id, name, now_ms) or cluster.decide_refusal()
     if code:
         return InitProducerIdResponse(code)
     return _init(cluster, name, request, now_ms)
@@ -57,7 +57,9 @@ def handle(
 
 def _check_access(cluster: BrokerCluster, name: str | None) -> ErrorCode:
     if name is not None:
-        return check_name(cluster, name)
+        # An empty id is refused here, too: `handleInitProducerId` does so before the time-out.
+        empty = ErrorCode.NONE if name else ErrorCode.INVALID_REQUEST
+        return check_access(cluster, name) or empty
     is_allowed = cluster.is_allowed(Resource.CLUSTER, "")
     return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 

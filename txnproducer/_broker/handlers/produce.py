@@ -67,8 +67,6 @@ def handle(
     cluster: BrokerCluster, node_id: int, request: ProduceRequest, now_ms: int
 ) -> ProduceResponse:
     """Answer a Produce request."""
-    if request.acks not in (-1, 0, 1):
-        return _all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     if _is_idempotence_refused(cluster, request):
         return _all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     name = request.transactional_id
@@ -89,6 +87,11 @@ def handle(
     # transaction.
     nodes = _refuse_misdirected(cluster, node_id, batches, answers)
     _refuse_unverified(cluster, request, batches, answers, now_ms)
+    # After the verification, as in `ReplicaManager.appendRecords`: the refusals before it stay.
+    if request.acks not in (-1, 0, 1):
+        code = ErrorCode.INVALID_REQUIRED_ACKS
+        answers |= {place: ProducePartitionResponse(place, code) for place in batches}
+        batches.clear()
     # Last: Kafka appends only what is verified, and the records are looked at as they are
     # appended.
     for place, batch in batches.items():
@@ -223,8 +226,8 @@ def _begin_verification(
 
 
 def _translate(code: ErrorCode, *, is_v2: bool) -> ErrorCode:
-    # Older clients send a batch again after this error, and ask for no metadata. Those of v2 also
-    # do so after CONCURRENT_TRANSACTIONS.
+    # A client sends a batch again after NOT_ENOUGH_REPLICAS, and asks for no metadata first. Only
+    # clients of v2 also do so after CONCURRENT_TRANSACTIONS.
     if code in _UNVERIFIED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not is_v2):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     return code

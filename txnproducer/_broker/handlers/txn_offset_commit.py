@@ -134,7 +134,7 @@ def _append(
     code, is_appended = cluster.decide_offsets_append()
     # Some errors come after the write: the offsets are in the log, and a commit makes them count.
     if is_appended or not code:
-        code = offsets.append(producer_id, request.producer_epoch, group_id, written) or code
+        offsets.append(producer_id, request.producer_epoch, group_id, written)
     # `GroupMetadata.failPendingTxnOffsetCommit` drops them even if the log kept them.
     if code and cluster.options.is_before_4:
         offsets.forget_pending(producer_id, group_id, written)

@@ -10,7 +10,7 @@ belongs to no transaction.) A local failure of a kind that a broker could have c
 failed future and makes an open transaction abortable. A caller's mistake raises and changes
 nothing.
 
-The usual record (a batch is open, the partition is in the transaction) passes `fast_append`
+Most records find an open batch and their partition in the transaction. These pass `fast_append`
 alone.
 """
 
@@ -29,7 +29,7 @@ from txnproducer._core.batches.append_blocked import (
 )
 from txnproducer._core.batches.buffer_pool import MemoryTicket
 from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
-from txnproducer._core.batches.partitioner import murmur2
+from txnproducer._core.batches.partitioner import partition_for_key
 from txnproducer._core.batches.record_accumulator import RecordAccumulator
 from txnproducer._core.batches.results import (
     CallbackBatch,
@@ -95,7 +95,7 @@ class Appender:
         waiter: for futures that failed at once.
 
     Attributes:
-        append: takes a record, as `append_any` does, and is quick with a usual one.
+        append: takes a record, as `append_any` does, by the fast path if it can.
         fast_append: append the records that it is quick with.
         needs_wakeup: set when the sender should look; the shell clears it.
         failed_tries: which addresses can't be reached, and why.
@@ -177,20 +177,20 @@ class Appender:
             TransactionAbortedError: its transaction has ended while it was blocked.
             KafkaError: the transaction or the producer has failed before.
         """
-        # An earlier call of the core may have stopped
-        # half-way, and the checks below read its state.
+        # An earlier call of the core may have stopped half-way, and the checks below read its
+        # state.
         self.finish_interrupted_call()
         record = _Record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         ticket = None if blocked is None else blocked.ticket
         if ticket is None:
-            # The ticket exists before the pool queues it,
-            # so `finally` knows it whenever Ctrl-C comes.
+            # The ticket exists before the pool queues it, so `finally` knows it whenever Ctrl-C
+            # comes.
             ticket = MemoryTicket()
         kept = None
         try:
             if blocked is not None:
-                # Compared by number, since a transaction that
-                # was begun meanwhile is in the same state.
+                # Compared by number, since a transaction that was begun meanwhile is in the same
+                # state.
                 self.refuse_if_ended(blocked.transaction)
             outcome = self._append_record(record, ticket, now_ms, blocked)
             kept = outcome.ticket if isinstance(outcome, AppendBlocked) else None
@@ -252,10 +252,9 @@ class Appender:
         elif record.key is None or self._is_ignoring_keys:
             return self._append_sticky(record, queues, snapshot, ticket, now_ms)
         else:
-            # All partitions count, also those without a
-            # leader, or a key would move with each failover.
-            partition = (murmur2(record.key) & 0x7FFFFFFF) % snapshot.partition_count
-            queue = queues.queue(partition)
+            # All partitions count, also those without a leader, or a key would move with each
+            # failover.
+            queue = queues.queue(partition_for_key(record.key, snapshot.partition_count))
         return self._append_to(record, queues, queue, ticket, now_ms)
 
     def check_partition(
@@ -301,8 +300,8 @@ class Appender:
         ticket: MemoryTicket,
         now_ms: int,
     ) -> FutureRecordMetadata | AppendBlocked:
-        # The open batch is tried before the sticky choice,
-        # since KIP-794 switches where a batch ends.
+        # The open batch is tried before the sticky choice, since KIP-794 switches where a batch
+        # ends.
         queue = queues.sticky_queue
         if queue is not None:
             self._appending_to = queue
@@ -347,7 +346,7 @@ class Appender:
         )
         if isinstance(outcome, MemoryTicket):
             self._appending_to = None
-            # A full memory makes every batch ready, and only the sender can free it.
+            # While a record waits for memory no batch lingers, so the sender may have one to send.
             self.needs_wakeup = True
             number = self.transaction_number
             return AppendBlocked(BlockReason.MEMORY, ticket=outcome, transaction=number)
@@ -362,8 +361,8 @@ class Appender:
         """Return whether the sender can do no more for a partition before an answer wakes it."""
         transactions = self.transaction_manager
         if transactions is not None:
-            # With five batches in flight the sixth needs an
-            # answer first, and the answer wakes the sender.
+            # With five batches in flight the sixth needs an answer first, and the answer wakes the
+            # sender.
             if transactions.sequences.is_memory_of_broker_used_up(place):
                 return True
             if not transactions.progress.is_send_to_partition_allowed(place):
@@ -407,8 +406,8 @@ class Appender:
             return None
         try:
             self.transaction_manager.check_can_append()
-        # Java fails the future for these two errors and
-        # raises the others, and so does this client.
+        # Java fails the future for these two errors and raises the others, and so does this
+        # client.
         except (ProducerFencedError, InvalidProducerEpochError) as error:
             return error
         return None
@@ -444,8 +443,8 @@ class Appender:
         if blocked.ticket is not None:
             return self._accumulator.pool.is_due(blocked.ticket)
         metadata = self._metadata
-        # A version, not the topic: the caller checks
-        # again, and may learn that the topic is refused.
+        # A version, not the topic: the caller checks again, and may learn that the topic is
+        # refused.
         return metadata.version != blocked.metadata_version or metadata.fatal_error is not None
 
     @property
@@ -491,8 +490,8 @@ class Appender:
         Raises:
             TransactionAbortedError: its transaction has ended meanwhile.
         """
-        # The place in the queue is given back before the check that
-        # may raise: an abandoned one would block all places after it.
+        # The place in the queue is given back before the check that may raise: an abandoned one
+        # would block all places after it.
         self.give_up_append(blocked)
         self.refuse_if_ended(blocked.transaction)
         place = (topic, partition)

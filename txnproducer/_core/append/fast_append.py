@@ -1,10 +1,10 @@
-"""The fast path of an append, for usual records.
+"""The fast path of an append.
 
-A record is usual if a batch is open for it and has room, and its partition is in the transaction.
+A record takes it if a batch is open for it and has room, and its partition is in the transaction.
 
-Why it exists: of a million records all but a few thousand are usual, so their cost is the cost of
+Why it exists: of a million records all but a few thousand take it, so its cost is the cost of
 sending. Owns: the way of such a record into its batch, in one call. Must not know: the reasons why
-a record may not be usual; `append_any` deals with those.
+a record may need more; `append_any` deals with those.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 _cached_murmur2 = lru_cache(maxsize=8192)(murmur2)
 # Long keys are rarely repeated, and the cache would keep them all alive.
 _LONGEST_CACHED_KEY_BYTES: Final = 64
-# Far below the limit of a timestamp; a later one is refused on the long way.
-_LATEST_USUAL_MS: Final = 1 << 62
+# Compiled, a timestamp that needs more than 64 bits would be an OverflowError here. `append_any`
+# refuses it with a text, and takes the later ones that are valid.
+_LATEST_FAST_MS: Final = 1 << 62
 
 AppendAny: TypeAlias = Callable[..., "FutureRecordMetadata | AppendBlocked"]
 
@@ -40,7 +41,7 @@ class StateHolder(Protocol):
 
 
 class FastAppend:
-    """Append usual records, and hand on all others.
+    """Append the records that an open batch takes at once, and hand on all others.
 
     Args:
         topics: the queues of every topic that has any.
@@ -85,8 +86,8 @@ class FastAppend:
         now_ms: int,
         blocked: AppendBlocked | None = None,
     ) -> FutureRecordMetadata | AppendBlocked:
-        """Append a record: see `Appender.append_any`, which takes those that are not usual."""
-        if blocked is None and timestamp_ms < _LATEST_USUAL_MS:
+        """Append a record: see `Appender.append_any`, which takes those that need more."""
+        if blocked is None and timestamp_ms < _LATEST_FAST_MS:
             future = self.try_append(
                 topic, value, key, headers, partition, timestamp_ms, on_delivery
             )
@@ -106,7 +107,7 @@ class FastAppend:
         timestamp_ms: int,
         on_delivery: DeliveryCallback | None,
     ) -> FutureRecordMetadata | None:
-        """Append a usual record. Return None for any other, and then nothing has changed."""
+        """Append a record to its open batch. Return None if it needs more; nothing has changed."""
         queues = self._topics.get(topic)
         if queues is None or self._state_holder.state is not self._fast_state:
             return None
@@ -140,5 +141,6 @@ class FastAppend:
         count = queues.partition_count
         if not count:
             return None
+        # The formula of `partition_for_key`, with a hash that may be known already.
         hashed = _cached_murmur2(key) if len(key) <= _LONGEST_CACHED_KEY_BYTES else murmur2(key)
         return queues.queues.get((hashed & 0x7FFFFFFF) % count)

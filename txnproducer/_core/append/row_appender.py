@@ -82,8 +82,8 @@ class RowAppender:
             batch = self._open_batch(topic, run.partition)
             if batch is not None:
                 taken = self._fill(run, batch, batch.record_count, 0)
-                # A batch that takes no row is full. The slow
-                # path then closes it and opens the next one.
+                # A batch that takes no row is full. The slow path then closes it and opens the
+                # next one.
                 if taken.count:
                     return taken
         row = run.next if run.order is None else run.order[run.next]

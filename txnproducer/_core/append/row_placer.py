@@ -51,8 +51,8 @@ class RowPlacer:
         # At least 1: a `batch_size` of 0 is allowed, and means a batch for each record.
         room_bytes = max(1, accumulator.options.batch_size)
         batch = queue.open_batch
-        # Only the first rows share the batch that is
-        # open. Later ones come when it has been filled.
+        # Only the first rows share the batch that is open. Later ones come when it has been
+        # filled.
         if is_first and batch is not None and not batch.is_full:
             room_bytes -= batch.estimated_size_bytes
         # A batch's limit counts compressed bytes, the block's rows are measured uncompressed.

@@ -134,8 +134,8 @@ def time_out_error(
             f"{snapshot.partition_count} partitions, still after {waited_ms} ms (max_block_ms)"
         )
     is_unknown = metadata.is_unknown(topic)
-    # A broker has answered that the topic does not
-    # exist, so unreachable addresses are not the cause.
+    # A broker has answered that the topic does not exist, so unreachable addresses are not the
+    # cause.
     if tries and are_cause and not is_unknown:
         text = f"nothing is known of topic {topic!r} after {waited_ms} ms (max_block_ms)"
         return caused_by(KafkaTimeoutError(f"{text}: {in_words(tries)}"), tries)

@@ -83,8 +83,8 @@ class BatchMetadata(Sequence[RecordMetadata]):
     def _take(self, piece: _Piece) -> None:
         taken = piece.taken
         partition = taken.result.topic_partition.partition
-        # The parts of a split have offsets of their own, and an
-        # order scatters the rows. Only otherwise a slice will do.
+        # The parts of a split have offsets of their own, and an order scatters the rows. Only
+        # otherwise a slice will do.
         if taken.result.children or piece.order is not None:
             for row, index in piece.rows():
                 result, place = taken.result.locate(index)

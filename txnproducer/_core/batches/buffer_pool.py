@@ -71,8 +71,8 @@ class BufferPool:
             return None
         ticket = ticket or MemoryTicket()
         ticket.size_bytes = size_bytes
-        # Asking again keeps the place. A second entry
-        # would outlive the first, and block the queue.
+        # Asking again keeps the place. A second entry would outlive the first, and block the
+        # queue.
         if ticket not in self.waiting:
             self.waiting.append(ticket)
         return ticket
@@ -84,8 +84,8 @@ class BufferPool:
             size_bytes: how much.
             ticket: the caller's, if it waits; it stays in the queue.
         """
-        # A growing batch waits its turn as well. Open batches could
-        # otherwise eat up the memory that a ticket waits for.
+        # A growing batch waits its turn as well. Open batches could otherwise eat up the memory
+        # that a ticket waits for.
         if not self._is_served(size_bytes, ticket):
             return False
         self.available_bytes -= size_bytes
@@ -107,8 +107,8 @@ class BufferPool:
         Raises:
             IllegalStateError: more than was taken.
         """
-        # Raised and not clipped: memory that came back
-        # twice would let the producer exceed its bound.
+        # Raised and not clipped: memory that came back twice would let the producer exceed its
+        # bound.
         if self.available_bytes + size_bytes > self.total_bytes:
             raise IllegalStateError(
                 f"{size_bytes} bytes of buffer memory came back twice: {self.available_bytes} of "

@@ -22,8 +22,7 @@ _HALF_OF_SEQUENCES: Final = 1 << 30
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 # Ratios differ little between neighbouring batches. A worse one is believed fast and a better one
-# slowly, since a batch that becomes too large costs a split.
-# Both are Java's constants.
+# slowly, since a batch that becomes too large costs a split. Both are Java's constants.
 _RATIO_IMPROVING_STEP: Final = 0.005
 _RATIO_DETERIORATE_STEP: Final = 0.05
 
@@ -64,8 +63,8 @@ class PartitionQueue:
     def pop_head(self) -> ProducerBatch:
         """Take the head out of the queue."""
         batch = self.batches.popleft()
-        # Linger can end before the batch is full. A record that comes
-        # later must not enter it, since its bytes are made next.
+        # Linger can end before the batch is full. A record that comes later must not enter it,
+        # since its bytes are made next.
         if batch is self.open_batch:
             self.open_batch = None
         return batch
@@ -139,8 +138,7 @@ class TopicQueues:
         elif observed < known:
             self.compression_ratio = max(known - _RATIO_IMPROVING_STEP, observed)
 
-    # --- the sticky choice
-    # ------------------------------------------------------------------------
+    # --- the sticky choice -----------------------------------------------------------------------
 
     def stick_to(self, queue: PartitionQueue) -> None:
         """Let records without key and partition go to this queue from now on."""

@@ -22,8 +22,8 @@ from txnproducer._record.implementation import murmur2 as murmur2
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
     """Return the partition of a key among all partitions of its topic."""
-    # Java makes the hash positive by this mask, too.
-    # With abs() keys would change their partitions.
+    # Java makes the hash positive by this mask, too. With abs() keys would change their
+    # partitions.
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
@@ -87,8 +87,8 @@ class BuiltInPartitioner:
         elif available:
             partition = available[self._rng.randrange(len(available))]
         else:
-            # No partition has a leader, so any will do:
-            # the record waits in its queue for metadata.
+            # No partition has a leader, so any will do: the record waits in its queue for
+            # metadata.
             partition = self._rng.randrange(partition_count)
         self.current_partition = partition
         # Bytes above the limit went to the partition that is left, so the next one begins at 0.

@@ -203,8 +203,8 @@ class ProducerBatch:
         Raises:
             IllegalStateError: it has a number already; a retry keeps it.
         """
-        # The broker recognizes a duplicate by its number:
-        # under another one a retry is written twice.
+        # The broker recognizes a duplicate by its number: under another one a retry is written
+        # twice.
         if self.has_sequence:
             raise IllegalStateError(f"{self} has a sequence already; a retry must keep it")
         self._stamp(producer, base_sequence, is_transactional)
@@ -258,8 +258,8 @@ class ProducerBatch:
 
     def maybe_update_leader_epoch(self, leader_epoch: int) -> None:
         """Note under which leader epoch the next attempt would be made (-1 = not known)."""
-        # Only a newer epoch counts: metadata from a broker
-        # that lags behind must not end the backoff.
+        # Only a newer epoch counts: metadata from a broker that lags behind must not end the
+        # backoff.
         if leader_epoch > self._leader_epoch:
             self._leader_epoch = leader_epoch
             self._attempts_when_leader_changed = self.attempts
@@ -418,6 +418,6 @@ class ProducerBatch:
 
 def place_in_line(batch: ProducerBatch) -> tuple[int, bool, int]:
     """Return the sort key by which a partition's batches are in the order of their appends."""
-    # Within a millisecond the numbered come first:
-    # batches are numbered in the order of their appends.
+    # Within a millisecond the numbered come first: batches are numbered in the order of their
+    # appends.
     return batch.created_ms, not batch.has_sequence, batch.base_sequence

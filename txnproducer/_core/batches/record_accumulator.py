@@ -207,8 +207,8 @@ class RecordAccumulator:
             batch.memory_bytes += missing_bytes
             batch.builder.set_memory(batch.memory_bytes)
             return batch.try_append(timestamp_ms, key, value, headers, on_delivery)
-        # It is full, or cannot grow. To wait for memory here could
-        # hang: perhaps only the end of this very batch frees some.
+        # It is full, or cannot grow. To wait for memory here could hang: perhaps only the end of
+        # this very batch frees some.
         queue.close_open_batch()
         # The loop compresses it ahead, without the lock.
         if self.is_compressing:
@@ -353,12 +353,11 @@ class RecordAccumulator:
         """Note that there is data for a node, and whether the node could take it."""
         if self.options.partition_availability_timeout_ms > 0:
             _, drained_ms = self._node_latency.get(node_id, (now_ms, now_ms))
-            # A node is slow by the difference of the two
-            # times, so the first moves on if nothing is taken.
+            # A node is slow by the difference of the two times, so the first moves on if nothing
+            # is taken.
             self._node_latency[node_id] = (now_ms, now_ms if can_drain else drained_ms)
 
-    # --- taking out and putting back
-    # --------------------------------------------------------------
+    # --- taking out and putting back -------------------------------------------------------------
 
     def take_head(self, queue: PartitionQueue) -> ProducerBatch:
         """Take out a queue's head to send it. The queue is then served last."""
@@ -416,8 +415,8 @@ class RecordAccumulator:
             The parts in order; the caller tracks those that are numbered as in flight.
         """
         queues = self.topic_queues(batch.topic_partition.topic)
-        # With the ratio that was too good, the next
-        # batches would be too large as well (KAFKA-3995).
+        # With the ratio that was too good, the next batches would be too large as well
+        # (KAFKA-3995).
         queues.compression_ratio = max(
             _LEAST_RATIO_AFTER_REFUSAL, batch.builder.actual_compression_ratio
         )
@@ -475,8 +474,7 @@ class RecordAccumulator:
         """Let a partition's batches go again."""
         self.topic_queues(topic_partition.topic).queue(topic_partition.partition).is_muted = False
 
-    # --- the end of a batch
-    # -----------------------------------------------------------------------
+    # --- the end of a batch ----------------------------------------------------------------------
 
     @property
     def has_incomplete(self) -> bool:
@@ -516,8 +514,7 @@ class RecordAccumulator:
             if batch.memory_bytes:
                 self.pool.deallocate(batch.memory_bytes)
 
-    # --- flush, abort, close
-    # ------------------------------------------------------------------------
+    # --- flush, abort, close ---------------------------------------------------------------------
 
     def begin_flush(self) -> FlushTicket:
         """Make all batches ready to send, until those that are incomplete now have ended."""
@@ -576,7 +573,7 @@ class RecordAccumulator:
         self.is_closed = True
         # The callers in the queue for memory ask the pool alone.
         self.pool.is_closed = True
-        # The fast path does not ask whether the producer is closed. Without
-        # an open batch it hands the record on to the appender, which does.
+        # The fast path does not ask whether the producer is closed. Without an open batch it hands
+        # the record on to the appender, which does.
         for queue in self.active.values():
             queue.close_open_batch()

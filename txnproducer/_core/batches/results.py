@@ -140,8 +140,8 @@ class FlushTicket:
     def is_done(self) -> bool:
         """Return whether every one of them is done, with success or not."""
         results = self._results
-        # From the end, where the batches stand that
-        # usually end last: most calls look at one alone.
+        # From the end, where the batches stand that usually end last: most calls look at one
+        # alone.
         while results and results[-1].are_all_done():
             results.pop()
         return not results

@@ -114,19 +114,19 @@ class CoordinatorSender:
         # Before `next_request`: EndTxn waits for batches that are still to be sent.
         self._drop_unsent_batches()
         in_hand = self._in_hand
-        # It was taken before the abort began. Sent now,
-        # it would add to a transaction that is to end.
+        # It was taken before the abort began. Sent now, it would add to a transaction that is to
+        # end.
         if in_hand is not None and transactions.machine.is_aborting and in_hand.is_for_commit_only:
             self._in_hand = None
             transactions.requests.give_up(in_hand)
         if self._in_hand is None:
             self._in_hand = transactions.progress.next_request(self._accumulator.has_incomplete)
-            # The wait for a broker counts from here, and not
-            # from the queueing: requests ahead take their time.
+            # The wait for a broker counts from here, and not from the queueing: requests ahead
+            # take their time.
             self._taken_ms = now_ms
         if self._in_hand is None:
             if not transactions.requests.has_pending_requests:
-                # Handlers are the keys, so that entries of finished ones would pile up.
+                # Handlers are the keys, so the entries of finished ones would pile up.
                 self._not_before_ms.clear()
             return self._hold_data(now_ms)
         return self._send(self._in_hand, now_ms)
@@ -155,8 +155,8 @@ class CoordinatorSender:
         wait_ms = self._not_before_ms.get(handler, now_ms) - now_ms
         if wait_ms > 0:
             return wait_ms
-        # These begin the next transaction at the coordinator,
-        # which refuses while markers are missing.
+        # These begin the next transaction at the coordinator, which refuses while markers are
+        # missing.
         if handler.priority is RequestPriority.ADD_PARTITIONS_OR_OFFSETS:
             held_ms = self._gate.wait_ms(self._transaction_coordinator, now_ms)
             if held_ms is not None:
@@ -224,8 +224,8 @@ class CoordinatorSender:
         # The answer has the coordinator's address, which metadata may not have yet.
         if isinstance(body, FindCoordinatorResponse):
             self._client.update_nodes(c.node for c in body.coordinators if not c.error_code)
-        # Before the handler, which completes the transaction:
-        # the next one must find the gate closed.
+        # Before the handler, which completes the transaction: the next one must find the gate
+        # closed.
         if isinstance(body, EndTxnResponse) and not body.error_code:
             self._gate.transaction_ended(now_ms)
         if body is not None:
@@ -265,8 +265,10 @@ class CoordinatorSender:
             if isinstance(error, AuthenticationError)
             else AuthenticationError(None if error is None else str(error))
         )
-        in_hand, self._in_hand = self._in_hand, None
-        self._transactions.progress.authentication_failed(reason, in_hand)
+        has_request_in_hand, self._in_hand = self._in_hand is not None, None
+        self._transactions.progress.authentication_failed(
+            reason, has_request_in_hand=has_request_in_hand
+        )
 
     def forget_coordinators_not_in(self, node_ids: set[int]) -> None:
         """Look up again the coordinators that are no longer in the cluster's metadata."""

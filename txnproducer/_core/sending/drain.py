@@ -129,7 +129,7 @@ def check_ready(
 
 def _is_hurried(accumulator: RecordAccumulator, identity: DrainedTransactions | None) -> bool:
     return (
-        # Callers wait for memory, and only batches that are sent give some back.
+        # Callers wait for memory, which a batch that lingers keeps.
         accumulator.pool.is_exhausted
         or accumulator.is_closed
         or (identity is not None and identity.is_completing)

@@ -60,8 +60,8 @@ class LossInquiry:
         self._asked = loss
 
         def take(response: ClientResponse, _: int) -> None:
-            # Any end will do, also a lost connection.
-            # Otherwise the caller would wait out its second.
+            # Any end will do, also a lost connection. Otherwise the caller would wait out its
+            # second.
             loss.is_explained = True
             if isinstance(response.body, DescribeTransactionsResponse):
                 for description in response.body.transactions:

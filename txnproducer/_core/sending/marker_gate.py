@@ -77,7 +77,7 @@ class MarkerGate:
             self._is_open = True
             return None
         if self._is_asking:
-            # Any answer comes before this moment, or makes no difference.
+            # An answer wakes the sender before. Without one the gate opens at this moment.
             return self._ended_ms + GIVE_UP_MS - now_ms
         if now_ms < self._next_question_ms:
             return self._next_question_ms - now_ms

@@ -127,8 +127,8 @@ def _error(response: ProducePartitionResponse) -> KafkaError:
 
 def _new_leader(response: ProducePartitionResponse) -> LeaderIdAndEpoch | None:
     leader = response.current_leader
-    # The broker fills only these two codes' answers
-    # (KIP-951). Elsewhere the field has its default.
+    # The broker fills only these two codes' answers (KIP-951). Elsewhere the field has its
+    # default.
     if response.error_code not in _MOVED or leader is None:
         return None
     # -1 is the field's default: the broker does not know the new leader either.

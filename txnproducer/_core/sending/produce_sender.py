@@ -185,8 +185,8 @@ class ProduceSender:
         connection = ConnectionId(node_id)
         if not self._client.is_ready(connection, now_ms):
             self._accumulator.update_node_latency(node_id, now_ms, can_drain=False)
-            # Only a broker that owes an answer wakes the sender
-            # by one. One that is being connected to does not.
+            # Only a broker that owes an answer wakes the sender by one. One that is being
+            # connected to does not.
             if self._client.in_flight_count(connection):
                 self._accumulator.busy_nodes.add(node_id)
             return max(1, self._client.ready_delay_ms(connection, now_ms))
@@ -342,8 +342,8 @@ class ProduceSender:
         """
         for place in partitions:
             for batch in self._in_flight.get(place, ()):
-                # `|=`, since a batch stays overtaken: a bump that
-                # comes later clears the numbers that show it.
+                # `|=`, since a batch stays overtaken: a bump that comes later clears the numbers
+                # that show it.
                 batch.is_overtaken |= self._is_overtaken(batch)
             for batch in self._accumulator.take_out(place, self._must_keep_its_number):
                 error = OutOfOrderSequenceError(
@@ -473,8 +473,8 @@ class ProduceSender:
 
     def _can_split(self, batch: ProducerBatch) -> bool:
         """Return whether a batch can be split, and its numbers are still its own."""
-        # A single record's batch cannot shrink. The records
-        # of an ended one have their errors already.
+        # A single record's batch cannot shrink. The records of an ended one have their errors
+        # already.
         if batch.record_count == 1 or batch.is_done or _has_lost_its_number(batch):
             return False
         # An earlier batch's failure may have reset the partition's numbers. Then this one fails,

@@ -118,8 +118,8 @@ class Sender:
         coordinators.ask_about_loss(now_ms)
         if transactions.machine.has_fatal_error:
             self._fail_everything(transactions, coordinators)
-            # The state of a failed producer does not change
-            # any more, so its steps need not follow at once.
+            # The state of a failed producer does not change any more, so its steps need not follow
+            # at once.
             return self._retry_backoff_ms
         if self._reinitialize(transactions, coordinators):
             return 0

@@ -40,8 +40,8 @@ _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})
 def next_answer(claimed: ProducerIdAndEpoch) -> ProducerIdAndEpoch | None:
     """Return the answer to the next process that takes a claim, or None if it is not known."""
     epoch = claimed.producer_epoch + 1
-    # After the last epoch the coordinator answers with
-    # another producer id, which cannot be foretold.
+    # After the last epoch the coordinator answers with another producer id, which cannot be
+    # foretold.
     return ProducerIdAndEpoch(claimed.producer_id, epoch) if epoch <= LAST_EPOCH else None
 
 
@@ -110,8 +110,8 @@ class ClaimHandler(TxnRequestHandler):
             text = f"the claim {self._transactional_id!r} is refused: {reason}"
             error = KafkaError(text, recovery=None if reason is None else reason.recovery)
             error.__cause__ = reason
-            # Abortable whatever the code says: it is about
-            # the claim's id, and this producer is sound.
+            # Abortable whatever the code says: it is about the claim's id, and this producer is
+            # sound.
             self._execute(Verdict(Action.ABORTABLE), error)
 
 

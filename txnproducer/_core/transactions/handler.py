@@ -40,8 +40,8 @@ from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPart
 Offsets: TypeAlias = Sequence[tuple[TopicPartition, OffsetAndMetadata]]
 
 # The previous transaction's markers usually take half a millisecond. So the first retry comes
-# soon, and each further one waits twice as long.
-# Java waits 20 ms, and only before it adds the first partitions.
+# soon, and each further one waits twice as long. Java waits 20 ms, and only before it adds the
+# first partitions.
 FIRST_MARKERS_BACKOFF_MS: Final = 1
 
 _PASSING: Final = frozenset({Action.RETRY, Action.LOOK_UP})

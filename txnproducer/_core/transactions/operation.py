@@ -54,8 +54,8 @@ class TransactionalRequestResult:
 
     def fail(self, error: KafkaError) -> None:
         """End with an error, unless it has ended already."""
-        # A success stays one, even if the producer fails
-        # before the caller asks. (Java overwrites it.)
+        # A success stays one, even if the producer fails before the caller asks. (Java overwrites
+        # it.)
         if not self.is_completed:
             self.is_completed = True
             self.error = error

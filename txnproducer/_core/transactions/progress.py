@@ -329,20 +329,18 @@ class TransactionProgress:
         self.pending.fail(error)
 
     def authentication_failed(
-        self, error: KafkaError, in_hand: TxnRequestHandler | None = None
+        self, error: KafkaError, *, has_request_in_hand: bool = False
     ) -> None:
-        """Note that a broker refused the login. For queued requests that is fatal.
+        """Note that a broker refused the login. For requests that wait to be sent that is fatal.
 
         Args:
             error: the refusal.
-            in_hand: the request that was taken to be sent, if there is one. (Java loses it.)
+            has_request_in_hand: whether a request was taken to be sent. It fails with the queued
+                ones, as the request that is out. (Java loses it.)
         """
         # If nothing waits to be sent, the next request will be refused by itself.
-        if in_hand is None and not self.requests.queue:
-            return
-        self.transition_to_fatal_error(error)
-        if in_hand is not None:
-            in_hand.fail(error)
+        if has_request_in_hand or self.requests.queue:
+            self.transition_to_fatal_error(error)
 
     def transition_to_uninitialized(self, error: KafkaError) -> None:
         """Go back to the start after `must_reinitialize`. The sender has failed the batches."""

@@ -119,8 +119,8 @@ class Share:
             return
         claims = range(len(self.lease.claims))
         missing = [str(claim) for claim in claims if claim not in self._receipts]
-        # The participant of a missing receipt may still
-        # be sending, and its batches would be committed.
+        # The participant of a missing receipt may still be sending, and its batches would be
+        # committed.
         if missing:
             raise IllegalStateError(
                 f"{self._name}: commit_transaction() before the receipts of all participants"

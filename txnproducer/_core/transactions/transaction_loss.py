@@ -175,8 +175,8 @@ class TransactionLoss:
     def _step_to(self, description: TransactionDescription) -> Step | None:
         producer_id, epoch = self.producer.producer_id, self.producer.producer_epoch
         if description.producer_id != producer_id:
-            # With v2 the end of a transaction goes on under
-            # another producer id when the epochs are used up.
+            # With v2 the end of a transaction goes on under another producer id when the epochs
+            # are used up.
             is_rotated = epoch == LAST_EPOCH and description.producer_epoch == 0
             return Step.NEXT if is_rotated and self.version == 2 else Step.LATER
         # The coordinator has not moved on from this transaction's epoch, so it proves nothing yet.

@@ -233,8 +233,8 @@ TXN_OFFSET_COMMIT: Final = _table(
         _C.GROUP_AUTHORIZATION_FAILED: _ABORTABLE,
         _C.FENCED_INSTANCE_ID: _ABORTABLE,
         _C.TRANSACTION_ABORTABLE: _ABORTABLE,
-        # The group goes on without this member, and its
-        # partitions belong to another one (KIP-447).
+        # The group goes on without this member, and its partitions belong to another one
+        # (KIP-447).
         _C.UNKNOWN_MEMBER_ID: Verdict(Action.ABORTABLE, Form.COMMIT_FAILED),
         _C.ILLEGAL_GENERATION: Verdict(Action.ABORTABLE, Form.COMMIT_FAILED),
         _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FATAL,

@@ -217,9 +217,9 @@ def wait_to_append(
             return blocked
         if _is_all_memory_free(process):
             process.world.history.violate(
-                "memory", f"{process.name}: all is free, and a record waits in vain"
+                "memory", f"{process.name}: all memory is free, and a record still waits"
             )
-    record.waited_in_vain = True
+    record.has_timed_out = True
     waited_ms = process.now_ms - start_ms
     on_delivery = record.on_delivery if record.is_watched else None
     return core.time_out_append(

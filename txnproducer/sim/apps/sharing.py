@@ -27,7 +27,7 @@ from txnproducer.records import TopicPartition, TransactionLease, TransactionRec
 from txnproducer.sim.apps.calls import Ended, Patience, call, close
 from txnproducer.sim.apps.process import Condition, Process, Script
 from txnproducer.sim.apps.sending import flush, send, sleep
-from txnproducer.sim.apps.workload import UsualTransaction, transactional_script
+from txnproducer.sim.apps.workload import PlainTransaction, transactional_script
 from txnproducer.sim.world.history import Attempt
 
 _SHARED_RATE = 0.7
@@ -50,13 +50,13 @@ def sharing_script(process: Process) -> Script:
     return transactional_script(process, _draw)
 
 
-def _draw(process: Process) -> UsualTransaction:
+def _draw(process: Process) -> PlainTransaction:
     drawn = process.rng.random()
     if drawn < _SHARED_RATE:
         return _SharedTransaction(process)
     if drawn < _SHARED_RATE + _HANDED_OVER_RATE:
         return _HandedOverTransaction(process)
-    return UsualTransaction(process)
+    return PlainTransaction(process)
 
 
 class _Run:
@@ -178,7 +178,7 @@ class _Run:
         is_late = straggled_ms is not None and process.now_ms - straggled_ms < _LONGEST_SLEEP_MS
         has_lost_epoch = process.network.claims_asked > 1 or is_late or self._is_claim_disturbed
         is_unsure = isinstance(self.error, ClaimRefusedError) and has_lost_epoch
-        waited = any(record.waited_in_vain for record in attempt.records)
+        waited = any(record.has_timed_out for record in attempt.records)
         return attempt.is_mistaken or waited or is_unsure or self._is_forgotten
 
     @property
@@ -192,7 +192,7 @@ class _Run:
         )
 
 
-class _SharedTransaction(UsualTransaction):
+class _SharedTransaction(PlainTransaction):
     """A leased transaction: participants write its records, and this process ends it."""
 
     def __init__(self, process: Process) -> None:
@@ -363,7 +363,7 @@ class _SharedTransaction(UsualTransaction):
         return (yield from super()._commit_it())
 
 
-class _HandedOverTransaction(UsualTransaction):
+class _HandedOverTransaction(PlainTransaction):
     """A transaction that one process writes and another one ends."""
 
     def _commit_it(self) -> Generator[_Wait, bool, bool]:

@@ -63,7 +63,7 @@ _LATE = ("could not be aborted", "is committed")
 
 
 def transactional_script(
-    process: Process, draw: Callable[[Process], UsualTransaction] | None = None
+    process: Process, draw: Callable[[Process], PlainTransaction] | None = None
 ) -> Script:
     """Make transactions until the run has enough.
 
@@ -71,7 +71,7 @@ def transactional_script(
         process: the process of the application.
         draw: draws each transaction; None for transactions of this process alone.
     """
-    make = draw or UsualTransaction
+    make = draw or PlainTransaction
     while process.programs.wants_more(process):
         if process.rng.random() < _MISUSE_RATE:
             misuse(process, is_between=True)
@@ -107,7 +107,7 @@ def _initialize(process: Process) -> Generator[tuple[Condition, int], bool, bool
     return False
 
 
-class UsualTransaction:
+class PlainTransaction:
     """One transaction, from its begin to its end."""
 
     def __init__(self, process: Process) -> None:

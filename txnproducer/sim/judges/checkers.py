@@ -1,4 +1,4 @@
-"""The judge: the applications' claims, compared with the logs.
+"""The judge of a run: the checks, each under its name, and the claims that they compare.
 
 Why it exists: exactly once is a promise about the records that consumers read, under all faults.
 Owns: every check, under a name that reports and the table of mutants use. The checks of the logs
@@ -307,7 +307,7 @@ class Checkers:
             for record in attempt.records:
                 future = record.future
                 # A record that waited for memory or metadata has never been in a batch.
-                if record.waited_in_vain or future is None or not future.done():
+                if record.has_timed_out or future is None or not future.done():
                     continue
                 if _EXPIRED.search(str(future.error)):
                     self._history.violate("expired", f"{record.value!r}: {future.error}")

@@ -195,4 +195,4 @@ def _is_in_doubt(attempt: Attempt, history: History) -> bool:
 
 
 def _has_own_fault(attempt: Attempt) -> bool:
-    return attempt.is_mistaken or any(record.waited_in_vain for record in attempt.records)
+    return attempt.is_mistaken or any(record.has_timed_out for record in attempt.records)

@@ -123,16 +123,6 @@ CHANGING_INTERVALS_MS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.PARTITIONS_ADDED: 3000,
     }
 )
-# Consequences of drawn options, which cannot be switched on by themselves.
-CONSEQUENCES = frozenset(FaultKind) - set().union(
-    NETWORK_RATES,
-    BROKER_RATES,
-    EVENT_INTERVALS_MS,
-    LATER_INTERVALS_MS,
-    LATER_RATES,
-    CHANGING_INTERVALS_MS,
-    CHANGING_RATES,
-)
 _BURST_REQUESTS = 5
 # After the faults end: the rate per request, and the largest number.
 _MILD_RATE = 0.02

@@ -38,7 +38,7 @@ class SentRecord:
         is_watched: whether a callback was given.
         is_faulty: whether the callback raises.
         future: the future that `send` returned.
-        waited_in_vain: whether it timed out while waiting for memory or metadata, outside any
+        has_timed_out: whether it timed out while waiting for memory or metadata, outside any
             batch.
         deliveries: the arguments of each call of its callback.
         delivered_as: the number of its last callback, counted over the whole run.
@@ -57,7 +57,7 @@ class SentRecord:
     is_watched: bool = True
     is_faulty: bool = False
     future: FutureRecordMetadata | None = None
-    waited_in_vain: bool = False
+    has_timed_out: bool = False
     deliveries: list[tuple[RecordMetadata, KafkaError | None]] = field(default_factory=list)
     delivered_as: int = -1
     is_sent: bool | None = True
