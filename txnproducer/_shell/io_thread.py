@@ -23,7 +23,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
@@ -383,6 +383,7 @@ class IoThread:
             _LOG.exception("%s: could not end what was left", self._thread.name)
         try:
             self._client.close()
+            self._handle_last(self._client.poll(0, self.platform.monotonic_ms()))
         except Exception:  # noqa: BLE001 - no caller is left to raise it to
             _LOG.exception("%s: could not close the connections", self._thread.name)
         with self.lock:
@@ -390,6 +391,12 @@ class IoThread:
             self._is_polling = False
             for wait in self._waits:
                 wait.wake()
+
+    def _handle_last(self, events: Sequence[ClientEvent]) -> None:
+        # The requests that were in flight give back the memory of their batches.
+        with self.lock:
+            for event in events:
+                self._handle_event(self._driven, event, self.platform.monotonic_ms())
 
     def _end_records(self) -> None:
         """Complete every record, also those that were left when the loop was stopped."""

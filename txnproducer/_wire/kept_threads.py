@@ -38,7 +38,7 @@ class KeptThreads:
         self._platform = platform
         self._changed = platform.condition()
         self._jobs: deque[Job] = deque()
-        self._idle: set[threading.Thread] = set()
+        self._idle: list[threading.Thread] = []
         self._count = 0
         self._is_closed = False
 
@@ -88,7 +88,7 @@ class KeptThreads:
                 if self._is_closed or len(self._idle) >= _MOST_IDLE:
                     self._count -= 1
                     return None
-                self._idle.add(this)
+                self._idle.append(this)
                 self._changed.wait()
-                self._idle.discard(this)
+                self._idle.remove(this)
             return self._jobs.popleft()

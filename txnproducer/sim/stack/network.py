@@ -1,0 +1,257 @@
+"""The network in virtual time: connections between sockets and the server of bytes.
+
+Owns: the bytes under way, latency, the faults of a connection. Must not know: the producer, the
+meaning of the bytes.
+
+Rules:
+* Bytes of one direction arrive in order, some time after they were sent.
+* A client that closes its end does not take back the bytes that it has sent: the server may still
+  read them, and their answers go nowhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._server.connection import ServerConnection
+from txnproducer._server.login import Users
+from txnproducer._server.script import Script
+from txnproducer.sim.stack.baton import NS_PER_MS, Baton
+from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults, Ending
+from txnproducer.sim.stack.sockets import VirtualSocket, no_such_host
+
+__all__ = ["DEAD_ADDRESS", "Network"]
+
+DEAD_ADDRESS: Final = ("192.0.2.1", 9092)
+_WINDOW_BYTES: Final = 64 * 1024
+_HUNG_LOOK_UP_S: Final = 40.0
+
+
+class Network:
+    """The network of one run.
+
+    Args:
+        baton: has the time.
+        cluster: answers.
+        faults: of the bytes.
+        rng: draws latencies.
+        latency_ms: the longest of one way.
+        on_event: told of each connection and fault, for the trace.
+        users: may log in; None for listeners without a login.
+
+    Attributes:
+        script: the faults at requests to come.
+        users: likewise; a test may replace them.
+        open_sockets: that were made and not closed.
+    """
+
+    def __init__(
+        self,
+        baton: Baton,
+        cluster: BrokerCluster,
+        faults: ByteFaults,
+        rng: random.Random,
+        latency_ms: float = 1.0,
+        on_event: Callable[[str], None] = lambda _: None,
+        users: Users | None = None,
+    ) -> None:
+        self.baton = baton
+        self.cluster = cluster
+        self.faults = faults
+        self.rng = rng
+        self.script = Script()
+        self.users = users
+        self.on_event = on_event
+        self._latency_ms = latency_ms
+        self._nodes = {(node.host, node.port): n for n, node in cluster.nodes.items()}
+        self._links: list[VirtualLink] = []
+        self._sockets: list[VirtualSocket] = []
+
+    @property
+    def open_sockets(self) -> list[VirtualSocket]:
+        """The sockets that were made and not closed."""
+        return [sock for sock in self._sockets if not sock.is_closed]
+
+    @property
+    def request_count(self) -> int:
+        """How many requests the brokers have read."""
+        return sum(link.answered for link in self._links)
+
+    def latency_ms(self) -> float:
+        """Return the time of one way."""
+        return self.rng.uniform(self._latency_ms / 4, self._latency_ms)
+
+    # --- for the platform -----------------------------------------------------------------------
+
+    def new_socket(self) -> VirtualSocket:
+        """Return a socket that is not connected."""
+        sock = VirtualSocket(self.baton, self._connect, self.faults.piece)
+        self._sockets = [*self.open_sockets, sock]
+        return sock
+
+    def look_up(self, host: str, port: int) -> list[tuple[str, int]]:
+        """Return the addresses of a name."""
+        self.baton.may_switch()
+        if self.faults.strikes(ByteFault.LOOK_UP_HANGS):
+            self.baton.wait(lambda: False, self.rng.uniform(0.1, _HUNG_LOOK_UP_S))
+        if self.faults.strikes(ByteFault.LOOK_UP_FAILS):
+            raise no_such_host()
+        if self.faults.strikes(ByteFault.DEAD_ADDRESS):
+            return [DEAD_ADDRESS, (host, port)]
+        return [(host, port)]
+
+    def _connect(self, sock: VirtualSocket, address: Any) -> None:
+        fate = self.faults.draw()
+        if fate.kind is ByteFault.NO_CONNECT or tuple(address[:2]) == DEAD_ADDRESS:
+            return  # nothing answers, so the caller waits for its time-out
+        delay_ms = self.latency_ms() * 2
+        if fate.kind is ByteFault.SLOW_CONNECT:
+            delay_ms += fate.delay_ms
+        node_id = self._nodes.get(tuple(address[:2]))
+        self.baton.call_after(delay_ms, partial(self._accept, sock, node_id, fate))
+
+    def _accept(self, sock: VirtualSocket, node_id: int | None, fate: ConnectionFaults) -> None:
+        if sock.is_closed:
+            return
+        if node_id is None or not self.cluster.is_up(node_id) or fate.kind is ByteFault.REFUSED:
+            sock.failed(ConnectionRefusedError(111, "Connection refused"))
+            return
+        if fate.kind is not None:
+            self.on_event(f"connection to {node_id}: {fate}")
+        link = VirtualLink(self, sock, node_id, fate)
+        self._links = [each for each in self._links if each.is_alive or each.answered]
+        self._links.append(link)
+        sock.connected(link)
+
+    # --- for the run ----------------------------------------------------------------------------
+
+    def close_sockets(self, process: str) -> None:
+        """Close the sockets of a process, as the system does when it ends."""
+        for sock in self.open_sockets:
+            if sock.process == process:
+                sock.close()
+
+    def cut(self, node_id: int | None = None) -> None:
+        """Reset all connections, or those to one broker."""
+        for link in self._links:
+            if node_id in (None, link.node_id):
+                link.cut(Ending.RESET)
+
+    def heal(self) -> None:
+        """End all faults. Connections that had one are reset."""
+        self.faults.are_over = True
+        self.script.clear()
+        for link in self._links:
+            if link.fate.kind is not None:
+                link.cut(Ending.RESET)
+
+
+class VirtualLink:
+    """One connection.
+
+    Args:
+        network: carries it.
+        sock: the client's end.
+        node_id: the broker.
+        fate: its faults.
+    """
+
+    def __init__(
+        self, network: Network, sock: VirtualSocket, node_id: int, fate: ConnectionFaults
+    ) -> None:
+        self.node_id = node_id
+        self.fate = fate
+        self.answered = 0
+        self.is_alive = True
+        self._network = network
+        self._sock = sock
+        self._server = ServerConnection(
+            network.cluster, node_id, network.script, network.users, None
+        )
+        self._is_deaf = fate.kind is ByteFault.SILENT  # nothing comes back any more
+        self._under_way = 0
+        self._read = self._written = 0
+        self._there_ns = self._back_ns = 0
+
+    @property
+    def room(self) -> int:
+        """How many bytes it takes now."""
+        return _WINDOW_BYTES - self._under_way
+
+    def take(self, data: bytes) -> None:
+        """Carry bytes to the server."""
+        self._under_way += len(data)
+        self._there_ns = self._later(self._there_ns, 0.0, partial(self._read_by_server, data))
+
+    def close(self) -> None:
+        """Note that the client has closed its end. What it has sent still arrives."""
+        self.fate.kind = None
+        self._there_ns = self._later(self._there_ns, 0.0, self._end)
+
+    def cut(self, ending: Ending) -> None:
+        """End the connection for both sides, at once."""
+        if not self.is_alive:
+            return
+        self._end()
+        self._is_deaf = True
+        if ending is Ending.CLOSED:
+            self._sock.ended()
+        elif ending is Ending.RESET:
+            self._sock.failed(ConnectionResetError(104, "Connection reset by peer"))
+
+    def _end(self) -> None:
+        self.is_alive = False
+
+    def _later(self, not_before_ns: int, delay_ms: float, action: Callable[[], None]) -> int:
+        """Schedule an arrival, after those before it. Return its time."""
+        baton = self._network.baton
+        at_ns = baton.now_ns + round((self._network.latency_ms() + delay_ms) * NS_PER_MS)
+        at_ns = max(at_ns, not_before_ns)
+        baton.call_after((at_ns - baton.now_ns) / NS_PER_MS, action)
+        return at_ns
+
+    # --- the server's side ----------------------------------------------------------------------
+
+    def _read_by_server(self, data: bytes) -> None:
+        if not self.is_alive:
+            return  # the bytes vanish, and a half-open connection takes no more after a while
+        network = self._network
+        if not network.cluster.is_up(self.node_id):
+            self.cut(Ending.RESET)
+            return
+        self._under_way -= len(data)
+        fate = self.fate
+        if fate.kind is ByteFault.SILENT:
+            return
+        is_cut = fate.kind is ByteFault.REQUEST_CUT and self._read + len(data) >= fate.cut_at
+        if is_cut:
+            data = data[: max(0, fate.cut_at - self._read)]
+        self._read += len(data)
+        now_ms = network.baton.now_ms
+        for answer in self._server.receive(data, now_ms):
+            frame = fate.changed(self.answered, answer.data, network.rng)
+            self.answered += 1
+            slow_ms = fate.delay_ms if fate.kind is ByteFault.SLOW else 0.0
+            wait_ms = max(0, answer.due_ms - now_ms) + slow_ms
+            self._back_ns = self._later(self._back_ns, wait_ms, partial(self._arrive, frame))
+        if self._server.is_closed:
+            self._back_ns = self._later(self._back_ns, 0.0, partial(self.cut, Ending.CLOSED))
+        if is_cut:
+            self.cut(fate.ending)
+
+    def _arrive(self, data: bytes) -> None:
+        """Give bytes to the client, unless the connection has ended for it."""
+        if self._is_deaf or self._sock.is_closed:
+            return
+        fate = self.fate
+        if fate.kind is ByteFault.ANSWER_CUT and self._written + len(data) >= fate.cut_at:
+            data = data[: max(0, fate.cut_at - self._written)]
+            self._sock.arrived(data)
+            self.cut(fate.ending)
+            return
+        self._written += len(data)
+        self._sock.arrived(data)

@@ -1,0 +1,165 @@
+"""The options that a seed draws for a run of the whole stack.
+
+Owns: `StackOptions`. As in the simulator of the core, a run has a few kinds of faults at high
+rates (swarm testing; Groce et al., ISSTA 2012), and a tenth of the runs has none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from txnproducer._broker.options import ClusterOptions
+from txnproducer.sim.stack.faults import ByteFault
+
+__all__ = ["TOPIC", "StackOptions"]
+
+TOPIC: Final = "topic"
+PARTITIONS: Final = 4
+_CALM_RATE: Final = 0.1
+
+# For one connection, look-up or call of a socket.
+_HIGHEST_RATES: Final[Mapping[ByteFault, float]] = {
+    ByteFault.LOOK_UP_FAILS: 0.4,
+    ByteFault.LOOK_UP_HANGS: 0.2,
+    ByteFault.DEAD_ADDRESS: 0.5,
+    ByteFault.PIECES: 0.5,
+} | {kind: 0.3 for kind in ByteFault if kind not in ("look-up fails", "look-up hangs")}
+
+
+@dataclass(frozen=True, slots=True)
+class StackOptions:
+    """The options of one run.
+
+    Attributes:
+        seed: draws the rest.
+        cluster: the settings of the brokers.
+        services: the number of processes, each with a transactional id.
+        has_rival: whether a process takes the first one's id from time to time.
+        byte_rates: the rates of faults at the bytes.
+        event_s: the mean time between two events of the cluster, by the name of the event.
+        call_rates: the rates of faults at calls, by their names.
+        settings: of every producer.
+        users: whether listeners ask for a login.
+        session_ms: how long a login is valid.
+        latency_ms: the longest of one way.
+        tick_ns: added to the time by each look at the clock.
+        switch_rate: the probability that another thread goes on where one could.
+        transactions: how many a process makes before the faults end.
+    """
+
+    seed: int
+    cluster: ClusterOptions
+    services: int
+    has_rival: bool
+    byte_rates: Mapping[ByteFault, float]
+    event_s: Mapping[str, float]
+    call_rates: Mapping[str, float]
+    settings: Mapping[str, Any] = field(repr=False)
+    users: bool
+    session_ms: int
+    latency_ms: float
+    tick_ns: int
+    switch_rate: float
+    transactions: int
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the run has no fault at all."""
+        return not (self.byte_rates or self.event_s or self.call_rates or self.has_rival)
+
+    @classmethod
+    def draw(cls, seed: int) -> StackOptions:
+        """Draw the options of a seed."""
+        rng = random.Random(f"stack {seed}")  # noqa: S311 - seeded on purpose
+        is_calm = rng.random() < _CALM_RATE
+        users = rng.random() < 0.3
+        return cls(
+            seed,
+            ClusterOptions(
+                node_count=rng.choice((1, 2, 3)),
+                transaction_version=rng.choice((1, 2, 2)),
+                max_marker_delay_ms=rng.choice((0, 5, 200)),
+                max_metadata_delay_ms=0 if is_calm else rng.choice((0, 0, 500)),
+                loading_ms=rng.choice((0, 100)),
+            ),
+            rng.choice((1, 1, 2)),
+            not is_calm and rng.random() < 0.15,
+            {} if is_calm else _some(rng, _HIGHEST_RATES, 0.3),
+            {} if is_calm else _intervals(rng),
+            {} if is_calm else _some(rng, _CALL_FAULTS, 0.3),
+            _settings(rng),
+            users,
+            rng.choice((0, 3_000, 20_000)) if users else 0,
+            rng.choice((0.2, 2.0, 20.0)),
+            rng.choice((0, 0, 1_000, 100_000)),
+            rng.choice((0.02, 0.1, 0.5)),
+            rng.randint(3, 12),
+        )
+
+
+_CALL_FAULTS: Final[Mapping[str, float]] = {
+    "callback raises": 0.2,
+    "callback sends": 0.2,
+    "callback blocks": 0.1,
+    "callback commits": 0.1,
+    "callback closes": 0.02,
+    "interrupt at a wait": 0.3,
+    "interrupt at a call": 0.3,
+    "close on another thread": 0.05,
+    "close at once": 0.3,
+    "dropped": 0.1,
+    "wrong call": 0.2,
+}
+_EVENTS_S: Final[Mapping[str, tuple[float, float]]] = {
+    "stop a broker": (2, 30),
+    "move a leader": (1, 20),
+    "move a coordinator": (1, 20),
+    "time out": (2, 30),
+    "fence": (5, 60),
+    "refuse a request": (0.2, 5),
+    "lose a request": (0.5, 10),
+    "lose an answer": (0.5, 10),
+    "slow answer": (0.5, 10),
+    "kill a process": (3, 60),
+    "jump of the clock": (3, 60),
+    "refuse logins": (5, 60),
+}
+
+
+def _some(rng: random.Random, highest: Mapping[Any, float], share: float) -> dict[Any, float]:
+    return {
+        each: most * rng.random() ** 2 for each, most in highest.items() if rng.random() < share
+    }
+
+
+def _intervals(rng: random.Random) -> dict[str, float]:
+    return {
+        each: rng.uniform(*bounds) for each, bounds in _EVENTS_S.items() if rng.random() < 0.25
+    }
+
+
+def _settings(rng: random.Random) -> dict[str, Any]:
+    request_ms = rng.choice((500, 2_000, 5_000))
+    linger_ms = rng.choice((0, 0, 5, 100))
+    return {
+        "batch_size": rng.choice((1, 300, 16_384)),
+        "linger_ms": linger_ms,
+        "buffer_memory": rng.choice((20_000, 1_000_000)),
+        "max_block_ms": rng.choice((1_000, 5_000, 30_000)),
+        "request_timeout_ms": request_ms,
+        "delivery_timeout_ms": request_ms + linger_ms + rng.choice((0, 5_000, 60_000)),
+        "transaction_timeout_ms": rng.choice((5_000, 20_000, 60_000)),
+        "retry_backoff_ms": rng.choice((5, 100)),
+        "retry_backoff_max_ms": 1_000,
+        "reconnect_backoff_ms": rng.choice((5, 50)),
+        "reconnect_backoff_max_ms": 1_000,
+        "socket_connection_setup_timeout_ms": rng.choice((500, 5_000)),
+        "socket_connection_setup_timeout_max_ms": 5_000,
+        "connections_max_idle_ms": rng.choice((1_000, 540_000)),
+        "metadata_max_age_ms": rng.choice((1_000, 300_000)),
+        "compression_type": rng.choice(("none", "none", "lz4")),
+        "max_in_flight_requests_per_connection": rng.choice((1, 5)),
+    }

@@ -1,0 +1,111 @@
+"""The platform of a producer in virtual time.
+
+Owns: which virtual part stands for which part of the system. Must not know: the run.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+from txnproducer._record.implementation import IMPL
+from txnproducer._sync.core_lock import CoreLock
+from txnproducer._wire.platform import Platform
+from txnproducer._wire.wakeup import Wakeup
+from txnproducer.sim.stack.baton import Baton, VirtualThread
+from txnproducer.sim.stack.locks import (
+    VirtualCondition,
+    VirtualCoreLock,
+    VirtualEvent,
+    VirtualLock,
+)
+from txnproducer.sim.stack.network import Network
+from txnproducer.sim.stack.sockets import VirtualSelector, VirtualWakeup
+
+__all__ = ["VirtualPlatform"]
+
+# 2026-01-01: where the wall clock begins.
+_BEGAN_MS = 1_767_225_600_000
+
+
+class VirtualPlatform(Platform):
+    """See the module.
+
+    Args:
+        baton: has the threads and the time.
+        network: has the sockets.
+        rng: draws the seeds of the producers' jitter.
+
+    Attributes:
+        wall_offset_ms: how far the wall clock is ahead of the other one.
+
+    Raises:
+        RuntimeError: the compiled parts are in use, which make system calls of their own.
+    """
+
+    # No look without a wake-up: a lost one shows as a call that takes all of its time.
+    wait_slice_s = 1e9
+
+    def __init__(self, baton: Baton, network: Network, rng: random.Random) -> None:
+        if IMPL != "python":
+            raise RuntimeError(
+                "virtual time needs the parts in Python, and the compiled ones are in use. Set the"
+                " environment variable TXNPRODUCER_IMPL=python before txnproducer is imported"
+            )
+        self._baton = baton
+        self._network = network
+        self._rng = rng
+        self.wall_offset_ms = _BEGAN_MS
+        self.selectors: list[VirtualSelector] = []
+
+    def monotonic_ns(self) -> int:
+        """Return the virtual time."""
+        return self._baton.read_clock()
+
+    def wall_clock_ms(self) -> int:
+        """Return the virtual time since the epoch."""
+        return self._baton.now_ms + self.wall_offset_ms
+
+    def rng(self) -> random.Random:
+        """Return a seeded source."""
+        return random.Random(self._rng.random())  # noqa: S311 - seeded on purpose
+
+    def thread(self, target: Callable[[], object], name: str) -> threading.Thread:
+        """Return a thread that takes part in the baton."""
+        return VirtualThread(self._baton, target, name)
+
+    def core_lock(self) -> CoreLock:
+        """Return a lock that passes the baton on."""
+        return VirtualCoreLock(self._baton)
+
+    def lock(self) -> threading.Lock:
+        """Return a lock that passes the baton on."""
+        return cast(threading.Lock, VirtualLock(self._baton))
+
+    def condition(self) -> threading.Condition:
+        """Return a condition that passes the baton on."""
+        return cast(threading.Condition, VirtualCondition(self._baton))
+
+    def event(self) -> threading.Event:
+        """Return an event that passes the baton on."""
+        return cast(threading.Event, VirtualEvent(self._baton))
+
+    def selector(self) -> VirtualSelector:
+        """Return a selector of virtual sockets."""
+        selector = VirtualSelector(self._baton)
+        self.selectors.append(selector)
+        return selector
+
+    def wakeup(self) -> Wakeup:
+        """Return a virtual descriptor."""
+        return cast(Wakeup, VirtualWakeup(self._baton))
+
+    def look_up(self, host: str, port: int) -> list[Any]:
+        """Return the addresses of a name."""
+        return [(0, 0, 0, "", address) for address in self._network.look_up(host, port)]
+
+    def new_socket(self, *_: int) -> Any:
+        """Return a virtual socket."""
+        return self._network.new_socket()
