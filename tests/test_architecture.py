@@ -50,7 +50,7 @@ LONG_FILES = {
         "The rules of sequence numbers are one judgement over one table of partitions.",
     ),
     "txnproducer/_core/transactions/manager.py": (
-        460,
+        470,
         "The operations of a transaction refuse each other, so their checks are read together.",
     ),
     "txnproducer/_core/transactions/progress.py": (
@@ -58,7 +58,7 @@ LONG_FILES = {
         "The answers, errors and batches that end a transaction meet in any order.",
     ),
     "txnproducer/_core/transactions/requests.py": (
-        420,
+        430,
         "A table of the requests to coordinators, one handler after the other.",
     ),
     "txnproducer/_wire/network_client.py": (

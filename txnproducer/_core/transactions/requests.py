@@ -127,7 +127,10 @@ class FindCoordinatorHandler(TxnRequestHandler):
         elif self.key_type is CoordinatorType.GROUP:
             self.fail(error)  # the offsets that it was for are given up
         else:
-            failure = KafkaError("the transaction cannot be aborted: no coordinator is told")
+            failure = KafkaError(
+                "the transaction could not be aborted: the look-up of its coordinator was refused."
+                " The coordinator aborts it at its time-out. Go on with a new producer"
+            )
             failure.__cause__ = error
             self.fatal_error(failure)
 
