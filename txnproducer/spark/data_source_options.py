@@ -109,9 +109,9 @@ def _batch_id(text: str | None, query_id: str | None) -> int:
     missing = [name for name, value in given.items() if not value]
     if missing or text is None:
         raise InvalidConfigurationError(
-            f"a batch job needs the option(s) {' and '.join(missing)}: queryId names what the"
-            " batch ids belong to, such as nightly-load, and batchId grows from batch to batch;"
-            " the same one again is a replay of that batch"
+            f"a batch job needs the option(s) {' and '.join(missing)}: queryId names the job that"
+            " the batch ids belong to, such as nightly-load, and batchId grows from batch to"
+            " batch; the same one again is a replay of that batch"
         )
     if not (text.isascii() and text.isdigit()):
         raise InvalidConfigurationError(f"batchId={text!r}: must be an integer, 0 or above")

@@ -33,9 +33,9 @@ _STOPS: Final = (
     "stopped SparkContext",
 )
 _INTERRUPTED: Final = (
-    "the query was stopped, and so was its batch: what is not committed is not written. Start the "
-    "query again to go on (py4j.protocol.Py4JJavaError: An error occurred while calling Spark: "
-    "java.lang.InterruptedException)"
+    "the query was stopped, and so was its batch: rows without a commit are not written. Start "
+    "the query again to go on (py4j.protocol.Py4JJavaError: An error occurred while calling "
+    "Spark: java.lang.InterruptedException)"
 )
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named 'txnproducer\b")
 # The failure of a task contains the text of the task's error. That error is no stop: a task is
@@ -65,9 +65,9 @@ def query_of(df: Any) -> str:
         _LOG.debug("Spark does not tell the query's id", exc_info=True)
     if not found:
         raise InvalidConfigurationError(
-            "query_id is needed here: Spark tells it only in a streaming query's "
-            "foreachBatch, and not under Spark Connect. Name what the batch ids belong to, "
-            "such as query_id='nightly-load', and keep it"
+            "query_id is needed here: Spark gives it only in a streaming query's "
+            "foreachBatch, and not under Spark Connect. Name the job that the batch ids belong "
+            "to, such as query_id='nightly-load', and keep the name"
         )
     return str(found)
 
@@ -178,7 +178,7 @@ def raise_if_stopped(context: Any) -> None:
     """
     java_context = context._jsc  # noqa: SLF001 - None once Spark was stopped from Python
     if java_context is None or java_context.sc().isStopped():
-        raise StoppedError("Spark was stopped: what is not committed is not written")
+        raise StoppedError("Spark was stopped: rows without a commit are not written")
     # A thread with its interrupt pending does not begin to sleep, but raises.
     context._jvm.java.lang.Thread.sleep(0)  # noqa: SLF001 - the thread that PySpark pins to ours
 

@@ -272,7 +272,7 @@ def _fetch_one(path: Path, coordinate: str, known: dict[str, Jar], repository: R
         path.unlink(missing_ok=True)
         raise JarsUnavailableError(
             f"{path.name} did not arrive as it should be (size or SHA-256 differ). Try again; if "
-            "it stays so, what stands between you and Maven Central changes files."
+            "it stays so, a proxy or mirror between you and Maven Central changes files."
         )
     return _describe(path, coordinate)
 

@@ -301,7 +301,7 @@ def check_whole_replay(entry: LedgerEntry, rows: int, digest: str) -> None:
     raise ReplayMismatchError(
         f"batch {entry.batch_id} comes again with other rows: {entry.rows} rows (digest "
         f"{entry.digest}) were committed, now there are {rows} (digest {digest}). Nothing was "
-        "written, and what was committed stays. Either the frame does not give the same rows "
+        "written, and the committed rows stay. Either the frame does not give the same rows "
         'again: then leave the batch as it was committed, by on_replay_mismatch="keep". Or the '
         "checkpoint was set back or replaced, or the batch id was given twice, and there are rows "
         "that were never written: then the way out is the checkpoint as it was, the next batch "

@@ -55,7 +55,7 @@ def check_input_is_whole() -> None:
 
 _BROKEN: Final = (
     "the rows of this task broke off: Spark could not read all of them, or has ended the task. "
-    "Nothing was committed; what happened is in the executor's log"
+    "Nothing was committed; the cause is in the executor's log"
 )
 
 
