@@ -305,3 +305,10 @@ def test_what_is_compiled_as_it_stands_has_types():
     for package, names in modules.items():
         folder = ROOT.joinpath("compiled", *package.split("."))
         assert [name for name in names if not (folder / f"{name}.pxd").exists()] == []
+
+
+def test_each_folder_of_types_is_a_package_that_exists():
+    folders = {types.parent for types in (ROOT / "compiled").rglob("*.pxd")}
+    for folder in folders:
+        assert (folder / "__init__.pxd").exists(), named(folder)
+        assert (ROOT / folder.relative_to(ROOT / "compiled") / "__init__.py").exists()
