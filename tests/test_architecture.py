@@ -70,7 +70,7 @@ LONG_FILES = {
         "The one public class of transactions, and a third of it documents its calls.",
     ),
     "txnproducer/sim/apps/workload.py": (
-        420,
+        430,
         "The scripts of an application share their steps and their mistakes.",
     ),
     "txnproducer/sim/trouble.py": (
@@ -78,7 +78,7 @@ LONG_FILES = {
         "One short method for each event that can happen to a cluster.",
     ),
     "txnproducer/sim/world/network.py": (
-        520,
+        530,
         "A simulated network is one state of connections, on which every fault acts.",
     ),
     "txnproducer/sim/world/options.py": (

@@ -121,6 +121,7 @@ class EndTxnHandler(TxnRequestHandler):
             given_up.fail(unknown)
             self.result.fail(unknown)
         elif self._outcome == "committed":
+            # The caller of the commit gets its success. Only the abort came too late.
             given_up.done()
             self.result.fail(
                 IllegalStateError(

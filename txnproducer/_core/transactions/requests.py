@@ -384,6 +384,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
         return self.group_id
 
     def _build(self) -> TxnOffsetCommitRequest:
+        # By generation and member the coordinator refuses a replaced consumer (KIP-447).
         producer, group = self._actions.identity.producer_id_and_epoch, self._group_metadata
         return TxnOffsetCommitRequest(
             self._actions.transactional_id or "",
