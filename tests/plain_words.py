@@ -98,16 +98,7 @@ ALLOWED = re.compile(
     re.IGNORECASE,
 )
 # Texts of errors that keep their words for now: the file, and how the text begins.
-EXEMPT = (
-    ("txnproducer/_core/transactions/end_txn.py", "the commit was sent, and its answer is lost"),
-    ("txnproducer/_core/transactions/end_txn.py", "the transaction could not be aborted: the"),
-    ("txnproducer/_core/transactions/end_txn.py", "the coordinator refuses the commit, which"),
-    ("txnproducer/_core/transactions/leasing.py", "claim {} of {} was answered with {}"),
-    ("txnproducer/_core/transactions/manager.py", "{}: what was sent before (an answer was lost"),
-    ("txnproducer/_core/transactions/manager.py", "an exception, as of a signal handler, came in"),
-    ("txnproducer/_core/transactions/requests.py", "the transaction cannot be aborted: no"),
-    ("txnproducer/_record/implementation.py", "TXNPRODUCER_IMPL={} asks for what"),
-)
+EXEMPT: tuple[tuple[str, str], ...] = ()
 FENCED_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PARAGRAPH = re.compile(r"(?:^.*\S.*$\n?)+", re.MULTILINE)
 STRING_LINE = re.compile(r'\s*[rR]?"""')
