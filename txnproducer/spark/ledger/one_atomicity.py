@@ -54,6 +54,8 @@ def _of_partitions(view: LedgerView) -> str | None:
     if view.entries:
         last = max(view.entries.values(), key=lambda entry: entry.batch_id)
         return f"batch {last.batch_id} of query {last.query_id}"
+    # The look may have asked for partition 0 alone. A plan shows the sink even if it has no entry
+    # there.
     if view.plan is None:
         return None
     return f"run {view.plan.run} of query {view.plan.query_id}, without a batch in partition 0"
