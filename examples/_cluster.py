@@ -1,4 +1,4 @@
-"""What the examples share: a cluster to run on, a fresh topic, a look at what a topic holds."""
+"""Helpers of the examples: a cluster to run on, a fresh topic, and the values in a topic."""
 
 from __future__ import annotations
 

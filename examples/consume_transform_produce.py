@@ -54,7 +54,7 @@ def process(
 
 
 def set_back(consumer: KafkaConsumer) -> None:
-    """Let the consumer read again from what is committed."""
+    """Let the consumer read again from its committed offsets."""
     for partition in consumer.assignment():
         committed = consumer.committed(partition)
         if committed is None:

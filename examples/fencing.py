@@ -1,4 +1,4 @@
-"""Two producers under one transactional id: the newer one aborts what the older one left open.
+"""Two producers with one transactional id: the newer aborts the transaction of the older.
 
 From then on the older one is fenced. This is what makes a restart safe: however long the old
 process hangs, it can't commit any more.

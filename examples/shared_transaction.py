@@ -26,7 +26,7 @@ RECORDS_OF_EACH = 250
 
 
 class WorkFailedError(Exception):
-    """Stands for whatever goes wrong in a worker."""
+    """Stands for any failure of a worker."""
 
 
 def work(
@@ -44,7 +44,7 @@ def work(
 def run(
     producer: TransactionalProducer, pool: ProcessPoolExecutor, servers: str, topic: str, bad: int
 ) -> None:
-    """Have all workers write, and commit what they wrote; worker number `bad` fails."""
+    """Have all workers write, and commit their records; worker number `bad` fails."""
     producer.begin_transaction()
     try:
         lease = producer.lease(claims=WORKERS)

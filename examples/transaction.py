@@ -13,7 +13,7 @@ from txnproducer import TransactionalProducer
 
 
 class TransferRefusedError(Exception):
-    """Stands for whatever goes wrong in an application between two records."""
+    """Stands for any failure of an application between two records."""
 
 
 def transfer(producer: TransactionalProducer, topic: str, amount: int, limit: int) -> str:

@@ -130,7 +130,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(writer: GroupWriter, started: threading.Event, addresses: list[str]) -> None:
-    """Serve until SIGTERM. The order of the steps is what a graceful end is made of."""
+    """Serve until SIGTERM. The end is graceful because of the order of its steps."""
     with Service(writer) as service:
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=service.shutdown).start())
         writing = threading.Thread(target=writer.run)

@@ -1142,7 +1142,7 @@ def test_an_abort_settles_a_doubt_that_the_commit_has_raised(ready, client, is_c
     assert txn.outcome == "unknown"
     if is_committed:
         client.prepare_end_txn(ErrorCode.INVALID_TXN_STATE)
-        with pytest.raises(IllegalStateError, match="was carried out"):
+        with pytest.raises(IllegalStateError, match="has succeeded"):
             ready.abort_transaction()
     else:
         ready.abort_transaction()

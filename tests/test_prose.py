@@ -1,153 +1,74 @@
-"""The first lines of docstrings are plain sentences: some words may not stand in them.
+"""First lines of docstrings, users' pages and texts of errors are free of unwanted words.
 
-`python -m tests.test_prose` prints how each room stands. A room is added to `DONE` when its
-docstrings have been rewritten.
+`tests/plain_words.py` has the words. `python -m tests.test_prose` prints how each room stands.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-
-# Each entry is a folder or a file. A folder includes the folders inside it.
-DONE = (
-    "integration",
-    "tests",
-    "txnproducer/_broker",
-    "txnproducer/_core",
-    "txnproducer/_protocol",
-    "txnproducer/_record",
-    "txnproducer/_shell",
-    "txnproducer/_sync",
-    "txnproducer/_wire",
-    "txnproducer/__init__.py",
-    "txnproducer/__main__.py",
-    "txnproducer/_version.py",
-    "txnproducer/admin",
-    "txnproducer/cli",
-    "txnproducer/config",
-    "txnproducer/errors",
-    "txnproducer/lease.py",
-    "txnproducer/producer.py",
-    "txnproducer/records.py",
-    "txnproducer/testing",
-    "txnproducer/transaction.py",
-    "txnproducer/sim",
-    "txnproducer/spark",
+from tests.plain_words import (
+    ROOT,
+    Place,
+    Text,
+    docstrings,
+    error_texts,
+    error_texts_in,
+    objections,
+    package_rooms,
+    paragraphs,
+    rooms,
+    sources,
+    users_pages,
 )
 
-# Words that made readers stop, each with the plain way to say it.
-UNWANTED = {
-    r"who|whom|whoever|whose": "name the caller, the thread or the broker",
-    r"what|whatever": "use a noun: 'the records to send', 'the effect of'",
-    r"behind": "say 'after', except for a place in a network",
-    r"else": "say 'otherwise', or make it a sentence with 'if'",
-    r"by now|in vain|anew": "say 'already', 'without success', 'again'",
-    r"comes? to|came to|coming to": "say 'reaches', 'becomes', 'happens'",
-    r"(?:is|are|was|were|be|been|being) told": "say 'learns', or name the caller of the method",
-    r"carried out": "say 'done', 'executed'",
-    r"of\b[^,;:.()]*\bof\b[^,;:.()]*\bof": "break the chain of 'of'",
-    r"tell (?:whether|if|which|how)": "say 'Return whether', or 'Whether' for a property",
-}
-# Code, places in a network, "nothing else", and "a producer whose thread has ended".
-ALLOWED = re.compile(
-    r"`[^`]*`"
-    r"|\bbehind (?:a|an|the|one) (?:proxy|load balancer|listener|name)\b"
-    r"|\b(?:any|every|no|some)(?:body|one|thing|where)? else\b"
-    r"|\b(?:a|an|the|each|every|any|one) (?:[\w-]+ ){1,3}whose\b",
-    re.IGNORECASE,
-)
-PATTERNS = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): say for words, say in UNWANTED.items()}
 
-STRING_LINE = re.compile(r'\s*[rR]?"""')
+def found(texts: Iterable[Text], place: Place) -> list[str]:
+    """Return the texts with an unwanted word, each with the advice for it."""
+    complaints = (
+        f"{text}\n    {objection}" for text in texts for objection in objections(text.text, place)
+    )
+    # A constant that several errors use is read once for each of them.
+    return list(dict.fromkeys(complaints))
 
 
-class Docstring(NamedTuple):
-    """A docstring's place and text."""
+@pytest.mark.parametrize("room", rooms())
+def test_first_lines_are_free_of_unwanted_words(room: str) -> None:
+    first_lines = (doc.first_line for path in sources(room) for doc in docstrings(path))
 
-    path: Path
-    line: int
-    text: str
+    complaints = found(first_lines, Place.FIRST_LINE)
 
-    @property
-    def first_line(self) -> str:
-        """The first line of the text."""
-        return self.text.strip().partition("\n")[0]
-
-    @property
-    def opening_sentence(self) -> str:
-        """The text up to the end of its first sentence."""
-        return re.split(r"(?<=[.!?])\s", self.text.strip(), maxsplit=1)[0]
+    assert complaints == [], "\n".join(complaints)
 
 
-def sources(entry: str) -> list[Path]:
-    """Return the Python and Cython files of an entry."""
-    place = ROOT / entry
-    if place.is_file():
-        return [place]
-    return sorted(path for path in place.rglob("*") if path.suffix in {".py", ".pyx", ".pxd"})
+@pytest.mark.parametrize("page", users_pages(), ids=lambda page: page.name)
+def test_the_users_pages_are_free_of_unwanted_words(page: Path) -> None:
+    complaints = found(paragraphs(page), Place.PAGE)
+
+    assert complaints == [], "\n".join(complaints)
 
 
-def docstrings(path: Path) -> Iterator[Docstring]:
-    """Yield all docstrings of a file, those of attributes included."""
-    source = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                value = node.value.value
-                if isinstance(value, str):
-                    yield Docstring(path, node.lineno, value)
-        return
-    yield from cython_docstrings(path, source)
+@pytest.mark.parametrize("room", [*package_rooms(), "examples"])
+def test_the_texts_of_errors_are_free_of_unwanted_words(room: str) -> None:
+    texts = (text for path in sources(room) for text in error_texts(path))
+
+    complaints = found(texts, Place.ERROR)
+
+    assert complaints == [], "\n".join(complaints)
 
 
-def cython_docstrings(path: Path, source: str) -> Iterator[Docstring]:
-    """Yield the strings that stand on lines of their own: `ast` cannot read Cython."""
-    start, text = 0, ""
-    for number, line in enumerate(source.splitlines(), start=1):
-        if start == 0:
-            if not STRING_LINE.match(line):
-                continue
-            start, text, line = number, "", line.strip().lstrip("rR")[3:]
-        content, end, _ = line.partition('"""')
-        text += content + "\n"
-        if end:
-            yield Docstring(path, start, text)
-            start = 0
+def test_every_folder_of_the_package_is_a_room() -> None:
+    assert {"txnproducer/_server", "txnproducer/spark", "txnproducer/lease.py"} <= set(rooms())
 
 
-def objections(first_line: str) -> list[str]:
-    """Return the unwanted words of a first line, each with the advice for it."""
-    plain = ALLOWED.sub("", first_line)
-    return [
-        f"{found[0]!r}: {advice}"
-        for pattern, advice in PATTERNS.items()
-        for found in pattern.finditer(plain)
-    ]
-
-
-@pytest.mark.parametrize("entry", DONE)
-def test_first_lines_are_free_of_unwanted_words(entry: str) -> None:
-    found = [
-        f"{doc.path.relative_to(ROOT)}:{doc.line}: {doc.first_line}\n    {objection}"
-        for path in sources(entry)
-        for doc in docstrings(path)
-        for objection in objections(doc.first_line)
-    ]
-
-    assert found == [], "\n".join(found)
-
-
-@pytest.mark.parametrize("entry", DONE)
-def test_each_room_that_is_done_exists(entry: str) -> None:
-    assert sources(entry), f"{entry} has moved: change DONE"
+def test_the_users_pages_include_the_reference() -> None:
+    names = {page.name for page in users_pages()}
+    assert {"README.md", "index.md", "errors.md", "configuration.md", "api.rst"} <= names
 
 
 @pytest.mark.parametrize(
@@ -162,7 +83,7 @@ def test_each_room_that_is_done_exists(entry: str) -> None:
     ],
 )
 def test_the_unwanted_words_are_found(line: str) -> None:
-    assert objections(line)
+    assert objections(line, Place.FIRST_LINE)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +98,33 @@ def test_the_unwanted_words_are_found(line: str) -> None:
     ],
 )
 def test_plain_words_are_not_found(line: str) -> None:
-    assert objections(line) == []
+    assert objections(line, Place.FIRST_LINE) == []
+
+
+def test_a_page_may_say_what_to_do() -> None:
+    assert objections("What to do", Place.PAGE) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise LedgerError('Spark does not tell how many')",
+        "raise refusal('it keeps ' 'what is there')",
+        "return LedgerError(f'batch {number} keeps what is there')",
+        "return LedgerError(f'batch {number or \"what\"} is there')",
+        "raise LedgerError('one', recovery='do what it says') from error",
+        "error = LedgerError('first: ' + 'what is there')",
+        "TEXT = 'what is there'\ndef refuse(): raise LedgerError(TEXT)",
+    ],
+)
+def test_the_texts_of_errors_are_read(code: str) -> None:
+    texts = error_texts_in(ROOT / "made_up.py", ast.parse(code))
+    assert found(texts, Place.ERROR)
+
+
+def test_other_strings_are_not_texts_of_errors() -> None:
+    code = "log.debug('what is there')\nreturn dict(kind='what')"
+    assert list(error_texts_in(ROOT / "made_up.py", ast.parse(code))) == []
 
 
 def comments(path: Path) -> int:
@@ -189,32 +136,27 @@ def comments(path: Path) -> int:
     )
 
 
-def figures(entry: str) -> tuple[int, int, int, int, int]:
+def figures(room: str) -> tuple[int, int, int, int, int]:
     """Return lines, comments, docstrings, those with unwanted words, and with `;` or `:`."""
-    paths = sources(entry)
+    paths = sources(room)
     docs = [doc for path in paths for doc in docstrings(path)]
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
     return (
         lines,
         sum(map(comments, paths)),
         len(docs),
-        sum(bool(objections(doc.first_line)) for doc in docs),
+        len(found((doc.first_line for doc in docs), Place.FIRST_LINE)),
         sum(bool(re.search(r"[;:](?:\s|$)", doc.opening_sentence)) for doc in docs),
     )
 
 
 def main() -> None:
     """Print the figures of each room."""
-    package = ROOT / "txnproducer"
-    folders = sorted(path for path in package.iterdir() if (path / "__init__.py").exists())
-    entries = [f"txnproducer/{path.name}" for path in folders if path.name != "_compiled"]
-    entries += [f"txnproducer/{path.name}" for path in sorted(package.glob("*.py"))]
-    entries += ["tests", "integration"]
     print(f"{'room':34}{'docs':>6}{'words':>7}{'; or :':>8}{'comments/100':>14}")  # noqa: T201
-    for entry in entries:
-        lines, remarks, docs, unwanted, joined = figures(entry)
+    for room in rooms():
+        lines, remarks, docs, unwanted, joined = figures(room)
         rate = 100 * remarks / max(lines, 1)
-        print(f"{entry:34}{docs:6}{unwanted:7}{joined:8}{rate:14.1f}")  # noqa: T201
+        print(f"{room:34}{docs:6}{unwanted:7}{joined:8}{rate:14.1f}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def test_only_the_last_transaction_is_left_open():
 
 
 TIMED_OUT, LOST = KafkaTimeoutError("timed out"), CommitOutcomeUnknownError("lost")
-COMMITTED = IllegalStateError("the commit was carried out")
+COMMITTED = IllegalStateError("the commit has succeeded")
 
 
 @pytest.mark.parametrize(

@@ -231,9 +231,9 @@ def test_after_any_time_out_there_is_a_way_on_with_the_same_producer(version, ca
 
 @pytest.mark.regression("class-5")
 @either_version
-@pytest.mark.parametrize("is_carried_out", [True, False])
+@pytest.mark.parametrize("has_succeeded", [True, False])
 def test_a_commit_that_timed_out_can_be_given_up_and_the_abort_tells_what_became_of_it(
-    version, is_carried_out
+    version, has_succeeded
 ):
     """Seen: an abort after a commit's time-out was refused, or it said nothing about the commit.
 
@@ -243,7 +243,7 @@ def test_a_commit_that_timed_out_can_be_given_up_and_the_abort_tells_what_became
     harness = started(cluster, max_block_ms=1_000, request_timeout_ms=5_000)
     harness.begin()
     harness.write(b"one")
-    if is_carried_out:
+    if has_succeeded:
         harness.stalled.add(END_TXN)
     else:
         harness.client.stop_node(0)
@@ -252,20 +252,20 @@ def test_a_commit_that_timed_out_can_be_given_up_and_the_abort_tells_what_became
     harness.stalled.clear()
     harness.client.start_node(0)
     abort = harness.core.begin_abort()
-    if is_carried_out:
-        with pytest.raises(IllegalStateError, match="all of it is visible"):
+    if has_succeeded:
+        with pytest.raises(IllegalStateError, match="all its records are visible"):
             harness.complete(abort, timeout_ms=60_000)
     else:
         harness.complete(abort, timeout_ms=60_000)
-    assert harness.manager.progress.outcome == ("committed" if is_carried_out else "aborted")
+    assert harness.manager.progress.outcome == ("committed" if has_succeeded else "aborted")
     harness.transact(b"two")
-    assert committed(cluster) == [*([b"one"] if is_carried_out else []), b"two"]
+    assert committed(cluster) == [*([b"one"] if has_succeeded else []), b"two"]
 
 
 @pytest.mark.regression("class-2")
 @either_version
-@pytest.mark.parametrize("is_carried_out", [True, False])
-def test_a_commit_whose_answer_went_with_the_producer_is_called_unknown(version, is_carried_out):
+@pytest.mark.parametrize("has_succeeded", [True, False])
+def test_a_commit_whose_answer_went_with_the_producer_is_called_unknown(version, has_succeeded):
     """Seen: such a commit was called failed, its work was done again, and was there twice.
 
     Here no call reports a failure. The error says that the outcome has to be found out.
@@ -274,7 +274,7 @@ def test_a_commit_whose_answer_went_with_the_producer_is_called_unknown(version,
     harness = started(cluster)
     harness.begin()
     harness.write(b"value")
-    (harness.lost if is_carried_out else harness.delayed).append(END_TXN)
+    (harness.lost if has_succeeded else harness.delayed).append(END_TXN)
     commit = harness.core.begin_commit()
     harness.run_until(lambda: not harness.lost and not harness.delayed)
     heir = OnCluster(cluster)
@@ -284,7 +284,7 @@ def test_a_commit_whose_answer_went_with_the_producer_is_called_unknown(version,
         harness.complete(commit)
     assert told.value.recovery == "unknown"
     assert not isinstance(told.value, TransactionAbortedError)
-    assert (b"value" in committed(cluster)) is is_carried_out
+    assert (b"value" in committed(cluster)) is has_succeeded
     for late in harness.arrive_late():
         assert late.error_code
-    assert (b"value" in committed(cluster)) is is_carried_out
+    assert (b"value" in committed(cluster)) is has_succeeded

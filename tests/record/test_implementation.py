@@ -67,7 +67,7 @@ def test_an_implementation_that_does_not_exist_is_refused_by_name():
 
 def test_an_implementation_that_is_not_installed_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr(implementation, "import_module", no_compiled_parts)
-    with pytest.raises(ImportError, match=r"TXNPRODUCER_IMPL=cython asks .* unset it"):
+    with pytest.raises(ImportError, match=r"TXNPRODUCER_IMPL=cython demands .* unset it"):
         implementation.implementation_name("cython")
 
 
@@ -107,7 +107,7 @@ def test_a_source_that_has_changed_is_not_passed_over(checkout, source, compiled
     older = f"{Path(compiled).name} is older than {Path(source).name}"
     with pytest.warns(RuntimeWarning, match=older):
         assert implementation.implementation_name(None) == "python"
-    with pytest.raises(ImportError, match=f"asks for .*{older}"):
+    with pytest.raises(ImportError, match=f"demands .*{older}"):
         implementation.implementation_name("cython")
     assert implementation.implementation_name("python") == "python"
 

@@ -237,7 +237,7 @@ MUTANTS = (
         "_core/transactions/end_txn.py",
         "return self._is_commit_on_wire or self._lost_commits > 0",
         "return False",
-        "a commit without an answer was not carried out",
+        "a commit without an answer was not executed",
     ),
     Mutant(
         "refused-log-write-is-a-failure",
@@ -467,7 +467,7 @@ MUTANTS = (
         "_core/sending/coordinator_sender.py",
         "            failure = response.failure or ResponseFailure.DISCONNECTED\n",
         "            failure = response.failure or ResponseFailure.DISCONNECTED\n            is_init = type(handler).__name__ == 'InitProducerIdHandler'\n            if failure is ResponseFailure.TIMED_OUT and is_init:\n                return\n",
-        "an initialization that got no answer was carried out, probably",
+        "an initialization that got no answer was executed, probably",
     ),
     Mutant(
         "offsets-refused-by-an-absent-coordinator-are-forgotten",

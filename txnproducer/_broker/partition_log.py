@@ -195,6 +195,7 @@ class PartitionLog:
         for entry in self.entries[self._index_of(from_offset) :]:
             if entry.base_offset >= end:
                 return
+            # A marker has an offset, and consumers skip it.
             if entry.batch is None:
                 continue
             if read_committed and entry.is_transactional and self._is_aborted(entry):

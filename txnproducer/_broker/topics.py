@@ -147,6 +147,7 @@ class Topics:
                 is_log_append_time=name in self._options.log_append_time,
             )
             self.leader_epochs[place] = 0
+            # In turn, so that every broker leads some, and the loss of any one has an effect.
             self.leaders[place] = number % len(self._nodes)
             self._tell_leader(place, now_ms)
         self.partition_counts[name] = partition_count

@@ -337,6 +337,7 @@ def _topic_error(answer: TopicMetadata) -> KafkaError:
     if answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return TopicAuthorizationError(topics=[answer.topic])
     if answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        # Metadata answers carry no text for a topic, so the rule is named here.
         return error_for_code(
             answer.error_code,
             f"{answer.topic!r} is no valid topic name: 1 to 249 characters of a-z, A-Z, 0-9, '.', "

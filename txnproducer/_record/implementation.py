@@ -49,8 +49,9 @@ def implementation_name(wanted: str | None) -> str:
         # A name is a demand, as of a benchmark or a test: nothing else may run under it.
         if name:
             raise ImportError(
-                f"TXNPRODUCER_IMPL={name} asks for what this installation does not have ({error});"
-                " unset it, or set TXNPRODUCER_IMPL=python"
+                f"TXNPRODUCER_IMPL={name} demands the compiled parts, and this installation"
+                f" cannot use any ({error}). Compile them again, unset it, or set"
+                " TXNPRODUCER_IMPL=python"
             ) from error
         _warn_not_compiled(error)
         return "python"

@@ -277,7 +277,7 @@ def _handshake_refused(answer: Any, mechanism: str) -> Exception:
     if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
         return IllegalSaslStateError(
             "the listener did not expect a SASL login: it has none, or authenticates another way; "
-            "set security_protocol to what the listener speaks (PLAINTEXT, SSL)"
+            "set security_protocol to the one of the listener (PLAINTEXT, SSL)"
         )
     return _refused("SaslHandshake", answer.error_code)
 

@@ -75,9 +75,10 @@ def check_iterations(mechanism: str, message: bytes) -> None:
             raise SaslAuthenticationError(
                 f"the broker asks for {count[:_MOST_DIGITS].decode(errors='replace')} iterations "
                 f"of {mechanism}, but {_ITERATIONS.start} to {_ITERATIONS.stop - 1} are accepted. "
-                "With fewer the password could be guessed from what is sent, and more would take "
-                "seconds. Alter the user's credentials on the broker (kafka-configs --alter "
-                f"--add-config '{mechanism}=[iterations=8192,password=...]')"
+                "With fewer the password could be guessed from the messages of the login, and "
+                "more would take seconds. Alter the user's credentials on the broker "
+                "(kafka-configs --alter --add-config "
+                f"'{mechanism}=[iterations=8192,password=...]')"
             )
 
 

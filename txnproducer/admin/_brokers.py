@@ -59,6 +59,7 @@ def wait_for_brokers(
     """
 
     def poll(client: KafkaAdminClient) -> list[int]:
+        # Over one connection: another one for each look costs ten times the look.
         return poll_while(lambda: ids_of_brokers(client), lambda ids: not expected(ids), timeout)
 
     ids = ask(bootstrap_servers, poll, timeout, **security)

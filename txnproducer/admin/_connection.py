@@ -66,6 +66,8 @@ class _OwnedSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python is unt
     ResourceWarning would break users' tests that turn warnings into errors.
     """
 
+    # kafka-python chooses the class of a connection by the scheme of `proxy_url`, and makes the
+    # object itself. So the owner is found by the one argument that it passes on, the address.
     SCHEMES = ("owned",)
     owners: ClassVar[dict[str, contextlib.ExitStack]] = {}
 
@@ -130,9 +132,11 @@ def connect(
             bootstrap_servers=bootstrap_servers.split(","),
             bootstrap_timeout_ms=to_ms(timeout),
             request_timeout_ms=to_ms(timeout),
-            # Its first attempt often meets a broker that is just starting.
+            # Its first attempt often meets a broker that is just starting, and kafka-python's own
+            # limit of 30 s could be more than all of the time there is.
             reconnect_backoff_max_ms=500,
             kafka_client=make_connections,
+            # A proxy that the user names wins, since no broker may be reachable without it.
             **{"proxy_url": address, **security},
         )
         cleanup.callback(client.close)
@@ -199,7 +203,8 @@ def ask(
 
 def again_while_passing(once: Callable[[], T], timeout: float) -> T:
     """Call a function again while it fails for a passing reason, up to a time-out in seconds."""
-    # A broker that does not answer has used all of the time; another attempt would double it.
+    # A broker that does not answer has used all of the time; another attempt would double it. An
+    # error about metadata is an answer: the questions themselves wait for a topic that is new.
     is_passing = retry_if_exception_type(RetriableError) & retry_if_not_exception_type(
         (KafkaTimeoutError, InvalidMetadataError)
     )

@@ -98,6 +98,7 @@ def describe_transactions(
 
     def about(client: KafkaAdminClient, name: str) -> Any:
         try:
+            # One by one, since the client raises for a whole list if one id of it is unknown.
             return client.describe_transactions([name])[name]
         # Ids expire (transactional.id.expiration.ms), so this is an answer and no failure.
         except kafka.errors.TransactionalIdNotFoundError:

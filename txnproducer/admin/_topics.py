@@ -49,6 +49,7 @@ def create_topic(
     """
     wanted = {
         "num_partitions": partitions,
+        # -1 is the cluster's default since Kafka 2.4 (KIP-464).
         "replication_factor": -1 if replication_factor is None else replication_factor,
         "configs": {key: str(value) for key, value in (config or {}).items()},
     }

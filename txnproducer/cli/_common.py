@@ -32,6 +32,7 @@ from txnproducer.producer import TransactionalProducer
 BOOTSTRAP_VARIABLE = "TXNPRODUCER_BOOTSTRAP"
 SECRETS = frozenset(
     [name.replace("_", ".") for name, setting in SETTINGS.items() if setting.secret]
+    # A `.config` is a JAAS line, which holds the password as well.
     + [key for key in JAVA_SECURITY_KEYS if key.endswith((".password", ".config"))]
 )
 # The longest wait for a broker before a command begins its work.
@@ -43,6 +44,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def cluster_options(function: _F) -> _F:
     """Add the options for the cluster's address and the login."""
+    # In reverse: click shows the option that is added last first.
     for option in (
         click.option(
             "--secret",
@@ -128,6 +130,7 @@ def reach(config: ProducerConfig) -> None:
     try:
         with (
             TransactionalProducer.from_config(plain) as producer,
+            # Both are answers of a broker that has accepted the login, which is all that is asked.
             suppress(InvalidTopicError, TopicAuthorizationError),
         ):
             producer.partitions_for(_NO_TOPIC)
@@ -143,6 +146,8 @@ def _from_file(path: str) -> dict[str, str]:
     settings: dict[str, str] = {}
     for number, line in enumerate(_read(path, f"--config {path}").splitlines(), 1):
         text = line.strip()
+        # Both marks begin a comment in a Java properties file. Of two lines for one setting the
+        # later one wins, as in Java: the file may come from elsewhere, so it is not refused.
         if text and not text.startswith(("#", "!")):
             settings.update([_pair(text, f"{path}, line {number}")])
     consumers = sorted(CONSUMER_KEYS & settings.keys())

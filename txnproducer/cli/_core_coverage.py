@@ -115,6 +115,7 @@ def measure(first: int, count: int, jobs: int = 1) -> Reached:
             encoding="utf-8",
         )
         rcfile = ("--rcfile", str(settings))
+        # Threads are enough, since each of them only waits for its interpreter.
         with ThreadPoolExecutor(jobs) as pool:
             for done in [
                 pool.submit(_run_tool, "run", *rcfile, str(script), str(number))
@@ -122,6 +123,7 @@ def measure(first: int, count: int, jobs: int = 1) -> Reached:
             ]:
                 # Raises the error of its interpreter here; the pool alone would pass over it.
                 done.result()
+        # `parallel` in the settings has given each interpreter a file of its own.
         _run_tool("combine", *rcfile, "-q", str(folder))
         _run_tool("json", *rcfile, "-q", "-o", str(report))
         return Reached.from_json(json.loads(report.read_text("utf-8")))

@@ -98,6 +98,8 @@ def count_topic(
     count = TopicCount(topic)
     seen: Counter[bytes] = Counter()
     read = 0
+    # Its ends are fixed first. The other way round a transaction could commit in between, and its
+    # records would count as committed without having been seen by the other pass.
     with _Reader(bootstrap_servers, topic, "read_committed", deadline, security) as committed:
         for place, end in committed.ends.items():
             count.partitions[place.partition] = PartitionCount(
@@ -105,6 +107,7 @@ def count_topic(
             )
         with _Reader(bootstrap_servers, topic, "read_uncommitted", deadline, security) as all_:
             for place, end in all_.ends.items():
+                # A partition may have been added since the first reader was made.
                 one = count.partitions.setdefault(place.partition, PartitionCount())
                 one.end_offset = end
             for record in all_.records():
@@ -146,6 +149,7 @@ def _note(seen: Counter[bytes], count: TopicCount, identity: bytes) -> None:
     seen[digest] += 1
     if seen[digest] > 1:
         count.duplicates += 1
+        # At the second time only, so that a value is named once however often it occurs.
         if seen[digest] == 2 and len(count.duplicated) < _MOST_EXAMPLES:
             count.duplicated.append(identity[:60].decode("utf-8", "replace"))
 
@@ -187,6 +191,8 @@ class _Reader:
                 f"no broker of {bootstrap_servers} could be reached: {error}"
             ) from error
         try:
+            # The caller's `with` is not entered yet, and would not close a consumer that could not
+            # be assigned.
             self._assign()
         except BaseException:
             self._consumer.close()

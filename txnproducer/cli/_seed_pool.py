@@ -84,6 +84,7 @@ class SeedPool:
                 self._hand_out(pool)
                 with ProgressDisplay(self._totals, Console(stderr=True)) as display:
                     while self._running:
+                        # Bounded, so that progress is shown even while no chunk ends.
                         for future in wait(self._running, _SHOW_EVERY_S, FIRST_COMPLETED).done:
                             self._gather(future)
                         self._hand_out(pool)
@@ -145,6 +146,7 @@ def _end_with_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
+        # A daemon, so that it does not keep a worker alive that the pool has ended.
         threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
 
 
@@ -170,6 +172,7 @@ class ProgressDisplay:
         self._clock = clock
         self._console = console
         self._began = self._shown = clock()
+        # The requests of earlier sittings are no part of this one's rate.
         self._earlier = totals.requests
         columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)

@@ -98,6 +98,8 @@ class Report:
         outcome = last.outcome
         if outcome == "unknown":
             return CommitOutcomeUnknownError(self._unknown(last.size, error))
+        # A known outcome leaves the error as it is, with a note at most: the exit code follows its
+        # class.
         self.ending = _ENDINGS[outcome]
         if outcome == "committed":
             error.add_note("The transaction was committed all the same, and is counted so.")
@@ -144,6 +146,7 @@ class Report:
 
     def _note_offsets(self, futures: list[FutureRecordMetadata]) -> None:
         for future in futures:
+            # No time to wait: a committed transaction has the answers for all of its records.
             metadata = future.result(0)
             place = f"{metadata.topic}-{metadata.partition}"
             first_last = self.partitions.setdefault(place, [metadata.offset, metadata.offset])

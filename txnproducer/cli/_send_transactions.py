@@ -105,6 +105,8 @@ def _send_one(
             producer.commit_transaction()
         report.count_last()
     except BaseException:
+        # After Ctrl-C as well: an open transaction holds up the topic's readers until its
+        # time-out.
         if txn.outcome == "open":
             try:
                 producer.abort_transaction()

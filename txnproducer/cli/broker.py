@@ -118,8 +118,10 @@ def command(
 
 def _run(kafka: EmbeddedKafka) -> None:
     with kafka:
+        # Not before: a script takes this line as the sign that the brokers serve clients.
         click.echo(kafka.bootstrap_servers)
         for name, value in kafka.security_config().items():
+            # It is what clients assume without a setting.
             if value != "PLAINTEXT":
                 _tell(f"  {name}={value}")
         _tell("Ready. Ctrl-C stops it.")
@@ -129,6 +131,7 @@ def _run(kafka: EmbeddedKafka) -> None:
         except KeyboardInterrupt:
             _tell("\nStopping.")
             raise
+        # With the first node that ends: to a script a cluster that lacks one would look whole.
         raise BrokerStartError("A broker ended by itself.")
 
 

@@ -95,6 +95,7 @@ def _run(
     if input_file is None:
         rows = demo.split_input(demo.flights_lines(), source)
     else:
+        # Any encoding will do: rows are compared by their number, which is put in front.
         with input_file.open(encoding="utf-8", errors="replace", newline="") as file:
             rows = demo.split_input(file, source)
     tell(f"input: {rows:,} rows, cut into {demo.FILES} files for the stream to find")

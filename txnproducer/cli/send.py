@@ -91,6 +91,7 @@ def _refuse_options_without_effect(ctx: click.Context) -> None:
         name: param
         for param in ctx.command.params
         if (name := param.name or "")
+        # Defaults have no effect either, but are no mistake of the caller's.
         and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     for name, other, has_effect in _EFFECTS:
@@ -242,6 +243,7 @@ def command(
             click.echo(f"Interrupted: {report.ending}", err=True)
         if report.records and not report.transactions["unknown"]:
             click.echo(report.going_on(), err=True)
+        # A script finds the line in any case: it has the counts, and the exit code alone does not.
         click.echo(report.line(error))
         raise
     finally:
@@ -274,6 +276,8 @@ def _run(config: ProducerConfig, records: Iterator[Record], plan: Plan, report: 
             progress = stack.enter_context(
                 Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
             )
+        # First, since it says within 15 s that the cluster is not there, and why.
+        # `init_transactions` would wait for `max.block.ms`, a minute by default.
         reach(config)
         producer = TransactionalProducer.from_config(config)
         with closing(producer, report):

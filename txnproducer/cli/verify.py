@@ -78,6 +78,8 @@ def _comparison(count: TopicCount, by: By) -> str:
 @click.option(
     "--by",
     type=click.Choice(["id", "key", "value", "none"]),
+    # Keys may repeat on purpose, and lines have none: compared by key, such topics would seem
+    # doubled, or free of duplicates because nothing was compared.
     default="id",
     show_default=True,
     help="What makes two committed records duplicates: the id that `send` gives each record,"
@@ -127,11 +129,14 @@ def command(
     servers = settings["bootstrap.servers"]
     # Our own client first: kafka-python tries again after a refused login, until the time is over.
     reach(config)
+    # An error of kafka-python would end in a stack trace, and would have no exit code.
     with our_errors(servers):
         count = count_topic(servers, topic, by=by, timeout=timeout, security=security)
     # Different records, not all: a doubled one must not stand in for a lost one.
     found = count.total("committed") if by == "none" else count.distinct
     missing = None if expect is None else max(0, expect - found)
+    # More records than expected are a fault as well: a `send` that was run again without its run's
+    # id has written records twice under new ids, which no comparison recognises.
     surplus = None if expect is None else max(0, found - expect)
     if output == "table":
         Console(stderr=True).print(_table(count))

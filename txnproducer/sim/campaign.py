@@ -215,6 +215,7 @@ class ResultsFile:
             values = _parse(line)
             if values is None:
                 noted.unreadable += 1
+            # Another version makes other runs of the same seeds.
             elif values["version"] != self._version:
                 noted.other_versions += 1
             else:

@@ -142,6 +142,7 @@ class Simulator:
 
     def _result(self) -> SeedResult:
         counts, own = self.world.faults.counts, self.world.cluster.counts
+        # These happen inside the model of the cluster, which knows nothing of faults.
         counts[FaultKind.METADATA_STALE] += own["stale"]
         counts[FaultKind.TRANSACTION_TIMED_OUT] += own["timed out"]
         counts[FaultKind.ID_EXPIRED] += own["expired"]

@@ -337,6 +337,7 @@ class Trouble:
             return False
         count += 1 + self._rng.randrange(2)
         cluster.add_partitions(name, count, now_ms)
+        # It may be deleted, and then comes back with all the partitions that producers know.
         if name == COMPACTED_TOPIC:
             self._widest = max(self._widest, count)
         return True

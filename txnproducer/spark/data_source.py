@@ -48,6 +48,8 @@ from txnproducer.spark.rows.schema import check_schema
 from txnproducer.spark.tasks.open_part import OpenPart, PartWriter
 from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
+# Local properties that Spark sets for the jobs of a streaming query, and that a task can read.
+# Spark calls `write` with the rows alone.
 _BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 _QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 # Writers with Arrow batches, since Spark 4.0, and 4.1 for streams. Older versions hand out rows.
@@ -69,6 +71,7 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
         on_event: called with events, in the process of each; tests set it in a subclass.
     """
 
+    # Of the class, because Spark makes the object itself, from options, and those are texts.
     on_event: ClassVar[OnEvent | None] = None
 
     @classmethod
@@ -84,6 +87,8 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
         """
         del overwrite  # the output mode "complete": each batch is appended nevertheless
         with naming_options():
+            # A data source has options only, so an error must not name an argument such as
+            # `sink_id`.
             return StreamWriter(*self._checked(schema, is_streaming=True))
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
@@ -108,6 +113,8 @@ class KafkaExactlyOnceDataSource(DataSource):  # type: ignore[misc]
         check_schema(columns, sink.topic)
         # The number of Spark partitions is not known here; a right is for all groups, or for none.
         cluster = ClusterChecks(sink, settings.ledger, checks_groups=True)
+        # By the class: from the object, a plain function would come as a method that is bound to
+        # it.
         return settings, cluster.producer_settings(), cluster.partitions, type(self).on_event
 
 
@@ -128,6 +135,8 @@ class _Writer:
         on_event: OnEvent | None,
     ) -> None:
         self._settings = settings
+        # Values only, and no connections: Spark pickles the writer for the tasks and for the
+        # commit.
         ledger, rules = settings.ledger, settings.rules
         reader = settings.sink.reader(count)
         self._parts = PartWriter(ledger, rules, producer, reader, on_event, self.takes_arrow)
@@ -141,6 +150,8 @@ class _Writer:
         with naming_options():
             batch_id, query_id = self._batch_of(context)
             part = self._parts.write(context.partitionId(), batch_id, query_id, iterator)
+        # At the end, since Spark before 4.2 begins the next task by invalidating all importers. On
+        # a busy machine a batch of 100 rows took 859 ms because of that, and 278 ms without.
         forget_sparks_zips()
         return PartMessage(part)
 
@@ -152,7 +163,8 @@ class _Writer:
             self._commits.commit(_parts_of(messages), batch_id)
 
     def _abort(self, messages: Sequence[PartMessage | None]) -> None:
-        # The query id too: if no task has sent a message, the parts do not tell whose batch it is.
+        # The option's query id as well, if it was given. If no task has sent a message, the parts
+        # name no query, and then the ids of the tasks are fenced only if the option does.
         self._commits.abort(_parts_of(messages), self._settings.sink.query_id)
 
 
@@ -188,6 +200,7 @@ class BatchWriter(_Writer, _ArrowWriter or DataSourceWriter):  # type: ignore[mi
     takes_arrow = _ArrowWriter is not None
 
     def _batch_of(self, context: TaskContext) -> tuple[int, str]:  # noqa: ARG002
+        # Never None here: a batch job without `queryId` was refused when its options were read.
         return self._batch_id(), str(self._settings.sink.query_id)
 
     def _batch_id(self) -> int:
@@ -206,4 +219,5 @@ class BatchWriter(_Writer, _ArrowWriter or DataSourceWriter):  # type: ignore[mi
 
 
 def _parts_of(messages: Sequence[PartMessage | None]) -> list[OpenPart | None]:
+    # Spark hands over None for each task that has not sent a message.
     return [None if message is None else message.part for message in messages]

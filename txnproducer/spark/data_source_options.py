@@ -53,6 +53,7 @@ def read_data_source_options(
         UnknownConfigError: there is no such option.
         InvalidConfigurationError: an option is missing, or a value does not fit.
     """
+    # Kept apart: the sink has no option `batchId`, since each call of `write` names its batch.
     theirs = {name: value for name, value in options.items() if not _is(name, _BATCH_ID)}
     batch_ids = [value for name, value in options.items() if _is(name, _BATCH_ID)]
     if any(_is(name, "writers") for name in theirs):
@@ -60,9 +61,12 @@ def read_data_source_options(
             "writers cannot be set for a data source, which cannot shuffle: use"
             " frame.repartition(n).write or .writeStream"
         )
+    # Before the settings are read: their check of "batch" would ask for a topic, and with one the
+    # job would be refused all the same.
     _refuse_whole(theirs)
     with naming_options():
         sink = read_settings(theirs)
+    # At most one: Spark hands a data source its options by names in lower case.
     batch_id = batch_ids[0] if batch_ids else None
     if is_streaming:
         _refuse_batch_id(batch_id)
@@ -80,6 +84,7 @@ def naming_options() -> Iterator[None]:
         for argument, option in ARGUMENTS.items():
             text = re.sub(rf"\b{argument}\b", option, text)
         if text != str(error):
+            # In place, so that the error keeps its class, its `recovery` and its cause.
             error.args = (text, *error.args[1:])
         raise
 
@@ -100,6 +105,8 @@ def _refuse_whole(options: Mapping[str, str]) -> None:
 def _refuse_batch_id(text: str | None) -> None:
     if text is not None:
         raise InvalidConfigurationError(
+            # With one id for all, each batch after the first would look like a replay of the
+            # first.
             f"batchId={text!r}: in a streaming query Spark counts the batches; leave it out"
         )
 
@@ -109,10 +116,11 @@ def _batch_id(text: str | None, query_id: str | None) -> int:
     missing = [name for name, value in given.items() if not value]
     if missing or text is None:
         raise InvalidConfigurationError(
-            f"a batch job needs the option(s) {' and '.join(missing)}: queryId names what the"
-            " batch ids belong to, such as nightly-load, and batchId grows from batch to batch;"
-            " the same one again is a replay of that batch"
+            f"a batch job needs the option(s) {' and '.join(missing)}: queryId names the job that"
+            " the batch ids belong to, such as nightly-load, and batchId grows from batch to"
+            " batch; the same one again is a replay of that batch"
         )
+    # `int` alone would take '1_0', ' 7' and '-1' as well.
     if not (text.isascii() and text.isdigit()):
         raise InvalidConfigurationError(f"batchId={text!r}: must be an integer, 0 or above")
     return int(text)

@@ -77,6 +77,7 @@ def split_input(lines: Iterable[str], folder: Path) -> int:
     """
     rows = list(csv.reader(lines))[1:]
     folder.mkdir(parents=True)
+    # Rounded up, so that the last file takes the rest and no row is left out.
     per_file = -(-len(rows) // FILES)
     for number in range(FILES):
         first = number * per_file
@@ -103,6 +104,8 @@ def start_spark(folder: Path) -> Any:
     quiet = folder / "log4j2.properties"
     quiet.write_text(_QUIET, encoding="utf-8")
     session = (
+        # Four attempts: in local mode Spark gives a task one, and then the kill would fail the
+        # query.
         SparkSession.builder.master("local[2,4]")
         .appName("txnproducer demo")
         .config("spark.ui.enabled", "false")
@@ -156,6 +159,7 @@ class PlainWriter:
         with TransactionalProducer(self.bootstrap_servers) as producer:
             for row in rows:
                 producer.send(self.topic, row.value.encode(), row.key.encode())
+            # Before the kill: the rows are in Kafka then, as those of our sink are at its event.
             producer.flush()
         if self.batch_id == BATCH_OF_KILL:
             self.kill.strike()
@@ -201,12 +205,14 @@ def run_stream(
             crashed = True
             raise QueryCrashError("killed between Kafka's commit and Spark's")
 
+    # Twice: the first pass ends by the planned crash, and the second goes on from its checkpoint.
     for _ in range(2):
         lines = spark.readStream.option("maxFilesPerTrigger", FILES_PER_BATCH).text(str(source))
         frame = lines.selectExpr("substring_index(value, ',', 1) AS key", "value")
         query = (
             frame.writeStream.foreachBatch(write_and_maybe_crash)
             .option("checkpointLocation", str(checkpoint))
+            # Ends by itself when all files are read.
             .trigger(availableNow=True)
             .start()
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from txnproducer.errors import AuthorizationError, KafkaError, Recovery
 
 
+# A refusal is no passing failure: the same call again finds the same ledger and the same settings.
 class SinkError(KafkaError):
     """The sink refuses to write. Nothing was written by this call."""
 
@@ -18,6 +19,7 @@ class SchemaError(SinkError):
     """The frame's columns do not make Kafka records."""
 
 
+# Of both kinds, so that a program that handles Kafka's refusals of rights meets this one, too.
 class MissingRightError(SinkError, AuthorizationError):
     """A right that the sink needs is missing. The text names it, and the way out."""
 

@@ -49,6 +49,7 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Log the sink's report of the batch that Spark reports on."""
         report = self._sink.last_report
+        # Spark calls listeners in another thread and later, when the sink may be a batch ahead.
         if report is not None and report.batch_id == event.progress.batchId:
             _LOG.info("query %s, batch %d: %s", event.progress.id, report.batch_id, report)
 
@@ -57,6 +58,8 @@ class SinkListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is 
         if time.monotonic() - self._refreshed_s < self._every_s:
             return
         try:
+            # `id` and not `runId`: a query keeps it over restarts, and the ledger's entries name
+            # it.
             count = self._sink.refresh_ledger(self._sink.query_id or str(event.id))
         # Entries last for days, so the next idle moment is soon enough.
         except KafkaError as error:

@@ -64,6 +64,7 @@ def _one_of(*allowed: str) -> Callable[[str, Any], str]:
 
 
 def _boolean(label: str, value: Any) -> bool:
+    # As a text: Spark writes Python's True as "true" when it passes an option on.
     text = str(value).lower()
     if text not in ("true", "false"):
         raise InvalidConfigurationError(f"{label}={value!r}: must be true or false")
@@ -271,12 +272,14 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **arguments: Any)
     _check_given(_SERVERS_ARGUMENT, values)
     if values["atomicity"] == "batch":
         check_batch_atomicity(values["topic"], values["writers"])
+    # The offset's topic has to exist, and the one of the rows does.
     values["ledger_topic"] = values["ledger_topic"] or values["topic"]
     if values["ledger_topic"] is None:
         raise InvalidConfigurationError(
             "ledger_topic (option ledgerTopic) is needed when rows choose their topic: name a "
             "topic that lives as long as the query"
         )
+    # Back among the producer's settings, since the argument may have named it.
     producer[_SERVERS] = values[_SERVERS_ARGUMENT]
     security = security_of(producer, written)
     return SinkSettings(producer=producer, security=security, **values)

@@ -49,6 +49,7 @@ def read_producer_setting(written: str, setting: str, value: Any) -> Any:
         InvalidConfigurationError: the setting cannot be set, or not so.
     """
     _refuse_setting(written, setting, value)
+    # In both spellings: it is a setting of kafka-python's, and dots are how Java would write it.
     if setting.replace(".", "_") != _PROVIDER_SETTING:
         return str(value)
     if not isinstance(value, str):
@@ -101,5 +102,6 @@ def _as_written(text: str, written: Mapping[str, str]) -> str:
     options = {**written, **snake_case}
     if not options:
         return text
+    # The longest name first: a regular expression takes the first alternative that fits.
     names = "|".join(re.escape(name) for name in sorted(options, key=len, reverse=True))
     return re.sub(rf"(?<![\w.])({names})(?!\w|\.\w)", lambda found: options[found[1]], text)

@@ -104,6 +104,8 @@ class BatchReport:
             ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.phases.items()),
             self.timeout_share * 100,
         )
+        # A warning before it happens: the broker aborts a batch that is too late without asking,
+        # and the same batch again takes as long.
         if self.timeout_share > _NEAR_TIMEOUT:
             part = "" if self.slowest is None else f"; the slowest part was {self.slowest}"
             _LOG.warning(
@@ -174,6 +176,7 @@ def report_partitions(
     """
     parts = tuple(sorted(reports, key=lambda one: one.partition))
     replayed = sum(part.is_replay for part in parts)
+    # A default, since Spark runs no task at all for a frame that is empty by its plan.
     slowest = max(parts, key=lambda one: one.transaction_seconds, default=None)
     longest_s = 0.0 if slowest is None else slowest.transaction_seconds
     return BatchReport(

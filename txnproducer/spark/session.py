@@ -33,9 +33,9 @@ _STOPS: Final = (
     "stopped SparkContext",
 )
 _INTERRUPTED: Final = (
-    "the query was stopped, and so was its batch: what is not committed is not written. Start the "
-    "query again to go on (py4j.protocol.Py4JJavaError: An error occurred while calling Spark: "
-    "java.lang.InterruptedException)"
+    "the query was stopped, and so was its batch: rows without a commit are not written. Start "
+    "the query again to go on (py4j.protocol.Py4JJavaError: An error occurred while calling "
+    "Spark: java.lang.InterruptedException)"
 )
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named 'txnproducer\b")
 # The failure of a task contains the text of the task's error. That error is no stop: a task is
@@ -45,6 +45,7 @@ _OF_A_TASK: Final = "Job aborted due to stage failure"
 
 def is_connect(frame: Any) -> bool:
     """Return whether a frame is Spark Connect's, which has no RDD and no context."""
+    # By its name: Connect's classes cannot be imported where grpc is not installed.
     return type(frame).__module__.startswith("pyspark.sql.connect")
 
 
@@ -60,14 +61,15 @@ def query_of(df: Any) -> str:
     found: Any = None
     try:
         context = _context_of(df)
+        # The query's id is the same after a restart from the checkpoint, unlike the id of its run.
         found = None if context is None else context.getLocalProperty(_QUERY_ID_PROPERTY)
     except Exception:  # noqa: BLE001 - Connect refuses the question in several ways
         _LOG.debug("Spark does not tell the query's id", exc_info=True)
     if not found:
         raise InvalidConfigurationError(
-            "query_id is needed here: Spark tells it only in a streaming query's "
-            "foreachBatch, and not under Spark Connect. Name what the batch ids belong to, "
-            "such as query_id='nightly-load', and keep it"
+            "query_id is needed here: Spark gives it only in a streaming query's "
+            "foreachBatch, and not under Spark Connect. Name the job that the batch ids belong "
+            "to, such as query_id='nightly-load', and keep the name"
         )
     return str(found)
 
@@ -92,6 +94,7 @@ def described(df: Any, text: str) -> Iterator[None]:
     try:
         context = _context_of(df)
         before = context.getLocalProperty(_DESCRIPTION)
+        # Spark separates the lines of its own description of a batch in the same way.
         context.setLocalProperty(_DESCRIPTION, f"{before}<br/>{text}" if before else text)
     except Exception:  # noqa: BLE001 - a description is no reason to fail
         _LOG.debug("Spark takes no description", exc_info=True)
@@ -146,6 +149,8 @@ def brief_stop(df: Any) -> Iterator[None]:
         yield
     except Exception as error:
         if tells_of_stop(error) and _is_interrupted(df, error):
+            # Without the cause, which would bring a Java stack trace into the text that Spark
+            # searches.
             raise StoppedError(_INTERRUPTED) from None
         raise
 
@@ -178,7 +183,7 @@ def raise_if_stopped(context: Any) -> None:
     """
     java_context = context._jsc  # noqa: SLF001 - None once Spark was stopped from Python
     if java_context is None or java_context.sc().isStopped():
-        raise StoppedError("Spark was stopped: what is not committed is not written")
+        raise StoppedError("Spark was stopped: rows without a commit are not written")
     # A thread with its interrupt pending does not begin to sleep, but raises.
     context._jvm.java.lang.Thread.sleep(0)  # noqa: SLF001 - the thread that PySpark pins to ours
 
@@ -198,6 +203,8 @@ def naming_interpreter(df: Any) -> Iterator[None]:
     except Exception as error:
         if not _NO_PACKAGE.search(str(error)):
             raise
+        # Python's error stands below pages of an executor's stack trace, which name no
+        # interpreter.
         python = "PYSPARK_PYTHON" if is_connect(df) else _context_of(df).pythonExec
         raise SinkError(
             f"the Python that runs Spark's tasks ({python}) has no package txnproducer: install "

@@ -86,6 +86,7 @@ class ExactlyOnceKafkaSink:
         on_event: OnEvent | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        # First, before another name is bound: only the arguments are local here.
         given = locals()  # the arguments, by name
         arguments = {name: given[name] for name in ARGUMENTS if name in given}
         settings = read_settings(options, **arguments)
@@ -96,6 +97,8 @@ class ExactlyOnceKafkaSink:
         self._settings = settings
         self._ledger = settings.ledger
         self._on_event = on_event
+        # With "partition" the first look checks the rights on groups, as it knows how many there
+        # are.
         self._cluster = ClusterChecks(settings, self._ledger, checks_groups=settings.is_whole)
         kind = WholeBatches if settings.is_whole else PartitionBatches
         self._batches: PartitionBatches | WholeBatches = kind(
@@ -125,12 +128,16 @@ class ExactlyOnceKafkaSink:
         """
         began = time.monotonic()
         checks.check_batch_id(batch_id)
+        # Before the cluster is asked: a frame that does not fit needs no connection to be refused.
         check_schema(df.dtypes, self._settings.topic)
         query_id = self._settings.query_id or session.query_of(df)
         is_whole = self._settings.is_whole
         checks.check_speculation(is_on=session.speculates(df), is_whole=is_whole)
+        # Kept for `refresh_ledger`, which has no frame to ask.
         self._last_query_id = query_id
         text = f"sink {self._settings.sink_id}, batch {batch_id}"
+        # The lock first: a listener may refresh the ledger in its own thread, and would fence the
+        # tasks.
         with self._lock, session.described(df, text), session.brief_stop(df):
             # First, since counting the partitions runs the frame's shuffles.
             self._cluster.producer_settings()
@@ -158,6 +165,8 @@ class ExactlyOnceKafkaSink:
             )
         checks.check_writers(writers)
         query_id = self._settings.query_id or session.query_of(None)
+        # The user starts these tasks, so there is no job of ours whose failure would name the
+        # interpreter.
         if not self._cluster.are_made:  # the first time, before any task is fenced
             session.check_interpreter()
         with self._lock:
@@ -166,6 +175,7 @@ class ExactlyOnceKafkaSink:
     def close(self) -> None:
         """Close the connections that are kept between batches, and the producer."""
         self._batches.close()
+        # Those of the whole process: another sink in it opens one with its next question.
         close_connections()
 
     # --- upkeep ---------------------------------------------------------------------------------
@@ -211,6 +221,7 @@ class ExactlyOnceKafkaSink:
     def _publish(self, report: BatchReport) -> BatchReport:
         self.last_report = report
         self.totals = self.totals.plus(report)
+        # The log before the hook, which may raise, or in a test of crashes end this process.
         report.tell(self._settings.sink_id, self._cluster.timeout_ms())
         if self._on_event is not None:
             self._on_event("batch_done", {"batch_id": report.batch_id, "report": replace(report)})

@@ -15,6 +15,7 @@ from txnproducer.admin import describe_transactions
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.store import Ledger
 
+# In the last two the end is decided, but not all partitions have their marker yet.
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -85,7 +86,9 @@ def read_status(ledger: Ledger) -> SinkStatus:
         found[ledger.whole_id] = whole
     is_open = _open_transactions(ledger, found)
     by_id = {name: _status(name, entry, is_open.get(name)) for name, entry in found.items()}
+    # A plan alone counts as well: from then on the other atomicity is refused.
     kinds = [("partition", entries or plan), ("batch", whole)]
+    # The plan first, because every run commits it before its tasks commit an entry.
     owners = [one.query_id for one in (plan, whole, *entries.values()) if one is not None]
     return SinkStatus(
         ledger.sink_id,

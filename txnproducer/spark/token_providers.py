@@ -17,6 +17,7 @@ from txnproducer._wire.kafka_python import AbstractTokenProvider
 from txnproducer.errors import InvalidConfigurationError
 
 
+# A dataclass, so that copies are equal: kept connections are found by their settings.
 @dataclass(frozen=True)
 class NamedTokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
     """A provider that is imported by its name when a token is needed.
@@ -47,6 +48,7 @@ def provider_of(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), attribute)
+    # ValueError is `import_module`'s answer to a name without a dot, which has no module.
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidConfigurationError(
             f"sasl_oauth_token_provider={name!r} cannot be imported ({error}): give a dotted name "

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ._errors import EmbeddedKafkaError
 
+# Loopback only: these brokers take requests from anybody, so no other machine may reach them.
 HOST = "127.0.0.1"
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -101,6 +102,8 @@ def replication(nodes: int) -> dict[str, str]:
         "offsets.topic.replication.factor": str(factor),
         "transaction.state.log.replication.factor": str(factor),
         "transaction.state.log.min.isr": str(in_sync),
+        # Share groups (KIP-932) came with Kafka 4. Older brokers ignore names that they do not
+        # know.
         "share.coordinator.state.topic.replication.factor": str(factor),
         "share.coordinator.state.topic.min.isr": str(in_sync),
     }
@@ -203,6 +206,7 @@ def check_arguments(
             raise EmbeddedKafkaError(
                 f"Unknown {what} {unknown[0]!r}; there are {', '.join(known)}."
             )
+    # The other nodes take the ports after this one.
     if port is not None and not 0 < port <= 65536 - nodes:
         raise EmbeddedKafkaError(f"port is {port}; the ports of all nodes must be in 1 to 65535.")
 

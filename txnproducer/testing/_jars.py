@@ -165,6 +165,7 @@ def _cached(root: Path, version: str) -> list[Path] | None:
     try:
         jars = parse_list((root / _list_name(version)).read_text())
         paths = [_jar_path(root, each.coordinate) for each in jars]
+        # Sizes are enough here: the hashes were compared before the list was written.
         whole = all(path.stat().st_size == jar.size for path, jar in zip(paths, jars, strict=True))
     except (OSError, ValueError):
         # Absent or damaged: missing jars are fetched again, which makes a new list.
@@ -179,6 +180,8 @@ def _cached(root: Path, version: str) -> list[Path] | None:
 def _only_process(root: Path, deadline: float, report: Report) -> Iterator[None]:
     try:
         root.mkdir(parents=True, exist_ok=True)
+        # Never removed: another process may just have opened it, and would lock a file without a
+        # name.
         lock = (root / "fetch.lock").open("a")
     except OSError as error:
         raise JarsUnavailableError(
@@ -202,6 +205,7 @@ def _only_process(root: Path, deadline: float, report: Report) -> Iterator[None]
 
 def _try_lock(descriptor: int) -> bool:
     try:
+        # The kernel releases it when its holder dies, so a killed run blocks nobody.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -272,7 +276,7 @@ def _fetch_one(path: Path, coordinate: str, known: dict[str, Jar], repository: R
         path.unlink(missing_ok=True)
         raise JarsUnavailableError(
             f"{path.name} did not arrive as it should be (size or SHA-256 differ). Try again; if "
-            "it stays so, what stands between you and Maven Central changes files."
+            "it stays so, a proxy or mirror between you and Maven Central changes files."
         )
     return _describe(path, coordinate)
 

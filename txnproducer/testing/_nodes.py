@@ -119,9 +119,12 @@ class ClusterNodes:
 
     def _wait_until_informed(self, index: int, running: set[int], deadline: float) -> None:
         """Wait until a node knows all the others, which it learns at a time of its own."""
+        # The one listener that every cluster has, and that asks for no login.
         address = f"{HOST}:{self.layout.ports[index].listeners['PLAINTEXT']}"
         left = max(1.0, deadline - time.monotonic())
         try:
+            # A superset will do: a broker that a test has just killed is listed until its session
+            # ends.
             admin.wait_for_brokers(address, running.issubset, left)
         except KafkaTimeoutError as error:
             raise BrokerStartError(self._why(index, f"is not ready: {error}")) from error

@@ -88,6 +88,7 @@ def prepare(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> Cluste
     """
     files.make()
     needs_tls = any(name in ("SSL", "SASL_SSL") for name in plan.listeners)
+    # For both names of this machine: a client refuses a certificate without the name that it uses.
     keys = make_certificates(files.conf, ("localhost", HOST)) if needs_tls else None
     layout = ClusterLayout(
         ports=_choose_ports(plan),
@@ -99,6 +100,7 @@ def prepare(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> Cluste
     )
     for index in range(plan.nodes):
         properties = server_properties(layout, index, files.node_data(index))
+        # ASCII, because `to_properties` writes all other characters as escapes.
         files.properties(index).write_text(to_properties(properties), encoding="ascii")
     _format(plan, files, tools)
     return layout
@@ -144,6 +146,7 @@ def _format(plan: ClusterPlan, files: ClusterFiles, tools: KafkaTools) -> None:
                 cluster_id, files.properties(index), plan.features, scram, files.log(index)
             )
 
+    # At once, since each run of the tool starts a JVM.
     with ThreadPoolExecutor(plan.nodes) as pool:
         # Read to the end, so that a node that could not be formatted raises here.
         list(pool.map(format_node, range(plan.nodes)))

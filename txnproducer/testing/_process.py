@@ -128,6 +128,7 @@ class ManagedProcess:
 
     def ask_to_end(self) -> None:
         """Ask it to end (SIGTERM), and do not wait."""
+        # A process that is stopped takes SIGTERM only when it runs again.
         self.resume()
         self._signal(signal.SIGTERM)
 
@@ -224,6 +225,7 @@ def free_ports(count: int, host: str, besides: Collection[int] = ()) -> list[int
     Raises:
         PortInUseError: There are not enough free ports.
     """
+    # In random order: two runs of tests at once would both find the same first ports free.
     tries = random.sample(_PORT_RANGE, len(_PORT_RANGE))
     free = (port for port in tries if port not in besides and is_port_free(port, host))
     found = list(itertools.islice(free, count))

@@ -14,6 +14,7 @@ from ._java import Java
 from ._paths import home_dir
 from ._process import run_tool
 
+# For programs that run for a second: the first compiler and the simplest collector start fastest.
 _TOOL_JVM = (
     "-Xmx256m",
     "-XX:+UseSerialGC",

@@ -62,6 +62,7 @@ def kafka_cluster(
         notes = "\n".join(getattr(error, "__notes__", []))
         pytest.fail(f"No Kafka for the tests: {error}\n{notes}".rstrip(), pytrace=False)
     yield cluster
+    # pytest does not throw the error of a test into a fixture, so there is none to pass on.
     provider.__exit__(None, None, None)
 
 

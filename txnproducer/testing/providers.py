@@ -172,6 +172,7 @@ def container_environment(port: int, settings: Mapping[str, str]) -> dict[str, s
         "controller.quorum.voters": f"1@localhost:{_CONTROLLER_PORT}",
         "controller.listener.names": "CONTROLLER",
         "listeners": f"PLAINTEXT://:{_CLIENT_PORT},CONTROLLER://:{_CONTROLLER_PORT}",
+        # The address outside of the container: clients connect to the one that the broker names.
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",

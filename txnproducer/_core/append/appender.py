@@ -380,6 +380,8 @@ class Appender:
     # --- reasons against a record ---------------------------------------------------------------
 
     def _size_error(self, record: _Record) -> KafkaError | None:
+        # Before compression, as in `ensureValidRecordSize` of Java: what it saves is not known
+        # yet.
         size = batch_size_upper_bound(record.key, record.value, record.headers)
         for name in _WAYS_OUT:
             limit = getattr(self._options, name)
@@ -523,6 +525,7 @@ class Appender:
         number = NO_PARTITION if partition is None else partition
         future = failed_future(error, topic, number, self._waiter)
         if on_delivery is not None:
+            # Not run here: the lock is held, and a callback may call the producer.
             self._accumulator.callbacks.append(
                 CallbackBatch([(future, on_delivery)], lambda: None)
             )

@@ -123,7 +123,8 @@ def time_out_error(
         return BufferExhaustedError(
             f"no buffer memory for the record within {waited_ms} ms (max_block_ms): "
             f"{pool.available_bytes} of buffer_memory={pool.total_bytes} bytes are free, and "
-            f"{len(pool.waiting)} others wait; the brokers take records slower than they come"
+            f"{len(pool.waiting)} others wait. Records are sent faster than the brokers take "
+            "them: send fewer at a time, or raise buffer_memory or max_block_ms"
         )
     topic, partition = place
     snapshot = metadata.topics.get(topic)

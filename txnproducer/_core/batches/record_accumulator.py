@@ -291,6 +291,7 @@ class RecordAccumulator:
             options.compression_level,
             options.compression_lz4_block_bytes,
         )
+        # By the ratio of earlier batches: at 1.0 it would be closed long before it is full.
         if self.is_compressing:
             builder.compression_ratio = topic_queues.compression_ratio
         return builder
@@ -462,6 +463,7 @@ class RecordAccumulator:
         taken = [batch for batch in queue.batches if is_wanted(batch)]
         for batch in taken:
             queue.remove(batch)
+        # The drain looks at the head of each active queue, so none of them may be empty.
         if not queue.batches:
             del self.active[topic_partition]
         return taken

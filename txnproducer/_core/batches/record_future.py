@@ -108,6 +108,7 @@ class FutureRecordMetadata:
             KafkaTimeoutError: not yet; the record is still on its way.
         """
         has_ended = self._has_ended
+        # Asked first: a record that ended before a fork has its result in the child, too.
         if not has_ended() and not self._result.waiter.wait_until(has_ended, timeout):
             place = self._result.topic_partition
             waited = "" if timeout is None else f" within {timeout:g} s"

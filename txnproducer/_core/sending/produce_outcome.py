@@ -146,6 +146,7 @@ def only_record_error(
         size_bytes: of the batch, as it was sent.
     """
     limit = _LIMITS.get(response.error_code)
+    # All other refusals would be the same for a smaller record.
     if limit is None:
         return error
     topic, partition = response.topic_partition
@@ -169,6 +170,7 @@ def record_errors(response: ProducePartitionResponse, error: KafkaError) -> Reco
     errors = _named_errors(response, named)
 
     def error_of(index: int) -> KafkaError:
+        # Of another type than the named ones, since these records need no change (as in Java).
         return errors.get(index) or KafkaError(
             "the record was refused because its batch had one or more invalid records"
         )

@@ -205,6 +205,8 @@ class Sender:
             return False
         if transactions.requests.has_in_flight_request:
             return True
+        # Without an open transaction a waiting request, such as InitProducerId, is given up (as in
+        # Java).
         has_requests = transactions.requests.has_pending_requests or self._coordinators.has_request
         is_ending = transactions.machine.is_completing
         return is_ending or (has_requests and transactions.machine.has_ongoing_transaction)

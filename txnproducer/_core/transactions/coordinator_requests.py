@@ -191,6 +191,7 @@ class CoordinatorRequests:
         key_type, key = handler.needs_coordinator, handler.coordinator_key
         if key_type is None:
             raise IllegalStateError(f"{handler} goes to any broker; nothing to look up")
+        # Forgotten at once, so that no other request goes there meanwhile.
         self._coordinators[key_type] = None
 
         def is_same(queued: TxnRequestHandler) -> bool:
@@ -198,6 +199,7 @@ class CoordinatorRequests:
                 return False
             return (queued.key_type, queued.key) == (key_type, key)
 
+        # One look-up serves every request to the same coordinator.
         if not self.queue.any(is_same):
             self.queue.push(self._find_coordinator(key, key_type))
 

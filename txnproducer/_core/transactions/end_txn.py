@@ -113,17 +113,20 @@ class EndTxnHandler(TxnRequestHandler):
             self.result.done()
         elif self._outcome == "unknown":
             unknown = CommitOutcomeUnknownError(
-                "the commit was sent, and its answer is lost; an abort was carried out, but"
-                " perhaps of what a delayed request of this producer began behind the commit"
+                "the commit was sent and its answer was lost. An abort succeeded afterwards, but"
+                " it may have ended another transaction, begun by a delayed request of this"
+                " producer. Whether the commit succeeded is unknown: check the records before you"
+                " write them again"
             )
             given_up.fail(unknown)
             self.result.fail(unknown)
         elif self._outcome == "committed":
+            # The caller of the commit gets its success. Only the abort came too late.
             given_up.done()
             self.result.fail(
                 IllegalStateError(
-                    "the transaction could not be aborted: the commit that had timed out was"
-                    " carried out, all of it is visible; go on with the next transaction"
+                    "the transaction could not be aborted: the commit that had timed out has"
+                    " succeeded, and all its records are visible. Go on with the next transaction"
                 )
             )
         else:
@@ -175,8 +178,9 @@ class EndTxnHandler(TxnRequestHandler):
         elif self._given_up is not None and self.is_commit and verdict.action in _REFUSED:
             self.fatal_error(
                 KafkaError(
-                    "the coordinator refuses the commit, which may have been carried out, and the"
-                    f" abort as well: {table.error(verdict, code)}"
+                    "the coordinator refused to repeat the commit, and before that the abort"
+                    f" ({table.error(verdict, code)}). Whether the commit succeeded is unknown:"
+                    " check the records before you write them again with a new producer"
                 )
             )
         else:
@@ -214,7 +218,7 @@ class EndTxnHandler(TxnRequestHandler):
         """Fail the caller, with CommitOutcomeUnknownError if a commit may have been executed."""
         if self.may_be_committed:
             unknown = CommitOutcomeUnknownError(
-                f"the commit was sent, and its answer is lost: {error}"
+                f"the commit was sent, and its answer was lost: {error}"
             )
             unknown.__cause__ = error
             error = unknown

@@ -318,6 +318,7 @@ class TxnRequestHandler(ABC):
             self._retry()
         elif verdict.action is Action.ABORTABLE:
             self.abortable_error(error)
+        # Only a new epoch helps (KIP-360), and before InitProducerId v3 none can be asked for.
         elif verdict.action is Action.BUMP_OR_FATAL and identity.can_handle_abortable_error:
             identity.require_epoch_bump()
             self.abortable_error(error)

@@ -268,7 +268,8 @@ class TransactionLeasing:
             error = ClaimRefusedError(
                 f"claim {claim} of {lease.transactional_id!r} was answered with {claimed}"
                 f" instead of {expected}: another process has taken it, or this is an old lease."
-                " Nothing was written; the holder has to abort, and to lease anew"
+                " This process has written nothing. The holder has to abort the transaction, and"
+                " to lease again"
             )
             result.fail(error)
             # Another process may write under this identity, with the same numbers.

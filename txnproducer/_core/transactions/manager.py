@@ -161,10 +161,10 @@ class TransactionManager:
             )
         if self.identity.has_stray_request:
             raise ApplicationRecoverableError(
-                f"{self.name}: what was sent before (an answer was lost, or came too late) could"
-                " join the next transaction, or be taken for a part of it; this cluster is too old"
-                " to raise the producer's epoch against that"
-                " (InitProducerId below version 3): close this producer, and go on with a new one",
+                f"{self.name}: a request of the last transaction had no answer, or a late one. It"
+                " could still join the next transaction, and this cluster is too old to prevent"
+                " that by a higher epoch (InitProducerId below version 3). Close this producer,"
+                " and go on with a new one",
                 recovery="restart",
             )
         self.machine.transition_to(_S.IN_TRANSACTION)
@@ -426,8 +426,9 @@ class TransactionManager:
         if self.is_half_way:
             self.progress.maybe_transition_to_error_state(
                 TransactionAbortableError(
-                    "an exception, as of a signal handler, came in the middle of a call: it is not"
-                    " certain what of it belongs to the transaction; abort, and do it again"
+                    "an exception, such as one of a signal handler, interrupted a call that sends"
+                    " offsets or leases the transaction. It may have been done in part: abort the"
+                    " transaction, and do its work again"
                 )
             )
             self.set_half_way(False)

@@ -492,6 +492,7 @@ class TransactionProgress:
         return 0 if self.open.started_ms is None else self._now_ms - self.open.started_ms
 
     def _log_end(self, outcome: ResolvedOutcome) -> None:
+        # Asked first: without the line its values need not be gathered.
         if not is_logged():
             return
         log_end(

@@ -127,7 +127,10 @@ class FindCoordinatorHandler(TxnRequestHandler):
         elif self.key_type is CoordinatorType.GROUP:
             self.fail(error)  # the offsets that it was for are given up
         else:
-            failure = KafkaError("the transaction cannot be aborted: no coordinator is told")
+            failure = KafkaError(
+                "the transaction could not be aborted: the look-up of its coordinator was refused."
+                " The coordinator aborts it at its time-out. Go on with a new producer"
+            )
             failure.__cause__ = error
             self.fatal_error(failure)
 
@@ -381,6 +384,7 @@ class TxnOffsetCommitHandler(TxnRequestHandler):
         return self.group_id
 
     def _build(self) -> TxnOffsetCommitRequest:
+        # By generation and member the coordinator refuses a replaced consumer (KIP-447).
         producer, group = self._actions.identity.producer_id_and_epoch, self._group_metadata
         return TxnOffsetCommitRequest(
             self._actions.transactional_id or "",

@@ -215,6 +215,7 @@ class TransactionLoss:
             return (
                 f"the coordinator aborted it at its time-out ({limit}), or {newer} has taken over"
             )
+        # Likely only: the coordinator looks for expired transactions every ten seconds by default.
         if self.age_ms >= self.timeout_ms:
             return (
                 "most likely the coordinator aborted it at its time-out, since it was open for"

@@ -107,7 +107,7 @@ class Run(Protocol):
         """Return whether an application shall continue."""
         ...
 
-    def must_begin_anew(self, process: Process) -> bool:
+    def must_restart(self, process: Process) -> bool:
         """Return whether an application has to continue with a new producer."""
         ...
 

@@ -103,7 +103,7 @@ class Programs:
         is_alone = name is None or (not process.is_second and all(p.is_done for p in others))
         return self.world.is_ending and is_alone
 
-    def must_begin_anew(self, process: Process) -> bool:
+    def must_restart(self, process: Process) -> bool:
         """Return whether an application has to continue with a producer that saw no faults."""
         return not process.is_calm and self.is_calm(process)
 

@@ -72,6 +72,7 @@ def _drafts(process: Process, attempt: Attempt, number: int) -> list[Draft]:
     are_keyed, are_placed = rng.random() < 0.3, rng.random() < 0.3
     drafts = []
     for row in range(1 + rng.randrange(_MOST_ROWS)):
+        # Most rows and not all, so that a call mixes rows with and without a partition or key.
         partition = None
         if are_placed and rng.random() < 0.8:
             partition = rng.randrange(process.world.options.partition_count)
@@ -152,6 +153,8 @@ def _placed(
         partition, room_bytes = choice
         reached, size_bytes = rows.reach(order, start, stop, room_bytes)
         placer.note(TOPIC, size_bytes)
+        # One choice for as many rows as the open batch takes: `send` switches where it ends
+        # (KIP-794).
         placed.append((partition, start, reached))
         start = reached
     return placed
@@ -213,7 +216,7 @@ def _send_run(
 
 
 def _check_order(process: Process, sent: SentRows, place: TopicPartition, row: int) -> None:
-    """Check that the rows of a partition have the order in which a loop of `send` would give."""
+    """Check that the rows of a partition have the order that a loop of `send` would give."""
     before = sent.last_rows.get(place, -1)
     if row < before:
         process.world.history.violate("order", f"row {row} behind row {before} in {place}")

@@ -274,6 +274,7 @@ def look_around(process: Process) -> Script:
     except KafkaError as error:
         process.judge.refused(process, "partitions_for", error)
     if process.transactional_id is not None and not process.has_failed:
+        # Without offsets there is nothing to send, so it succeeds at once, as in Java.
         nothing = core.send_offsets_to_transaction({}, ConsumerGroupMetadata("group"))
         if not nothing.is_successful:
             process.world.history.violate("told", f"{process.name}: no offsets, no success")

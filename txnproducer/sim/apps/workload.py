@@ -83,7 +83,7 @@ def transactional_script(
                 misuse(process, is_between=True)
             is_ready = yield from make(process).run()
             is_deployed = is_ready and process.rng.random() < 0.02
-            if is_deployed or (is_ready and process.programs.must_begin_anew(process)):
+            if is_deployed or (is_ready and process.programs.must_restart(process)):
                 break  # a deployment closes the producer and starts another one
         yield from close(process)
         if process.programs.wants_more(process):
@@ -343,6 +343,7 @@ class PlainTransaction:
     def _note_end(self, error: KafkaError) -> None:
         """Claim the outcome that a failed or closed producer reports for the transaction."""
         attempt, commit = self._attempt, self._commit
+        # The error of the commit tells more than that of the abort or the close after it.
         told = error if commit is None or commit.error is None else commit.error
         if isinstance(error, CommitOutcomeUnknownError):
             told = error
@@ -409,7 +410,7 @@ def idempotent_script(process: Process) -> Script:
         yield from flush(process)
         look_at_futures(process, attempt)
         process.judge.plain_ended(process, attempt)
-        is_deployed = process.rng.random() < 0.05 or process.programs.must_begin_anew(process)
+        is_deployed = process.rng.random() < 0.05 or process.programs.must_restart(process)
         if process.has_failed or is_deployed:
             yield from close(process)
             yield sleep(process, 300)

@@ -309,6 +309,7 @@ class LogJudge:
         futures = {row: r.future for row, r in sent.records.items() if r.future is not None}
         errors = {row: future.error for row, future in futures.items() if future.error is not None}
         told = sent.future.errors()
+        # By their texts, since two errors are never equal.
         if {row: repr(e) for row, e in told.items()} != {
             row: repr(e) for row, e in errors.items()
         }:

@@ -401,6 +401,7 @@ class SimNetwork:
         self._is_closed = True
         ends: list[ClientEvent] = []
         for link in self._links.values():
+            # Answers on their way belong to the old life, and are dropped when they come.
             link.life += 1
             link.is_ready = False
             failure = ResponseFailure.DISCONNECTED
@@ -461,6 +462,7 @@ class SimNetwork:
     ) -> None:
         if link.life != life:
             return
+        # With its connection: TCP loses no single answer.
         if fate is FaultKind.ANSWER_LOST:
             self._world.faults.counts[fate] += 1
             self._die(request.connection, link, now_ms)

@@ -75,7 +75,7 @@ def partitions_of(frame: Any, work: Work, count: int | None) -> Partitions:
             return CountedPartitions(frame, work)
     if count is None:
         raise InvalidConfigurationError(
-            "writers is needed here: Spark Connect does not tell how many partitions a frame has. "
+            "writers is needed here: Spark Connect does not give a frame's number of partitions. "
             "Give the sink writers=n (such as the topic's number of partitions), and it cuts each "
             "batch into n"
         )

@@ -30,6 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _MODULUS: Final = 1 << 128
+# Longer than 1,024 bytes, the block of XXH3, so that the check below passes from one to the next.
 _SAMPLE: Final = bytes(range(256)) * 5
 
 
@@ -66,6 +67,7 @@ def xxh3_128() -> RecordHash:
     return RecordHash(of, ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
+# Once for each process, since it loads a library.
 _HASH: Final = xxh3_128()
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from txnproducer.records import OffsetAndMetadata
 from txnproducer.spark.errors import LedgerError
 
+# Goes up with a change that an older version must not ignore: that version refuses the entry.
 FORMAT: Final = 1
 MOST_METADATA_BYTES: Final = 4096  # the broker's offset.metadata.max.bytes
 
@@ -145,6 +146,8 @@ def _fields(group: str, stored: OffsetAndMetadata, kinds: dict[str, type]) -> di
         version = fields["v"]
         if version == FORMAT:
             # Fields that a later version adds to this format are ignored; `at` was one of them.
+            # Converted, so that a text in the place of a number raises, and the group is no
+            # ledger.
             needed = {name: kind(fields[name]) for name, kind in kinds.items()}
             return {**needed, "at": fields["at"]} if "at" in fields else needed
     except (ValueError, KeyError, TypeError) as error:

@@ -9,7 +9,7 @@ Rules:
 * A client answers one question at a time. If no client is free, another one is made.
 * A kept client that fails is closed, and the question is sent again on a new connection. Its
   brokers may be gone; a new client finds others.
-* A client that has rested longer than brokers keep a connection is not used.
+* A client that has rested for two minutes is not used: its connection may be closed already.
 * A forked process uses none of them: their sockets are its parent's.
 """
 
@@ -30,9 +30,9 @@ from txnproducer.errors import KafkaError
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-_MOST_REST_S: Final = (
-    120.0  # brokers close idle connections after ten minutes; proxies may be quicker
-)
+# Brokers close idle connections after ten minutes (connections.max.idle.ms), and proxies may be
+# quicker.
+_MOST_REST_S: Final = 120.0
 _MOST_KEPT: Final = 8
 
 
@@ -69,7 +69,8 @@ class KeptClients:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._resting: list[_Kept] = []
-        # Never freed: the garbage collector would close sockets that another process still uses.
+        # Never freed: the garbage collector would run their cleanup, which closes connections and
+        # waits for a thread, and both are the parent's.
         self._of_others: list[_Kept] = []
 
     def ask(

@@ -38,6 +38,7 @@ def is_another_driver_seen(ledger: Ledger, lease: TransactionLease) -> bool:
         # No proof of another driver: the batch is tried again, and that attempt finds out.
         _LOG.warning("cannot ask who holds the transactional id %s: %s", ledger.whole_id, error)
         return False
+    # The id has expired at its coordinator, which proves nothing about another driver.
     if found is None:
         return False
     # Without an age, an abort under the next epoch proves nothing; the clock shows a time-out.

@@ -36,7 +36,7 @@ def check_one_atomicity(ledger: Ledger, view: LedgerView, *, is_whole: bool) -> 
     raise LedgerError(
         f'the sink id {ledger.sink_id!r} was used with atomicity="{theirs}", and this is '
         f'atomicity="{ours}": there the ledger holds {there}. Each keeps a ledger of its own '
-        "and does not see what the other has committed, so this batch could be written twice. "
+        "and does not see the commits of the other, so this batch could be written twice. "
         f"Nothing was written. {'Way out' if is_ours_as_well else 'Ways out'}: "
         f"{'(both ledgers have entries) ' if is_ours_as_well else go_on}"
         'a new sink_id, with on_missing_ledger="write" for its first start, once you have made '
@@ -54,6 +54,8 @@ def _of_partitions(view: LedgerView) -> str | None:
     if view.entries:
         last = max(view.entries.values(), key=lambda entry: entry.batch_id)
         return f"batch {last.batch_id} of query {last.query_id}"
+    # The look may have asked for partition 0 alone. A plan shows the sink even if it has no entry
+    # there.
     if view.plan is None:
         return None
     return f"run {view.plan.run} of query {view.plan.query_id}, without a batch in partition 0"

@@ -94,6 +94,7 @@ def check_groups(ledger: Ledger, groups: Iterable[str]) -> None:
 
 
 def _missing_group(ledger: Ledger, name: str, use: str) -> MissingRightError:
+    # For all groups by one command: a later batch may have more partitions.
     pattern = f"--group {ledger.group_prefix} --resource-pattern-type prefixed"
     return _missing(ledger, ["READ"], "group", name, pattern, use)
 

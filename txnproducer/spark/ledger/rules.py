@@ -199,7 +199,8 @@ class LedgerRules:
 
     def _needs_no_ledger(self, batch_id: int) -> bool:
         # An expired ledger and a sink that has never written look alike, so the program says which
-        # it is.
+        # it is. Brokers keep nothing else of a sink: transactional ids expire after the same seven
+        # days, and an empty topic may be one that the query has changed to.
         return self.on_missing_ledger == "write" or batch_id == self.first_batch_id
 
     def _check_lost(self, entries: Mapping[int, LedgerEntry], batch_id: int, writers: int) -> None:
@@ -210,6 +211,7 @@ class LedgerRules:
         """
         if self._needs_no_ledger(batch_id):
             return
+        # Any earlier batch, and not the one before: ids that count by date have gaps.
         is_before_known = any(entry.batch_id < batch_id for entry in entries.values())
         lost = [p for p in range(writers) if p not in entries]
         if lost and not is_before_known:
@@ -257,6 +259,7 @@ def added_up(done: Mapping[int, LedgerEntry]) -> LedgerEntry:
     """Return the entries of a batch's partitions as one entry."""
     one = next(iter(done.values()))
     rows = sum(entry.rows for entry in done.values())
+    # Digests add up, so rows can be compared however the batch is cut now.
     digest = total(entry.digest for entry in done.values())
     return LedgerEntry(one.batch_id, one.query_id, len(done), rows, digest)
 
@@ -296,12 +299,14 @@ def check_whole_replay(entry: LedgerEntry, rows: int, digest: str) -> None:
     Raises:
         ReplayMismatchError: they differ.
     """
+    # Not taken for written by its id alone: with a checkpoint that was set back by one batch, or
+    # an id that was given twice, these are new rows, and would be lost in silence.
     if (rows, digest) == (entry.rows, entry.digest):
         return
     raise ReplayMismatchError(
         f"batch {entry.batch_id} comes again with other rows: {entry.rows} rows (digest "
         f"{entry.digest}) were committed, now there are {rows} (digest {digest}). Nothing was "
-        "written, and what was committed stays. Either the frame does not give the same rows "
+        "written, and the committed rows stay. Either the frame does not give the same rows "
         'again: then leave the batch as it was committed, by on_replay_mismatch="keep". Or the '
         "checkpoint was set back or replaced, or the batch id was given twice, and there are rows "
         "that were never written: then the way out is the checkpoint as it was, the next batch "

@@ -33,8 +33,8 @@ Content: TypeAlias = tuple[int, str]
 
 _WAYS_OUT: Final = (
     "The source or the plan does not give the same rows again, so the rest of the batch cannot be "
-    "written exactly once. What was committed stays. Ways out: a source that can be read again; "
-    'on_replay_mismatch="keep" to go on with what was committed; another sink id.'
+    "written exactly once. The committed rows stay. Ways out: a source that can be read again; "
+    'on_replay_mismatch="keep" to go on with the committed rows; another sink id.'
 )
 
 

@@ -62,10 +62,12 @@ class Ledger:
     bootstrap_servers: str
     sink_id: str
     topic: str
+    # Not in a `repr`, since it holds passwords, and errors and logs may show a sink's settings.
     security: Mapping[str, Any] = field(repr=False)
 
     def transactional_id(self, partition: int) -> str:
         """Return the transactional id of a Spark partition. It never changes."""
+        # Of Spark's number alone: a new attempt, also of another run, has to fence the one before.
         return f"{self.sink_id}.p{partition}"
 
     def group(self, partition: int) -> str:
@@ -105,6 +107,8 @@ class Ledger:
     @property
     def place(self) -> TopicPartition:
         """The place of the entry in its group."""
+        # Brokers refuse the offset of a partition that does not exist, and each topic has this
+        # one.
         return TopicPartition(self.topic, 0)
 
     def known_partitions(self) -> list[int]:
@@ -202,8 +206,11 @@ class Ledger:
             self.bootstrap_servers,
             groups,
             timeout_s,
+            # Named, because a broker that is asked for all partitions leaves out those that have
+            # had undecided offsets only, and such an entry would count as absent.
             partitions=[self.place],
             waits_for_undecided=waits_for_undecided,
+            # A question takes 2 ms, and a connection of its own for it 20.
             asker=_CLIENTS.ask,
             **dict(self.security),
         )

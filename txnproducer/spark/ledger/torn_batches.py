@@ -48,6 +48,7 @@ def check_not_torn(
         return
     last = max(earlier, key=lambda entry: entry.batch_id)
     torn = {p: entry for p, entry in ours.items() if entry.batch_id == last.batch_id}
+    # By the number of writers of that batch: the one to be written may be cut otherwise.
     lacking = [p for p in range(last.writers) if p not in ours or ours[p].batch_id < last.batch_id]
     # Among all entries: one of another query shows that the slot's ledger has not expired.
     has_expired = all(p not in entries for p in lacking)

@@ -69,6 +69,8 @@ class ArrowRows:
             KafkaError: raised by the writer.
         """
         for batch in self._batches:
+            # The whole batch first: if the transaction is lost half-way, the rest is still read
+            # and compared.
             parts = self._digested(batch)
             if partition is None:
                 self._check_partitions(batch)
@@ -128,6 +130,7 @@ def _cut(rows: Any, topics: Any) -> Iterator[_Part]:
         raise SchemaError("a row's topic is null: filter such rows out, or set the option `topic`")
     topics = topics.cast(pa.string())  # it may be a dictionary, or views
     names = pc.unique(topics)
+    # The usual case, and without the copy that `take` makes of every column.
     if len(names) == 1:
         yield names[0].as_py(), rows
         return

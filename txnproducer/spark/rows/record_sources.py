@@ -46,6 +46,7 @@ class RowRecords:
         for record in self._records:
             topic, place, key, value, headers = record
             self.digest.add(*record)
+            # With a partition for all rows the row's own is not used, so it need not exist.
             if self._partitions is not None and partition is None:
                 self._partitions.check(place)
             writer.send(topic, value, key, headers, place if partition is None else partition)

@@ -63,6 +63,7 @@ def check_schema(columns: Iterable[tuple[str, str]], topic: str | None) -> None:
             "records are made of value, and optionally key, topic, partition and headers: select "
             "and cast them first"
         )
+    # Refused here, on the driver: each task would meet it as an error of its first row.
     if topic is None and "topic" not in found:
         raise SchemaError(
             "no topic: give the sink the option `topic`, or the frame a column `topic`"
@@ -143,6 +144,7 @@ class RowReader:
                 # Once: all rows of a frame have the same columns.
                 columns = own_columns(row.__fields__)
                 names = self.columns.intersection(columns)
+                # Names as Kafka has them are the usual case, and spare an object for each row.
                 is_as_written = all(own == name for own, name in columns.items())
             yield to_record(row if is_as_written else _Renamed(row, columns), names, self.topic)
 

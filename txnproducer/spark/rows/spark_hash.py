@@ -28,6 +28,7 @@ def numbers_by_hash(partitions: int) -> tuple[int, ...]:
     """Return, for each partition, the least number that Spark's hash sends to it."""
     numbers: dict[int, int] = {}
     number = 0
+    # The hash spreads the numbers evenly, so n partitions need about n * ln(n) of them.
     while len(numbers) < partitions:
         # Python's remainder is never negative, like Spark's `pmod`.
         numbers.setdefault(spark_hash(number) % partitions, number)

@@ -39,6 +39,7 @@ def check_input_is_whole() -> None:
     if TaskContext.get() is None:
         return
     source = _input_of_worker(sys._getframe())  # noqa: SLF001 - no other way to the worker's input
+    # Refused: without the check half of a partition could be committed as all of it.
     if source is None:
         raise InputBrokenError(
             "this version of PySpark does not show whether a task has all of its rows; use one "
@@ -49,19 +50,22 @@ def check_input_is_whole() -> None:
         found = source.peek(len(_END_OF_STREAM))[: len(_END_OF_STREAM)]
     except OSError as error:
         raise InputBrokenError(_BROKEN) from error
+    # `peek` returns the bytes of one read, which may be only a part of the number.
     if not found or not _END_OF_STREAM.startswith(found):
         raise InputBrokenError(_BROKEN)
 
 
 _BROKEN: Final = (
     "the rows of this task broke off: Spark could not read all of them, or has ended the task. "
-    "Nothing was committed; what happened is in the executor's log"
+    "Nothing was committed; the cause is in the executor's log"
 )
 
 
 def _input_of_worker(frame: FrameType | None) -> io.BufferedReader | io.BufferedRWPair | None:
     """Return the input of the worker's main function, which is one of our callers."""
     while frame is not None:
+        # `__main__` is a worker that no daemon has forked: Spark runs it as `python -m
+        # pyspark.worker`.
         is_worker = str(frame.f_globals.get("__name__")).startswith(("pyspark", "__main__"))
         if is_worker and frame.f_code.co_name == _WORKER:
             found = frame.f_locals.get(_INPUT)

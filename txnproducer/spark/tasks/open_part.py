@@ -132,6 +132,8 @@ class _OpenPartWriting:
         config = config_for(writer.settings, name)
         # The close aborts a transaction that was not leased.
         with closing(TransactionalProducer.from_config(config)) as producer:
+            # A data source has no driver that takes the ids, so here a missing right on one shows
+            # first.
             with rows.timed("init"), taking(writer.ledger, name):
                 producer.init_transactions()
             # After the id is taken: no earlier part can be committed any more.
@@ -154,6 +156,8 @@ class _OpenPartWriting:
 
     def _refuse_before_harm(self) -> None:
         writer = self.writer
+        # Not waited for: the transaction of a killed attempt is undecided until this task takes
+        # the id.
         view = writer.ledger.look([self.partition], waits_for_undecided=False)
         check_one_atomicity(writer.ledger, view, is_whole=False)
         writer.rules.check_plan(view.plan, self.query_id)

@@ -172,11 +172,15 @@ class _ParticipantWriting:
 
     def _join(self) -> TransactionParticipant:
         config = config_for(self._task.settings, self._lease.transactional_id)
+        # The claim has the task's number, so a second process that writes the same part is
+        # refused.
         return TransactionParticipant.from_config(self._lease, self._partition, config)
 
     def _failed(self, error: KafkaError) -> Part:
         text = f"partition {self._partition}: {type(error).__name__}: {error}"
         recovery: Recovery = "fix" if _is_users(error) else error.recovery
+        # Only then the driver has to find out whether another driver has taken the transaction, or
+        # its time is up.
         is_lost = sign_of_loss(error) is not None
         return Part(None, failure=text, recovery=recovery, is_lost=is_lost, **self._rows.measured)
 

@@ -162,6 +162,7 @@ class _PartitionWriter:
             )
             entry = LedgerEntry(plan.batch_id, plan.query_id, plan.writers, *content)
             with rows.timed("ledger"):
+                # After the rows, whose number and digest it holds.
                 plan.ledger.write(producer, self._slot.number, entry)
             rows.tell("task_before_commit")
             with rows.timed("commit"):
@@ -172,6 +173,7 @@ class _PartitionWriter:
             if sign_of_loss(error) is None:
                 raise
             return self._after_loss(error)
+        # Not inside the `try`: an error of the hook must not be taken for a failed commit.
         rows.tell("task_after_commit")
         return self._report(is_replay=False)
 

@@ -103,6 +103,7 @@ class TaskRows:
         try:
             yield
         finally:
+            # Also if the block raised: a part that failed reports its seconds as well.
             self._seconds[phase] = self._seconds.get(phase, 0.0) + time.monotonic() - began_s
 
     def tell(self, event: str, rows: int | None = None) -> None:
