@@ -33,7 +33,9 @@ from txnproducer.errors import (
     IllegalStateError,
     KafkaError,
     TransactionAbortedError,
+    UnknownServerError,
     UnsupportedVersionError,
+    class_for_code,
 )
 from txnproducer.records import OffsetAndMetadata, ProducerIdAndEpoch, TopicPartition
 
@@ -57,8 +59,9 @@ _NOT_CARRIED_OUT: Final = frozenset(
 
 def may_have_taken_effect(verdict: Verdict, code: int) -> bool:
     """Return whether the coordinator may have executed a request that it refused."""
-    if code == ErrorCode.UNKNOWN_SERVER_ERROR:
-        # Something broke inside the coordinator, before its write or after it.
+    if code != ErrorCode.NONE and class_for_code(code) is UnknownServerError:
+        # Something broke inside the coordinator, before its write or after it. The code of a newer
+        # broker, which this version does not know, may mean the same.
         return True
     # If its log is too slow, or has too few replicas, the coordinator answers that it is not
     # available itself. The log may have kept the write.
