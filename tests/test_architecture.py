@@ -46,7 +46,7 @@ LONG_FILES = {
         "An answer, an expiry or an abort settles a batch, and each has to see the others.",
     ),
     "txnproducer/_core/sequences/sequence_manager.py": (
-        480,
+        490,
         "The rules of sequence numbers are one judgement over one table of partitions.",
     ),
     "txnproducer/_core/transactions/manager.py": (

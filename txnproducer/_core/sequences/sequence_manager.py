@@ -442,6 +442,7 @@ class SequenceManager:
         current = self.producer_id_and_epoch
         if not self._is_bump_due or not current.is_valid:
             return BumpOutcome.NOT_DUE
+        # An epoch has 16 bits: after the last one only a new producer id goes on, as in Java.
         if not self._is_id_new and current.producer_epoch == MAX_PRODUCER_EPOCH:
             self.producer_id_and_epoch = ProducerIdAndEpoch.NONE
             return BumpOutcome.NEW_ID_NEEDED

@@ -1,4 +1,4 @@
-"""The judge of a run: the checks, each under its name, and the claims that they compare.
+"""The checks of a run, and the list of their names.
 
 Why it exists: exactly once is a promise about the records that consumers read, under all faults.
 Owns: every check, under a name that reports and the table of mutants use. The checks of the logs
