@@ -34,7 +34,10 @@ _JUDGED_AND_JUDGE = (
     "_protocol/**/*.py",
     "_record/**/*.py",
     "config/**/*.py",
-    "sim/**/*.py",
+    "sim/*.py",
+    "sim/apps/*.py",
+    "sim/judges/*.py",
+    "sim/world/*.py",
     "errors/**/*.py",
     "records.py",
 )

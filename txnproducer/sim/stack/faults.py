@@ -10,6 +10,7 @@ client could find.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -132,7 +133,7 @@ class ByteFaults:
 
     rates: Mapping[ByteFault, float]
     rng: random.Random
-    counts: dict[ByteFault, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     are_over: bool = False
 
     def strikes(self, kind: ByteFault) -> bool:
@@ -140,7 +141,7 @@ class ByteFaults:
         rate = self.rates.get(kind, 0.0)
         if self.are_over or not rate or self.rng.random() >= rate:
             return False
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.counts[kind.value] += 1
         return True
 
     def draw(self) -> ConnectionFaults:

@@ -172,7 +172,7 @@ class StackRun:
             self.options.seed,
             self.network.request_count,
             claims,
-            Counter({**self.faults.counts, **self.events.counts}),
+            Counter(self.faults.counts) + self.events.counts,
             self.history.violations,
             self._digest.hexdigest()[:16],
             self.baton.now_ns / 1e9,
@@ -412,7 +412,7 @@ def _ended(call: str) -> KafkaError:
 @contextmanager
 def _listening(take: Callable[[logging.LogRecord], None]) -> Iterator[None]:
     handler = logging.Handler(logging.ERROR)
-    handler.emit = take  # type: ignore[method-assign]
+    handler.emit = take  # type: ignore[assignment, method-assign]
     was_propagating, level = _LOGGER.propagate, _LOGGER.level
     _LOGGER.addHandler(handler)
     # Otherwise a campaign would print every error that a fault causes.
