@@ -27,8 +27,9 @@ from collections.abc import Callable, Sequence
 
 from txnproducer._protocol.events import ClientEvent
 from txnproducer._shell import refusals
+from txnproducer._shell.compression import compress
 from txnproducer._shell.delivery_callbacks import DeliveryCallbacks
-from txnproducer._shell.driven import DrivenCore, FullBatch, PolledClient
+from txnproducer._shell.driven import DrivenCore, PolledClient
 from txnproducer._shell.failed_turns import FailedTurns
 from txnproducer._shell.waiting_thread import WaitingThread
 from txnproducer._sync.core_lock import Priority, new_loop_priority, refuse_reentry
@@ -172,7 +173,7 @@ class IoThread:
             if batch is None:
                 wait.sleep(left)
             else:
-                self._compress_one(batch)
+                compress(batch, self._thread.name)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -344,13 +345,7 @@ class IoThread:
         with self.lock:
             full = core.take_full_batches()
         for batch in full:
-            self._compress_one(batch)
-
-    def _compress_one(self, batch: FullBatch) -> None:
-        try:
-            batch.compress()
-        except Exception:  # noqa: BLE001 - the step that sends it fails likewise, and handles it
-            _LOG.debug("%s: could not compress", self._thread.name, exc_info=True)
+            compress(batch, self._thread.name)
 
     def _handle_event(self, core: DrivenCore, event: ClientEvent, now_ms: int) -> None:
         try:
@@ -360,13 +355,10 @@ class IoThread:
             _LOG.exception("%s: could not handle %r", self._thread.name, event)
 
     def _go_on_closing(self, core: DrivenCore, now_ms: int) -> int:
-        """Go on with an end that no thread waits for. Return the milliseconds until the next look.
-
-        The core is called again in every turn: the call that closed or dropped the producer may
-        have been interrupted before it reached the core.
-        """
+        """Go on with an end that no thread waits for. Return the milliseconds to the next look."""
         if self._ends_by_ms is None:
             self._ends_by_ms = now_ms + _ORPHAN_GRACE_MS
+        # In every turn: the call that closed it may have been interrupted before it did this.
         core.initiate_close(now_ms)
         if now_ms >= self._ends_by_ms:
             self._was_forced = self._was_forced or not core.is_closed

@@ -260,7 +260,7 @@ class Baton:
         turn.go.release()
 
     def _following(self) -> Turn:
-        """Return the thread that goes on. If none can, the first one is told so."""
+        """Return the thread that goes on. If none can, the first one gets the error."""
         self.is_passing = True
         try:
             return self._next()

@@ -1,4 +1,4 @@
-"""The events of a run: what happens to brokers, requests, logins, processes and the clock.
+"""The events of a run, at brokers, requests, logins, processes and the clock.
 
 Owns: when each happens, and its end. Must not know: the work of services.
 """

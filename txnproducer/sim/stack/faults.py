@@ -1,4 +1,4 @@
-"""The faults at the bytes: what can happen to a connection, and how often it does.
+"""The faults at the bytes: the fate of each connection, and the rates.
 
 Owns: `ConnectionFaults` (the fate of one connection, drawn when it is made), `ByteFaults` (the
 rates). Must not know: sockets, the protocol beyond its frames.

@@ -188,7 +188,7 @@ class VirtualLink:
         self._there_ns = self._later(self._there_ns, 0.0, partial(self._read_by_server, data))
 
     def close(self) -> None:
-        """Note that the client has closed its end. What it has sent still arrives."""
+        """Note that the client has closed its end. The bytes that it has sent still arrive."""
         self.fate.kind = None
         self._there_ns = self._later(self._there_ns, 0.0, self._end)
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 from txnproducer._broker.options import ClusterOptions
 from txnproducer.sim.stack.faults import ByteFault
 
-__all__ = ["TOPIC", "StackOptions"]
+__all__ = ["GROUP_TOPIC", "PARTITIONS", "TOPIC", "StackOptions"]
 
 TOPIC: Final = "topic"
+GROUP_TOPIC: Final = "input"
 PARTITIONS: Final = 4
 _CALM_RATE: Final = 0.1
 
@@ -105,6 +106,7 @@ _CALL_FAULTS: Final[Mapping[str, float]] = {
     "callback sends": 0.2,
     "callback blocks": 0.1,
     "callback commits": 0.1,
+    "callback flushes": 0.1,
     "callback closes": 0.02,
     "interrupt at a wait": 0.3,
     "interrupt at a call": 0.3,

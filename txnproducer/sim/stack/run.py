@@ -1,14 +1,6 @@
-"""One run of the whole stack: the world, the services, the phases, the judgement.
+"""One run of the whole stack: the world, the services, the phases.
 
 Owns: `run_stack_seed`, `StackRun`. Must not know: the work of services, the bytes.
-
-    crash     no thread of a producer ends with an exception, or logs one that is not a user's
-    hangs     no call takes longer than its limit; with no fault under way, none takes long
-    spins     the threads let time pass
-    state     a call that the state forbids is refused; an allowed one is not
-    left      a closed producer leaves no thread, socket, selector or memory behind
-    progress  after the faults end, each service commits again, also with the producer that it had
-    and those of `judges.log_judge`: committed, aborted, unknown, order, offsets, told, content ...
 """
 
 from __future__ import annotations
@@ -19,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -28,26 +20,20 @@ from txnproducer._server.login import Users
 from txnproducer._shell import live_producers
 from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
-from txnproducer.sim.judges.log_judge import LogJudge
-from txnproducer.sim.stack.baton import Baton, KilledError, StuckError, VirtualThread
+from txnproducer.sim.stack.baton import Baton, StuckError, VirtualThread
 from txnproducer.sim.stack.events import ClusterEvents
 from txnproducer.sim.stack.faults import ByteFaults
+from txnproducer.sim.stack.judge import PROOFS, StackJudge
 from txnproducer.sim.stack.network import Network
-from txnproducer.sim.stack.options import PARTITIONS, TOPIC, StackOptions
+from txnproducer.sim.stack.options import GROUP_TOPIC, PARTITIONS, TOPIC, StackOptions
 from txnproducer.sim.stack.platform import VirtualPlatform
 from txnproducer.sim.stack.service import Service
-from txnproducer.sim.world.history import Attempt, CallbackError, History
+from txnproducer.sim.world.history import Attempt, History
 
 __all__ = ["StackResult", "StackRun", "run_stack_seed"]
 
 _LOGGER: Final = logging.getLogger("txnproducer")
 _LONGEST_RUN_S: Final = 3_600.0
-_PROOFS: Final = 2
-# Beyond the limit of a call: the coordinator's account of a loss (a second), the looks at the
-# clock, the wait for a lock.
-_MOMENT_MS: Final = 1_500
-# The longest of a call that began when no fault was under way, and a producer's first.
-_CALM_MS: Final = 3_000
 _SETTLED_S: Final = 10.0
 
 
@@ -84,23 +70,6 @@ def run_stack_seed(seed: int, emit: Callable[[str], None] | None = None) -> Stac
     return StackRun(StackOptions.draw(seed), emit).run()
 
 
-@dataclass(slots=True)
-class Watch:
-    """The begin of a call."""
-
-    began_ms: int
-    jumped_ms: int
-    is_calm: bool
-
-
-@dataclass(slots=True)
-class _Ending:
-    """A producer that was left to end by itself."""
-
-    producer: TransactionalProducer
-    by_ms: int = field(default=0)
-
-
 class StackRun:
     """See the module.
 
@@ -116,7 +85,7 @@ class StackRun:
         self.history = History()
         self.cluster = BrokerCluster(options.cluster, self.new_rng("cluster"))
         self.cluster.create_topic(TOPIC, PARTITIONS)
-        self.cluster.create_topic("input", 1)
+        self.cluster.create_topic(GROUP_TOPIC, 1)
         self.baton = Baton(self.new_rng("threads"), self.cluster, options.switch_rate)
         self.baton.tick_ns = options.tick_ns
         self.faults = ByteFaults(options.byte_rates, self.new_rng("bytes"))
@@ -139,6 +108,7 @@ class StackRun:
         self.jumped_ms = 0
         self.services: list[Service] = []
         self.events = ClusterEvents(self, self.new_rng("events"))
+        self.judge = StackJudge(self)
         self._producers: list[TransactionalProducer] = []
         self._offsets = 0
 
@@ -157,7 +127,7 @@ class StackRun:
 
     def run(self) -> StackResult:
         """Run all phases and return the result."""
-        with _listening(self._logged):
+        with _listening(self.judge.logged):
             try:
                 self._run_phases()
             except StuckError as stuck:
@@ -207,10 +177,10 @@ class StackRun:
         # The markers of the last one.
         self.baton.wait(lambda: False, 1.0)
         if not self.history.violations:
-            self._judge()
+            self.judge.finish()
 
     def _kill_all(self) -> None:
-        """End what is left of the run's threads, after a violation."""
+        """End the threads that are left, after a violation."""
         for process in {*(s.name for s in self.services), ""}:
             if process:
                 self.baton.kill(process)
@@ -259,7 +229,7 @@ class StackRun:
             return False
         if not self.is_ending:
             return True
-        return not service.is_rival and service.proofs < _PROOFS
+        return not service.is_rival and service.proofs < PROOFS
 
     def open_producer(self, transactional_id: str) -> TransactionalProducer:
         """Make a producer, as users do."""
@@ -303,99 +273,6 @@ class StackRun:
     def delivery_ms(self) -> int:
         """The limit of a flush or a close."""
         return int(self.options.settings["delivery_timeout_ms"]) + 2_000
-
-    def join(self, thread: Any) -> None:
-        """Wait for a service's own thread."""
-        thread.join()
-
-    # --- judging calls --------------------------------------------------------------------------
-
-    def watch(self) -> Watch:
-        """Note the begin of a call."""
-        is_calm = self.is_calm_since is not None
-        return Watch(self.baton.now_ms, self.jumped_ms, is_calm)
-
-    @property
-    def is_calm_since(self) -> int | None:
-        """When the last fault ended, or None while there are faults."""
-        if self.options.is_calm:
-            return 0
-        if self.is_ending and self.baton.now_ms >= self.healed_ms + _SETTLED_S * 1000:
-            return self.healed_ms
-        return None
-
-    def returned(
-        self,
-        service: Service,
-        name: str,
-        watch: Watch,
-        limit_ms: float,
-        error: BaseException | None,
-    ) -> None:
-        """Judge a call that has returned."""
-        took_ms = self.baton.now_ms - watch.began_ms - (self.jumped_ms - watch.jumped_ms)
-        self.trace(f"{service.name}: {name}: {took_ms} ms, {error!r}")
-        if took_ms > limit_ms + _MOMENT_MS:
-            self.history.violate(
-                "hangs", f"{service.name}: {name} took {took_ms} ms, and may take {limit_ms}"
-            )
-        if watch.is_calm and took_ms > _CALM_MS and name != "block":
-            self.history.violate(
-                "hangs", f"{service.name}: {name} took {took_ms} ms without any fault"
-            )
-        if watch.is_calm and isinstance(error, KafkaError) and name != "wrong call":
-            self.history.violate("needless", f"{service.name}: {name}: {error!r}")
-
-    def judge_end(self, attempt: Attempt) -> None:
-        """Judge a transaction whose end has returned."""
-        if attempt.claim != "committed":
-            return
-        for record in attempt.records:
-            future = record.future
-            if future is None or not future.done() or future.error is not None:
-                self.history.violate(
-                    "told", f"{attempt.name} is committed with {record.value!r}: {future}"
-                )
-
-    # --- judging what is left -------------------------------------------------------------------
-
-    def expect_end(self, producer: TransactionalProducer) -> None:
-        """Note that a producer was dropped, and ends by itself."""
-
-    def closed(self, service: Service, producer: TransactionalProducer) -> None:
-        """Judge a producer after `close`."""
-        io = producer._io  # noqa: SLF001 - the judge looks inside
-        if not io.has_ended:
-            self.history.violate("left", f"{service.name}: close has returned, the loop goes on")
-            return
-        with producer._lock:  # noqa: SLF001
-            metrics = producer._core.metrics()  # noqa: SLF001
-        if metrics["buffer-available-bytes"] != metrics["buffer-total-bytes"]:
-            self.history.violate("left", f"{service.name}: memory: {metrics}")
-
-    def _judge(self) -> None:
-        history = self.history
-        for name, error in self.baton.failures:
-            history.violate("crash", f"{name} ended: {error!r}")
-        LogJudge(history, self.cluster).judge()
-        if self.cluster.open_transactions:
-            history.violate("open", f"transactions: {self.cluster.open_transactions}")
-        for place, log in self.cluster.logs.items():
-            if log.last_stable_offset != log.log_end_offset:
-                history.violate("open", f"{place} is not stable")
-        left = [thread.name for thread in self.baton.others]
-        if left:
-            history.violate("left", f"threads: {left}")
-        if self.network.open_sockets:
-            history.violate("left", f"{len(self.network.open_sockets)} sockets")
-        for service in self.regulars:
-            if service.proofs < _PROOFS:
-                history.violate("progress", f"{service.name} committed {service.proofs}")
-
-    def _logged(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, CallbackError | KafkaError | KilledError):
-            self.history.violate("crash", f"logged: {record.getMessage()}: {error!r}")
 
 
 def _forget(producer: TransactionalProducer) -> None:

@@ -1,0 +1,143 @@
+"""The calls of a service: each timed and judged, some interrupted.
+
+Owns: interrupts, as signal handlers raise them, and how often a call is repeated. Must not know:
+transactions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from txnproducer.errors import KafkaError
+from txnproducer.sim.stack.baton import Baton
+
+if TYPE_CHECKING:
+    from txnproducer.sim.stack.run import StackRun
+
+__all__ = ["InterruptError", "ServiceCalls"]
+
+# The times that a call is made while there are faults. Later it is made until it ends.
+_PATIENCE: Final = 6
+_MOST_INNER_CALLS: Final = 300
+_PACKAGE: Final = "/txnproducer/"
+_SIMULATOR: Final = "/txnproducer/sim/"
+
+
+class InterruptError(BaseException):
+    """The exception that a signal handler raises."""
+
+
+class ServiceCalls:
+    """See the module.
+
+    Args:
+        run: the run of the service.
+        name: the service's.
+        rng: draws the faults.
+    """
+
+    def __init__(self, run: StackRun, name: str, rng: random.Random) -> None:
+        self._run = run
+        self._name = name
+        self._rng = rng
+
+    def strikes(self, fault: str) -> bool:
+        """Return whether a fault happens here."""
+        rates = self._run.options.call_rates
+        if self._run.is_ending or fault not in rates or self._rng.random() >= rates[fault]:
+            return False
+        self._run.events.counts[fault] += 1
+        return True
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self._run.baton.wait(lambda: False, seconds)
+
+    def call(
+        self, name: str, limit_ms: float, call: Callable[[], Any]
+    ) -> tuple[Any, BaseException | None]:
+        """Make a call, perhaps interrupted. Return its result and its error.
+
+        Args:
+            name: its name.
+            limit_ms: how long it may take.
+            call: the call.
+        """
+        run = self._run
+        run.trace(f"{self._name}: {name}")
+        begin = run.judge.begun()
+        result, error = None, None
+        try:
+            result = self._interrupted(call)
+        except (KafkaError, InterruptError, ValueError, TypeError) as raised:
+            error = raised
+        run.judge.returned(self._name, name, begin, limit_ms, error)
+        return result, error
+
+    def repeat(self, name: str, call: Callable[[], Any]) -> BaseException | None:
+        """Make a call, and again while the next step is to resume. Return its error."""
+        calls = 0
+        while True:
+            calls += 1
+            _, error = self.call(name, self._run.max_block_ms, call)
+            if isinstance(error, InterruptError):
+                continue
+            if not (isinstance(error, KafkaError) and error.recovery == "resume"):
+                return error
+            if not self._run.is_ending and calls >= _PATIENCE:
+                return error
+
+    def _interrupted(self, call: Callable[[], Any]) -> Any:
+        if self.strikes("interrupt at a wait"):
+            return self._interrupted_later(call, 10 ** self._rng.uniform(-1, 3.5))
+        if self.strikes("interrupt at a call"):
+            number = self._rng.randrange(_MOST_INNER_CALLS)
+            return _interrupted_inside(call, number, self._run.baton)
+        return call()
+
+    def _interrupted_later(self, call: Callable[[], Any], delay_ms: float) -> Any:
+        """Make a call, and raise in it where it waits after a time."""
+        baton = self._run.baton
+        thread = baton.current
+        is_under_way = [True]
+
+        def interrupt() -> None:
+            if is_under_way:
+                baton.interrupt(thread, InterruptError())
+
+        baton.call_after(delay_ms, interrupt)
+        try:
+            return call()
+        finally:
+            is_under_way.clear()
+
+
+def _interrupted_inside(call: Callable[[], Any], number: int, baton: Baton) -> Any:
+    """Make a call, and raise where it enters the n-th function of the shell or the core.
+
+    CPython looks for signals where a function begins. The functions of the virtual platform stand
+    for calls of the system, which no signal interrupts there.
+    """
+    left = [number]
+
+    def trace(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event != "call" or baton.is_passing or code.co_flags & inspect.CO_GENERATOR:
+            return
+        if _PACKAGE in code.co_filename and _SIMULATOR not in code.co_filename:
+            left[0] -= 1
+            if left[0] < 0:
+                sys.settrace(before)
+                raise InterruptError
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return call()
+    finally:
+        sys.settrace(before)

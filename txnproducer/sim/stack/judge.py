@@ -1,0 +1,158 @@
+"""The judge of a run of the whole stack: its calls, its logs, and the things left behind.
+
+Owns: every check but those of the logs (`judges.log_judge`). Must not know: the work of services,
+the faults.
+
+    crash     no thread of a producer ends with an exception, or logs one that is not a user's
+    hangs     no call takes longer than its limit; with no fault under way, none takes long
+    spins     the threads let time pass
+    state     a call that the state forbids is refused; an allowed one is not
+    needless  with no fault under way, no call fails
+    told      a commit succeeds only if every record did
+    open      no transaction is open at the end
+    left      a closed producer leaves no thread, socket or memory behind
+    progress  after the faults end, each service commits again, also with the producer that it had
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from txnproducer.errors import KafkaError
+from txnproducer.sim.judges.log_judge import LogJudge
+from txnproducer.sim.stack.baton import KilledError
+from txnproducer.sim.world.history import Attempt, CallbackError
+
+if TYPE_CHECKING:
+    from txnproducer.producer import TransactionalProducer
+    from txnproducer.sim.stack.run import StackRun
+
+__all__ = ["PROOFS", "CallBegin", "StackJudge"]
+
+# The transactions that each service commits after the faults end.
+PROOFS: Final = 2
+# Beyond the limit of a call: the coordinator's account of a loss (a second), the looks at the
+# clock, the wait for a lock.
+_MOMENT_MS: Final = 1_500
+# The longest of a call that began when no fault was under way.
+_CALM_MS: Final = 3_000
+# After that time no back-off or time-out of the faults is left.
+_SETTLED_MS: Final = 10_000
+# These wait for several calls, or are refused on purpose.
+_COMPOSED: Final = "block"
+_WRONG: Final = "wrong call"
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegin:
+    """The begin of a call.
+
+    Attributes:
+        at_ms: the virtual time.
+        jumped_ms: by how much the clocks had jumped before.
+        is_calm: whether no fault was under way.
+    """
+
+    at_ms: int
+    jumped_ms: int
+    is_calm: bool
+
+
+class StackJudge:
+    """See the module.
+
+    Args:
+        run: the run to judge.
+    """
+
+    def __init__(self, run: StackRun) -> None:
+        self._run = run
+        self._history = run.history
+
+    # --- while it runs --------------------------------------------------------------------------
+
+    def begun(self) -> CallBegin:
+        """Note the begin of a call."""
+        return CallBegin(self._run.baton.now_ms, self._run.jumped_ms, self._is_calm)
+
+    @property
+    def _is_calm(self) -> bool:
+        run = self._run
+        return run.options.is_calm or (
+            run.is_ending and run.baton.now_ms >= run.healed_ms + _SETTLED_MS
+        )
+
+    def returned(
+        self, who: str, call: str, begin: CallBegin, limit_ms: float, error: BaseException | None
+    ) -> None:
+        """Judge a call that has returned.
+
+        Args:
+            who: the service.
+            call: its name.
+            begin: noted before.
+            limit_ms: how long it may take.
+            error: that it raised, if it did.
+        """
+        run = self._run
+        took_ms = run.baton.now_ms - begin.at_ms - (run.jumped_ms - begin.jumped_ms)
+        run.trace(f"{who}: {call}: {took_ms} ms, {error!r}")
+        if took_ms > limit_ms + _MOMENT_MS:
+            self.violate("hangs", f"{who}: {call} took {took_ms} ms, and may take {limit_ms}")
+        if begin.is_calm and took_ms > _CALM_MS and call != _COMPOSED:
+            self.violate("hangs", f"{who}: {call} took {took_ms} ms without any fault")
+        if begin.is_calm and isinstance(error, KafkaError) and call != _WRONG:
+            self.violate("needless", f"{who}: {call}: {error!r}")
+
+    def violate(self, check: str, text: str) -> None:
+        """Record a violation."""
+        self._history.violate(check, text)
+
+    def ended(self, attempt: Attempt) -> None:
+        """Judge the records of a transaction whose commit has returned."""
+        for record in attempt.records:
+            future = record.future
+            if future is None or not future.done() or future.error is not None:
+                self.violate(
+                    "told", f"{attempt.name} is committed with {record.value!r}: {future}"
+                )
+
+    def closed(self, who: str, producer: TransactionalProducer) -> None:
+        """Judge a producer after `close`."""
+        if not producer._io.has_ended:  # noqa: SLF001 - the judge looks inside
+            self.violate("left", f"{who}: close has returned, and the loop goes on")
+            return
+        with producer._lock:  # noqa: SLF001
+            metrics = producer._core.metrics()  # noqa: SLF001
+        free, total = metrics["buffer-available-bytes"], metrics["buffer-total-bytes"]
+        if free != total:
+            self.violate("left", f"{who}: {total - free:.0f} bytes of memory")
+
+    def logged(self, record: logging.LogRecord) -> None:
+        """Judge an error that the package has logged."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, CallbackError | KafkaError | KilledError):
+            self.violate("crash", f"logged: {record.getMessage()}: {error!r}")
+
+    # --- in the end -----------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Judge the whole run."""
+        run = self._run
+        for name, error in run.baton.failures:
+            self.violate("crash", f"{name} ended: {error!r}")
+        LogJudge(self._history, run.cluster).judge()
+        if run.cluster.open_transactions:
+            self.violate("open", f"transactions: {run.cluster.open_transactions}")
+        for place, log in run.cluster.logs.items():
+            if log.last_stable_offset != log.log_end_offset:
+                self.violate("open", f"{place} is not stable")
+        if run.baton.others:
+            self.violate("left", f"threads: {[thread.name for thread in run.baton.others]}")
+        if run.network.open_sockets:
+            self.violate("left", f"{len(run.network.open_sockets)} sockets")
+        for service in run.regulars:
+            if service.proofs < PROOFS:
+                self.violate("progress", f"{service.name} committed {service.proofs}")
