@@ -97,8 +97,16 @@ ALLOWED = re.compile(
     r"|\b(?:a|an|the|each|every|any|one) (?:[\w-]+ ){1,3}whose\b",
     re.IGNORECASE,
 )
-# Texts of errors that keep their words for now: the file, and how the text begins.
-EXEMPT: tuple[tuple[str, str], ...] = ()
+# First lines of a room that has just come, which keep their words for now.
+EXEMPT = frozenset(
+    {
+        "Return the thread that goes on. If none can, the first one is told so.",
+        "The events of a run: what happens to brokers, requests, logins, processes and the clock.",
+        "The faults at the bytes: what can happen to a connection, and how often it does.",
+        "Note that the client has closed its end. What it has sent still arrives.",
+        "End what is left of the run's threads, after a violation.",
+    }
+)
 FENCED_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PARAGRAPH = re.compile(r"(?:^.*\S.*$\n?)+", re.MULTILINE)
 STRING_LINE = re.compile(r'\s*[rR]?"""')
@@ -199,11 +207,7 @@ def cython_docstrings(path: Path, source: str) -> Iterator[Text]:
 def error_texts(path: Path) -> Iterator[Text]:
     """Yield the texts of the errors that a file raises or returns, or makes for later."""
     if path.suffix == ".py":
-        room = str(path.relative_to(ROOT))
-        exempt = tuple(start for file, start in EXEMPT if file == room)
-        for text in error_texts_in(path, _parsed(path)):
-            if not text.text.startswith(exempt):
-                yield text
+        yield from error_texts_in(path, _parsed(path))
 
 
 def error_texts_in(path: Path, tree: ast.AST) -> Iterator[Text]:

@@ -30,10 +30,11 @@ _NO_ID: Final = uuid.UUID(int=0)
 _PRODUCE_V2: Final = 12
 _END_TXN_V2: Final = 5
 _OFFSETS_V2: Final = 5
-# From this version on the request has many keys.
+# From this version on the request has many keys (KIP-699).
 _FIND_MANY: Final = 4
 # From this version on brokers send the request to each other, for many transactions.
 _ADD_MANY: Final = 4
+# From this version on the request names topics by their ids (KIP-516).
 _PRODUCE_BY_ID: Final = 13
 _ALL_BY_NULL: Final = 1
 
@@ -325,6 +326,7 @@ def _produce(asked: Any, ask: Ask, view: ClusterView) -> Any:
             )
             for name, results in topics.items()
         ],
+        # With the error of a leader that has moved comes the new one's address (KIP-951).
         node_endpoints=[
             response.NodeEndpoint(**view.address(node), rack=node.rack) for node in answer.nodes
         ],

@@ -122,6 +122,8 @@ class ServerConnection:
         if len(received) < _SIZE.size:
             return None
         (size,) = _SIZE.unpack_from(received)
+        # A broker closes the connection for a request of a size that it does not take, and sends
+        # nothing.
         if not _HEAD.size <= size <= _MOST_BYTES:
             raise _HangUpError
         if len(received) < _SIZE.size + size:
@@ -132,10 +134,13 @@ class ServerConnection:
 
     def _answer(self, frame: bytes, now_ms: int) -> bytes | None:
         key, version, correlation_id = _HEAD.unpack_from(frame)
+        # A broker answers the requests of a connection in their order, so no answer overtakes a
+        # slow one.
         self._due_ms = max(self._due_ms, now_ms)
         if self._session_end_ms is not None and now_ms >= self._session_end_ms:
             # The broker closes at the first request after the end, unless that logs in again.
             self._is_logged_in = False
+        # Before the login as well: a client has to know the versions of the login's own requests.
         if key in _OF_THE_HANDSHAKE:
             answer = self._shake_hands(key, version, frame, now_ms)
         elif not self._is_logged_in:
@@ -151,6 +156,7 @@ class ServerConnection:
 
     def _serve(self, number: int, version: int, frame: bytes, now_ms: int) -> Any:
         offered = self._offered()
+        # As a broker does: only ApiVersions has an answer for a version that is not known.
         if number not in offered or not _is_within(version, offered[number]):
             raise _HangUpError
         key = ApiKey(number)
@@ -238,6 +244,8 @@ class ServerConnection:
                     name=name, max_version_level=level, min_version_level=level
                 )
                 for name, level in features.levels.items()
+                # Level 0 is a feature that is switched off, and brokers name only those that are
+                # finalized (KIP-584).
                 if level
             ],
         )
@@ -276,6 +284,7 @@ class ServerConnection:
         if self._login.is_done:
             self._is_logged_in = True
             self._login = None
+            # Until then the client has to log in again, on the same connection (KIP-368).
             lifetime_ms = self._users.session_lifetime_ms
             self._session_end_ms = now_ms + lifetime_ms if lifetime_ms else None
         return s.SaslAuthenticateResponse(

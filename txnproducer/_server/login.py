@@ -102,8 +102,10 @@ class _Scram:
         # "n,," says that the channel is not bound; the rest is signed later.
         _, _, bare = text.split(",", 2)
         fields = _fields(bare)
-        # RFC 5802 escapes the two characters that separate fields.
+        # RFC 5802 escapes the two characters that separate fields. The equals sign comes last:
+        # "=3D2C" stands for the text "=2C".
         name = fields["n"].replace("=2C", ",").replace("=3D", "=")
+        # A name that does not exist ends like a wrong password, so that names cannot be tried out.
         self._password = self._users.passwords[name]
         self._nonce = fields["r"] + self._nonce
         first = f"r={self._nonce},s={b64encode(self._salt).decode()},i={_ITERATIONS}"

@@ -136,6 +136,7 @@ def broker_setting(
         # chance.
         broker = str(min(ids_of_brokers(client)))
         resource = ConfigResource(ConfigResourceType.BROKER, broker, {name: None})
+        # By default kafka-python leaves out the settings that have Kafka's own default.
         return client.describe_configs([resource], config_filter="all")
 
     answer = ask(bootstrap_servers, question, timeout, **security)

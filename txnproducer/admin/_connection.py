@@ -118,6 +118,7 @@ def connect(
         DisconnectError: The broker is gone, or the connection was lost.
         KafkaError: Any other failure, by the broker's error code.
     """
+    # In this order, so that an error of the cleanup becomes one of ours as well.
     with our_errors(bootstrap_servers), contextlib.ExitStack() as cleanup:
         address = cleanup.enter_context(_OwnedSocket.owner())
 
@@ -170,6 +171,7 @@ def our_errors(bootstrap_servers: str) -> Iterator[None]:
 
 
 def to_ms(seconds: float) -> int:
+    # kafka-python takes 0 for "not given", and would wait as long as it does by default.
     return max(1, int(seconds * 1000))
 
 

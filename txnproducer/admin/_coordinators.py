@@ -54,7 +54,8 @@ def coordinator_of(
         KafkaError: The cluster refused.
     """
     leaders = leaders_of(bootstrap_servers, topic, timeout, security)
-    # `Utils.abs` of the Java code clears the sign bit.
+    # `Utils.abs` of the Java code clears the sign bit. The number of partitions is the cluster's
+    # own: 50 is only the default, and the test kit's clusters have four.
     return leaders[(java_hash(key) & 0x7FFFFFFF) % len(leaders)]
 
 

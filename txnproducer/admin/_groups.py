@@ -124,6 +124,7 @@ def committed_offsets(
     places = None if partitions is None else [KafkaPartition(*place) for place in partitions]
 
     def question(client: KafkaAdminClient) -> dict[str, dict[Any, Any]]:
+        # Wrapped, since the client knows the versions, and the coordinators to which requests go.
         usual = client._list_group_offsets_requests  # noqa: SLF001 - it has no such option
 
         asked_stable = False

@@ -54,6 +54,7 @@ def _table(rows: int, counts: dict[str, TopicCount]) -> Table:
     numbers = {
         "rows in": [rows, rows],
         "records out": [counts[topic].total("committed") for topic in (OURS, PLAIN)],
+        # Different rows, not all: a doubled one must not stand in for a lost one.
         "lost": [rows - counts[topic].distinct for topic in (OURS, PLAIN)],
         "duplicated": [counts[topic].duplicates for topic in (OURS, PLAIN)],
     }
@@ -121,6 +122,7 @@ def _run(
             spark.stop()
         tell("reading both topics back at read_committed")
         counts = {
+            # The key is the row's number in the input; the same values may occur in several rows.
             topic: count_topic(kafka.bootstrap_servers, topic, by="key", timeout=_READ_TIMEOUT_S)
             for topic in (OURS, PLAIN)
         }

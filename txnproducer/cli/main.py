@@ -37,6 +37,7 @@ EXIT_USAGE = 2
 EXIT_ABORTABLE = 3
 EXIT_FATAL = 4
 EXIT_UNKNOWN = 5
+# As a shell reports a command that SIGINT has ended: 128 and the signal's number.
 EXIT_INTERRUPTED = 130
 
 # A repetition would not help, whatever the producer itself could still do: the same command would

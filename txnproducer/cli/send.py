@@ -192,6 +192,7 @@ def _parse_headers(
     type=click.Choice(codec_names()),
     help="Codec of the batches.",
 )
+# As bytes: a line may be in any encoding, and is sent as it is.
 @click.argument("file", type=click.File("rb"), default="-")
 @click.pass_context
 def command(

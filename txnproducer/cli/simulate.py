@@ -127,6 +127,7 @@ def command(
     _run_and_report(pool, totals)
     is_good = _judge(totals)
     if coverage_seeds:
+        # Not `and`: the branches are counted, and shown, even if a seed has failed.
         is_good &= _reaches_enough(first, coverage_seeds, least_branches, jobs)
     context.exit(0 if is_good else EXIT_VIOLATION)
 
@@ -220,6 +221,7 @@ def _report(totals: Totals) -> None:
 
 
 def _work(seeds: int, requests: int, seconds: float) -> str:
+    # A sitting that had nothing left to run takes no time that could be divided by.
     some = max(seconds, 1e-3)
     return (
         f"{seeds:,} seeds and {requests:,} requests in {seconds:,.0f} s:"

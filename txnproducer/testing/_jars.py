@@ -40,6 +40,7 @@ KAFKA_HOME_VARIABLE = "TXNPRODUCER_KAFKA_HOME"
 # Kafka's jars contain the logging interface but not always an implementation. This one works with
 # every version, needs no file of its own, and writes to standard error, which is the broker's log.
 _LOGGING = "org.slf4j:slf4j-simple:1.7.36"
+# With two implementations on the class path SLF4J takes one of them, and warns.
 _OTHER_LOGGING = ("org.slf4j:slf4j-reload4j:",)
 _FETCH_TIMEOUT = 900.0
 _PARALLEL_DOWNLOADS = 4
@@ -71,6 +72,8 @@ class Jar:
 def endpoint(version: str) -> str:
     """Return the Maven coordinates of a broker of this version and its tools."""
     kafka = "org.apache.kafka"
+    # Kafka 4.0 and newer are built for Scala 2.13 alone. `kafka-tools` has DumpLogSegments since
+    # then (KAFKA-14576).
     return f"{_LOGGING}+{kafka}:kafka_2.13:{version}+{kafka}:kafka-tools:{version}"
 
 
@@ -96,6 +99,8 @@ def kafka_jars(
     """
     unpacked = os.environ.get(KAFKA_HOME_VARIABLE)
     if unpacked:
+        # Before the cache: nothing is fetched for somebody who has a Kafka, and its jars are used
+        # as they are.
         return _jars_of_distribution(Path(unpacked))
     root = cache_dir() / "kafka"
     cached = _cached(root, version)
@@ -256,9 +261,12 @@ def _download(
         waiting = [pool.submit(fetch, coordinate) for coordinate in coordinates]
         left = max(0.0, deadline - time.monotonic())
         for count, done in enumerate(as_completed(waiting, timeout=left), start=1):
+            # Raises the error of the first download that fails, and those that have not begun are
+            # left out.
             done.result()
             if count % _REPORT_EVERY == 0 or count == len(waiting):
                 report(f"  {count} of {len(waiting)} jars")
+        # Not as they have arrived: the order of the list is that of the class path.
         return [jar for each in waiting if (jar := each.result())]
     finally:
         # After an error or Ctrl-C the downloads under way are finished, and no further one begins.

@@ -24,6 +24,8 @@ class MavenRepository:
 
     def __init__(self, folder: Path) -> None:
         try:
+            # Imported on the first fetch only: a cache that is filled needs no extra `testing` for
+            # this.
             from jgo.config import GlobalSettings
             from jgo.constants import MAVEN_CENTRAL_URL
             from jgo.maven import MavenContext, PythonResolver
@@ -64,6 +66,7 @@ class MavenRepository:
             for coordinate in Endpoint.parse(endpoint).coordinates
         ]
         inputs, transitive = self._context.resolver.resolve(wanted)
+        # Jars of the other scopes are for building and testing Kafka itself.
         needed = [each for each in transitive if each.scope in ("compile", "runtime")]
         return [str(each.artifact.component) for each in [*inputs, *needed]]
 

@@ -84,6 +84,7 @@ class ManagedProcess:
     def __init__(self, command: Sequence[str], log_path: Path, watcher: Watcher) -> None:
         self.log_path = log_path
         self._watcher = watcher
+        # Appended, since a node that is started again goes on with the log that it has.
         with log_path.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches only us, and we end the process
             # in order.
@@ -151,6 +152,7 @@ class ManagedProcess:
 
     def kill(self) -> None:
         """End it at once (SIGKILL), and wait until it is gone."""
+        # Ends a paused process as well, unlike SIGTERM.
         self._signal(signal.SIGKILL)
         # Only a process stuck in the kernel needs longer, and nothing more can be done about it.
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -191,6 +193,8 @@ def run_tool(what: str, command: Sequence[str], log_path: Path, timeout: float) 
         BrokerStartError: It failed or took too long; the message holds its last lines.
     """
     try:
+        # In a session of its own: Ctrl-C reaches only us, and `subprocess.run` kills the tool
+        # then.
         done = subprocess.run(
             list(command),
             stdin=subprocess.DEVNULL,

@@ -32,6 +32,7 @@ def kafka_cluster_options() -> dict[str, Any]:
     return {}
 
 
+# One for the session: a broker takes seconds to start.
 @pytest.fixture(scope="session")
 def kafka_cluster(
     request: pytest.FixtureRequest, kafka_cluster_options: dict[str, Any]
@@ -60,6 +61,7 @@ def kafka_cluster(
     except Exception as error:  # noqa: BLE001 - any error is shown by its own text
         # The notes name the folder of the logs; the error's own text does not.
         notes = "\n".join(getattr(error, "__notes__", []))
+        # Without a trace, all of which is ours: the text names the way out.
         pytest.fail(f"No Kafka for the tests: {error}\n{notes}".rstrip(), pytrace=False)
     yield cluster
     # pytest does not throw the error of a test into a fixture, so there is none to pass on.

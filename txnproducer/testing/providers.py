@@ -125,6 +125,7 @@ class ContainerKafka(ExistingKafka):
 
     def __enter__(self) -> Self:
         try:
+            # In an extra of its own, which a machine with Java does not need.
             from testcontainers.core.container import DockerContainer
         except ImportError as error:
             raise EmbeddedKafkaError(
@@ -138,6 +139,7 @@ class ContainerKafka(ExistingKafka):
         container.start()
         self._container = container
         try:
+            # `bool` of the list of brokers: any of them will do, as there is only one.
             admin.wait_for_brokers(self.bootstrap_servers, bool, self._startup_timeout)
         except BaseException:
             self.stop()

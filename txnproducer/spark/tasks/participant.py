@@ -177,6 +177,8 @@ class _ParticipantWriting:
         return TransactionParticipant.from_config(self._lease, self._partition, config)
 
     def _failed(self, error: KafkaError) -> Part:
+        # Returned and not raised: Spark would run the task again, and a later attempt has no
+        # claim.
         text = f"partition {self._partition}: {type(error).__name__}: {error}"
         recovery: Recovery = "fix" if _is_users(error) else error.recovery
         # Only then the driver has to find out whether another driver has taken the transaction, or

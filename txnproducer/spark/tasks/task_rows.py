@@ -85,6 +85,7 @@ class TaskRows:
             KafkaError: raised by the writer.
         """
         self.source.send_to(writer, partition)
+        # Before the caller can commit: half of a partition looks like all of it.
         check_input_is_whole()
 
     def read(self) -> None:

@@ -29,6 +29,7 @@ def forget_sparks_zips() -> None:
     """
     if not _IS_EAGER:
         return
+    # A copy, since entries are taken out on the way.
     for path, importer in list(sys.path_importer_cache.items()):
         # The cache also holds finders of folders, and None where no importer fits.
         if not isinstance(importer, zipimport.zipimporter):
