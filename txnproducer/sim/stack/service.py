@@ -8,6 +8,7 @@ Rule: it decides by `error.recovery` alone, as the documentation tells users to.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from typing import TYPE_CHECKING, Any, Final
@@ -181,9 +182,13 @@ class _Work:
             helper.start()
         if calls.strikes("close on another thread"):
             self._run.platform.thread(producer.close, f"{self._service.name}-closer").start()
-        error = self._records.send_some(attempt, rng.randint(0, _MOST_RECORDS))
-        if helper is not None:
-            helper.join()
+        try:
+            error = self._records.send_some(attempt, rng.randint(0, _MOST_RECORDS))
+        finally:
+            # Also after an interrupt: its records belong to this transaction.
+            while helper is not None and helper.is_alive():
+                with contextlib.suppress(InterruptError):
+                    helper.join()
         if error is None and rng.random() < 0.2:
             error = self._send_offsets(attempt)
         if error is None and rng.random() < 0.2:
