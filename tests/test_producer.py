@@ -10,6 +10,7 @@ import pickle
 import sys
 import threading
 import time
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -945,6 +946,15 @@ def test_a_producer_that_was_dropped_warns_and_ends_by_itself(client):
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert client.is_closed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_producer_that_was_dropped_ends_also_where_warnings_are_errors(client):
+    made = [TransactionalProducer("boot:9092", None, linger_ms=0)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        made.clear()
+    wait_for(lambda: client.is_closed)
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -167,7 +167,8 @@ class BaseProducer:
                 a moment later is not waited for.
         """
         left_s = (deadline_ms - self._platform.monotonic_ms()) / 1000
-        self._close(max(0.0, left_s), max(_SHORT_S, left_s + _EXIT_MOMENT_S))
+        # What is left goes to the end in good order. The forced end has only the moment after it.
+        self._close(max(0.0, left_s), max(_SHORT_S, min(left_s, 0.0) + _EXIT_MOMENT_S))
 
     def _close(self, limit_s: float, *forced_s: float) -> None:
         if self._refusal not in (None, refusals.closed):
@@ -216,19 +217,24 @@ class BaseProducer:
         # No name of this module is used: at the interpreter's end they may be gone. A producer
         # that is open at that time has been closed before (`live_producers`). An object whose
         # constructor failed early has no `_refusal`.
-        if getattr(self, "_refusal", True) is None:
-            warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 2)
-            manager = self._core.transaction_manager
-            if manager is not None and manager.machine.has_ongoing_transaction:
-                _LOG.warning(
-                    "%r was dropped with a transaction open, which is aborted: use `with`, or"
-                    " call close()",
-                    self,
-                )
-        # Also if the constructor or `close` was interrupted: the thread may not know about the
-        # end.
-        if (io := getattr(self, "_io", None)) is not None and not io.has_ended:
-            io.orphan()
+        try:
+            if getattr(self, "_refusal", True) is None:
+                self._warn_of_drop()
+        finally:
+            # Also if the warning is an error, or the constructor or `close` was interrupted: the
+            # thread may not know about the end.
+            if (io := getattr(self, "_io", None)) is not None and not io.has_ended:
+                io.orphan()
+
+    def _warn_of_drop(self) -> None:
+        manager = self._core.transaction_manager
+        if manager is not None and manager.machine.has_ongoing_transaction:
+            _LOG.warning(
+                "%r was dropped with a transaction open, which is aborted: use `with`, or call"
+                " close()",
+                self,
+            )
+        warnings.warn(f"unclosed {self!r}: use `with`, or call close()", ResourceWarning, 3)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
