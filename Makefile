@@ -31,7 +31,7 @@ CODE := txnproducer tests integration examples docs/conf.py
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
   txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.py' -o -name '*.p[xy][dx]' -o -name '*.h')
 
-.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-stack sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,9 +101,10 @@ interrupts: .venv/.installed-dev  ## an exception at every bytecode of every cal
 # Fresh seeds for each commit, and the same ones whenever it is tested again.
 FIRST_SEED = $(shell git log -1 --format=%ct000 2>/dev/null)
 
-simulation: .venv/.installed-dev  ## a thousand fresh seeds of the simulator, and some of them in pure Python
+simulation: .venv/.installed-dev  ## fresh seeds of the simulators: a thousand of the core, some of these in pure Python, 200 of the stack
 	$(BIN)/txnproducer simulate --seeds 1000 $(addprefix --seed ,$(FIRST_SEED))
 	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --seeds 60 $(addprefix --seed ,$(FIRST_SEED))
+	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --stack --seeds 200 $(addprefix --seed ,$(FIRST_SEED))
 
 # The tests on brokers wait a third of their time. At the lowest priority the simulator uses that
 # time, and delays no test.
@@ -158,6 +159,10 @@ fuzz: .venv/.installed-dev  ## a million damaged answers for every decoder, and 
 sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on where it stopped
 	$(BIN)/txnproducer simulate --seed 1 --seeds 100000 --requests 100000000 \
 	  --coverage 4000 --least-branches 95 --results results/sim.jsonl $(ARGS)
+
+sim-stack: .venv/.installed-dev  ## a million requests through the whole stack; goes on where it stopped
+	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --stack --seed 1 --seeds 2000 \
+	  --requests 1000000 --results results/stack.jsonl $(ARGS)
 
 sim-compiled: .venv/.installed-dev  ## the same, compiled by mypyc: twice as fast, branches not counted
 	$(BIN)/python -m tests.sim.compiled build/compiled

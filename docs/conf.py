@@ -44,6 +44,7 @@ parts = {
         "design",
         "state-machine",
         "simulator",
+        "simulator-stack",
         "simulator-bugs",
         "simulator-found",
         "conformance",

@@ -97,16 +97,6 @@ ALLOWED = re.compile(
     r"|\b(?:a|an|the|each|every|any|one) (?:[\w-]+ ){1,3}whose\b",
     re.IGNORECASE,
 )
-# First lines of a room that has just come, which keep their words for now.
-EXEMPT = frozenset(
-    {
-        "Return the thread that goes on. If none can, the first one is told so.",
-        "The events of a run: what happens to brokers, requests, logins, processes and the clock.",
-        "The faults at the bytes: what can happen to a connection, and how often it does.",
-        "Note that the client has closed its end. What it has sent still arrives.",
-        "End what is left of the run's threads, after a violation.",
-    }
-)
 FENCED_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PARAGRAPH = re.compile(r"(?:^.*\S.*$\n?)+", re.MULTILINE)
 STRING_LINE = re.compile(r'\s*[rR]?"""')

@@ -18,9 +18,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -49,6 +50,7 @@ class SeedPool:
         seeds: the number of seeds to reach in `totals`.
         requests: the number of requests to reach in `totals`.
         jobs: the number of processes.
+        run: runs a chunk of seeds; None for the simulator of the core.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class SeedPool:
         seeds: int,
         requests: int,
         jobs: int,
+        run: Callable[[Iterable[int]], Totals] | None = None,
     ) -> None:
         self._to_run = to_run
         self._totals = totals
@@ -67,6 +70,7 @@ class SeedPool:
         self._seeds = seeds
         self._requests = requests
         self._jobs = jobs
+        self._run_chunk = partial(_run_chunk, run or run_seeds)
         self._running: dict[Future[Totals], range] = {}
 
     def run(self) -> None:
@@ -100,7 +104,7 @@ class SeedPool:
             # The rest is shared among the idle workers.
             fair = -(-missing // (self._jobs - len(self._running)))
             chunk = self._to_run.take(min(fair, _LONGEST_CHUNK))
-            self._running[pool.submit(_run_chunk, chunk)] = chunk
+            self._running[pool.submit(self._run_chunk, chunk)] = chunk
 
     @property
     def _missing(self) -> int:
@@ -133,9 +137,9 @@ class SeedPool:
         self._totals.add(totals)
 
 
-def _run_chunk(seeds: range) -> Totals:
+def _run_chunk(run: Callable[[Iterable[int]], Totals], seeds: range) -> Totals:
     began = time.monotonic()
-    totals = run_seeds(seeds)
+    totals = run(seeds)
     totals.seconds = time.monotonic() - began
     return totals
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import click
 from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
+from txnproducer._record.implementation import IMPL
 from txnproducer.cli._core_coverage import measure, require_coverage
 from txnproducer.cli._seed_pool import ENOUGH_FAILURES, SeedPool
 from txnproducer.sim import RunKind, SimOptions, run_seed
@@ -30,7 +34,7 @@ from txnproducer.sim.campaign import (
 
 EXIT_VIOLATION = 1
 _MOST_FAILURES_SHOWN = 20
-_OPTIONS_OF_A_TRACE = ("seed", "trace", "kind")
+_OPTIONS_OF_A_TRACE = ("seed", "trace", "kind", "stack")
 
 
 @click.command()
@@ -58,6 +62,11 @@ _OPTIONS_OF_A_TRACE = ("seed", "trace", "kind")
     "--kind",
     type=click.Choice([each.value for each in RunKind]),
     help="With --trace: make the run of a kind that few seeds draw by themselves.",
+)
+@click.option(
+    "--stack",
+    is_flag=True,
+    help="Run the whole stack, from the calls to the bytes (needs TXNPRODUCER_IMPL=python).",
 )
 @click.option(
     "--jobs",
@@ -93,6 +102,7 @@ def command(
     requests: int,
     trace: bool,
     kind: str | None,
+    stack: bool,
     jobs: int,
     results: Path | None,
     coverage_seeds: int,
@@ -100,21 +110,26 @@ def command(
 ) -> None:
     """Run the producer's core against modelled brokers in virtual time, under seeded faults.
 
+    With --stack the whole producer runs so: the calls, the I/O thread, the connections.
+
     A seed draws the cluster, the producers, what they do and all that goes wrong; the same seed is
     the same run. Exits with 1 if anything was not exactly once, or if in a thousand seeds or more
     one of the faults never took effect.
     """
+    if stack:
+        _refuse_stack_with(kind, coverage_seeds)
     if trace:
         _refuse_options_without_effect(context)
         first = _random_seed() if seed is None else seed
-        context.exit(_trace(first, None if kind is None else RunKind(kind)))
+        show = _trace_stack if stack else partial(_trace, kind=RunKind(kind) if kind else None)
+        context.exit(show(first))
     if kind is not None:
         raise click.UsageError("--kind needs --trace")
     if least_branches and not coverage_seeds:
         raise click.UsageError("--least-branches needs --coverage")
     if coverage_seeds:
         require_coverage()
-    version = fingerprint()
+    version = _stack().stack_fingerprint() if stack else fingerprint()
     file = None if results is None else ResultsFile(results, version)
     noted = Noted() if file is None else file.read()
     first = min(noted.seeds, default=_random_seed()) if seed is None else seed
@@ -123,9 +138,10 @@ def command(
     _report_skipped_lines(noted)
     totals = noted.totals
     to_run = SeedsToRun(first, noted.seeds)
-    pool = SeedPool(to_run, totals, file, seeds=seeds, requests=requests, jobs=jobs)
+    run = _stack().run_stack_seeds if stack else None
+    pool = SeedPool(to_run, totals, file, seeds=seeds, requests=requests, jobs=jobs, run=run)
     _run_and_report(pool, totals)
-    is_good = _judge(totals)
+    is_good = _judge(totals, _stack().KINDS if stack else None)
     if coverage_seeds:
         # Not `and`: the branches are counted, and shown, even if a seed has failed.
         is_good &= _reaches_enough(first, coverage_seeds, least_branches, jobs)
@@ -144,13 +160,44 @@ def _refuse_options_without_effect(context: click.Context) -> None:
             raise click.UsageError(f"--trace shows one seed: leave out {option.opts[0]}")
 
 
+def _stack() -> ModuleType:
+    # Imported late: it imports the producer itself, which the simulator of the core does not need.
+    from txnproducer.sim.stack import campaign
+
+    return campaign
+
+
+def _refuse_stack_with(kind: str | None, coverage_seeds: int) -> None:
+    if IMPL != "python":
+        raise click.UsageError(
+            "--stack runs the parts in Python: set the environment variable"
+            " TXNPRODUCER_IMPL=python"
+        )
+    if kind is not None or coverage_seeds:
+        raise click.UsageError("--stack has no kinds of runs, and does not count branches")
+
+
+def _trace_stack(seed: int) -> int:
+    from txnproducer.sim.stack.options import StackOptions
+    from txnproducer.sim.stack.run import run_stack_seed
+
+    click.echo(f"options of seed {seed}:\n{StackOptions.draw(seed)}")
+    return _show_violations(run_stack_seed(seed, click.echo).violations)
+
+
 def _trace(seed: int, kind: RunKind | None) -> int:
     """Print a run. Return the exit code."""
     click.echo(f"options of seed {seed}:\n{SimOptions.draw(seed, kind)}")
     result = run_seed(seed, click.echo, kind=kind)
-    for checker, text in result.violations:
+    return _show_violations(result.violations)
+
+
+def _show_violations(violations: Iterable[tuple[str, str]]) -> int:
+    code = 0
+    for checker, text in violations:
         click.echo(f"VIOLATION ({checker}): {text}", err=True)
-    return EXIT_VIOLATION if result.violations else 0
+        code = EXIT_VIOLATION
+    return code
 
 
 # --- many seeds ---------------------------------------------------------------------------------
@@ -183,10 +230,14 @@ def _report_skipped_lines(noted: Noted) -> None:
         click.echo(f"torn lines, left out: {noted.unreadable:,}", err=True)
 
 
-def _judge(totals: Totals) -> bool:
+def _judge(totals: Totals, kinds: Iterable[str] | None) -> bool:
     """Return whether all was well. Print the faults that no seed has tried."""
     # Rare faults take effect in few seeds, so a short run proves nothing by their absence.
-    missing = totals.kinds_without_effect if totals.seeds >= SEEDS_THAT_SHOW_ALL else []
+    missing: list[str] = []
+    if totals.seeds >= SEEDS_THAT_SHOW_ALL:
+        missing = totals.kinds_without_effect
+        if kinds is not None:
+            missing = [kind for kind in kinds if not totals.faults[kind]]
     if missing:
         click.echo(f"never took effect: {', '.join(missing)}", err=True)
     return not totals.failures and not missing

@@ -1,4 +1,4 @@
-"""The judge of a run of the whole stack: its calls, its logs, and the things left behind.
+"""The judge of a run of the whole stack: its calls, its logs, its leftovers.
 
 Owns: every check but those of the logs (`judges.log_judge`). Must not know: the work of services,
 the faults.

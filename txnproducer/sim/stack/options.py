@@ -14,7 +14,7 @@ from typing import Any, Final
 from txnproducer._broker.options import ClusterOptions
 from txnproducer.sim.stack.faults import ByteFault
 
-__all__ = ["GROUP_TOPIC", "PARTITIONS", "TOPIC", "StackOptions"]
+__all__ = ["CALL_FAULTS", "EVENTS", "GROUP_TOPIC", "PARTITIONS", "TOPIC", "StackOptions"]
 
 TOPIC: Final = "topic"
 GROUP_TOPIC: Final = "input"
@@ -90,7 +90,7 @@ class StackOptions:
             not is_calm and rng.random() < 0.15,
             {} if is_calm else _some(rng, _HIGHEST_RATES, 0.3),
             {} if is_calm else _intervals(rng),
-            {} if is_calm else _some(rng, _CALL_FAULTS, 0.3),
+            {} if is_calm else _some(rng, CALL_FAULTS, 0.3),
             _settings(rng),
             users,
             rng.choice((0, 3_000, 20_000)) if users else 0,
@@ -101,7 +101,8 @@ class StackOptions:
         )
 
 
-_CALL_FAULTS: Final[Mapping[str, float]] = {
+# By name, the highest rate of a fault at a call or in a callback.
+CALL_FAULTS: Final[Mapping[str, float]] = {
     "callback raises": 0.2,
     "callback sends": 0.2,
     "callback blocks": 0.1,
@@ -115,7 +116,8 @@ _CALL_FAULTS: Final[Mapping[str, float]] = {
     "dropped": 0.1,
     "wrong call": 0.2,
 }
-_EVENTS_S: Final[Mapping[str, tuple[float, float]]] = {
+# By name, the shortest and the longest mean time between two events, in seconds.
+EVENTS: Final[Mapping[str, tuple[float, float]]] = {
     "stop a broker": (2, 30),
     "move a leader": (1, 20),
     "move a coordinator": (1, 20),
@@ -138,9 +140,7 @@ def _some(rng: random.Random, highest: Mapping[Any, float], share: float) -> dic
 
 
 def _intervals(rng: random.Random) -> dict[str, float]:
-    return {
-        each: rng.uniform(*bounds) for each, bounds in _EVENTS_S.items() if rng.random() < 0.25
-    }
+    return {each: rng.uniform(*bounds) for each, bounds in EVENTS.items() if rng.random() < 0.25}
 
 
 def _settings(rng: random.Random) -> dict[str, Any]:

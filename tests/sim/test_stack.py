@@ -1,0 +1,264 @@
+"""The whole stack in virtual time: its runs are good, can be repeated, and find mistakes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from txnproducer._record.implementation import IMPL
+from txnproducer.cli.main import main
+from txnproducer.sim.stack.baton import Baton, KilledError, StuckError, VirtualThread
+from txnproducer.sim.stack.campaign import KINDS, run_stack_seeds, stack_fingerprint
+from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults
+from txnproducer.sim.stack.locks import (
+    VirtualCondition,
+    VirtualCoreLock,
+    VirtualEvent,
+    VirtualLock,
+)
+from txnproducer.sim.stack.options import StackOptions
+from txnproducer.sim.stack.run import StackRun, run_stack_seed
+
+in_python = pytest.mark.skipif(
+    IMPL != "python", reason="virtual time runs the parts in Python (TXNPRODUCER_IMPL=python)"
+)
+compiled = pytest.mark.skipif(IMPL == "python", reason="is about the compiled parts")
+
+
+class NoTimers:
+    """A model without timers of its own."""
+
+    def next_event_ms(self) -> int:
+        return 1 << 60
+
+    def advance(self, now_ms: int) -> None:
+        raise AssertionError(now_ms)
+
+
+@pytest.fixture
+def baton() -> Baton:
+    return Baton(random.Random(1), NoTimers(), switch_rate=0.5)
+
+
+def start(baton: Baton, work: Callable[[], object], process: str = "") -> VirtualThread:
+    before, baton.process = baton.process, process
+    thread = VirtualThread(baton, work, "another")
+    thread.start()
+    baton.process = before
+    return thread
+
+
+# --- runs ---------------------------------------------------------------------------------------
+
+
+@in_python
+@pytest.mark.parametrize("seed", range(1, 25))
+def test_a_run_has_no_violation(seed):
+    result = run_stack_seed(seed)
+    assert result.violations == []
+    assert result.claims["committed"] >= 3
+    assert result.requests > 20
+
+
+@in_python
+def test_a_seed_is_the_same_run_each_time():
+    # 299 has a killed process and closed producers, whose threads end in an order of their own.
+    for seed in (3, 299):
+        first: list[str] = []
+        second: list[str] = []
+        digest = run_stack_seed(seed, first.append).digest
+        assert run_stack_seed(seed, second.append).digest == digest
+        assert first == second
+
+
+@in_python
+def test_a_run_leaves_no_thread():
+    before = threading.active_count()
+    run_stack_seed(2)
+    assert threading.active_count() == before
+
+
+@in_python
+def test_a_run_that_is_stopped_by_a_violation_leaves_no_thread(monkeypatch):
+    before = threading.active_count()
+    run = StackRun(StackOptions.draw(2))
+    run.baton.call_after(2_000, lambda: run.judge.violate("told", "as an example"))
+    assert run.run().violations == [("told", "as an example")]
+    assert threading.active_count() == before
+
+
+@in_python
+def test_each_kind_of_fault_is_drawn():
+    drawn: Counter[str] = Counter()
+    for seed in range(300):
+        options = StackOptions.draw(seed)
+        drawn.update(kind.value for kind in options.byte_rates)
+        drawn.update(options.call_rates.keys() | options.event_s.keys())
+        drawn["none"] += options.is_calm
+    assert set(KINDS) | {"none"} == set(drawn)
+
+
+@in_python
+def test_a_campaign_adds_the_results_up():
+    totals = run_stack_seeds(range(1, 4))
+    assert totals.seeds == 3
+    assert totals.failures == []
+    assert totals.transactions["committed"] > 6
+    assert stack_fingerprint().startswith("stack-")
+
+
+@in_python
+def test_the_command_shows_one_seed():
+    done = CliRunner().invoke(main, ["simulate", "--stack", "--trace", "--seed", "3"])
+    assert done.exit_code == 0
+    assert "commit_transaction" in done.output
+
+
+@compiled
+def test_the_command_refuses_the_compiled_parts():
+    done = CliRunner().invoke(main, ["simulate", "--stack", "--seed", "3"])
+    assert done.exit_code == 2
+    assert "TXNPRODUCER_IMPL=python" in done.output
+
+
+@compiled
+def test_the_platform_refuses_the_compiled_parts():
+    with pytest.raises(RuntimeError, match="TXNPRODUCER_IMPL=python"):
+        run_stack_seed(1)
+
+
+# --- the baton ----------------------------------------------------------------------------------
+
+
+def test_time_passes_only_while_all_threads_wait(baton):
+    seen: list[int] = []
+    began = baton.now_ms
+
+    def work() -> None:
+        baton.wait(lambda: False, 5)
+        seen.append(baton.now_ms - began)
+
+    start(baton, work)
+    assert not baton.wait(lambda: False, 60)
+    assert baton.now_ms - began == 60_000
+    assert seen == [5_000]
+
+
+def test_a_lost_wake_up_is_found(baton):
+    event = VirtualEvent(baton)
+    with pytest.raises(StuckError, match="nothing can wake them"):
+        event.wait()
+
+
+def test_threads_that_let_no_time_pass_are_found(baton):
+    def spin() -> None:
+        while True:
+            baton.wait(lambda: True)
+
+    start(baton, lambda: baton.wait(lambda: False, 1))
+    with pytest.raises(StuckError, match="without a pause"):
+        spin()
+
+
+def test_a_killed_thread_raises_at_its_next_call_of_the_platform(baton):
+    lock, raised = VirtualLock(baton), []
+
+    def work() -> None:
+        try:
+            with lock:
+                baton.wait(lambda: False, 10)
+        except KilledError:
+            raised.append(True)
+            raise
+
+    thread = start(baton, work, "process")
+    baton.wait(lambda: lock.locked(), 1)
+    baton.kill("process")
+    thread.join()
+    assert raised == [True]
+    assert baton.failures == []
+
+
+def test_an_interrupt_ends_a_wait(baton):
+    this = baton.current
+    baton.call_after(100, lambda: baton.interrupt(this, KeyboardInterrupt()))
+    # Only a thread that waits can be interrupted, and another one has the baton then.
+    start(baton, lambda: baton.wait(lambda: False, 1))
+    with pytest.raises(KeyboardInterrupt):
+        baton.wait(lambda: False, 10)
+    assert baton.now_ms < 2_000
+
+
+def test_the_end_of_a_thread_by_an_exception_is_kept(baton):
+    start(baton, lambda: 1 / 0).join()
+    ((name, error),) = baton.failures
+    assert name == "another"
+    assert isinstance(error, ZeroDivisionError)
+
+
+def test_no_two_threads_have_a_lock(baton):
+    lock, inside, most = VirtualCoreLock(baton), [0], [0]
+
+    def work() -> None:
+        for _ in range(50):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                baton.may_switch()
+                inside[0] -= 1
+
+    threads = [start(baton, work) for _ in range(3)]
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert not lock.locked()
+
+
+def test_the_cores_lock_is_not_taken_twice(baton):
+    lock = VirtualCoreLock(baton)
+    with lock, pytest.raises(AssertionError):
+        lock.acquire()
+    with pytest.raises(RuntimeError):
+        lock.release()
+
+
+def test_a_condition_wakes_as_many_as_were_notified(baton):
+    condition, woken = VirtualCondition(baton), []
+
+    def work() -> None:
+        with condition:
+            woken.append(condition.wait(5))
+
+    threads = [start(baton, work) for _ in range(3)]
+    baton.wait(lambda: False, 1)
+    with condition:
+        condition.notify(2)
+    for thread in threads:
+        thread.join()
+    assert sorted(woken) == [False, True, True]
+
+
+# --- the faults at the bytes --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", ["truncated answer", "answer with a wrong size", "answer with a wrong number"]
+)
+def test_a_changed_answer_is_not_the_answer(kind):
+    frame = (12).to_bytes(4, "big") + (7).to_bytes(4, "big") + b"contents"
+    fate = ConnectionFaults(ByteFault(kind), answer=2)
+    assert fate.changed(1, frame, random.Random(1)) == frame
+    assert fate.changed(2, frame, random.Random(1)) != frame
+
+
+def test_no_fault_is_drawn_once_they_are_over():
+    faults = ByteFaults(dict.fromkeys(ByteFault, 1.0), random.Random(1))
+    assert faults.draw().kind is not None
+    faults.are_over = True
+    assert faults.draw().kind is None
+    assert faults.piece(100) == 100
