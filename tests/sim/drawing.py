@@ -2,8 +2,8 @@
 
 Why it exists: bugs chosen by hand are those that the checkers were written for. Cosmic Ray knows
 nothing of either. (It is no dependency of the tests: `pip install cosmic-ray` where you draw.)
-Owns: the places of the core that are drawn from, and the short text that tells mutants apart.
-Must not know: what catches a mutant.
+Owns: the files that are drawn from, which are the core's, or with `--of stack` those around it,
+and the short text that tells mutants apart. Must not know: what catches a mutant.
 
 Each place that an operator fits is as likely as any other, and so is each operator that fits it.
 Left out is what can't matter, or shows by itself: texts, log lines, annotations, metrics, what can
@@ -15,23 +15,58 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import random
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import cosmic_ray.ast
 import cosmic_ray.mutating
 import cosmic_ray.plugins
 
 from tests.sim.mutants import Mutant
-from tests.sim.mutation import DRAWN, PACKAGE, ROOT
+from tests.sim.mutation import DRAWN, PACKAGE, ROOT, STACK_DRAWN
 
-# Counting decides nothing, and interfaces do nothing. Any partition is as good as any other for
-# exactly once; which one a key gets is compared with Java's in the partitioner's own tests.
-_FILES_LEFT_OUT = {"__init__.py", "metrics.py", "partitioner.py", "ports.py"}
+
+class Pool(NamedTuple):
+    """The files that mutants are drawn from.
+
+    Attributes:
+        patterns: of the files, in the package.
+        left_out: the names of the files among them that are not drawn from.
+        module: is imported to see whether a mutant can be.
+        drawn: the file of the mutants that were drawn.
+    """
+
+    patterns: tuple[str, ...]
+    left_out: frozenset[str]
+    module: str
+    drawn: Path
+
+
+POOLS: Mapping[str, Pool] = {
+    # Counting decides nothing, and interfaces do nothing. Any partition is as good as any other
+    # for exactly once; which one a key gets is compared with Java's in the partitioner's own tests.
+    "core": Pool(
+        ("_core/**/*.py",),
+        frozenset({"__init__.py", "metrics.py", "partitioner.py", "ports.py"}),
+        "txnproducer.sim.simulator",
+        DRAWN,
+    ),
+    # The files left out make system calls, or use other libraries. No virtual time runs them.
+    "stack": Pool(
+        ("_shell/*.py", "_wire/*.py", "producer.py", "transaction.py"),
+        frozenset(
+            {"__init__.py", "io_calls.py", "kafka_python.py", "sasl_mechanisms.py", "tls.py"}
+        ),
+        "txnproducer.sim.stack.run",
+        STACK_DRAWN,
+    ),
+}
 # They need arguments, or break a property at once.
 _OPERATORS_LEFT_OUT = {"VariableInserter", "VariableReplacer", "RemoveDecorator"}
 _SAME_BUT_FOR_IDENTITY = ("_Is", "_IsNot")
@@ -137,19 +172,20 @@ def _mutant(file: str, source: str, line: int, operator: str, occurrence: int) -
     return Mutant(f"{name}", file, old, new, f"`{shown[:_LONGEST_SHOWN]}`")
 
 
-def _can_be_imported(mutant: Mutant) -> bool:
+def _can_be_imported(mutant: Mutant, module: str) -> bool:
     """Try, in an interpreter of its own."""
     script = (
         "import json, sys\n"
-        "from tests.sim.mutation import _Finder\n"
+        "from tests.sim.mutation import install\n"
         "from tests.sim.mutants import Mutant\n"
-        "sys.meta_path.insert(0, _Finder(Mutant(**json.load(sys.stdin))))\n"
-        "import txnproducer.sim.simulator\n"
+        "install(Mutant(**json.load(sys.stdin)))\n"
+        f"import {module}\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
         input=json.dumps(mutant._asdict()),
         cwd=ROOT,
+        env={**os.environ, "TXNPRODUCER_IMPL": "python"},
         capture_output=True,
         text=True,
         check=False,
@@ -157,13 +193,13 @@ def _can_be_imported(mutant: Mutant) -> bool:
     return done.returncode == 0
 
 
-def draw(seed: int) -> Iterator[Mutant]:
-    """Draw mutants one after the other, the same ones for the same seed and core."""
+def draw(seed: int, pool: Pool) -> Iterator[Mutant]:
+    """Draw mutants one after the other, the same ones for the same seed and files."""
     rng = random.Random(f"mutants {seed}")
     sources = {
         str(path.relative_to(PACKAGE)): path.read_text("utf-8")
-        for path in sorted((PACKAGE / "_core").rglob("*.py"))
-        if path.name not in _FILES_LEFT_OUT
+        for path in sorted(path for each in pool.patterns for path in PACKAGE.glob(each))
+        if path.name not in pool.left_out
     }
     places = []
     for file, source in sources.items():
@@ -178,7 +214,9 @@ def draw(seed: int) -> Iterator[Mutant]:
     for file, place, fitting in places:
         operator, occurrence = rng.choice(fitting)
         mutant = _mutant(file, sources[file], place[0], operator, occurrence)
-        if mutant is not None and mutant.name not in names and _can_be_imported(mutant):
+        if mutant is None or mutant.name in names:
+            continue
+        if _can_be_imported(mutant, pool.module):
             names.add(mutant.name)
             yield mutant
 
@@ -190,18 +228,20 @@ def main() -> None:
     parser.add_argument(
         "--without", nargs="*", default=[], metavar="NAME", help="shown to change nothing"
     )
-    parser.add_argument("--write", type=Path, nargs="?", const=DRAWN, metavar="FILE")
+    parser.add_argument("--of", choices=sorted(POOLS), default="core", help="the files")
+    parser.add_argument("--write", action="store_true", help="the file of the tests")
     arguments = parser.parse_args()
+    pool = POOLS[arguments.of]
     drawn: list[Mutant] = []
-    for mutant in draw(arguments.seed):
+    for mutant in draw(arguments.seed, pool):
         if len(drawn) == arguments.count:
             break
         if mutant.name not in arguments.without:
             drawn.append(mutant)
             print(f"{mutant.name}\n- {mutant.old.rstrip()}\n+ {mutant.new.rstrip()}\n")  # noqa: T201
-    if arguments.write is not None:
+    if arguments.write:
         texts = [mutant._asdict() for mutant in drawn]
-        arguments.write.write_text(json.dumps(texts, indent=1) + "\n", encoding="utf-8")
+        pool.drawn.write_text(json.dumps(texts, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "txnproducer"
 RESULTS = ROOT / "tests" / "data" / "mutants.json"
 DRAWN = ROOT / "tests" / "data" / "drawn_mutants.json"
+STACK_DRAWN = DRAWN.with_name("drawn_stack_mutants.json")
 MOST_SEEDS = 2000
 # Their bugs show where transactions are shared, which few runs do.
 OF_SHARED_TRANSACTIONS = (
@@ -89,11 +90,16 @@ def mutated(mutant: Mutant, source: str) -> str:
     return source.replace(mutant.old, mutant.new) + HELPERS.get(mutant.name, "")
 
 
-def drawn_mutants() -> tuple[Mutant, ...]:
+def install(mutant: Mutant) -> None:
+    """Put a bug into its file for this interpreter, which must not have imported it yet."""
+    sys.meta_path.insert(0, _Finder(mutant))
+
+
+def drawn_mutants(file: Path = DRAWN) -> tuple[Mutant, ...]:
     """Return the mutants that a tool has drawn."""
-    if not DRAWN.exists():
+    if not file.exists():
         return ()
-    return tuple(Mutant(**values) for values in json.loads(DRAWN.read_text("utf-8")))
+    return tuple(Mutant(**values) for values in json.loads(file.read_text("utf-8")))
 
 
 def all_mutants() -> tuple[Mutant, ...]:
@@ -108,7 +114,7 @@ def run_mutant(name: str, seeds: Iterable[int], kind: str = "") -> dict[str, obj
     """Install a bug and run seeds, and return the first that is caught, or None."""
     if name:
         (mutant,) = (m for m in all_mutants() if m.name == name)
-        sys.meta_path.insert(0, _Finder(mutant))
+        install(mutant)
     # What the package itself imports, sockets and another client, is no part of this world, and
     # takes half of the time until it begins.
     sys.modules["txnproducer"] = package = ModuleType("txnproducer")
