@@ -70,7 +70,7 @@ class SeedPool:
         self._seeds = seeds
         self._requests = requests
         self._jobs = jobs
-        self._run_chunk = partial(_run_chunk, run or run_seeds)
+        self._run_chunk = partial(_run_chunk, run)
         self._running: dict[Future[Totals], range] = {}
 
     def run(self) -> None:
@@ -137,9 +137,9 @@ class SeedPool:
         self._totals.add(totals)
 
 
-def _run_chunk(run: Callable[[Iterable[int]], Totals], seeds: range) -> Totals:
+def _run_chunk(run: Callable[[Iterable[int]], Totals] | None, seeds: range) -> Totals:
     began = time.monotonic()
-    totals = run(seeds)
+    totals = (run or run_seeds)(seeds)
     totals.seconds = time.monotonic() - began
     return totals
 
