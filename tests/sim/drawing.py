@@ -50,7 +50,7 @@ class Pool(NamedTuple):
 
 POOLS: Mapping[str, Pool] = {
     # Counting decides nothing, and interfaces do nothing. Any partition is as good as any other
-    # for exactly once; which one a key gets is compared with Java's in the partitioner's own tests.
+    # for exactly once. Which one a key gets is compared with Java's in the partitioner's tests.
     "core": Pool(
         ("_core/**/*.py",),
         frozenset({"__init__.py", "metrics.py", "partitioner.py", "ports.py"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,14 @@ from txnproducer import (
     TopicPartition,
     TransactionalProducer,
 )
-from txnproducer.errors import KafkaError, SaslAuthenticationError
+from txnproducer.errors import (
+    GroupAuthorizationError,
+    InvalidConfigurationError,
+    InvalidRecordError,
+    KafkaError,
+    SaslAuthenticationError,
+    TopicAuthorizationError,
+)
 from txnproducer.testing import InMemoryKafka
 
 GROUP = ConsumerGroupMetadata("group")
@@ -173,21 +181,138 @@ def test_without_an_open_transaction_none_can_time_out(kafka, producer):
         kafka.time_out_transaction("t")
 
 
+def cluster(*arguments: Any, **settings: Any) -> InMemoryKafka:
+    """Make a cluster of arguments that may have the wrong type."""
+    return InMemoryKafka(*arguments, **settings)
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
         (lambda kafka: kafka.fail_next("Fetch", error="NOT_COORDINATOR"), "no API of a producer"),
         (lambda kafka: kafka.fail_next("EndTxn", error="NO_SUCH"), "no error of Kafka's protocol"),
         (lambda kafka: kafka.fail_next("EndTxn", error=12345), "no error of Kafka's protocol"),
+        (lambda kafka: kafka.fail_next("EndTxn", error="NONE"), "refuses nothing"),
+        (lambda kafka: kafka.fail_next("EndTxn", error=0), "refuses nothing"),
         (lambda kafka: kafka.lose_answer("EndTxn", times=0), "at least one"),
+        (lambda kafka: kafka.delay("EndTxn", -1), "not negative"),
+        (lambda kafka: kafka.delay("EndTxn", float("inf")), "finite"),
+        (lambda kafka: kafka.delay("EndTxn", float("nan")), "finite"),
         (lambda kafka: kafka.records("orders", isolation="dirty"), "read_committed or"),
-        (lambda _: InMemoryKafka(transaction_version=3), "must be 1 or 2"),
-        (lambda _: InMemoryKafka(nodes=0), "at least one"),
+        (lambda kafka: kafka.create_topic("orders", 5), "exists already"),
+        (lambda kafka: kafka.create_topic("new", 0), "at least one"),
+        (lambda kafka: kafka.create_topic("new", -1), "at least one"),
+        (lambda kafka: kafka.create_topic(""), "no name of a topic"),
+        (lambda kafka: kafka.create_topic("a b/"), "no name of a topic"),
+        (lambda kafka: kafka.create_topic("x" * 250), "no name of a topic"),
+        (lambda kafka: kafka.create_topic("__consumer_offsets"), "brokers' own"),
+        (lambda kafka: kafka.stop_node(1), "no broker 1: the only broker is 0"),
+        (lambda kafka: kafka.start_node(-1), "no broker -1"),
+        (lambda _: cluster({"": 1}), "no name of a topic"),
+        (lambda _: cluster({"a": 0}), "at least one"),
+        (lambda _: cluster(transaction_version=3), "must be 1 or 2"),
+        (lambda _: cluster(transaction_version=2, version="3.9"), "knows only 1"),
+        (lambda _: cluster(version="2.8"), "must be one of 4.3, 3.9, 2.4"),
+        (lambda _: cluster(nodes=0), "at least one"),
     ],
 )
 def test_a_mistake_of_the_test_is_named(kafka, call, text):
     with pytest.raises(ValueError, match=text):
         call(kafka)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda kafka: kafka.fail_next("EndTxn", error=True), "error is True"),
+        (lambda kafka: kafka.fail_next("EndTxn", error=None), "error is None"),
+        (lambda kafka: kafka.fail_next("EndTxn", error="NOT_COORDINATOR", times=1.5), "times is"),
+        (lambda kafka: kafka.lose_request("EndTxn", times=True), "times is True"),
+        (lambda kafka: kafka.delay("EndTxn", "1"), "seconds is '1'"),
+        (lambda kafka: kafka.delay("EndTxn", True), "seconds is True"),
+        (lambda kafka: kafka.create_topic("new", "3"), "number of partitions is '3'"),
+        (lambda kafka: kafka.create_topic(b"new"), "must be a str"),
+        (lambda kafka: kafka.stop_node("0"), "node is '0'"),
+        (lambda kafka: kafka.deny(), "name a resource"),
+        (lambda _: cluster(["orders"]), "map names to numbers"),
+        (lambda _: cluster("orders"), "map names to numbers"),
+        (lambda _: cluster({1: 1}), "must be a str"),
+        (lambda _: cluster(nodes=1.0), "nodes is 1.0"),
+        (lambda _: cluster(users=["alice"]), "users must map"),
+        (lambda _: cluster(users={"alice": b"x"}), "users must map"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(kafka, call, text):
+    with pytest.raises(TypeError, match=text):
+        call(kafka)
+
+
+def test_a_mistake_leaves_no_thread_and_no_change(kafka):
+    threads = threading.active_count()
+    with pytest.raises(TypeError):
+        cluster(["orders"])
+    assert threading.active_count() == threads
+    with kafka.producer() as producer:
+        producer.send("orders", b"one", partition=0).result(5)
+    with pytest.raises(ValueError, match="exists"):
+        kafka.create_topic("orders", 2)
+    assert values(kafka) == [b"one"]
+
+
+@pytest.mark.parametrize(
+    "call", [lambda kafka: kafka.records("none"), lambda kafka: kafka.move_leader("none", 0)]
+)
+def test_an_unknown_topic_is_named(kafka, call):
+    with pytest.raises(KeyError, match="none"):
+        call(kafka)
+
+
+def test_a_refusal_of_metadata_meets_a_request_that_names_topics(kafka):
+    """`init_transactions` asks for the metadata of no topic: there is nothing to refuse."""
+    kafka.fail_next("Metadata", error="TOPIC_AUTHORIZATION_FAILED")
+    with kafka.producer("t") as producer:
+        producer.init_transactions()
+        assert kafka.remaining_faults() == {"Metadata": 1}
+        with pytest.raises(KafkaError, match="orders"):
+            write(producer, b"one")
+        assert kafka.remaining_faults() == {}
+        write(producer, b"two")
+    assert values(kafka) == [b"two"]
+
+
+# --- rights and limits -----------------------------------------------------------------------
+
+
+def test_access_can_be_denied_and_granted_again(kafka, producer):
+    kafka.deny(topic="orders", group="group")
+    with pytest.raises(KafkaError) as caught:
+        write(producer, b"one")
+    assert isinstance(caught.value.__cause__, TopicAuthorizationError)
+    producer.begin_transaction()
+    with pytest.raises(GroupAuthorizationError):
+        producer.send_offsets_to_transaction({PLACE: OffsetAndMetadata(7)}, GROUP)
+    producer.abort_transaction()
+    kafka.allow(topic="orders", group="group")
+    write(producer, b"two")
+    assert values(kafka) == [b"two"]
+
+
+def test_a_compacted_topic_refuses_records_without_a_key(kafka, producer):
+    kafka.create_topic("state", compacted=True)
+    with pytest.raises(KafkaError) as caught, producer.transaction():
+        producer.send("state", b"one")
+    assert isinstance(caught.value.__cause__, InvalidRecordError)
+    with producer.transaction():
+        producer.send("state", b"two", b"k")
+    assert [record.key for record in kafka.records("state")] == [b"k"]
+
+
+@pytest.mark.parametrize("version", ["4.3", "3.9", "2.4"])
+def test_each_version_of_brokers_takes_transactions(version):
+    with InMemoryKafka({"orders": 1}, version=version) as kafka, kafka.producer("t") as producer:
+        producer.init_transactions()
+        write(producer, b"one")
+        assert values(kafka) == [b"one"]
 
 
 # --- brokers ---------------------------------------------------------------------------------
@@ -223,6 +348,31 @@ def test_each_broker_can_be_down_for_a_while(three):
     assert values(three) == [b"0", b"1", b"2"]
 
 
+def test_a_restart_ends_the_connections_however_short_it_is(kafka):
+    with kafka.producer("t") as producer:
+        producer.init_transactions()
+        before = set(kafka._server._peers)
+        kafka.stop_node(0)
+        kafka.start_node(0)
+        assert not before & kafka._server._peers
+        write(producer, b"one")
+    assert values(kafka) == [b"one"]
+
+
+def test_a_leader_moves_only_to_a_broker_that_is_up(three):
+    with three.stopped(1):
+        for _ in range(3):
+            three.move_leader("orders", 0)
+            three.move_coordinator("t")
+            with three.producer("t") as producer:
+                producer.init_transactions()
+                write(producer, b"one")
+    for node in range(3):
+        three.stop_node(node)
+    with pytest.raises(ValueError, match="no broker is up"):
+        three.move_leader("orders", 0)
+
+
 # --- the rest --------------------------------------------------------------------------------
 
 
@@ -241,20 +391,6 @@ def test_logins_are_checked(mechanism):
                 producer.partitions_for("orders")
 
 
-def test_another_client_can_write_over_a_port(kafka):
-    kafka_python = pytest.importorskip("kafka")
-    other = kafka_python.KafkaProducer(bootstrap_servers=kafka.listen(), transactional_id="other")
-    try:
-        other.init_transactions()
-        other.begin_transaction()
-        other.send("orders", b"theirs", partition=0)
-        other.commit_transaction()
-    finally:
-        other.close()
-    assert values(kafka) == [b"theirs"]
-    assert kafka.transactions()["other"].state == "CompleteCommit"
-
-
 def test_nothing_is_left_when_the_cluster_ends():
     before = threading.active_count()
     with InMemoryKafka({"orders": 1}) as kafka:
@@ -271,6 +407,19 @@ def test_records_can_be_read_after_the_end_and_a_second_end_does_nothing():
             producer.send("orders", b"one").result(5)
     kafka.close()
     assert values(kafka) == [b"one"]
+
+
+def test_a_producer_gives_up_in_seconds_unless_another_time_is_given(kafka):
+    with kafka.producer() as producer:
+        assert producer._config.max_block_ms == 5_000
+    with kafka.producer(max_block_ms=7_000) as producer:
+        assert producer._config.max_block_ms == 7_000
+
+
+def test_another_address_than_the_clusters_is_a_host_that_does_not_exist(kafka):
+    with kafka.producer(bootstrap_servers="elsewhere:9092") as producer:
+        with pytest.raises(InvalidConfigurationError, match="elsewhere"):
+            producer.partitions_for("orders")
 
 
 def test_the_fixture_is_an_empty_cluster(kafka_memory):

@@ -335,7 +335,7 @@ def _produce(asked: Any, ask: Ask, view: ClusterView) -> Any:
 
 def _produced(part: m.ProducePartitionResponse) -> Any:
     kind = s.ProduceResponse.TopicProduceResponse.PartitionProduceResponse
-    leader = part.current_leader or m.LeaderIdAndEpoch(-1, -1)
+    leader = part.current_leader
     return kind(
         index=part.topic_partition.partition,
         error_code=part.error_code,
@@ -349,9 +349,10 @@ def _produced(part: m.ProducePartitionResponse) -> Any:
             for each in part.record_errors
         ],
         error_message=part.error_message,
-        current_leader=kind.LeaderIdAndEpoch(
-            leader_id=leader.leader_id, leader_epoch=leader.leader_epoch
-        ),
+        # A tagged field: brokers leave it out if there is nothing to say, and librdkafka takes any
+        # that is there for news.
+        current_leader=leader
+        and kind.LeaderIdAndEpoch(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch),
     )
 
 

@@ -9,10 +9,12 @@ Rules:
 * A request that cannot be read, or that may not come before the login, ends the connection, as
   with a real broker.
 * Each request is answered by the model at once, even if its answer is sent later.
+* An error in the model ends the connection too, and is logged: it is a defect of this package.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,12 +26,15 @@ from txnproducer._protocol import messages as m
 from txnproducer._protocol.messages import ApiKey
 from txnproducer._protocol.versions import ApiVersionRange
 from txnproducer._server import schemas as s
-from txnproducer._server.api import ClusterView
+from txnproducer._server.api import Ask, ClusterView
 from txnproducer._server.apis import APIS
+from txnproducer._server.fetch import FETCH, FETCH_VERSIONS, refuse_fetch
 from txnproducer._server.login import LoginExchange, LoginFailedError, Users, new_exchange
 from txnproducer._server.refusals import refuse
-from txnproducer._server.script import Fault, Script, ScriptedFault
+from txnproducer._server.script import Script, ScriptedFault
 from txnproducer.errors import ErrorCode
+
+_LOG = logging.getLogger(__name__)
 
 _SIZE: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
@@ -63,6 +68,38 @@ class Answer:
 
 class _HangUpError(Exception):
     """The broker ends the connection."""
+
+
+def _decoded(read: Callable[[], Any]) -> Any:
+    """Return the result of a call that reads a client's bytes, or end the connection."""
+    try:
+        return read()
+    except _HangUpError:
+        raise
+    except Exception as error:  # the schemas raise any error where bytes do not fit
+        raise _HangUpError from error
+
+
+class _Refusal:
+    """Answers the messages of one request with an error, as far as they have a place for it.
+
+    Attributes:
+        has_refused: whether an answer carries the error.
+    """
+
+    def __init__(self, model: Ask, code: int) -> None:
+        self._model = model
+        self._code = code
+        self.has_refused = False
+
+    def ask(self, request: m.Request) -> m.Response:
+        """Answer a message."""
+        answer = refuse(request, self._code, self._model)
+        if answer is not None:
+            self.has_refused = True
+        else:
+            answer = self._model(request)
+        return answer
 
 
 class ServerConnection:
@@ -149,8 +186,13 @@ class ServerConnection:
             answer = self._serve(key, version, frame, now_ms)
         if answer is None:
             return None
-        answer.with_header(correlation_id=correlation_id)
-        return bytes(answer.encode(header=True, framed=True))
+        try:
+            answer.with_header(correlation_id=correlation_id)
+            return bytes(answer.encode(header=True, framed=True))
+        except Exception as error:
+            # The model's answer does not fit the schema.
+            _LOG.exception("An answer to API %d, version %d, cannot be encoded", key, version)
+            raise _HangUpError from error
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -159,29 +201,40 @@ class ServerConnection:
         # As a broker does: only ApiVersions has an answer for a version that is not known.
         if number not in offered or not _is_within(version, offered[number]):
             raise _HangUpError
+        if number == FETCH:
+            return _decoded(lambda: refuse_fetch(frame, version))
         key = ApiKey(number)
+        api = APIS[key]
+        asked = _decoded(lambda: api.request.decode(frame, version=version, header=True))
         fault = self._script.next_fault(key)
         kind = None if fault is None else fault.kind
         if kind is ScriptedFault.REQUEST_LOST:
+            self._script.use_up(key)
             raise _HangUpError
-        api = APIS[key]
-        try:
-            asked = api.request.decode(frame, version=version, header=True)
-            answer = api.serve(asked, self._ask(fault, now_ms), self._view)
-        except Exception as error:  # the schemas raise any error where bytes do not fit
-            raise _HangUpError from error
+        self._cluster.advance(now_ms)
+        if fault is not None and kind is ScriptedFault.REFUSED:
+            refusal = _Refusal(self._model(now_ms), fault.code)
+            answer = _decoded(lambda: api.serve(asked, refusal.ask, self._view))
+            if refusal.has_refused:
+                self._script.use_up(key)
+            return answer
+        answer = _decoded(lambda: api.serve(asked, self._model(now_ms), self._view))
+        if fault is not None:
+            self._script.use_up(key)
+            self._due_ms += fault.delay_ms
         if kind is ScriptedFault.ANSWER_LOST:
             raise _HangUpError
-        if fault is not None:
-            self._due_ms += fault.delay_ms
         return answer
 
-    def _ask(self, fault: Fault | None, now_ms: int) -> Callable[[m.Request], m.Response]:
-        if fault is not None and fault.kind is ScriptedFault.REFUSED:
-            code = fault.code
-            return lambda request: refuse(request, code)
-        self._cluster.advance(now_ms)
-        return lambda request: handle(self._cluster, self._node_id, request, now_ms)
+    def _model(self, now_ms: int) -> Ask:
+        def ask(request: m.Request) -> m.Response:
+            try:
+                return handle(self._cluster, self._node_id, request, now_ms)
+            except Exception as error:
+                _LOG.exception("The model of brokers has failed at %s", type(request).__name__)
+                raise _HangUpError from error
+
+        return ask
 
     def _offered(self) -> dict[int, ApiVersionRange]:
         """Return the APIs that the broker offers on this listener, with their versions."""
@@ -191,6 +244,7 @@ class ServerConnection:
             newest = ranges.max_version(key)
             if newest is not None:
                 offered[key] = ranges.ranges[key]
+        offered[FETCH] = FETCH_VERSIONS
         offered[_API_VERSIONS] = _OF_THE_HANDSHAKE[_API_VERSIONS]
         if self._users is not None:
             offered |= _OF_THE_HANDSHAKE
@@ -203,16 +257,10 @@ class ServerConnection:
             return self._api_versions(version)
         if not _is_within(version, _OF_THE_HANDSHAKE[key]):
             raise _HangUpError
-        try:
-            if key == _SASL_HANDSHAKE:
-                asked = s.SaslHandshakeRequest.decode(frame, version=version, header=True)
-                return self._begin_login(asked)
-            asked = s.SaslAuthenticateRequest.decode(frame, version=version, header=True)
-        except _HangUpError:
-            raise
-        except Exception as error:
-            raise _HangUpError from error
-        return self._continue_login(asked, now_ms)
+        is_handshake = key == _SASL_HANDSHAKE
+        schema = s.SaslHandshakeRequest if is_handshake else s.SaslAuthenticateRequest
+        asked = _decoded(lambda: schema.decode(frame, version=version, header=True))
+        return self._begin_login(asked) if is_handshake else self._continue_login(asked, now_ms)
 
     def _api_versions(self, version: int) -> Any:
         response = s.ApiVersionsResponse

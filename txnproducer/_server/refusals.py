@@ -1,4 +1,4 @@
-"""Answers that refuse a request with one error code, before the model has seen it.
+"""Answers that refuse a request with one error code, without any change in the model.
 
 Owns: `refuse`, for scripted faults. Must not know: which code fits which request.
 """
@@ -6,56 +6,66 @@ Owns: `refuse`, for scripted faults. Must not know: which code fits which reques
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from txnproducer._protocol import messages as m
+from txnproducer._server.api import Ask
 
 _NOWHERE: Final = m.BrokerNode(-1, "", -1)
 
 
-def refuse(request: m.Request, code: int) -> m.Response:
-    """Return the answer that refuses all of a request.
+def refuse(request: m.Request, code: int, model: Ask) -> m.Response | None:
+    """Return the answer that refuses all of a request, or None if it names nothing to refuse.
 
     Args:
         request: it changes nothing in the cluster.
         code: the error, for each partition or key that the request names.
+        model: answers requests that only read.
     """
+    if isinstance(request, m.MetadataRequest):
+        return _topics(request, code, model)
     return _REFUSALS[type(request)](request, code)
 
 
-def _topics(request: m.MetadataRequest, code: int) -> m.Response:
-    topics = (m.TopicMetadata(name, (), error_code=code) for name in request.topics)
-    return m.MetadataResponse((), tuple(topics))
+def _topics(request: m.MetadataRequest, code: int, model: Ask) -> m.Response | None:
+    if not request.topics:
+        return None
+    topics = tuple(m.TopicMetadata(name, (), error_code=code) for name in request.topics)
+    # The brokers are true: without them a client would take the cluster for one of none.
+    answer: m.MetadataResponse = model(m.MetadataRequest(()))
+    return replace(answer, topics=topics)
 
 
 def _coordinator(request: m.FindCoordinatorRequest, code: int) -> m.Response:
     return m.FindCoordinatorResponse((m.Coordinator(request.key, _NOWHERE, code),))
 
 
-def _partitions(request: m.AddPartitionsToTxnRequest, code: int) -> m.Response:
-    results = (m.PartitionErrorCode(place, code) for place in request.partitions)
-    return m.AddPartitionsToTxnResponse(tuple(results))
+def _partitions(request: m.AddPartitionsToTxnRequest, code: int) -> m.Response | None:
+    results = tuple(m.PartitionErrorCode(place, code) for place in request.partitions)
+    return m.AddPartitionsToTxnResponse(results) if results else None
 
 
-def _offsets(request: m.TxnOffsetCommitRequest, code: int) -> m.Response:
-    results = (m.PartitionErrorCode(place, code) for place, _ in request.offsets)
-    return m.TxnOffsetCommitResponse(tuple(results))
+def _offsets(request: m.TxnOffsetCommitRequest, code: int) -> m.Response | None:
+    results = tuple(m.PartitionErrorCode(place, code) for place, _ in request.offsets)
+    return m.TxnOffsetCommitResponse(results) if results else None
 
 
-def _transactions(request: m.DescribeTransactionsRequest, code: int) -> m.Response:
-    described = (m.TransactionDescription(code, name, "") for name in request.transactional_ids)
-    return m.DescribeTransactionsResponse(tuple(described))
+def _transactions(request: m.DescribeTransactionsRequest, code: int) -> m.Response | None:
+    names = request.transactional_ids
+    described = tuple(m.TransactionDescription(code, name, "") for name in names)
+    return m.DescribeTransactionsResponse(described) if described else None
 
 
-def _batches(request: m.ProduceRequest, code: int) -> m.Response:
-    refused = (m.ProducePartitionResponse(p.topic_partition, code) for p in request.partitions)
-    return m.ProduceResponse(tuple(refused))
+def _batches(request: m.ProduceRequest, code: int) -> m.Response | None:
+    places = (partition.topic_partition for partition in request.partitions)
+    refused = tuple(m.ProducePartitionResponse(place, code) for place in places)
+    return m.ProduceResponse(refused) if refused else None
 
 
-_REFUSALS: Final[Mapping[type, Callable[[Any, int], m.Response]]] = MappingProxyType(
+_REFUSALS: Final[Mapping[type, Callable[[Any, int], m.Response | None]]] = MappingProxyType(
     {
-        m.MetadataRequest: _topics,
         m.FindCoordinatorRequest: _coordinator,
         m.InitProducerIdRequest: lambda _, code: m.InitProducerIdResponse(code),
         m.AddPartitionsToTxnRequest: _partitions,

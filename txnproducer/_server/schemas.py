@@ -17,6 +17,7 @@ with warnings.catch_warnings():
         DescribeTransactionsResponse,
     )
     from kafka.protocol.api_header import RequestHeader
+    from kafka.protocol.consumer import FetchRequest, FetchResponse
     from kafka.protocol.metadata import (
         ApiVersionsRequest,
         ApiVersionsResponse,
@@ -57,6 +58,8 @@ __all__ = [
     "DescribeTransactionsResponse",
     "EndTxnRequest",
     "EndTxnResponse",
+    "FetchRequest",
+    "FetchResponse",
     "FindCoordinatorRequest",
     "FindCoordinatorResponse",
     "InitProducerIdRequest",

@@ -4,7 +4,8 @@ Owns: `Script`, `Fault`. Must not know: requests' contents, connections.
 
 Rules:
 * Faults of one API happen in the order in which they were asked for, one a request.
-* A fault is used up by the request that meets it, no matter which client sends it.
+* A fault is used up by the request that meets it, no matter which client sends it. A request that
+  the fault cannot affect passes it by, such as one for the metadata of no topic.
 """
 
 from __future__ import annotations
@@ -57,9 +58,13 @@ class Script:
         self._faults[api].extend([fault] * times)
 
     def next_fault(self, api: ApiKey) -> Fault | None:
-        """Take the fault that the present request of an API meets."""
+        """Return the fault that the present request of an API meets."""
         faults = self._faults.get(api)
-        return faults.popleft() if faults else None
+        return faults[0] if faults else None
+
+    def use_up(self, api: ApiKey) -> None:
+        """Take the fault away that `next_fault` returned: the request has met it."""
+        self._faults[api].popleft()
 
     def remaining(self) -> dict[ApiKey, int]:
         """Return how many faults have met no request so far, by API."""

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
         JavaNotFoundError,
         PortInUseError,
     )
+    from ._memory_views import MemoryRecord, MemoryTransaction
     from .embedded import FAST_START_JVM, THROUGHPUT_JVM, EmbeddedKafka
-    from .memory import InMemoryKafka, MemoryRecord, MemoryTransaction
+    from .memory import InMemoryKafka
     from .providers import ContainerKafka, ExistingKafka, KafkaCluster, provide_kafka
 
 __all__ = [
@@ -44,8 +45,8 @@ _HOMES = {
     "FAST_START_JVM": "embedded",
     "THROUGHPUT_JVM": "embedded",
     "InMemoryKafka": "memory",
-    "MemoryRecord": "memory",
-    "MemoryTransaction": "memory",
+    "MemoryRecord": "_memory_views",
+    "MemoryTransaction": "_memory_views",
     "KafkaCluster": "providers",
     "ExistingKafka": "providers",
     "ContainerKafka": "providers",

@@ -1,51 +1,63 @@
 """The thread that moves bytes between clients and a modelled cluster.
 
-Owns: the loop, its sockets, the clock of the model, the lock around it. Must not know: the
-protocol (`_server` does).
+Owns: the loop, its sockets, the clock of the model. Must not know: the protocol (`_server` does).
 
 Rules:
-* The model is touched with the lock held, by this thread and by the calls of a test.
+* Only the loop's thread touches the model, until it has ended. A test's call is handed to it, so
+  an interrupt in the test's thread (Ctrl-C, a time-out of pytest) leaves no half change: the call
+  takes effect wholly, or not at all.
 * The loop never waits longer than until the next answer or timer of the model is due.
-* Nothing is left behind: `close` ends the thread, and closes every socket that it made.
+* The model's time begins with the server. It runs a check for every 200 ms that pass, so a clock
+  that counted from the machine's start would run millions at once.
+* An error in the model ends the server. Its sockets are closed, and the next call raises it.
+* Nothing stays: `close` ends the thread, and closes every socket that it made.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from txnproducer._broker.cluster import BrokerCluster
-from txnproducer._server.connection import Answer, ServerConnection
+from txnproducer._server.connection import ServerConnection
 from txnproducer._server.login import Users
 from txnproducer._server.script import Script
 
+from ._memory_peer import Peer
+from ._memory_tls import ServerTls
+
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_HOST = "127.0.0.1"
-_READ_BYTES = 256 * 1024
+_HOST: Final = "127.0.0.1"
+_READ_BYTES: Final = 256 * 1024
 
 
-def now_ms() -> int:
-    """Return the time of the model."""
-    return time.monotonic_ns() // 1_000_000
+class _Call(NamedTuple):
+    """A test's call that the loop's thread makes."""
 
+    action: Callable[[BrokerCluster, int], Any]
+    result: Future[Any]
 
-class _Peer:
-    """The server's end of a client's connection, and the answers that are still to be sent."""
-
-    def __init__(self, sock: socket.socket, node_id: int, connection: ServerConnection) -> None:
-        self.sock = sock
-        self.node_id = node_id
-        self.connection = connection
-        self.waiting: deque[Answer] = deque()
-        self.unsent = bytearray()
+    def make(self, cluster: BrokerCluster, now_ms: int) -> None:
+        # False: an interrupt has ended the wait for the result before the call was made.
+        if not self.result.set_running_or_notify_cancel():
+            return
+        try:
+            self.result.set_result(self.action(cluster, now_ms))
+        except Exception as error:  # noqa: BLE001 - it is raised to the caller
+            self.result.set_exception(error)
 
 
 class MemoryServer:
@@ -54,22 +66,38 @@ class MemoryServer:
     Args:
         cluster: the model.
         users: the users that may log in; None for listeners without a login.
+        clock_ns: a monotonic clock.
 
     Attributes:
         script: the faults to come.
     """
 
-    def __init__(self, cluster: BrokerCluster, users: Users | None = None) -> None:
+    def __init__(
+        self,
+        cluster: BrokerCluster,
+        users: Users | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.script = Script()
         self._cluster = cluster
         self._users = users
-        self._lock = threading.Lock()
+        self._clock_ns = clock_ns
+        self._begun_ns = clock_ns()
+        self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
-        self._peers: set[_Peer] = set()
-        self._listeners: dict[int, socket.socket] = {}
-        self._advertised: dict[int, tuple[str, int]] = {}
-        self._is_closed = False
+        self._peers: set[Peer] = set()
+        self._listeners: list[socket.socket] = []
+        # By security: whether TLS is spoken.
+        self._advertised: dict[bool, dict[int, tuple[str, int]]] = {}
+        self._is_closing = False
+        self._is_abandoned = False
+        # Guards the three that follow: a call is either queued before the end, or made after it.
+        self._lock = threading.Lock()
+        self._calls: deque[_Call] = deque()
+        self._has_ended = False
+        self._failure: Exception | None = None
         self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakeups)
         self._thread = threading.Thread(
@@ -80,51 +108,106 @@ class MemoryServer:
     # --- for the test's thread ------------------------------------------------------------------
 
     def call(self, action: Callable[[BrokerCluster, int], _T]) -> _T:
-        """Do something with the model, at the present time."""
+        """Do something with the model, at the present time.
+
+        Raises:
+            RuntimeError: this process is a fork, or the model has failed.
+        """
+        self.refuse_fork()
+        call = _Call(action, Future())
         with self._lock:
-            time_ms = now_ms()
-            self._cluster.advance(time_ms)
-            result = action(self._cluster, time_ms)
-        # It may have made a timer due, or stopped a broker.
+            if self._has_ended:
+                if self._failure is not None:
+                    raise self._error(self._failure)
+                return action(self._cluster, self._now_ms())
+            self._calls.append(call)
         self._wake_up()
+        try:
+            result: _T = call.result.result()
+        except BaseException:
+            call.result.cancel()  # without effect if the call is made
+            raise
         return result
+
+    def refuse_fork(self) -> None:
+        """Raise RuntimeError in a process that was forked after the server was made."""
+        if self.is_forked:
+            raise RuntimeError(
+                f"this InMemoryKafka lives in process {self._pid}, and a fork has no copy of its"
+                " thread: make one in the child, or give the child the addresses of listen()"
+            )
 
     def connect(self, node_id: int) -> socket.socket:
         """Return a client's socket to a broker, connected without any port.
 
         Raises:
-            ConnectionRefusedError: the broker is down, or the server closed.
+            ConnectionRefusedError: the broker is down, or the server has ended.
         """
-        with self._lock:
-            if self._is_closed or not self._cluster.is_up(node_id):
-                raise ConnectionRefusedError(f"broker {node_id} is down")
-            theirs, ours = socket.socketpair()
-            self._add(ours, node_id, {})
-        self._wake_up()
-        return theirs
+        try:
+            return self.call(lambda cluster, _: self._connect(cluster, node_id))
+        except RuntimeError as error:
+            raise ConnectionRefusedError(str(error)) from error
 
-    def listen(self) -> list[tuple[str, int]]:
-        """Open a port on the loopback address for each broker, once. Return their addresses."""
-        with self._lock:
-            for node_id in self._cluster.nodes:
-                if node_id not in self._listeners:
-                    listener = socket.create_server((_HOST, 0))
-                    listener.setblocking(False)
-                    self._listeners[node_id] = listener
-                    self._advertised[node_id] = (_HOST, listener.getsockname()[1])
-                    accept = partial(self._accept, listener, node_id)
-                    self._selector.register(listener, selectors.EVENT_READ, accept)
-        self._wake_up()
-        return list(self._advertised.values())
+    def listen(self, context: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
+        """Open a port on the loopback address for each broker, once. Return their addresses.
+
+        Args:
+            context: the certificate of ports that speak TLS; None for ports that do not.
+
+        Raises:
+            RuntimeError: the server has ended.
+        """
+        return self.call(lambda cluster, _: self._listen(cluster, context))
+
+    def stop_node(self, node_id: int) -> None:
+        """Stop a broker, and end its connections."""
+
+        def stop(cluster: BrokerCluster, now_ms: int) -> None:
+            cluster.stop_node(node_id, now_ms)
+            # Here: the broker may be up again before the loop looks for it.
+            for peer in [each for each in self._peers if each.node_id == node_id]:
+                self._drop(peer)
+
+        self.call(stop)
 
     def close(self) -> None:
-        """End the thread, and close every connection."""
-        with self._lock:
-            self._is_closed = True
+        """End the thread, and close every connection. In a forked child: do nothing."""
+        if self.is_forked:
+            return
+        self._is_closing = True
         self._wake_up()
         self._thread.join()
         # Last: until its end the thread may be woken by another thread's call.
         self._wake.close()
+
+    def abandon(self) -> None:
+        """End the thread soon. Unlike `close` it waits for nothing, and takes no lock.
+
+        Nothing may be called after it.
+        """
+        self._is_abandoned = self._is_closing = True
+        self._wake_up()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the server was closed."""
+        return self._is_closing
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked after the server was made."""
+        return os.getpid() != self._pid
+
+    def _error(self, failure: Exception) -> RuntimeError:
+        error = RuntimeError(
+            f"the in-memory cluster has failed: {failure!r}. This is a defect of"
+            " txnproducer.testing; please report it with the traceback"
+        )
+        error.__cause__ = failure
+        return error
+
+    def _now_ms(self) -> int:
+        return (self._clock_ns() - self._begun_ns) // 1_000_000
 
     def _wake_up(self) -> None:
         # Full: the loop will wake up anyway. Closed: the model is still there to be looked at.
@@ -134,59 +217,138 @@ class MemoryServer:
     # --- the loop -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            events = self._selector.select(self._pause_s())
-            with self._lock:
-                if self._is_closed:
-                    break
-                time_ms = now_ms()
-                self._cluster.advance(time_ms)
+        failure: Exception | None = None
+        try:
+            while not self._is_closing:
+                events = self._selector.select(self._pause_s())
+                self._cluster.advance(self._now_ms())
                 for key, _ in events:
                     key.data()
-                self._send_due(time_ms)
-        for peer in list(self._peers):
-            self._drop(peer)
-        for sock in (*self._listeners.values(), self._woken):
-            self._selector.unregister(sock)
-            sock.close()
-        self._selector.close()
+                self._make_calls()
+                self._send_due()
+        except Exception as error:  # noqa: BLE001 - the next call raises it
+            _LOG.exception("The in-memory cluster has failed")
+            failure = error
+        finally:
+            self._end(failure)
 
     def _pause_s(self) -> float:
+        due = [peer.waiting[0].due_ms for peer in self._peers if peer.waiting]
+        next_ms = min([self._cluster.next_event_ms(), *due])
+        return max(0, next_ms - self._now_ms()) / 1000
+
+    def _end(self, failure: Exception | None) -> None:
+        for peer in list(self._peers):
+            self._drop(peer)
+        for sock in (*self._listeners, self._woken):
+            sock.close()
+        self._selector.close()
         with self._lock:
-            due = [peer.waiting[0].due_ms for peer in self._peers if peer.waiting]
-            next_ms = min([self._cluster.next_event_ms(), *due])
-        return max(0, next_ms - now_ms()) / 1000
+            self._failure = failure
+            self._has_ended = True
+            calls = list(self._calls)
+        for call in calls:
+            if failure is None:
+                call.make(self._cluster, self._now_ms())
+            elif call.result.set_running_or_notify_cancel():
+                call.result.set_exception(self._error(failure))
+        if self._is_abandoned:
+            self._wake.close()
+
+    def _make_calls(self) -> None:
+        while self._calls:
+            now_ms = self._now_ms()
+            self._cluster.advance(now_ms)
+            self._calls.popleft().make(self._cluster, now_ms)
 
     def _drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while self._woken.recv(4096):
                 pass
 
-    def _accept(self, listener: socket.socket, node_id: int) -> None:
+    # --- connections ----------------------------------------------------------------------------
+
+    def _connect(self, cluster: BrokerCluster, node_id: int) -> socket.socket:
+        if self._is_closing or not cluster.is_up(node_id):
+            raise ConnectionRefusedError(f"broker {node_id} is down")
+        theirs, ours = socket.socketpair()
+        self._add(ours, node_id, {}, None)
+        return theirs
+
+    def _listen(
+        self, cluster: BrokerCluster, context: ssl.SSLContext | None
+    ) -> list[tuple[str, int]]:
+        if self._is_closing:
+            raise RuntimeError("this InMemoryKafka is closed: it opens no more ports")
+        advertised = self._advertised.setdefault(context is not None, {})
+        for node_id in cluster.nodes:
+            if node_id not in advertised:
+                listener = socket.create_server((_HOST, 0))
+                listener.setblocking(False)
+                self._listeners.append(listener)
+                advertised[node_id] = (_HOST, listener.getsockname()[1])
+                accept = partial(self._accept, listener, node_id, advertised, context)
+                self._selector.register(listener, selectors.EVENT_READ, accept)
+        return list(advertised.values())
+
+    def _accept(
+        self,
+        listener: socket.socket,
+        node_id: int,
+        advertised: dict[int, tuple[str, int]],
+        context: ssl.SSLContext | None,
+    ) -> None:
         with contextlib.suppress(OSError):  # the client has given up meanwhile
             sock, _ = listener.accept()
             if self._cluster.is_up(node_id):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._add(sock, node_id, self._advertised)
+                tls = None if context is None else ServerTls(context)
+                self._add(sock, node_id, advertised, tls)
             else:
                 sock.close()
 
     def _add(
-        self, sock: socket.socket, node_id: int, advertised: dict[int, tuple[str, int]]
+        self,
+        sock: socket.socket,
+        node_id: int,
+        advertised: dict[int, tuple[str, int]],
+        tls: ServerTls | None,
     ) -> None:
         sock.setblocking(False)
         connection = ServerConnection(self._cluster, node_id, self.script, self._users, advertised)
-        peer = _Peer(sock, node_id, connection)
+        peer = Peer(sock, node_id, connection, tls)
         self._peers.add(peer)
-        self._selector.register(sock, selectors.EVENT_READ, partial(self._serve, peer))
+        self._watch(peer)
 
-    def _drop(self, peer: _Peer) -> None:
+    def _watch(self, peer: Peer) -> None:
+        # Nothing more is read from a connection that the server has ended. Watched for reads, its
+        # unread bytes would keep the loop busy until the last answer is due.
+        wanted = (selectors.EVENT_READ if peer.reads else 0) | (
+            selectors.EVENT_WRITE if peer.unsent else 0
+        )
+        if wanted == peer.watched:
+            return
+        serve = partial(self._serve, peer)
+        if not wanted:
+            self._selector.unregister(peer.sock)
+        elif peer.watched:
+            self._selector.modify(peer.sock, wanted, serve)
+        else:
+            self._selector.register(peer.sock, wanted, serve)
+        peer.watched = wanted
+
+    def _drop(self, peer: Peer) -> None:
         self._peers.discard(peer)
-        self._selector.unregister(peer.sock)
+        if peer.watched:
+            self._selector.unregister(peer.sock)
+            peer.watched = 0
+        with contextlib.suppress(OSError):
+            # A forked child has a copy of the socket: without this the client would see no end.
+            peer.sock.shutdown(socket.SHUT_RDWR)
         peer.sock.close()
 
-    def _serve(self, peer: _Peer) -> None:
-        if peer not in self._peers or peer.connection.is_closed:
+    def _serve(self, peer: Peer) -> None:
+        if peer not in self._peers or not peer.reads:
             return
         try:
             data = peer.sock.recv(_READ_BYTES)
@@ -195,20 +357,17 @@ class MemoryServer:
         except OSError:
             data = b""
         if data:
-            peer.waiting.extend(peer.connection.receive(data, now_ms()))
+            peer.receive(data, self._now_ms())
         else:
             self._drop(peer)
 
-    def _send_due(self, time_ms: int) -> None:
+    def _send_due(self) -> None:
+        now_ms = self._now_ms()
         for peer in list(self._peers):
-            if not self._cluster.is_up(peer.node_id):
-                self._drop(peer)
-                continue
-            while peer.waiting and peer.waiting[0].due_ms <= time_ms:
-                peer.unsent += peer.waiting.popleft().data
+            peer.take_due(now_ms)
             self._flush(peer)
 
-    def _flush(self, peer: _Peer) -> None:
+    def _flush(self, peer: Peer) -> None:
         try:
             while peer.unsent:
                 del peer.unsent[: peer.sock.send(peer.unsent)]
@@ -217,10 +376,7 @@ class MemoryServer:
         except OSError:
             self._drop(peer)
             return
-        if peer.connection.is_closed and not peer.waiting and not peer.unsent:
+        if peer.is_done:
             self._drop(peer)
-            return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
-        key = self._selector.get_key(peer.sock)
-        if key.events != wanted:
-            self._selector.modify(peer.sock, wanted, key.data)
+        else:
+            self._watch(peer)

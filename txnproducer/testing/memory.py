@@ -8,32 +8,39 @@ Rules:
 * The model is held to real brokers' answers by one suite of cases (docs/conformance.md). A test of
   consumers, of brokers' settings or of performance needs a real one: `EmbeddedKafka`.
 * A fault is asked for by the API's name in Kafka's protocol, and meets the next request of it.
+* A mistake of the test is refused with its reason before anything is started or changed.
 """
 
 from __future__ import annotations
 
 import random
 import socket
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
+from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.handlers import handle
+from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
 from txnproducer._server.login import Users
 from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer._wire.platform import Platform
 from txnproducer._wire.tcp import BufferSizes
-from txnproducer.errors import DisconnectError, ErrorCode
+from txnproducer.errors import DisconnectError, UnknownHostError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
+from . import _memory_arguments as arguments
 from ._memory_server import MemoryServer
+from ._memory_tls import ListenerCertificate
+from ._memory_views import MemoryRecord, MemoryTransaction, described, visible_records
 
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
+Version: TypeAlias = Literal["4.3", "3.9", "2.4"]
 
 _APIS: Final[Mapping[str, ApiKey]] = {
     "".join(word.capitalize() for word in api.name.split("_")): api
@@ -41,39 +48,31 @@ _APIS: Final[Mapping[str, ApiKey]] = {
     if api is not ApiKey.API_VERSIONS
 }
 _LEAST_TIMEOUT_MS: Final = 60_000
+# A unit test that meets no broker should say so in seconds. The default is a minute.
+_MAX_BLOCK_MS: Final = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRecord:
-    """A record as a consumer gets it.
+class _MemoryPlatform(Platform):
+    """The system, but for the sockets."""
 
-    Attributes:
-        timestamp_ms: milliseconds since the epoch.
-    """
+    def __init__(self, open_socket: Callable[..., socket.socket]) -> None:
+        self._open_socket = open_socket
 
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = field(default=(), repr=False)
-    timestamp_ms: int = field(default=-1, repr=False)
+    def open_socket(self, *arguments: Any) -> socket.socket:
+        """Connect to a broker of the cluster."""
+        return self._open_socket(*arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryTransaction:
-    """A transactional id as its coordinator knows it.
+class _MemoryProducer(TransactionalProducer):
+    """The producer that ships, on the sockets of one in-memory cluster."""
 
-    Attributes:
-        state: by Kafka's names, as `Ongoing` or `CompleteCommit`.
-        partitions: in the transaction that is open or being ended.
-    """
+    def __init__(self, platform: Platform, **settings: Any) -> None:
+        self._platform = platform
+        super().__init__(**settings)
 
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    state: str
-    partitions: frozenset[TopicPartition]
+
+# A test sees the class that its service expects, also in texts and in logs.
+_MemoryProducer.__name__ = _MemoryProducer.__qualname__ = TransactionalProducer.__name__
 
 
 class InMemoryKafka:
@@ -88,38 +87,34 @@ class InMemoryKafka:
 
     Args:
         topics: The number of partitions by topic.
-        nodes: The number of brokers.
-        transaction_version: The finalized `transaction.version`: 2 or 1.
+        nodes: The number of brokers. They are numbered from 0.
+        transaction_version: The finalized `transaction.version`: 2 or 1. The default is 2, and 1
+            for a version before 4.
         users: Names and passwords for SASL logins by PLAIN and SCRAM; None for listeners without
             a login.
+        version: The version of Kafka that the brokers are modelled on.
     """
+
+    _server: MemoryServer | None = None
 
     def __init__(
         self,
         topics: Mapping[str, int] | None = None,
         *,
         nodes: int = 1,
-        transaction_version: int = 2,
+        transaction_version: int | None = None,
         users: Mapping[str, str] | None = None,
+        version: Version = "4.3",
     ) -> None:
-        if transaction_version not in (1, 2):
-            raise ValueError(f"transaction_version is {transaction_version}: it must be 1 or 2")
-        if nodes < 1:
-            raise ValueError(f"nodes is {nodes}: a cluster has at least one")
-        options = ClusterOptions(node_count=nodes, transaction_version=transaction_version)
+        options = arguments.cluster_options(nodes, transaction_version, version)
+        names = arguments.checked_users(users)
         # Seeded: two runs of a test see the same cluster.
-        cluster = BrokerCluster(options, random.Random(1))
-        self._nodes = {(node.host, node.port): n for n, node in cluster.nodes.items()}
-        self._server = MemoryServer(cluster, None if users is None else Users(dict(users)))
-        platform = _MemoryPlatform(self._open_socket)
-
-        class _MemoryProducer(TransactionalProducer):
-            _platform = platform
-
-        _MemoryProducer.__name__ = _MemoryProducer.__qualname__ = TransactionalProducer.__name__
-        self._producer_type = _MemoryProducer
-        for name, partitions in (topics or {}).items():
-            self.create_topic(name, partitions)
+        self._cluster = BrokerCluster(options, random.Random(1))
+        for name, partitions in arguments.checked_topics(topics).items():
+            self._cluster.create_topic(name, partitions)
+        self._nodes = {(node.host, node.port): n for n, node in self._cluster.nodes.items()}
+        self._certificate: ListenerCertificate | None = None
+        self._server = MemoryServer(self._cluster, None if names is None else Users(names))
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +132,27 @@ class InMemoryKafka:
 
         Its records can still be read.
         """
-        self._server.close()
+        self._live.close()
+        if self._certificate is not None:
+            self._certificate.close()
+
+    def __del__(self) -> None:
+        # An attribute of the class: the constructor may have failed.
+        server = self._server
+        if server is None or server.is_closing or sys.is_finalizing():
+            return
+        # The thread would keep the cluster for ever. It is not waited for: the collector may run
+        # in any thread, also in that one.
+        server.abandon()
+        if not server.is_forked:
+            text = f"unclosed {type(self).__name__}: use `with`, or call close()"
+            warnings.warn(text, ResourceWarning, 2, source=self)
+
+    @property
+    def _live(self) -> MemoryServer:
+        if self._server is None:
+            raise RuntimeError("the constructor of this InMemoryKafka has failed")
+        return self._server
 
     # --- clients --------------------------------------------------------------------------------
 
@@ -153,13 +168,45 @@ class InMemoryKafka:
 
         Args:
             transactional_id: as of `TransactionalProducer`.
-            settings: likewise.
-        """
-        return self._producer_type(self.bootstrap_servers, transactional_id, **settings)
+            settings: likewise. `max_block_ms` is 5,000 unless it is given, and not 60,000: a test
+                should fail in seconds.
 
-    def listen(self) -> str:
-        """Open a port on 127.0.0.1 for each broker. Return the addresses, for any client."""
-        return ",".join(f"{host}:{port}" for host, port in self._server.listen())
+        Raises:
+            RuntimeError: this process was forked after the cluster was made.
+        """
+        self._live.refuse_fork()
+        given = {"bootstrap_servers": self.bootstrap_servers, "max_block_ms": _MAX_BLOCK_MS}
+        if transactional_id is not None:
+            given["transactional_id"] = transactional_id
+        return _MemoryProducer(_MemoryPlatform(self._open_socket), **{**given, **settings})
+
+    def listen(self, *, tls: bool = False) -> str:
+        """Open a port on 127.0.0.1 for each broker. Return the addresses, for any client.
+
+        Args:
+            tls: whether clients of these ports speak TLS. They trust the certificate in
+                `ca_file`. This needs the extra `testing`.
+
+        Raises:
+            RuntimeError: the cluster is closed.
+        """
+        context = self._tls().context if tls else None
+        return ",".join(f"{host}:{port}" for host, port in self._live.listen(context))
+
+    @property
+    def ca_file(self) -> str:
+        """The path of the certificate that clients of `listen(tls=True)` trust, in PEM form.
+
+        `close()` deletes the file.
+        """
+        return str(self._tls().ca_file)
+
+    def _tls(self) -> ListenerCertificate:
+        if self._live.is_closing:
+            raise RuntimeError("this InMemoryKafka is closed: it has no certificate any more")
+        if self._certificate is None:
+            self._certificate = ListenerCertificate()
+        return self._certificate
 
     def _open_socket(
         self,
@@ -170,10 +217,13 @@ class InMemoryKafka:
         on_socket: Callable[[socket.socket], None],
     ) -> socket.socket:
         node_id = self._nodes.get((host, port))
+        if node_id is None:
+            raise UnknownHostError(
+                f"cannot find the host of {host}:{port}: this InMemoryKafka has only the brokers"
+                f" {self.bootstrap_servers}"
+            )
         try:
-            if node_id is None:
-                raise ConnectionRefusedError("no broker of this cluster has this address")
-            sock = self._server.connect(node_id)
+            sock = self._live.connect(node_id)
         except OSError as error:
             remaining_s()
             raise DisconnectError(f"cannot connect to {host}:{port} ({error})") from error
@@ -182,9 +232,29 @@ class InMemoryKafka:
 
     # --- topics and records ---------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic. Every broker knows it at once."""
-        self._server.call(lambda cluster, _: cluster.create_topic(name, partitions))
+    def create_topic(self, name: str, partitions: int = 1, *, compacted: bool = False) -> None:
+        """Create a topic. Every broker knows it at once.
+
+        Args:
+            name: one that no topic has.
+            partitions: their number.
+            compacted: whether brokers refuse its records without a key, as for
+                `cleanup.policy=compact`.
+
+        Raises:
+            ValueError: the topic exists, or the name is none of a topic.
+        """
+        arguments.topic_name(name)
+        arguments.count("the number of partitions", partitions)
+
+        def create(cluster: BrokerCluster, _: int) -> None:
+            if name in cluster.topics:
+                raise ValueError(f"the topic {name!r} exists already")
+            cluster.create_topic(name, partitions)
+            if compacted:
+                cluster.compacted.add(name)
+
+        self._live.call(create)
 
     def records(
         self, topic: str, *, isolation: Isolation = "read_committed"
@@ -206,14 +276,16 @@ class InMemoryKafka:
         is_committed = isolation == "read_committed"
 
         def read(cluster: BrokerCluster, _: int) -> list[MemoryRecord]:
+            if topic not in cluster.topics:
+                raise KeyError(f"there is no topic {topic!r}")
             places = [TopicPartition(topic, n) for n in range(cluster.topics[topic])]
             return [
                 record
                 for place in places
-                for record in _visible(cluster, place, is_committed=is_committed)
+                for record in visible_records(cluster, place, is_committed=is_committed)
             ]
 
-        return self._server.call(read)
+        return self._live.call(read)
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -221,9 +293,9 @@ class InMemoryKafka:
         """Return each transactional id that was ever used, as its coordinator knows it."""
 
         def describe(cluster: BrokerCluster, _: int) -> dict[str, MemoryTransaction]:
-            return {name: _transaction(cluster, name) for name in cluster.transactional_ids}
+            return {name: described(cluster, name) for name in cluster.transactional_ids}
 
-        return self._server.call(describe)
+        return self._live.call(describe)
 
     def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that were committed for a consumer group."""
@@ -231,7 +303,7 @@ class InMemoryKafka:
         def read(cluster: BrokerCluster, _: int) -> dict[TopicPartition, OffsetAndMetadata]:
             return cluster.group_offsets(group_id).committed(group_id)
 
-        return self._server.call(read)
+        return self._live.call(read)
 
     def fence(self, transactional_id: str) -> None:
         """Let a newer producer of the id take over, as `init_transactions()` of one does."""
@@ -243,10 +315,15 @@ class InMemoryKafka:
             for _ in range(2):
                 handle(cluster, coordinator, request, now_ms)
 
-        self._server.call(take_over)
+        self._live.call(take_over)
 
     def time_out_transaction(self, transactional_id: str) -> None:
         """Let the coordinator abort the id's open transaction, as if its time were up.
+
+        As on a real broker, the coordinator raises the id's epoch: the producer's next request is
+        refused with INVALID_PRODUCER_EPOCH or PRODUCER_FENCED. A producer tells a time-out from a
+        newer producer by the time that has passed. Here none has, so the text of its error names
+        a newer producer.
 
         Raises:
             ValueError: none is open.
@@ -260,7 +337,7 @@ class InMemoryKafka:
             if known is not None:
                 coordinator.fence(known, now_ms)
 
-        self._server.call(abort)
+        self._live.call(abort)
 
     # --- brokers --------------------------------------------------------------------------------
 
@@ -274,28 +351,35 @@ class InMemoryKafka:
 
     def _move(self, kind: CoordinatorType, key: str) -> None:
         def move(cluster: BrokerCluster, now_ms: int) -> None:
-            node_id = (cluster.coordinator_node(kind, key) + 1) % len(cluster.nodes)
+            node_id = _next_node(cluster, cluster.coordinator_node(kind, key))
             cluster.move_coordinator(kind, cluster.coordinator_number(key), node_id, now_ms)
 
-        self._server.call(move)
+        self._live.call(move)
 
     def move_leader(self, topic: str, partition: int) -> None:
-        """Give a partition the next broker as its leader."""
+        """Give a partition the next broker that is up as its leader.
+
+        Raises:
+            KeyError: there is no such partition.
+        """
         place = TopicPartition(topic, partition)
 
         def move(cluster: BrokerCluster, now_ms: int) -> None:
-            node_id = (cluster.leaders[place] + 1) % len(cluster.nodes)
+            if place not in cluster.leaders:
+                raise KeyError(f"there is no partition {partition} of {topic!r}")
+            node_id = _next_node(cluster, cluster.leaders[place])
             cluster.move_partition(place, node_id, now_ms)
 
-        self._server.call(move)
+        self._live.call(move)
 
     def stop_node(self, node: int) -> None:
         """Stop a broker. Its connections end, and others take over its partitions and ids."""
-        self._server.call(lambda cluster, now_ms: cluster.stop_node(node, now_ms))
+        self._live.stop_node(arguments.node_number(node, self._nodes.values()))
 
     def start_node(self, node: int) -> None:
         """Start a stopped broker."""
-        self._server.call(lambda cluster, now_ms: cluster.start_node(node, now_ms))
+        arguments.node_number(node, self._nodes.values())
+        self._live.call(lambda cluster, now_ms: cluster.start_node(node, now_ms))
 
     @contextmanager
     def stopped(self, node: int) -> Iterator[None]:
@@ -306,17 +390,49 @@ class InMemoryKafka:
         finally:
             self.start_node(node)
 
+    # --- rights ---------------------------------------------------------------------------------
+
+    def deny(
+        self,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+    ) -> None:
+        """Refuse all clients the access to a resource, as missing rights (ACLs) do.
+
+        Args:
+            topic: one that cannot be written and described.
+            group: one whose offsets cannot be committed.
+            transactional_id: one that cannot be used.
+        """
+        denied = _resources(topic, group, transactional_id)
+        self._live.call(lambda cluster, _: cluster.denied.update(denied))
+
+    def allow(
+        self,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        transactional_id: str | None = None,
+    ) -> None:
+        """Grant the access again that `deny` has refused. It takes the same arguments."""
+        allowed = _resources(topic, group, transactional_id)
+        self._live.call(lambda cluster, _: cluster.denied.difference_update(allowed))
+
     # --- faults ---------------------------------------------------------------------------------
 
     def fail_next(self, api: str, *, error: str | int, times: int = 1) -> None:
         """Refuse the next requests of an API.
+
+        A request that names nothing to refuse passes by, as one for the metadata of no topic.
 
         Args:
             api: its name in Kafka's protocol, as "EndTxn".
             error: the name or the number of the error, as "NOT_COORDINATOR".
             times: how many requests.
         """
-        self._add(api, Fault(ScriptedFault.REFUSED, code=_code(error)), times)
+        self._add(api, Fault(ScriptedFault.REFUSED, code=arguments.error_code(error)), times)
 
     def lose_request(self, api: str, *, times: int = 1) -> None:
         """Close the connection on which the next request of an API arrives, unread."""
@@ -328,66 +444,43 @@ class InMemoryKafka:
 
     def delay(self, api: str, seconds: float, *, times: int = 1) -> None:
         """Send the answer to the next request of an API late. It takes effect at once."""
-        self._add(api, Fault(ScriptedFault.SLOW, delay_ms=round(seconds * 1000)), times)
+        self._add(api, Fault(ScriptedFault.SLOW, delay_ms=arguments.delay_ms(seconds)), times)
 
     def remaining_faults(self) -> dict[str, int]:
         """Return how many faults have met no request so far, by API."""
         names = {api: name for name, api in _APIS.items()}
-        found = self._server.call(lambda _, __: self._server.script.remaining())
+        found = self._live.call(lambda _, __: self._live.script.remaining())
         return {names[api]: count for api, count in found.items()}
 
     def clear_faults(self) -> None:
         """Forget the faults that have met no request."""
-        self._server.call(lambda _, __: self._server.script.clear())
+        self._live.call(lambda _, __: self._live.script.clear())
 
     def _add(self, api: str, fault: Fault, times: int) -> None:
         if api not in _APIS:
             raise ValueError(f"{api!r} is no API of a producer: it is one of {', '.join(_APIS)}")
-        if times < 1:
-            raise ValueError(f"times is {times}: a fault meets at least one request")
-        self._server.call(lambda _, __: self._server.script.add(_APIS[api], fault, times))
+        count = arguments.count("times", times)
+        self._live.call(lambda _, __: self._live.script.add(_APIS[api], fault, count))
 
 
-class _MemoryPlatform(Platform):
-    """The system, but for the sockets."""
-
-    def __init__(self, open_socket: Callable[..., socket.socket]) -> None:
-        self._open_socket = open_socket
-
-    def open_socket(self, *arguments: Any) -> socket.socket:
-        """Connect to a broker of the cluster."""
-        return self._open_socket(*arguments)
+def _next_node(cluster: BrokerCluster, node_id: int) -> int:
+    count = len(cluster.nodes)
+    following = ((node_id + step) % count for step in range(1, count + 1))
+    found = next(filter(cluster.is_up, following), None)
+    if found is None:
+        raise ValueError("no broker is up to move to")
+    return found
 
 
-def _code(error: str | int) -> ErrorCode:
-    try:
-        return ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
-    except (KeyError, ValueError):
-        raise ValueError(
-            f"{error!r} is no error of Kafka's protocol; names are as NOT_COORDINATOR"
-        ) from None
-
-
-def _visible(
-    cluster: BrokerCluster, place: TopicPartition, *, is_committed: bool
-) -> Iterator[MemoryRecord]:
-    for entry in cluster.logs[place].visible_entries(read_committed=is_committed):
-        for record in entry.batch or ():
-            yield MemoryRecord(
-                place.topic,
-                place.partition,
-                entry.base_offset + record.offset_delta,
-                record.key,
-                record.value,
-                tuple(record.headers),
-                record.timestamp_ms,
-            )
-
-
-def _transaction(cluster: BrokerCluster, name: str) -> MemoryTransaction:
-    known = cluster.transaction_coordinator(name).find(name)
-    if known is None:  # the caller has the names of ids that exist
-        raise KeyError(name)
-    return MemoryTransaction(
-        name, known.producer_id, known.producer_epoch, known.state.value, known.partitions
-    )
+def _resources(
+    topic: str | None, group: str | None, transactional_id: str | None
+) -> set[tuple[Resource, str]]:
+    named = {
+        Resource.TOPIC: topic,
+        Resource.GROUP: group,
+        Resource.TRANSACTIONAL_ID: transactional_id,
+    }
+    found = {(kind, name) for kind, name in named.items() if name is not None}
+    if not found:
+        raise TypeError("name a resource: topic, group or transactional_id")
+    return found

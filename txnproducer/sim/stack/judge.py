@@ -53,11 +53,13 @@ class CallBegin:
         at_ms: the virtual time.
         jumped_ms: by how much the clocks had jumped before.
         is_calm: whether no fault was under way.
+        is_undisturbed: whether none was that delays a call.
     """
 
     at_ms: int
     jumped_ms: int
     is_calm: bool
+    is_undisturbed: bool
 
 
 class StackJudge:
@@ -75,7 +77,9 @@ class StackJudge:
 
     def begun(self) -> CallBegin:
         """Note the begin of a call."""
-        return CallBegin(self._run.baton.now_ms, self._run.jumped_ms, self._is_calm)
+        run, is_calm = self._run, self._is_calm
+        is_undisturbed = is_calm or run.options.is_undisturbed
+        return CallBegin(run.baton.now_ms, run.jumped_ms, is_calm, is_undisturbed)
 
     @property
     def _is_calm(self) -> bool:
@@ -101,7 +105,7 @@ class StackJudge:
         run.trace(f"{who}: {call}: {took_ms} ms, {error!r}")
         if took_ms > limit_ms + _MOMENT_MS:
             self.violate("hangs", f"{who}: {call} took {took_ms} ms, and may take {limit_ms}")
-        if begin.is_calm and took_ms > _CALM_MS and call != _COMPOSED:
+        if begin.is_undisturbed and took_ms > _CALM_MS and call != _COMPOSED:
             self.violate("hangs", f"{who}: {call} took {took_ms} ms without any fault")
         if begin.is_calm and isinstance(error, KafkaError) and call != _WRONG:
             self.violate("needless", f"{who}: {call}: {error!r}")

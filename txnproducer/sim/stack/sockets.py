@@ -211,6 +211,7 @@ class VirtualWakeup:
 
     def clear(self) -> None:
         """Make `select` wait again."""
+        self._baton.may_switch()
         self._is_set = False
 
     def is_readable(self) -> bool:

@@ -1,0 +1,254 @@
+"""Deliberate bugs around the core: mended defects of calls and of the wire.
+
+Each takes back a mend by one replacement of text in one file, as in `mutants`. The whole-stack
+simulator has to find them, or a named test where virtual time cannot.
+`tests/data/stack_mutants.json` says by which seed or test each was found.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants import Mutant
+
+MUTANTS = (
+    # --- calls in delivery callbacks -----------------------------------------------------------
+    Mutant(
+        "commit-begins-in-a-callback",
+        "_shell/base_producer.py",
+        "        self._check_usable(call)\n        self._io.refuse_in_callback()\n",
+        "        self._check_usable(call)\n",
+        "a call that waits is refused where it waits, after it has begun its work",
+    ),
+    Mutant(
+        "record-lost-in-a-callback",
+        "_shell/record_writer.py",
+        "        if self._refusal is refusals.not_open or not self._io.is_current:\n",
+        "        if True:\n",
+        "an error of `send` in a callback is the callback's own matter",
+    ),
+    Mutant(
+        "refusal-in-a-callback-forgotten",
+        "_shell/delivery_callbacks.py",
+        "        self._refused.append((topic, error))\n",
+        "        pass\n",
+        "only a record that would have to wait is lost in a callback",
+    ),
+    # --- wake-ups ------------------------------------------------------------------------------
+    Mutant(
+        "poke-forgets-before-it-wakes",
+        "_shell/io_thread.py",
+        "            self._client.wakeup()\n            self._is_polling = False",
+        "            self._is_polling = False\n            self._client.wakeup()",
+        "the order of two lines in a row does not matter",
+    ),
+    Mutant(
+        "polling-noted-after-the-release",
+        "_shell/io_thread.py",
+        "                self._is_polling = True\n"
+        "        finally:\n            self.lock.release()\n",
+        "                pass\n"
+        "        finally:\n            self.lock.release()\n"
+        "        self._is_polling = not batches\n",
+        "the loop polls once it has released the lock",
+    ),
+    Mutant(
+        "wake-up-cleared-after-the-look",
+        "_wire/network_client.py",
+        "                self._wakeup.clear()\n                self._collect(now_ms)",
+        "                self._collect(now_ms)\n                self._wakeup.clear()",
+        "a wake-up is served once its results are collected",
+    ),
+    Mutant(
+        "woken-before-the-end-is-noted",
+        "_shell/io_thread.py",
+        "            self._has_stopped = True\n            self._is_polling = False\n"
+        "            for wait in self._waits:\n                wait.wake()\n",
+        "            self._is_polling = False\n"
+        "            for wait in self._waits:\n                wait.wake()\n"
+        "        self._has_stopped = True\n",
+        "who is woken looks after the lock is free",
+    ),
+    # --- calls that are interrupted ------------------------------------------------------------
+    Mutant(
+        "place-kept-by-an-interrupted-send",
+        "_shell/waiting.py",
+        "        leave_append(io, core, call.blocked)\n",
+        "        pass\n",
+        "a call that raises leaves the queue for memory by itself",
+    ),
+    Mutant(
+        "interrupted-step-is-not-finished",
+        "_shell/waiting.py",
+        "        core.finish_interrupted_call()\n",
+        "        pass\n",
+        "an interrupted call has changed all of the core or nothing",
+    ),
+    Mutant(
+        "interrupted-close-has-no-deadline",
+        "_shell/io_thread.py",
+        "            if self._ends_by_ms is None or time_ms < self._ends_by_ms:\n",
+        "            if False:\n",
+        "the thread that closes forces the end when its time is up",
+    ),
+    Mutant(
+        "interrupted-block-stays-open",
+        "producer.py",
+        "                if self._entering is transaction and is_open:\n",
+        "                if False:\n",
+        "a block whose begin was interrupted has not begun",
+    ),
+    Mutant(
+        "interrupted-flush-goes-on",
+        "_shell/record_writer.py",
+        "                self._core.end_flush(ticket)\n",
+        "",
+        "a flush ends with its records",
+    ),
+    Mutant(
+        "begun-without-a-wake-up",
+        "_shell/base_producer.py",
+        "                try:\n                    result = begin()\n                finally:\n"
+        "                    # Also after an interrupt: an operation that has begun goes on.\n"
+        "                    self._io.poke()\n                    self._io.notify()\n",
+        "                result = begin()\n                self._io.poke()\n"
+        "                self._io.notify()\n",
+        "an interrupted call has begun nothing",
+    ),
+    # --- calls of several threads, and of calls before ------------------------------------------
+    Mutant(
+        "close-is-overtaken",
+        "_shell/base_producer.py",
+        "        if self._refusal is not None:\n            raise self._refusal(call)\n\n"
+        "    def _await(",
+        "        pass\n\n    def _await(",
+        "a call that was allowed when it was made may go on",
+    ),
+    Mutant(
+        "abort-not-waited-for",
+        "producer.py",
+        "        if abort is not None:\n",
+        "        if False:\n",
+        "after an abort that timed out the user repeats it",
+    ),
+    Mutant(
+        "records-of-the-end-are-forgotten",
+        "_shell/io_thread.py",
+        "            self._handle_last(self._client.poll(0, self.platform.monotonic_ms()))\n",
+        "",
+        "the last answers matter to nobody",
+    ),
+    # --- connections ---------------------------------------------------------------------------
+    Mutant(
+        "no-deadline-of-requests",
+        "_wire/connection.py",
+        "        if any(entry.deadline_ms <= now_ms for entry in self._in_flight):\n",
+        "        if False:\n",
+        "a peer that is silent closes its connection",
+    ),
+    Mutant(
+        "look-up-without-a-deadline",
+        "_wire/network_client.py",
+        "            elif connector is not None and now_ms >= hopeless_at_ms(connector):\n",
+        "            elif False:\n",
+        "a connector ends by itself at its deadline",
+    ),
+    Mutant(
+        "requests-lost-with-their-connection",
+        "_wire/connection.py",
+        "        left = [(entry.request, entry.deadline_ms <= now_ms) for entry in self._in_flight]\n",
+        "        left: list[tuple[ClientRequest, bool]] = []\n",
+        "a closed connection has nothing to tell",
+    ),
+    Mutant(
+        "request-taken-out-before-it-is-decoded",
+        "_wire/connection.py",
+        "        entry = self._in_flight[0]\n"
+        "        body = self._codec.decode(entry.request.body, entry.version, payload)\n"
+        "        # After the decoding: if that fails, `close` still returns the request.\n"
+        "        self._in_flight.popleft()\n",
+        "        entry = self._in_flight.popleft()\n"
+        "        body = self._codec.decode(entry.request.body, entry.version, payload)\n",
+        "an answer that has arrived ends its request",
+    ),
+    Mutant(
+        "half-a-frame-is-an-answer",
+        "_wire/connection.py",
+        "            if len(received) < end:\n                break\n",
+        "",
+        "an answer comes in one piece",
+    ),
+    Mutant(
+        "answers-without-a-look-at-their-number",
+        "_wire/connection.py",
+        "        if correlation_id != due:\n",
+        "        if False:\n",
+        "answers come in the order of their requests",
+    ),
+    Mutant(
+        "half-a-write-is-a-whole-one",
+        "_wire/connection.py",
+        "                out[0] = first[sent:]\n                return\n",
+        "                out.popleft()\n                return\n",
+        "a socket takes all that it is given",
+    ),
+    Mutant(
+        "closed-although-it-waits",
+        "_wire/links.py",
+        "        if connection.in_flight_count or connection.has_output:\n"
+        "            return NEVER_MS\n",
+        "",
+        "a connection without bytes is idle",
+    ),
+    # --- attempts to connect -------------------------------------------------------------------
+    Mutant(
+        "socket-of-an-abandoned-attempt",
+        "_wire/connector.py",
+        "                self._is_abandoned or not isinstance(outcome, Connected)\n",
+        "                not isinstance(outcome, Connected)\n",
+        "an attempt that succeeds hands its socket over",
+    ),
+    Mutant(
+        "busy-thread-counts-as-idle",
+        "_wire/kept_threads.py",
+        "            if len(self._jobs) <= len(self._idle):\n",
+        "            if len(self._jobs) <= self._count:\n",
+        "a thread that lives takes the next attempt",
+    ),
+    Mutant(
+        "retry-waits-for-the-diagnosis",
+        "_wire/network_client.py",
+        "        self._diagnoses.suspect(connection_id, node, suspicion, now_ms)\n",
+        "        self._diagnoses.suspect(connection_id, node, suspicion, now_ms)\n"
+        "        if self._diagnoses.are_awaited:\n"
+        "            self._links[connection_id].retry_at_ms = now_ms + 1_000\n",
+        "there is no use in another attempt before the reason is known",
+    ),
+    # --- logins --------------------------------------------------------------------------------
+    Mutant(
+        "nonsense-during-a-login",
+        "_wire/reauthentication.py",
+        "        if self.is_in_step:\n            raise",
+        "        if False:\n            raise",
+        "a broker answers only what it was asked",
+    ),
+    Mutant(
+        "login-among-requests",
+        "_wire/connection.py",
+        "            and self._reauthentication is None\n            and not self._in_flight\n",
+        "            and self._reauthentication is None\n",
+        "a login may begin while answers are due",
+    ),
+    Mutant(
+        "requests-during-a-login",
+        "_wire/connection.py",
+        "            and now_ms < self._reauthentication_due_ms\n",
+        "",
+        "requests may be sent while a login is under way",
+    ),
+    Mutant(
+        "session-is-not-renewed",
+        "_wire/connection.py",
+        "        if session_lifetime_ms <= 0:\n            return NEVER_MS\n",
+        "        return NEVER_MS\n",
+        "a login is valid as long as its connection",
+    ),
+)

@@ -1,0 +1,183 @@
+"""Run the whole stack with one deliberate bug around the core.
+
+`python -m tests.sim.stack_mutation NAME` looks for the first seed that finds it, `--all` for each
+bug without a result. A bug that no seed finds can be given to tests: `--tests NAME FILE...`.
+
+Owns: the hunt, and `tests/data/stack_mutants.json`. Must not know: how a bug is put into its file
+(`mutation`).
+
+Rules:
+* A seed that also fails without the bug does not count.
+* No seed takes longer than a minute of real time: an endless loop shows as `hangs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from tests.sim.mutants import Mutant
+from tests.sim.mutation import ROOT, STACK_DRAWN, drawn_mutants, install
+from tests.sim.stack_mutants import MUTANTS
+
+RESULTS = ROOT / "tests" / "data" / "stack_mutants.json"
+MOST_SEEDS = 2000
+_LONGEST_SEED_S = 60
+_LONGEST_CHUNK = 200
+
+
+def all_mutants() -> tuple[Mutant, ...]:
+    """Return those written by hand and those drawn."""
+    return (*MUTANTS, *drawn_mutants(STACK_DRAWN))
+
+
+def known() -> dict[str, dict[str, Any]]:
+    """Return the result of each mutant."""
+    return json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+
+
+# --- inside the interpreter with the bug --------------------------------------------------------
+
+
+def _install(name: str) -> None:
+    if name:
+        (mutant,) = (each for each in all_mutants() if each.name == name)
+        install(mutant)
+
+
+def run_mutant(name: str, seeds: Iterable[int], kind: str = "") -> dict[str, Any] | None:
+    """Run seeds with a bug (no name: without). Return the first that fails, or None.
+
+    Args:
+        name: of the bug.
+        seeds: to run.
+        kind: a fault, or "undisturbed", or "login"; other seeds are passed over.
+    """
+    _install(name)
+    from txnproducer.sim.stack.options import StackOptions
+    from txnproducer.sim.stack.run import run_stack_seed
+
+    for seed in seeds:
+        options = StackOptions.draw(seed)
+        kinds = {*options.byte_rates, *options.event_s, *options.call_rates}
+        kinds |= {"undisturbed"} if options.is_undisturbed else set()
+        kinds |= {"login"} if options.session_ms else set()
+        if not kinds.issuperset(kind.split(",") if kind else ()):
+            continue
+        signal.signal(signal.SIGALRM, lambda *_, seed=seed: _give_up(seed))
+        signal.alarm(_LONGEST_SEED_S)
+        began = time.process_time()
+        violations = run_stack_seed(seed).violations
+        signal.alarm(0)
+        if violations:
+            check, text = violations[0]
+            seconds = round(time.process_time() - began, 1)
+            return {"seed": seed, "check": check, "seconds": seconds, "text": text[:200]}
+    return None
+
+
+def _give_up(seed: int) -> None:
+    """End the interpreter: its other threads cannot be ended."""
+    text = f"one seed takes longer than {_LONGEST_SEED_S} s"
+    found = {"seed": seed, "check": "hangs", "seconds": _LONGEST_SEED_S, "text": text}
+    print(json.dumps(found), flush=True)
+    os._exit(0)
+
+
+def run_tests(name: str, arguments: list[str]) -> int:
+    """Run tests with a bug, and return their exit code."""
+    _install(name)
+    import pytest
+
+    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *arguments]))
+
+
+# --- outside ------------------------------------------------------------------------------------
+
+
+def ask(name: str, first: int, count: int, kind: str = "") -> dict[str, Any] | None:
+    """Run seeds with a bug (no name: without) in an interpreter of its own."""
+    asked = ["--run", name, str(first), str(count), "--kind", kind]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sim.stack_mutation", *asked],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        # Virtual time needs the parts in Python.
+        env={**os.environ, "TXNPRODUCER_IMPL": "python"},
+        timeout=3600,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr.strip()[-2000:]}")
+    return json.loads(done.stdout) if done.stdout.strip() else None
+
+
+def hunt(name: str, first: int, end: int, kind: str = "") -> dict[str, Any] | None:
+    """Return the first seed that finds a bug, and the check, or None."""
+    start, chunk = first, 200 if kind else 20
+    while start < end:
+        count = min(chunk, end - start)
+        found = ask(name, start, count, kind)
+        if found is None:
+            start, chunk = start + count, min(2 * chunk, _LONGEST_CHUNK)
+            continue
+        if ask("", int(found["seed"]), 1) is None:
+            return found
+        start = int(found["seed"]) + 1
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.stack_mutation")
+    parser.add_argument("name", nargs="*", help="mutants")
+    parser.add_argument("--all", action="store_true", help="look for those without a result")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=MOST_SEEDS, help="how many of them")
+    parser.add_argument("--kind", default="", help="only seeds that draw these faults")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--run", nargs=3, metavar=("NAME", "FIRST", "COUNT"))
+    parser.add_argument("--tests", nargs="+", metavar="NAME FILE")
+    arguments = parser.parse_args()
+    if arguments.run:
+        name, first, count = arguments.run
+        found = run_mutant(name, range(int(first), int(first) + int(count)), arguments.kind)
+        print(json.dumps(found) if found else "")
+        return
+    if arguments.tests:
+        sys.exit(run_tests(arguments.tests[0], arguments.tests[1:]))
+    results = known()
+    names = [each.name for each in all_mutants()]
+    wanted = [n for n in names if n in arguments.name or (arguments.all and n not in results)]
+    end = arguments.first + arguments.seeds
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        hunts = {
+            pool.submit(hunt, name, arguments.first, end, arguments.kind): name for name in wanted
+        }
+        for done in as_completed(hunts):
+            name = hunts[done]
+            if (broken := done.exception()) is not None:
+                print(name, "BROKEN", broken, flush=True)
+                continue
+            found = done.result()
+            print(name, found, flush=True)
+            if found is not None:
+                note(name, found)
+
+
+def note(name: str, found: dict[str, Any]) -> None:
+    """Write one result down."""
+    results = known() | {name: found}
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

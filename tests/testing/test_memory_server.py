@@ -1,0 +1,307 @@
+"""The loop of an in-memory Kafka: its clock, interrupts, hung-up connections, failures, ends."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import warnings
+from concurrent.futures import Future
+
+import pytest
+
+from tests.server.bench import Bench, init_request
+from txnproducer._broker.cluster import BrokerCluster, ClusterOptions
+from txnproducer._broker.transaction_coordinator import TransactionCoordinator
+from txnproducer._protocol.messages import ApiKey
+from txnproducer._server import connection
+from txnproducer._server.script import Fault, ScriptedFault
+from txnproducer.errors import KafkaError
+from txnproducer.testing import InMemoryKafka
+from txnproducer.testing._memory_server import MemoryServer
+
+THREAD = "txnproducer-in-memory-kafka"
+DAYS_30_NS = 30 * 86_400 * 10**9
+
+
+@pytest.fixture
+def server():
+    made = MemoryServer(BrokerCluster(ClusterOptions(), random.Random(1)))
+    yield made
+    made.close()
+
+
+def is_running():
+    return any(thread.name == THREAD for thread in threading.enumerate())
+
+
+def wait_until(is_so):
+    end = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+# --- time ------------------------------------------------------------------------------------
+
+
+def test_the_models_time_begins_with_the_server(monkeypatch):
+    """The model has a check for every 200 ms: 30 days of them would take minutes."""
+    checks: list[int] = []
+
+    def check(self, now_ms):
+        checks.append(now_ms)
+        return []
+
+    monkeypatch.setattr(TransactionCoordinator, "abort_timed_out", check)
+    cluster = BrokerCluster(ClusterOptions(), random.Random(1))
+    server = MemoryServer(cluster, clock_ns=lambda: DAYS_30_NS + time.monotonic_ns())
+    try:
+        now_ms = server.call(lambda _, now_ms: now_ms)
+    finally:
+        server.close()
+    assert now_ms < 10_000
+    assert len(checks) <= 4 * (now_ms // 200 + 1)
+
+
+# --- interrupts ------------------------------------------------------------------------------
+
+
+class Interrupt(BaseException):
+    """As Ctrl-C, or the signal of a time-out of pytest."""
+
+
+def test_an_interrupted_call_takes_effect_wholly_and_the_cluster_goes_on(server, monkeypatch):
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def slow(cluster, _):
+        has_begun.set()
+        may_go_on.wait(10)
+        cluster.create_topic("t", 1)
+
+    def interrupted(self, timeout=None):
+        has_begun.wait(10)
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupted)
+        with pytest.raises(Interrupt):
+            server.call(slow)
+    may_go_on.set()
+    assert server.call(lambda cluster, _: list(cluster.topics)) == ["t"]
+
+
+def test_a_call_that_is_interrupted_before_it_begins_has_no_effect(server, monkeypatch):
+    has_begun, may_go_on = threading.Event(), threading.Event()
+    calls: list[int] = []
+    wait = Future.result
+
+    def interrupted(self, timeout=None):
+        if threading.current_thread() is threading.main_thread():
+            raise Interrupt
+        return wait(self, timeout)
+
+    def block(*_):
+        has_begun.set()
+        may_go_on.wait(10)
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    other = threading.Thread(target=server.call, args=(block,))
+    other.start()
+    has_begun.wait(10)
+    with pytest.raises(Interrupt):
+        server.call(lambda *_: calls.append(1))
+    may_go_on.set()
+    other.join(10)
+    monkeypatch.undo()
+    server.call(lambda *_: None)
+    assert calls == []
+
+
+def test_the_models_timers_survive_an_error_of_a_call(server):
+    def fail(cluster, _):
+        raise LookupError("of the test")
+
+    with pytest.raises(LookupError, match="of the test"):
+        server.call(fail)
+    assert server.call(lambda cluster, now_ms: cluster.next_event_ms() > now_ms)
+
+
+# --- connections -----------------------------------------------------------------------------
+
+
+def test_a_connection_that_the_server_has_ended_keeps_no_loop_busy(server, monkeypatch):
+    bench = Bench()
+    server.script.add(ApiKey.INIT_PRODUCER_ID, Fault(ScriptedFault.SLOW, delay_ms=300))
+    client = server.connect(0)
+    rounds: list[int] = []
+    send_due = server._send_due
+
+    def count_and_send():
+        rounds.append(1)
+        send_due()
+
+    monkeypatch.setattr(server, "_send_due", count_and_send)
+    with client:
+        client.sendall(bench.bytes_of(init_request(), 5) + b"\xff" * 64)
+        wait_until(lambda: rounds)
+        client.sendall(b"more that is never read")
+        client.settimeout(5)
+        assert client.recv(4096)
+        with contextlib.suppress(ConnectionResetError):  # Linux says so of unread bytes
+            assert client.recv(4096) == b""
+    assert len(rounds) < 20
+
+
+def test_a_client_that_goes_away_before_a_late_answer_is_forgotten(server):
+    bench = Bench()
+    server.script.add(ApiKey.INIT_PRODUCER_ID, Fault(ScriptedFault.SLOW, delay_ms=100))
+    with server.connect(0) as client:
+        client.sendall(bench.bytes_of(init_request(), 5))
+    wait_until(lambda: not server._peers)
+    assert server.call(lambda cluster, _: cluster.transactional_ids) == ["a"]
+
+
+# --- failures --------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_model_is_logged_and_ends_the_connection(server, monkeypatch, caplog):
+    def fail(*_):
+        raise LookupError("a defect of the model")
+
+    monkeypatch.setattr(connection, "handle", fail)
+    with caplog.at_level(logging.ERROR), server.connect(0) as client:
+        client.settimeout(5)
+        client.sendall(Bench().bytes_of(init_request(), 5))
+        assert client.recv(100) == b""
+    assert "The model of brokers has failed at InitProducerIdRequest" in caplog.text
+    assert "a defect of the model" in caplog.text
+    server.call(lambda *_: None)
+
+
+def test_a_loop_that_fails_closes_its_sockets_and_says_so_at_the_next_call(caplog):
+    server = MemoryServer(BrokerCluster(ClusterOptions(), random.Random(1)))
+
+    def fail(_):
+        raise LookupError("a defect of the model")
+
+    client = server.connect(0)
+    server.call(lambda cluster, now_ms: cluster.call_at(now_ms, fail))
+    with client:
+        client.settimeout(5)
+        assert client.recv(100) == b""
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="a defect of the model"):
+            server.call(lambda *_: None)
+    with pytest.raises(ConnectionRefusedError):
+        server.connect(0)
+    server.close()
+    assert "The in-memory cluster has failed" in caplog.text
+
+
+# --- ends ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def dropped_clusters():
+    """Collect the warnings about clusters. Other tests' objects may be collected here as well."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield texts
+    texts.extend(text for each in found if "InMemoryKafka" in (text := str(each.message)))
+
+
+def test_a_closed_cluster_opens_no_port():
+    kafka = InMemoryKafka()
+    kafka.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        kafka.listen()
+    with pytest.raises(RuntimeError, match="closed"):
+        kafka.listen(tls=True)
+    with pytest.raises(RuntimeError, match="closed"):
+        _ = kafka.ca_file
+
+
+def test_a_cluster_that_is_dropped_warns_and_ends():
+    kafka = InMemoryKafka({"orders": 1})
+    address = kafka.listen()
+    with kafka.producer() as producer:
+        producer.send("orders", b"one").result(5)
+    del producer
+    with dropped_clusters() as texts:
+        del kafka
+        gc.collect()
+    assert texts == ["unclosed InMemoryKafka: use `with`, or call close()"]
+    wait_until(lambda: not is_running())
+    host, port = address.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), 1)
+
+
+def test_a_producer_keeps_its_cluster():
+    def make():
+        return InMemoryKafka({"orders": 1}).producer()
+
+    with make() as producer:
+        gc.collect()
+        assert producer.send("orders", b"one").result(5).offset == 0
+    with dropped_clusters() as texts:
+        del producer
+        gc.collect()
+    assert len(texts) == 1
+    wait_until(lambda: not is_running())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_refused_at_once_and_leaves_the_parents_cluster_alone():
+    with InMemoryKafka({"orders": 1}) as kafka, kafka.producer("t") as producer:
+        producer.init_transactions()
+        reads, writes = os.pipe()
+        child = os.fork()
+        if not child:
+            texts = []
+            for call in (kafka.producer, kafka.listen, lambda: kafka.records("orders")):
+                try:
+                    call()
+                except RuntimeError as error:
+                    texts.append(str(error))
+            kafka.close()
+            os.write(writes, "\n".join(texts).encode())
+            os._exit(0)
+        os.close(writes)
+        with os.fdopen(reads) as pipe:
+            lines = pipe.read().splitlines()
+        os.waitpid(child, 0)
+        assert len(lines) == 3
+        assert all("make one in the child" in line for line in lines)
+        with producer.transaction():
+            producer.send("orders", b"one")
+        assert len(kafka.records("orders")) == 1
+
+
+def test_calls_of_many_threads_are_all_made_also_at_the_end():
+    kafka = InMemoryKafka()
+    errors = []
+
+    def create(number):
+        for step in range(50):
+            try:
+                kafka.create_topic(f"t{number}-{step}")
+            except KafkaError as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    kafka.close()
+    for thread in threads:
+        thread.join(10)
+    assert errors == []
+    assert len(kafka._cluster.topics) == 200

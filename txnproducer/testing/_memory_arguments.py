@@ -1,0 +1,124 @@
+"""The checks of the arguments that a test gives to an in-memory Kafka.
+
+Why it exists: a mistake of a test should be named at its line, and not show as a strange cluster.
+Owns: one function for each kind of argument. Must not know: the cluster's state, threads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from txnproducer._broker.cluster import OFFSETS_TOPIC, ClusterOptions
+from txnproducer.errors import ErrorCode
+
+_LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_INTERNAL: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "4.3": {},
+        "3.9": {"is_before_4": True},
+        # The last one without KIP-360.
+        "2.4": {"is_before_4": True, "init_producer_id_version": 2},
+    }
+)
+
+
+def count(name: str, value: object) -> int:
+    """Return an argument that is a whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}: it must be a whole number")
+    if value < 1:
+        raise ValueError(f"{name} is {value}: it must be at least one")
+    return value
+
+
+def cluster_options(
+    nodes: object, transaction_version: int | None, version: str
+) -> ClusterOptions:
+    """Return the model's settings for the arguments of a cluster."""
+    if version not in _OPTIONS:
+        raise ValueError(f"version is {version!r}: it must be one of {', '.join(_OPTIONS)}")
+    given = _OPTIONS[version]
+    newest = 1 if given else 2
+    level = newest if transaction_version is None else transaction_version
+    if isinstance(level, bool) or level not in (1, 2):
+        raise ValueError(f"transaction_version is {level!r}: it must be 1 or 2")
+    if level > newest:
+        raise ValueError(f"transaction_version is 2: Kafka {version} knows only 1")
+    return ClusterOptions(node_count=count("nodes", nodes), transaction_version=level, **given)
+
+
+def checked_users(users: object) -> dict[str, str] | None:
+    """Return names and passwords, or None for a cluster without logins."""
+    if users is None:
+        return None
+    if not isinstance(users, Mapping) or not all(
+        isinstance(text, str) for pair in users.items() for text in pair
+    ):
+        raise TypeError("users must map names to passwords, as in {'alice': 'secret'}")
+    return dict(users)
+
+
+def checked_topics(topics: object) -> dict[str, int]:
+    """Return the number of partitions by topic."""
+    if topics is None:
+        return {}
+    if not isinstance(topics, Mapping):
+        raise TypeError(
+            f"topics is {topics!r}: it must map names to numbers of partitions, as in"
+            " {'orders': 3}"
+        )
+    return {topic_name(name): count("the number of partitions", n) for name, n in topics.items()}
+
+
+def topic_name(name: object) -> str:
+    """Return the name of a topic that may be created."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a topic is {name!r}: it must be a str")
+    if not _LEGAL_NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name of a topic: it may have up to 249 letters, digits, '.', '_'"
+            " and '-', and must not be '.' or '..'"
+        )
+    if name in _INTERNAL:
+        raise ValueError(f"{name!r} is a topic of the brokers' own")
+    return name
+
+
+def node_number(node: object, nodes: Collection[int]) -> int:
+    """Return the number of an existing broker."""
+    if isinstance(node, bool) or not isinstance(node, int):
+        raise TypeError(f"node is {node!r}: it must be a broker's number")
+    if node not in nodes:
+        last = len(nodes) - 1
+        known = f"the brokers are 0 to {last}" if last else "the only broker is 0"
+        raise ValueError(f"there is no broker {node}: {known}")
+    return node
+
+
+def error_code(error: object) -> ErrorCode:
+    """Return the error of a refusal, given by its name or number."""
+    if isinstance(error, bool) or not isinstance(error, str | int):
+        raise TypeError(f"error is {error!r}: it must be a name as NOT_COORDINATOR, or a number")
+    try:
+        code = ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{error!r} is no error of Kafka's protocol; names are as NOT_COORDINATOR"
+        ) from None
+    if code is ErrorCode.NONE:
+        raise ValueError("error is NONE, which refuses nothing: leave the fault out")
+    return code
+
+
+def delay_ms(seconds: object) -> int:
+    """Return a delay in milliseconds."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"seconds is {seconds!r}: it must be a number")
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"seconds is {seconds}: it must be finite, and not negative")
+    return round(seconds * 1000)

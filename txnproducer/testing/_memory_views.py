@@ -1,0 +1,73 @@
+"""The records and transactions of a modelled cluster, as a test reads them.
+
+Owns: `MemoryRecord`, `MemoryTransaction`, and their reading from the model. Must not know:
+threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from txnproducer._broker.cluster import BrokerCluster
+from txnproducer.records import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """A record as a consumer gets it.
+
+    Attributes:
+        timestamp_ms: milliseconds since the epoch.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = field(default=(), repr=False)
+    timestamp_ms: int = field(default=-1, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTransaction:
+    """A transactional id as its coordinator knows it.
+
+    Attributes:
+        state: by Kafka's names, as `Ongoing` or `CompleteCommit`.
+        partitions: in the transaction that is open or being ended.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    partitions: frozenset[TopicPartition]
+
+
+def visible_records(
+    cluster: BrokerCluster, place: TopicPartition, *, is_committed: bool
+) -> Iterator[MemoryRecord]:
+    """Yield the records of a partition that a consumer gets."""
+    for entry in cluster.logs[place].visible_entries(read_committed=is_committed):
+        for record in entry.batch or ():
+            yield MemoryRecord(
+                place.topic,
+                place.partition,
+                entry.base_offset + record.offset_delta,
+                record.key,
+                record.value,
+                tuple(record.headers),
+                record.timestamp_ms,
+            )
+
+
+def described(cluster: BrokerCluster, name: str) -> MemoryTransaction:
+    """Return an id as its coordinator knows it."""
+    known = cluster.transaction_coordinator(name).find(name)
+    if known is None:  # the caller has the names of ids that exist
+        raise KeyError(name)
+    return MemoryTransaction(
+        name, known.producer_id, known.producer_epoch, known.state.value, known.partitions
+    )
