@@ -1,4 +1,4 @@
-"""Every case on a real broker and on the model: the transcripts are equal."""
+"""Every case in bytes on a real broker and on the model: the transcripts are equal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from integration.brokers import Mode
+from integration.conformance.bytes import ByteTarget
 from integration.conformance.case import Case, play
 from integration.conformance.cases import CASES
 from integration.conformance.live import LiveTarget
-from integration.conformance.model import ModelTarget
 from integration.conftest import Broker
 
 pytestmark = pytest.mark.integration
@@ -81,7 +81,7 @@ def test_the_model_answers_as_a_real_broker_with_an_authorizer_does(
 def compare(case: Case, mode: Mode, live: LiveTarget) -> None:
     if not case.is_for(mode.transaction_version):
         pytest.skip(f"about transactions v{case.only} alone")
-    model = ModelTarget(mode.version, mode.transaction_version, case.nodes)
+    model = ByteTarget(mode.version, mode.transaction_version, case.nodes)
     told = play(case, model)
     truth = play(case, live)
     for attempt in range(1, ATTEMPTS.get(case.group, 1)):
