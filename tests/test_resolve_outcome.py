@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests.interrupts import IS_THOROUGH, Interrupt, Interrupter
+from tests.wire import answers
 from tests.wire.fake_broker import FakeBroker
 from txnproducer import KafkaTimeoutError
 from txnproducer._protocol.messages import BrokerNode
 from txnproducer._shell.transaction_inquiry import describe_transaction
+from txnproducer._wire import kafka_python as kp
 from txnproducer._wire.platform import SYSTEM
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
+    CommitOutcomeUnknownError,
     DisconnectError,
     ForkedProducerError,
     InvalidConfigurationError,
@@ -29,12 +32,14 @@ from txnproducer.errors import (
     NotCoordinatorError,
     SaslAuthenticationError,
     TransactionalIdAuthorizationError,
+    UnsupportedVersionError,
 )
 from txnproducer.testing import InMemoryKafka
 
 # The usual time, and the one that suffices if the machine is busy.
 TIMES_MS = (400, 8_000)
-PATIENCE_S = 10.0
+PATIENCE_MS = 10_000
+PATIENCE_S = PATIENCE_MS / 1000
 LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
 
 
@@ -87,22 +92,26 @@ def nothing_is_left():
     assert threads() <= before
 
 
-def in_doubt(kafka, *, arrives=True, is_closed=True, **settings):
-    """Return a producer whose commit has no answer, and its transaction."""
-    producer = kafka.producer("t", max_block_ms=150, **settings)
-    producer.init_transactions()
-    transaction = producer.transaction()
-    transaction.__enter__()
-    producer.send("orders", b"one")
-    producer.flush()
-    (kafka.lose_answer if arrives else kafka.lose_request)("EndTxn")
-    # No other attempt is answered as long as the doubt lasts.
-    kafka.fail_next("EndTxn", error="NOT_COORDINATOR", times=10_000)
-    with pytest.raises(KafkaTimeoutError):
-        transaction.__exit__(None, None, None)
-    if is_closed:
+def in_doubt(kafka, *, arrives=True, **settings):
+    """Return a closed producer whose commit has no answer, and its transaction."""
+    with kafka.producer("t", max_block_ms=PATIENCE_MS, **settings) as producer:
+        producer.init_transactions()
+        transaction = producer.transaction()
+        transaction.__enter__()
+        producer.send("orders", b"one")
+        producer.flush()
+        (kafka.lose_answer if arrives else kafka.lose_request)("EndTxn")
+        # No other attempt is answered as long as the doubt lasts.
+        kafka.fail_next("EndTxn", error="NOT_COORDINATOR", times=10_000)
+        producer._max_block_s = 0.1
+        with pytest.raises(KafkaTimeoutError):
+            transaction.__exit__(None, None, None)
+        end_s = time.monotonic() + PATIENCE_S
+        while kafka.remaining_faults()["EndTxn"] > 10_000:
+            assert time.monotonic() < end_s
+            time.sleep(0.001)
         producer.close(0)
-        assert transaction.outcome == "unknown"
+    assert transaction.outcome == "unknown"
     kafka.clear_faults()
     producer._max_block_s = PATIENCE_S
     return producer, transaction
@@ -115,6 +124,17 @@ def test_a_commit_that_arrived_is_told_as_committed(kafka):
     producer, transaction = in_doubt(kafka)
     assert producer.resolve_outcome() == "committed"
     assert transaction.outcome == "committed"
+
+
+def test_a_producer_that_has_failed_can_ask_before_it_is_closed(kafka):
+    with kafka.producer("t") as producer:
+        producer.init_transactions()
+        transaction = producer.transaction()
+        kafka.lose_answer("EndTxn")
+        kafka.fail_next("EndTxn", error="PRODUCER_FENCED")
+        with pytest.raises(CommitOutcomeUnknownError), transaction:
+            producer.send("orders", b"one")
+        assert producer.resolve_outcome() == transaction.outcome == "committed"
 
 
 def test_a_commit_that_never_arrived_is_told_once_the_coordinator_has_aborted(kafka, version):
@@ -295,6 +315,20 @@ def test_a_controller_is_not_asked_for_good():
         config = ProducerConfig.build(bootstrap_servers=controller.address, transactional_id="t")
         with pytest.raises(KafkaTimeoutError, match="is it the port of a controller"):
             describe_transaction(config, SYSTEM, 1)
+
+
+@pytest.mark.usefixtures("looks_up")
+def test_a_cluster_older_than_the_question_is_named_as_that():
+    def find(api_key, correlation_id, request):
+        answer = kp.FindCoordinatorResponse(
+            version=2, error_code=0, node_id=7, host="127.0.0.1", port=broker.port
+        )
+        return answers.payload(answer, correlation_id)
+
+    with FakeBroker(find, offer={18: 4, 10: 2}) as broker:
+        config = ProducerConfig.build(bootstrap_servers=broker.address, transactional_id="t")
+        with pytest.raises(UnsupportedVersionError):
+            describe_transaction(config, SYSTEM, PATIENCE_S)
 
 
 # --- what is left ----------------------------------------------------------------------------

@@ -261,7 +261,8 @@ class TransactionInquiry:
         if code == ErrorCode.NONE:
             return
         answer = error_for_code(code)
-        error = type(answer)(f"{asked} was answered by {detail or answer}")
+        said = f" ({detail})" if detail else ""
+        error = error_for_code(code, f"{asked} was answered by {answer}{said}")
         if isinstance(error, RetriableError):
             self._retry(error, now_ms)
         else:
