@@ -95,7 +95,7 @@ unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both im
 # at places that no trace sees.
 interrupts: .venv/.installed-dev  ## an exception at every bytecode of every call, and 100,000 calls under real signals
 	TXNPRODUCER_INTERRUPTS=1 TXNPRODUCER_IMPL=python $(PYTEST) tests/core/test_interrupted_calls.py \
-	  tests/test_interrupted_calls.py tests/test_signals.py --numprocesses=auto
+	  tests/test_interrupted_calls.py tests/test_resolve_outcome.py tests/test_signals.py --numprocesses=auto
 	TXNPRODUCER_INTERRUPTS=1 $(PYTEST) tests/test_signals.py
 
 # Fresh seeds for each commit, and the same ones whenever it is tested again.

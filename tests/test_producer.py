@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from tests.scripted_client import PRODUCER_EPOCH, PRODUCER_ID
-from txnproducer import TransactionalProducer, admin
+from txnproducer import TransactionalProducer, admin, producer
 from txnproducer._protocol.events import ResponseFailure
-from txnproducer._protocol.messages import ApiKey, TransactionDescription
+from txnproducer._protocol.messages import ApiKey, BrokerNode, TransactionDescription
 from txnproducer._shell import base_producer, live_producers, waiting
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.config import ProducerConfig
@@ -1070,15 +1070,15 @@ def in_doubt(ready, client):
 def describes(monkeypatch, state, epoch):
     asked = []
 
-    def describe_transaction(servers, transactional_id, timeout, **security):
-        asked.append((servers, transactional_id, timeout, security))
+    def describe_transaction(config, platform, timeout_s, known):
+        asked.append((config, platform, timeout_s, known))
         if isinstance(state, Exception):
             raise state
         if state is None:
             return None
-        return TransactionDescription(0, transactional_id, state, PRODUCER_ID, epoch)
+        return TransactionDescription(0, config.transactional_id, state, PRODUCER_ID, epoch)
 
-    monkeypatch.setattr(admin, "describe_transaction", describe_transaction)
+    monkeypatch.setattr(producer, "describe_transaction", describe_transaction)
     return asked
 
 
@@ -1103,9 +1103,7 @@ def test_the_coordinator_is_asked_for_an_outcome_in_doubt(
     asked = describes(monkeypatch, state, epoch)
     assert one.resolve_outcome() == outcome
     assert txn.outcome == outcome
-    ((servers, transactional_id, timeout, security),) = asked
-    assert (servers, transactional_id, timeout) == ("boot:9092", "txn", 10.0)
-    assert security["security_protocol"] == "PLAINTEXT"
+    assert asked == [(one._config, SYSTEM, 10.0, [BrokerNode(0, "broker-0", 9092)])]
 
 
 def test_an_outcome_that_is_known_is_not_asked_for(ready, monkeypatch):

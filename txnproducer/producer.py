@@ -14,10 +14,13 @@ from typing import Any
 
 from txnproducer._core.transactions.commit_evidence import ResolvedOutcome, SentCommit, resolve
 from txnproducer._core.transactions.operation import TransactionalRequestResult
+from txnproducer._protocol.messages import CoordinatorType
 from txnproducer._shell import refusals
 from txnproducer._shell.block_owner import calling_thread
 from txnproducer._shell.record_writer import OnDelivery, RecordWriter
+from txnproducer._shell.transaction_inquiry import describe_transaction
 from txnproducer._sync.core_lock import refuse_reentry
+from txnproducer._wire.platform import SYSTEM
 from txnproducer.config import ProducerConfig
 from txnproducer.errors import (
     CommitOutcomeUnknownError,
@@ -114,10 +117,14 @@ class TransactionalProducer(RecordWriter):
 
     def _longest_timeout_ms(self) -> str | None:
         """Ask the brokers for their limit. Return None if they do not answer."""
-        # Imported late: only a refused time-out needs kafka-python's admin client here.
+        if self._platform is not SYSTEM:
+            return None  # a test's cluster has no addresses that the admin client could reach
+        # Imported late: only a refused time-out needs kafka-python's admin client.
         from txnproducer import admin
 
-        servers, security = self._admin_arguments()
+        config = self._config
+        security = {name: value for name, value in config.security.items() if value is not None}
+        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
         try:
             return admin.broker_setting(
                 servers, "transaction.max.timeout.ms", _LIMIT_S, **security
@@ -276,7 +283,7 @@ class TransactionalProducer(RecordWriter):
 
         Raises:
             IllegalStateError: no commit has ended. Repeat one that timed out, or abort.
-            KafkaTimeoutError: the cluster did not answer in time.
+            KafkaTimeoutError: the cluster did not answer in time; the error names the last try.
             KafkaError: the cluster refused to answer; the user needs Describe on the id.
         """
         # Only a fork is refused: a producer that has failed or was closed still knows its commit.
@@ -305,29 +312,19 @@ class TransactionalProducer(RecordWriter):
         return None if manager is None else manager.last_commit
 
     def _ask_for_outcome(self, commit: SentCommit) -> ResolvedOutcome:
-        # Imported late: only a commit in doubt needs kafka-python's admin client.
-        from txnproducer import admin
-
-        transactional_id = self._config.transactional_id or ""
-        servers, security = self._admin_arguments()
+        manager = self._core.transaction_manager
+        # One at least may be known if no bootstrap server can be reached.
+        found = [] if manager is None else map(manager.requests.coordinator, CoordinatorType)
+        known = [node for node in found if node is not None]
         try:
-            told = admin.describe_transaction(
-                servers, transactional_id, self._max_block_s, **security
-            )
+            told = describe_transaction(self._config, self._platform, self._max_block_s, known)
         except UnsupportedVersionError:
             return "unknown"
         if told is None:
             return "unknown"
         described = ProducerIdAndEpoch(told.producer_id, told.producer_epoch)
-        manager = self._core.transaction_manager
         may_begin_again = manager is not None and manager.identity.may_begin_again
         return resolve(commit, told.state, described, may_begin_again=may_begin_again)
-
-    def _admin_arguments(self) -> tuple[str, dict[str, Any]]:
-        config = self._config
-        security = {name: value for name, value in config.security.items() if value is not None}
-        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_addresses)
-        return servers, security
 
     # --- transactions that several processes share ---------------------------------------------
 

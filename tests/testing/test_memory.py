@@ -15,9 +15,11 @@ from txnproducer import (
     TransactionalProducer,
 )
 from txnproducer.errors import (
+    CommitOutcomeUnknownError,
     GroupAuthorizationError,
     InvalidConfigurationError,
     InvalidRecordError,
+    InvalidTxnTimeoutError,
     KafkaError,
     SaslAuthenticationError,
     TopicAuthorizationError,
@@ -155,6 +157,25 @@ def test_the_outcome_of_a_commit_can_stay_unknown(kafka):
         producer.commit_transaction()
     kafka.clear_faults()
     assert values(kafka) == [b"one"]
+
+
+def test_a_commit_in_doubt_can_be_resolved(kafka):
+    with kafka.producer("t") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"one", partition=0).result(5)
+        kafka.lose_answer("EndTxn")
+        kafka.fail_next("EndTxn", error="PRODUCER_FENCED")
+        with pytest.raises(CommitOutcomeUnknownError):
+            producer.commit_transaction()
+        assert producer.resolve_outcome() == "committed"
+    assert values(kafka) == [b"one"]
+
+
+def test_a_time_out_that_is_too_long_is_refused_with_the_limit(kafka):
+    with kafka.producer("t", transaction_timeout_ms=900_001) as producer:
+        with pytest.raises(InvalidTxnTimeoutError, match="The brokers' limit is 900000"):
+            producer.init_transactions()
 
 
 def test_a_newer_producer_fences_the_older_one(kafka, producer):

@@ -28,13 +28,13 @@ from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
 from txnproducer._server.login import Users
 from txnproducer._server.script import Fault, ScriptedFault
-from txnproducer._wire.platform import Platform
 from txnproducer._wire.tcp import BufferSizes
 from txnproducer.errors import DisconnectError, UnknownHostError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 from . import _memory_arguments as arguments
+from ._memory_producer import MemoryProducer
 from ._memory_server import MemoryServer
 from ._memory_tls import ListenerCertificate
 from ._memory_views import MemoryRecord, MemoryTransaction, described, visible_records
@@ -50,29 +50,6 @@ _APIS: Final[Mapping[str, ApiKey]] = {
 _LEAST_TIMEOUT_MS: Final = 60_000
 # A unit test that meets no broker should say so in seconds. The default is a minute.
 _MAX_BLOCK_MS: Final = 5_000
-
-
-class _MemoryPlatform(Platform):
-    """The system, but for the sockets."""
-
-    def __init__(self, open_socket: Callable[..., socket.socket]) -> None:
-        self._open_socket = open_socket
-
-    def open_socket(self, *arguments: Any) -> socket.socket:
-        """Connect to a broker of the cluster."""
-        return self._open_socket(*arguments)
-
-
-class _MemoryProducer(TransactionalProducer):
-    """The producer that ships, on the sockets of one in-memory cluster."""
-
-    def __init__(self, platform: Platform, **settings: Any) -> None:
-        self._platform = platform
-        super().__init__(**settings)
-
-
-# A test sees the class that its service expects, also in texts and in logs.
-_MemoryProducer.__name__ = _MemoryProducer.__qualname__ = TransactionalProducer.__name__
 
 
 class InMemoryKafka:
@@ -178,7 +155,12 @@ class InMemoryKafka:
         given = {"bootstrap_servers": self.bootstrap_servers, "max_block_ms": _MAX_BLOCK_MS}
         if transactional_id is not None:
             given["transactional_id"] = transactional_id
-        return _MemoryProducer(_MemoryPlatform(self._open_socket), **{**given, **settings})
+        return MemoryProducer(
+            self._open_socket,
+            self.listen,
+            self._cluster.options.max_transaction_timeout_ms,
+            **{**given, **settings},
+        )
 
     def listen(self, *, tls: bool = False) -> str:
         """Open a port on 127.0.0.1 for each broker. Return the addresses, for any client.

@@ -1,0 +1,432 @@
+"""Every row of the page of errors is reproduced in memory, with its class and recovery.
+
+The table of a row names its error in the first cell; texts in quotation marks there have to be in
+the error's own text. A row without an error has a reason in `NO_ERROR`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from txnproducer import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    TopicPartition,
+    TransactionalProducer,
+)
+from txnproducer.errors import KafkaError
+from txnproducer.testing import InMemoryKafka
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "errors.md").read_text()
+BY_SYMPTOM = PAGE.partition("## By symptom")[2].partition("\n## ")[0]
+LOGIN = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_plain_username": "alice",
+    "sasl_plain_password": "wrong",
+}
+SMALL = {"buffer_memory": 1000, "max_request_size": 900, "batch_size": 500}
+GROUP = ConsumerGroupMetadata("group", generation_id=5, member_id="member")
+
+
+class Scenario(NamedTuple):
+    """The way to one error: settings of cluster and producer, and the calls up to the error."""
+
+    error: str
+    recovery: str | None
+    run: Callable[[InMemoryKafka, TransactionalProducer], object]
+    settings: Mapping[str, Any] = MappingProxyType({})
+    cluster: Mapping[str, Any] = MappingProxyType({})
+
+
+def rows(text: str) -> list[str]:
+    """Return the first cells of the tables' rows."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [re.split(r"(?<!\\) \| ", line.strip("| "))[0] for line in lines]
+    return [cell for cell in cells if cell not in ("you see", "---")]
+
+
+# --- the calls of scenarios ------------------------------------------------------------------
+
+
+def init(kafka, producer):
+    producer.init_transactions()
+
+
+def open_transaction(producer, *values):
+    producer.init_transactions()
+    producer.begin_transaction()
+    for value in values:
+        producer.send("orders", value).result(5)
+
+
+def after(*faults: Callable[[InMemoryKafka], object], then: Callable[[Any, Any], object] = init):
+    """Return a scenario's calls after some faults."""
+
+    def run(kafka, producer):
+        for fault in faults:
+            fault(kafka)
+        then(kafka, producer)
+
+    return run
+
+
+def send(value: Any, topic: str = "orders"):
+    """Return calls that open a transaction, send a record, and await it."""
+
+    def run(kafka, producer):
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, value).result(5)
+
+    return run
+
+
+def send_without_begin(kafka, producer):
+    producer.init_transactions()
+    producer.send("orders", b"x")
+
+
+def fill_the_memory(kafka, producer):
+    producer.init_transactions()
+    producer.begin_transaction()
+    kafka.delay("Produce", 0.04)
+    futures = [producer.send("orders", b"x" * 400) for _ in range(3)]
+    # The last one has waited. Its failure aborts the transaction, and the others with it.
+    futures[-1].result(5)
+
+
+def use_in_a_forked_child(kafka, producer):
+    """Fork, and raise in the parent the class that the child has met."""
+    child = os.fork()
+    if not child:
+        try:
+            producer.init_transactions()
+        except KafkaError as error:
+            os._exit(int(type(error).__name__ == "ForkedProducerError"))
+        os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    # As in the child: its calls are refused by this very text and class.
+    producer.disown()
+    try:
+        producer.init_transactions()
+    finally:
+        producer._refusal = None
+
+
+def begin_in_another_thread(kafka, producer):
+    found: list[BaseException] = []
+
+    def begin():
+        try:
+            producer.transaction().__enter__()
+        except KafkaError as error:
+            found.append(error)
+
+    producer.init_transactions()
+    with producer.transaction():
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+    raise found[0]
+
+
+def commit_without_a_leader(kafka, producer):
+    open_transaction(producer, b"x")
+    kafka.stop_node(0)
+    try:
+        producer.commit_transaction()
+    finally:
+        kafka.start_node(0)
+
+
+def commit_fenced(kafka, producer):
+    open_transaction(producer, b"x")
+    kafka.fence("t")
+    producer.commit_transaction()
+
+
+def send_fenced(kafka, producer):
+    open_transaction(producer, b"x")
+    kafka.fence("t")
+    producer.send("orders", b"y")
+    producer.commit_transaction()
+
+
+def time_out(kafka, producer):
+    open_transaction(producer, b"x")
+    time.sleep(0.003)  # longer than transaction_timeout_ms
+    kafka.time_out_transaction("t")
+
+
+def commit_timed_out(kafka, producer):
+    time_out(kafka, producer)
+    producer.commit_transaction()
+
+
+def send_timed_out(kafka, producer):
+    time_out(kafka, producer)
+    producer.send("orders", b"y")
+    producer.commit_transaction()
+
+
+def commit_expired(kafka, producer):
+    time_out(kafka, producer)
+    kafka.fail_next("EndTxn", error="INVALID_PRODUCER_ID_MAPPING")
+    producer.commit_transaction()
+
+
+def commit_with_a_failed_record(kafka, producer):
+    kafka.deny(topic="orders")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", b"x")
+    producer.commit_transaction()
+
+
+def commit_offsets_of_another_generation(kafka, producer):
+    open_transaction(producer)
+    producer.send_offsets_to_transaction(
+        {TopicPartition("orders", 0): OffsetAndMetadata(1)}, GROUP
+    )
+
+
+def commit_in_doubt(kafka, producer):
+    open_transaction(producer, b"x")
+    kafka.lose_answer("EndTxn")
+    kafka.fail_next("EndTxn", error="PRODUCER_FENCED")
+    producer.commit_transaction()
+
+
+def begin_after_a_lost_answer(kafka, producer):
+    open_transaction(producer, b"x")
+    kafka.lose_answer("EndTxn")
+    producer.commit_transaction()
+    producer.begin_transaction()
+
+
+def drop_without_close(kafka, producer):
+    """Raise the warning that a producer gives which is dropped without `close()`."""
+    dropped = kafka.producer()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        del dropped
+        gc.collect()
+    [warning] = [each.message for each in found if "TransactionalProducer" in str(each.message)]
+    assert isinstance(warning, ResourceWarning)
+    raise warning
+
+
+def refuse(api: str, error: str, times: int = 1):
+    return lambda kafka: kafka.fail_next(api, error=error, times=times)
+
+
+def stop(kafka):
+    kafka.stop_node(0)
+
+
+def deny_topic(kafka):
+    kafka.deny(topic="orders")
+
+
+def deny_id(kafka):
+    kafka.deny(transactional_id="t")
+
+
+def compact(kafka):
+    kafka.create_topic("state", compacted=True)
+
+
+# --- the rows --------------------------------------------------------------------------------
+
+TIMED_OUT = {"transaction_timeout_ms": 1}
+AT_ONCE = {"max_block_ms": 5}
+# By the beginning of a row.
+SCENARIOS: dict[str, list[Scenario]] = {
+    '`KafkaTimeoutError` from `init_transactions()`, "no connection': [
+        Scenario("KafkaTimeoutError", "resume", after(stop), {"max_block_ms": 15})
+    ],
+    "`KafkaTimeoutError` from `init_transactions()` without": [
+        Scenario(
+            "KafkaTimeoutError",
+            "resume",
+            after(refuse("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", 1000)),
+            {"max_block_ms": 15},
+        )
+    ],
+    "`InvalidConfigurationError`, ": [
+        Scenario("InvalidConfigurationError", "fix", init, {"bootstrap_servers": "nowhere:9092"})
+    ],
+    "`SslAuthenticationError`": [
+        Scenario("SslAuthenticationError", "fix", init, {"security_protocol": "SSL"})
+    ],
+    "`SaslAuthenticationError`": [
+        Scenario("SaslAuthenticationError", "fix", init, LOGIN, {"users": {"alice": "right"}})
+    ],
+    "`UnknownConfigError`": [
+        Scenario("UnknownConfigError", "fix", lambda kafka, _: kafka.producer("t", linger=3))
+    ],
+    "`InvalidTxnTimeoutError`": [
+        Scenario("InvalidTxnTimeoutError", "fix", init, {"transaction_timeout_ms": 900_001})
+    ],
+    "`TransactionalIdAuthorizationError`": [
+        Scenario("TransactionalIdAuthorizationError", "fix", after(deny_id))
+    ],
+    "`ForkedProducerError`": [Scenario("ForkedProducerError", "restart", use_in_a_forked_child)],
+    '`IllegalStateError`, "call begin_transaction()"': [
+        Scenario(
+            "IllegalStateError",
+            "fix",
+            send_without_begin,
+        )
+    ],
+    '`IllegalStateError`, "another thread': [
+        Scenario("IllegalStateError", "fix", begin_in_another_thread)
+    ],
+    "`TypeError`": [Scenario("TypeError", None, send("x"))],
+    '`KafkaTimeoutError`, "does not know topic"': [
+        Scenario("KafkaTimeoutError", "abort", send(b"x", "missing"), AT_ONCE)
+    ],
+    "`KafkaTimeoutError` after waiting for memory": [
+        Scenario("BufferExhaustedError", "abort", fill_the_memory, SMALL | AT_ONCE)
+    ],
+    "`RecordTooLargeError`": [
+        Scenario("RecordTooLargeError", "fix", send(b"x" * 1000), {"max_request_size": 1000}),
+        Scenario(
+            "RecordTooLargeError", "fix", send(b"x" * 1_100_000), {"max_request_size": 3_000_000}
+        ),
+    ],
+    "`InvalidRecordError`": [
+        Scenario("InvalidRecordError", "fix", after(compact, then=send(b"x", "state"))),
+        Scenario(
+            "InvalidTimestampError",
+            "fix",
+            after(refuse("Produce", "INVALID_TIMESTAMP"), then=send(b"x")),
+        ),
+    ],
+    "`TopicAuthorizationError`": [
+        Scenario("TopicAuthorizationError", "fix", after(deny_topic, then=send(b"x")))
+    ],
+    "`KafkaTimeoutError`": [
+        Scenario("KafkaTimeoutError", "resume", commit_without_a_leader, {"max_block_ms": 15})
+    ],
+    "`ProducerFencedError`, or before it": [
+        Scenario("ProducerFencedError", "restart", commit_fenced),
+        Scenario("ProducerFencedError", "restart", commit_fenced, {}, {"transaction_version": 1}),
+        Scenario("InvalidProducerEpochError", "abort", send_fenced),
+    ],
+    "the same errors": [
+        Scenario(
+            "ProducerFencedError",
+            "restart",
+            commit_timed_out,
+            TIMED_OUT,
+            {"transaction_version": 1},
+        ),
+        Scenario("InvalidProducerEpochError", "abort", send_timed_out, TIMED_OUT),
+        Scenario("InvalidTxnStateError", "restart", commit_timed_out, TIMED_OUT),
+        Scenario("InvalidPidMappingError", "restart", commit_expired, TIMED_OUT),
+    ],
+    "any error with": [Scenario("KafkaError", "abort", commit_with_a_failed_record)],
+    "`CommitFailedError`": [
+        Scenario("CommitFailedError", "abort", commit_offsets_of_another_generation)
+    ],
+    "`CommitOutcomeUnknownError`": [
+        Scenario("CommitOutcomeUnknownError", "unknown", commit_in_doubt)
+    ],
+    "`ApplicationRecoverableError` from": [
+        Scenario(
+            "ApplicationRecoverableError",
+            "restart",
+            begin_after_a_lost_answer,
+            {},
+            {"version": "2.4"},
+        )
+    ],
+    "`ResourceWarning: unclosed`": [Scenario("ResourceWarning", None, drop_without_close)],
+}
+NO_ERROR = {
+    'a warning "runs without its compiled parts"': "it is about the installation",
+    "20 ms for each short transaction": "no error is raised",
+    "records of aborted transactions": "a reader sees it",
+    "nothing new, though commits succeed": "a reader sees it",
+    "nothing for a minute after": "a reader sees it",
+    "gaps in the offsets": "a reader sees it",
+    "a part of a transaction": "a reader sees it",
+    "a record twice": "a reader sees it",
+    "input that is read again": "a reader sees it",
+    "the transaction stays open": "the process has ended",
+    "`close()` takes two minutes": "no error is raised",
+}
+
+
+def scenarios_of(row: str) -> list[Scenario]:
+    """Return the scenarios of the longest beginning that fits a row."""
+    found = [beginning for beginning in SCENARIOS if row.startswith(beginning)]
+    return SCENARIOS[max(found, key=len)] if found else []
+
+
+CASES = [
+    pytest.param(row, scenario, id=f"{scenario.error}-{number}")
+    for number, row in enumerate(rows(BY_SYMPTOM))
+    for scenario in scenarios_of(row)
+]
+
+
+def error_of(scenario: Scenario) -> BaseException:
+    """Run a scenario, and return its error."""
+    with InMemoryKafka({"orders": 1}, **scenario.cluster) as kafka:
+        producer = kafka.producer("t", **scenario.settings)
+        try:
+            scenario.run(kafka, producer)
+        except (KafkaError, TypeError, ResourceWarning) as error:
+            return error
+        finally:
+            producer.close(timeout=0)
+    raise AssertionError("no error was raised")
+
+
+def test_each_row_of_the_page_has_a_scenario_or_a_reason():
+    without = [row for row in rows(BY_SYMPTOM) if not scenarios_of(row)]
+    assert len(rows(BY_SYMPTOM)) > 30
+    assert [row for row in without if not any(row.startswith(start) for start in NO_ERROR)] == []
+    used = {id(scenario) for row in rows(BY_SYMPTOM) for scenario in scenarios_of(row)}
+    assert [start for start, each in SCENARIOS.items() if id(each[0]) not in used] == []
+
+
+# The fork is one of the errors.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("row", "scenario"), CASES)
+def test_a_row_of_the_page_is_reproduced(row, scenario, record_property):
+    begun = time.perf_counter()
+
+    error = error_of(scenario)
+
+    taken_s = time.perf_counter() - begun
+    record_property("taken_ms", round(taken_s * 1000))
+    assert type(error).__name__ == scenario.error
+    assert getattr(error, "recovery", None) == scenario.recovery
+    if row.startswith("any error"):
+        assert error.__cause__ is not None
+    prose = re.sub(r"`[^`]*`", "", row).partition('without "')[0]
+    for text in re.findall(r'"([^"]+)"', prose):
+        for part in text.split("..."):
+            assert part.strip() in str(error)
+    names = {each.__name__ for each in type(error).__mro__}
+    named = set(re.findall(r"`(\w+(?:Error|Warning))", row))
+    # "The same errors" are named by the row before, and "any error" by none.
+    assert named & names or row.startswith(("the same errors", "any error"))
+    # A loose bound: without load the usual scenario takes less than 50 ms.
+    assert taken_s < 20

@@ -1,0 +1,54 @@
+"""The producer of an in-memory Kafka: the one that ships, with other sockets.
+
+Owns: `MemoryProducer`. Must not know: the cluster, which gives it the calls that
+it needs.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from txnproducer._wire.platform import Platform
+from txnproducer.producer import TransactionalProducer
+
+
+class _MemoryPlatform(Platform):
+    """The system, but for the sockets."""
+
+    def __init__(self, open_socket: Callable[..., socket.socket]) -> None:
+        self._open_socket = open_socket
+
+    def open_socket(self, *arguments: Any) -> socket.socket:
+        """Connect to a broker of the cluster."""
+        return self._open_socket(*arguments)
+
+
+class MemoryProducer(TransactionalProducer):
+    """The producer that ships, on the sockets of one in-memory cluster."""
+
+    def __init__(
+        self,
+        open_socket: Callable[..., socket.socket],
+        listen: Callable[[], str],
+        limit_ms: int,
+        **settings: Any,
+    ) -> None:
+        self._platform = _MemoryPlatform(open_socket)
+        self._listen = listen
+        self._limit_ms = limit_ms
+        super().__init__(**settings)
+
+    def _admin_arguments(self) -> tuple[str, dict[str, Any]]:
+        # `resolve_outcome` asks with kafka-python's admin client, which needs a port. It would
+        # look the names of the brokers up in the network.
+        return self._listen(), super()._admin_arguments()[1]
+
+    def _longest_timeout_ms(self) -> str:
+        # The server has no DescribeConfigs.
+        return str(self._limit_ms)
+
+
+# A test sees the class that its service expects, also in texts and in logs.
+MemoryProducer.__name__ = MemoryProducer.__qualname__ = TransactionalProducer.__name__
