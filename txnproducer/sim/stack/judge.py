@@ -126,7 +126,9 @@ class StackJudge:
     def closed(self, who: str, producer: TransactionalProducer) -> None:
         """Judge a producer after `close`."""
         if not producer._io.has_ended:  # noqa: SLF001 - the judge looks inside
-            self.violate("left", f"{who}: close has returned, and the loop goes on")
+            # A callback that blocks for longer than a forced close is not waited for.
+            if "callback blocks" not in self._run.options.call_rates:
+                self.violate("left", f"{who}: close has returned, and the loop goes on")
             return
         with producer._lock:  # noqa: SLF001
             metrics = producer._core.metrics()  # noqa: SLF001

@@ -236,11 +236,18 @@ class _Work:
             self._claim(attempt, "aborted")
             return True
         if isinstance(error, CommitOutcomeUnknownError):
-            self._claim(attempt, "unknown")
+            self._resolve(attempt)
         elif isinstance(error, IllegalStateError) and attempt.is_commit_asked:
             return self._ask_for_commit(attempt)
         # None was open: its begin was interrupted.
         return isinstance(error, IllegalStateError) and not attempt.records
+
+    def _resolve(self, attempt: Attempt) -> None:
+        """Ask for the outcome of a commit in doubt."""
+        outcome, error = self._calls.call(
+            "resolve_outcome", self._run.max_block_ms, self._producer.resolve_outcome
+        )
+        self._claim(attempt, "unknown" if error is not None else outcome)
 
     def _ask_for_commit(self, attempt: Attempt) -> bool:
         """Repeat a commit that has succeeded while its abort was asked for."""
@@ -255,7 +262,7 @@ class _Work:
     def _after(self, attempt: Attempt, error: BaseException) -> bool:
         """Take the next step that an error names."""
         if isinstance(error, CommitOutcomeUnknownError):
-            self._claim(attempt, "unknown")
+            self._resolve(attempt)
             return False
         if not isinstance(error, KafkaError):
             return False
