@@ -1,7 +1,6 @@
 """The producer of an in-memory Kafka: the one that ships, with other sockets.
 
-Owns: `MemoryProducer`. Must not know: the cluster, which gives it the calls that
-it needs.
+Owns: `MemoryProducer`. Must not know: the cluster.
 """
 
 from __future__ import annotations
@@ -29,21 +28,11 @@ class MemoryProducer(TransactionalProducer):
     """The producer that ships, on the sockets of one in-memory cluster."""
 
     def __init__(
-        self,
-        open_socket: Callable[..., socket.socket],
-        listen: Callable[[], str],
-        limit_ms: int,
-        **settings: Any,
+        self, open_socket: Callable[..., socket.socket], limit_ms: int, **settings: Any
     ) -> None:
         self._platform = _MemoryPlatform(open_socket)
-        self._listen = listen
         self._limit_ms = limit_ms
         super().__init__(**settings)
-
-    def _admin_arguments(self) -> tuple[str, dict[str, Any]]:
-        # `resolve_outcome` asks with kafka-python's admin client, which needs a port. It would
-        # look the names of the brokers up in the network.
-        return self._listen(), super()._admin_arguments()[1]
 
     def _longest_timeout_ms(self) -> str:
         # The server has no DescribeConfigs.

@@ -157,7 +157,6 @@ class InMemoryKafka:
             given["transactional_id"] = transactional_id
         return MemoryProducer(
             self._open_socket,
-            self.listen,
             self._cluster.options.max_transaction_timeout_ms,
             **{**given, **settings},
         )
