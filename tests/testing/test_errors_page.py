@@ -526,7 +526,7 @@ def objections(error: BaseException, row: str, scenario: Scenario) -> list[str]:
 # The fork is one of the errors.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("transactional_id", "row", "scenario"), CASES)
-def test_a_row_of_the_page_is_reproduced(transactional_id, row, scenario, record_property):
+def test_a_row_of_the_page_is_reproduced(transactional_id, row, scenario, request):
     for _ in range(5):
         begun = time.perf_counter()
         error = error_of(transactional_id, scenario)
@@ -537,6 +537,6 @@ def test_a_row_of_the_page_is_reproduced(transactional_id, row, scenario, record
         if not found:
             break
 
-    record_property("taken_ms", taken_ms)
+    request.node.user_properties.append(("taken_ms", taken_ms))
     assert found == [], str(error)
     assert taken_ms < 20_000  # without load most scenarios take less than 50
