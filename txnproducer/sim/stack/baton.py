@@ -228,6 +228,7 @@ class Baton:
             is_ready: cheap and without side effects.
             timeout_s: in seconds; None or a negative number for no limit.
         """
+        self.check_thread()
         turn = self._running
         turn.raise_if_killed()
         turn.is_ready = is_ready
@@ -244,6 +245,18 @@ class Baton:
             raise error
         turn.raise_if_killed()
         return is_ready()
+
+    def check_thread(self) -> None:
+        """Refuse a thread that takes no part.
+
+        Raises:
+            RuntimeError: the caller has not got the baton.
+        """
+        if threading.current_thread() is not self._running.thread:
+            raise RuntimeError(
+                "virtual time belongs to the thread that has made the cluster: a test with threads"
+                ' of its own needs clock="real"'
+            )
 
     def raise_if_killed(self) -> None:
         """Raise if the process of the thread that runs has ended."""

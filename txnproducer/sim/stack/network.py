@@ -47,6 +47,7 @@ class Network:
         script: the faults at requests to come.
         users: likewise; a test may replace them.
         open_sockets: that were made and not closed.
+        is_closed: whether no connection is accepted any more.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Network:
         self.script = Script()
         self.users = users
         self.on_event = on_event
+        self.is_closed = False
         self._latency_ms = latency_ms
         self._nodes = {(node.host, node.port): n for n, node in cluster.nodes.items()}
         self._links: list[VirtualLink] = []
@@ -117,7 +119,8 @@ class Network:
     def _accept(self, sock: VirtualSocket, node_id: int | None, fate: ConnectionFaults) -> None:
         if sock.is_closed:
             return
-        if node_id is None or not self.cluster.is_up(node_id) or fate.kind is ByteFault.REFUSED:
+        is_refused = self.is_closed or fate.kind is ByteFault.REFUSED
+        if node_id is None or is_refused or not self.cluster.is_up(node_id):
             sock.failed(ConnectionRefusedError(111, "Connection refused"))
             return
         if fate.kind is not None:

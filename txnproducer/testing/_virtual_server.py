@@ -1,0 +1,104 @@
+"""The modelled cluster in virtual time: for a test whose waits should take none.
+
+Owns: the time, and the calls of a test. Must not know: the protocol, the threads of producers.
+
+Rules:
+* Time stands still while the test's own code runs, and passes while a call of it waits.
+* The thread that makes it is the only one that may use it, or its producers.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Callable
+from typing import TypeVar
+
+from txnproducer._broker.cluster import BrokerCluster
+from txnproducer._server.login import Users
+from txnproducer._server.script import Script
+from txnproducer.sim.stack.baton import Baton
+from txnproducer.sim.stack.faults import ByteFaults
+from txnproducer.sim.stack.network import Network
+from txnproducer.sim.stack.platform import VirtualPlatform
+
+__all__ = ["VirtualServer"]
+
+_T = TypeVar("_T")
+
+
+class VirtualServer:
+    """See the module; the calls are those of `MemoryServer`.
+
+    Args:
+        cluster: the model.
+        users: the users that may log in; None for listeners without a login.
+
+    Attributes:
+        script: the faults to come.
+        platform: of the producers.
+
+    Raises:
+        RuntimeError: the compiled parts are in use.
+    """
+
+    is_forked = False
+
+    def __init__(self, cluster: BrokerCluster, users: Users | None = None) -> None:
+        self._cluster = cluster
+        # No thread goes on where another one could: a test wants the same order each time.
+        self._baton = Baton(random.Random(1), cluster, switch_rate=0.0)
+        self._network = Network(
+            self._baton,
+            cluster,
+            ByteFaults({}, random.Random(1)),
+            random.Random(1),
+            users=users,
+        )
+        self.platform = VirtualPlatform(
+            self._baton,
+            self._network,
+            random.Random(1),
+        )
+        self.is_closing = False
+
+    @property
+    def script(self) -> Script:
+        """The faults to come."""
+        return self._network.script
+
+    def call(self, action: Callable[[BrokerCluster, int], _T]) -> _T:
+        """Do something with the model, at the present time."""
+        self._baton.check_thread()
+        self._cluster.advance(self._baton.now_ms)
+        return action(self._cluster, self._baton.now_ms)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self._baton.wait(lambda: False, seconds)
+
+    def refuse_fork(self) -> None:
+        """Do nothing: a fork has a copy of its own."""
+
+    def stop_node(self, node_id: int) -> None:
+        """Stop a broker, and end its connections."""
+        self.call(lambda cluster, now_ms: cluster.stop_node(node_id, now_ms))
+        self._network.cut(node_id)
+
+    def listen(self, _: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
+        """Refuse to open a port.
+
+        Raises:
+            RuntimeError: there is no port in virtual time.
+        """
+        raise RuntimeError('clock="virtual" has no ports: listen() needs clock="real"')
+
+    def close(self) -> None:
+        """End every connection, and accept none any more."""
+        self.is_closing = True
+        self._network.is_closed = True
+        self._network.cut()
+
+    def abandon(self) -> None:
+        """Note that the cluster was dropped."""
+        self.is_closing = True
