@@ -115,6 +115,17 @@ def error_code(error: object) -> ErrorCode:
     return code
 
 
+def is_virtual(clock: object) -> bool:
+    """Return whether the time is virtual.
+
+    Raises:
+        ValueError: there is no such clock.
+    """
+    if clock not in ("real", "virtual"):
+        raise ValueError(f'clock is {clock!r}: it must be "real" or "virtual"')
+    return clock == "virtual"
+
+
 def delay_ms(seconds: object) -> int:
     """Return a delay in milliseconds."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):

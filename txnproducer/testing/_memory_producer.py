@@ -1,6 +1,6 @@
 """The producer of an in-memory Kafka: the one that ships, with other sockets.
 
-Owns: `MemoryProducer`. Must not know: the cluster.
+Owns: `MemoryProducer`, `MemoryPlatform`. Must not know: the cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from txnproducer._wire.platform import Platform
 from txnproducer.producer import TransactionalProducer
 
 
-class _MemoryPlatform(Platform):
+class MemoryPlatform(Platform):
     """The system, but for the sockets."""
 
     def __init__(self, open_socket: Callable[..., socket.socket]) -> None:
@@ -27,10 +27,8 @@ class _MemoryPlatform(Platform):
 class MemoryProducer(TransactionalProducer):
     """The producer that ships, on the sockets of one in-memory cluster."""
 
-    def __init__(
-        self, open_socket: Callable[..., socket.socket], limit_ms: int, **settings: Any
-    ) -> None:
-        self._platform = _MemoryPlatform(open_socket)
+    def __init__(self, platform: Platform, limit_ms: int, **settings: Any) -> None:
+        self._platform = platform
         self._limit_ms = limit_ms
         super().__init__(**settings)
 

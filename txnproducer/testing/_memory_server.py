@@ -129,6 +129,10 @@ class MemoryServer:
             raise
         return result
 
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
     def refuse_fork(self) -> None:
         """Raise RuntimeError in a process that was forked after the server was made."""
         if self.is_forked:

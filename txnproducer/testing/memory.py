@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._broker.handlers import handle
@@ -28,19 +28,24 @@ from txnproducer._broker.resources import Resource
 from txnproducer._protocol.messages import ApiKey, CoordinatorType, InitProducerIdRequest
 from txnproducer._server.login import Users
 from txnproducer._server.script import Fault, ScriptedFault
+from txnproducer._wire.platform import Platform
 from txnproducer._wire.tcp import BufferSizes
 from txnproducer.errors import DisconnectError, UnknownHostError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.records import OffsetAndMetadata, TopicPartition
 
 from . import _memory_arguments as arguments
-from ._memory_producer import MemoryProducer
+from ._memory_producer import MemoryPlatform, MemoryProducer
 from ._memory_server import MemoryServer
 from ._memory_tls import ListenerCertificate
 from ._memory_views import MemoryRecord, MemoryTransaction, described, visible_records
 
+if TYPE_CHECKING:
+    from ._virtual_server import VirtualServer
+
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 Version: TypeAlias = Literal["4.3", "3.9", "2.4"]
+Clock: TypeAlias = Literal["real", "virtual"]
 
 _APIS: Final[Mapping[str, ApiKey]] = {
     "".join(word.capitalize() for word in api.name.split("_")): api
@@ -70,9 +75,16 @@ class InMemoryKafka:
         users: Names and passwords for SASL logins by PLAIN and SCRAM; None for listeners without
             a login.
         version: The version of Kafka that the brokers are modelled on.
+        clock: "virtual" lets waits take no time: time stands still while the test's own code runs,
+            and passes while a call waits. It needs TXNPRODUCER_IMPL=python, and a test without
+            threads of its own.
+
+    Raises:
+        ValueError: an argument does not fit.
+        RuntimeError: `clock` is "virtual", and the compiled parts are in use.
     """
 
-    _server: MemoryServer | None = None
+    _server: MemoryServer | VirtualServer | None = None
 
     def __init__(
         self,
@@ -82,6 +94,7 @@ class InMemoryKafka:
         transaction_version: int | None = None,
         users: Mapping[str, str] | None = None,
         version: Version = "4.3",
+        clock: Clock = "real",
     ) -> None:
         options = arguments.cluster_options(nodes, transaction_version, version)
         names = arguments.checked_users(users)
@@ -91,7 +104,14 @@ class InMemoryKafka:
             self._cluster.create_topic(name, partitions)
         self._nodes = {(node.host, node.port): n for n, node in self._cluster.nodes.items()}
         self._certificate: ListenerCertificate | None = None
-        self._server = MemoryServer(self._cluster, None if names is None else Users(names))
+        logins = None if names is None else Users(names)
+        if arguments.is_virtual(clock):
+            # Imported late: it is the simulator's, which most tests do not need.
+            from ._virtual_server import VirtualServer
+
+            self._server = VirtualServer(self._cluster, logins)
+        else:
+            self._server = MemoryServer(self._cluster, logins)
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +146,7 @@ class InMemoryKafka:
             warnings.warn(text, ResourceWarning, 2, source=self)
 
     @property
-    def _live(self) -> MemoryServer:
+    def _live(self) -> MemoryServer | VirtualServer:
         if self._server is None:
             raise RuntimeError("the constructor of this InMemoryKafka has failed")
         return self._server
@@ -156,9 +176,19 @@ class InMemoryKafka:
         if transactional_id is not None:
             given["transactional_id"] = transactional_id
         return MemoryProducer(
-            self._open_socket,
+            self._platform(),
             self._cluster.options.max_transaction_timeout_ms,
             **{**given, **settings},
+        )
+
+    def _platform(self) -> Platform:
+        server = self._live
+        # Made for each producer: kept here, it would hold this cluster in a circle, and the
+        # finalizer would come late.
+        return (
+            MemoryPlatform(self._open_socket)
+            if isinstance(server, MemoryServer)
+            else server.platform
         )
 
     def listen(self, *, tls: bool = False) -> str:
@@ -203,13 +233,20 @@ class InMemoryKafka:
                 f"cannot find the host of {host}:{port}: this InMemoryKafka has only the brokers"
                 f" {self.bootstrap_servers}"
             )
+        server = self._live
         try:
-            sock = self._live.connect(node_id)
+            if not isinstance(server, MemoryServer):
+                raise ConnectionRefusedError("the cluster is one of virtual time")
+            sock = server.connect(node_id)
         except OSError as error:
             remaining_s()
             raise DisconnectError(f"cannot connect to {host}:{port} ({error})") from error
         on_socket(sock)
         return sock
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass. With `clock="virtual"` this takes none."""
+        self._live.sleep(arguments.delay_ms(seconds) / 1000)
 
     # --- topics and records ---------------------------------------------------------------------
 
