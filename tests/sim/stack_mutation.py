@@ -121,6 +121,21 @@ def ask(name: str, first: int, count: int, kind: str = "") -> dict[str, Any] | N
     return json.loads(done.stdout) if done.stdout.strip() else None
 
 
+def is_found_by_test(name: str, test: str) -> bool:
+    """Return whether a test fails with a bug, in an interpreter of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sim.stack_mutation", "--tests", name, test],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "TXNPRODUCER_IMPL": "python"},
+        timeout=300,
+    )
+    # 1: a test has failed. Others would say that it is not there, or cannot be imported.
+    return done.returncode == 1
+
+
 def hunt(name: str, first: int, end: int, kind: str = "") -> dict[str, Any] | None:
     """Return the first seed that finds a bug, and the check, or None."""
     start, chunk = first, 200 if kind else 20
@@ -176,7 +191,10 @@ def main() -> None:
 def note(name: str, found: dict[str, Any]) -> None:
     """Write one result down."""
     results = known() | {name: found}
-    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
+    # In one step: another hunt may read the file meanwhile.
+    written = RESULTS.with_suffix(".new")
+    written.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
+    written.replace(RESULTS)
 
 
 if __name__ == "__main__":

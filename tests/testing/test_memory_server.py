@@ -7,11 +7,11 @@ import gc
 import logging
 import os
 import random
+import signal
 import socket
 import threading
 import time
 import warnings
-from concurrent.futures import Future
 
 import pytest
 
@@ -23,7 +23,7 @@ from txnproducer._server import connection
 from txnproducer._server.script import Fault, ScriptedFault
 from txnproducer.errors import KafkaError
 from txnproducer.testing import InMemoryKafka
-from txnproducer.testing._memory_server import MemoryServer
+from txnproducer.testing._memory_server import MemoryServer, _Call
 
 THREAD = "txnproducer-in-memory-kafka"
 DAYS_30_NS = 30 * 86_400 * 10**9
@@ -84,12 +84,13 @@ def test_an_interrupted_call_takes_effect_wholly_and_the_cluster_goes_on(server,
         may_go_on.wait(10)
         cluster.create_topic("t", 1)
 
-    def interrupted(self, timeout=None):
+    def interrupted(self):
         has_begun.wait(10)
+        self._is_given_up = True
         raise Interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Future, "result", interrupted)
+        patch.setattr(_Call, "wait", interrupted)
         with pytest.raises(Interrupt):
             server.call(slow)
     may_go_on.set()
@@ -99,18 +100,19 @@ def test_an_interrupted_call_takes_effect_wholly_and_the_cluster_goes_on(server,
 def test_a_call_that_is_interrupted_before_it_begins_has_no_effect(server, monkeypatch):
     has_begun, may_go_on = threading.Event(), threading.Event()
     calls: list[int] = []
-    wait = Future.result
+    wait = _Call.wait
 
-    def interrupted(self, timeout=None):
+    def interrupted(self):
         if threading.current_thread() is threading.main_thread():
+            self._is_given_up = True
             raise Interrupt
-        return wait(self, timeout)
+        return wait(self)
 
     def block(*_):
         has_begun.set()
         may_go_on.wait(10)
 
-    monkeypatch.setattr(Future, "result", interrupted)
+    monkeypatch.setattr(_Call, "wait", interrupted)
     other = threading.Thread(target=server.call, args=(block,))
     other.start()
     has_begun.wait(10)
@@ -305,3 +307,27 @@ def test_calls_of_many_threads_are_all_made_also_at_the_end():
         thread.join(10)
     assert errors == []
     assert len(kafka._cluster.topics) == 200
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this platform has no timers")
+def test_a_signal_at_any_moment_of_a_call_leaves_the_cluster_whole(server):
+    """As a time-out of pytest: its exception is raised in the wait for the loop's thread."""
+
+    def interrupt(*_):
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    rng, hits = random.Random(1), 0
+    try:
+        for _ in range(1_500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00002, 0.0005))
+                server.call(lambda *_: None)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupt:
+                hits += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits
+    assert server.call(lambda cluster, now_ms: cluster.next_event_ms() > now_ms)

@@ -25,9 +25,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from txnproducer._broker.cluster import BrokerCluster
 from txnproducer._server.connection import ServerConnection
@@ -44,20 +43,43 @@ _HOST: Final = "127.0.0.1"
 _READ_BYTES: Final = 256 * 1024
 
 
-class _Call(NamedTuple):
+class _Call:
     """A test's call that the loop's thread makes."""
 
-    action: Callable[[BrokerCluster, int], Any]
-    result: Future[Any]
+    def __init__(self, action: Callable[[BrokerCluster, int], Any]) -> None:
+        self._action = action
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._is_given_up = False
+        # Held until the call is made. A Future's condition does not survive an exception that a
+        # signal raises in its wait.
+        self._made = threading.Lock()
+        self._made.acquire()
+
+    def wait(self) -> Any:
+        """Return the result, or raise the error."""
+        try:
+            self._made.acquire()
+        except BaseException:
+            self._is_given_up = True  # without effect if the call has begun
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def make(self, cluster: BrokerCluster, now_ms: int) -> None:
-        # False: an interrupt has ended the wait for the result before the call was made.
-        if not self.result.set_running_or_notify_cancel():
-            return
+        """Make the call, unless an interrupt has ended the wait before."""
         try:
-            self.result.set_result(self.action(cluster, now_ms))
+            if not self._is_given_up:
+                self._result = self._action(cluster, now_ms)
         except Exception as error:  # noqa: BLE001 - it is raised to the caller
-            self.result.set_exception(error)
+            self._error = error
+        self._made.release()
+
+    def refuse(self, error: Exception) -> None:
+        """Raise an error to the caller instead."""
+        self._error = error
+        self._made.release()
 
 
 class MemoryServer:
@@ -114,7 +136,7 @@ class MemoryServer:
             RuntimeError: this process is a fork, or the model has failed.
         """
         self.refuse_fork()
-        call = _Call(action, Future())
+        call = _Call(action)
         with self._lock:
             if self._has_ended:
                 if self._failure is not None:
@@ -122,11 +144,7 @@ class MemoryServer:
                 return action(self._cluster, self._now_ms())
             self._calls.append(call)
         self._wake_up()
-        try:
-            result: _T = call.result.result()
-        except BaseException:
-            call.result.cancel()  # without effect if the call is made
-            raise
+        result: _T = call.wait()
         return result
 
     def sleep(self, seconds: float) -> None:
@@ -254,8 +272,8 @@ class MemoryServer:
         for call in calls:
             if failure is None:
                 call.make(self._cluster, self._now_ms())
-            elif call.result.set_running_or_notify_cancel():
-                call.result.set_exception(self._error(failure))
+            else:
+                call.refuse(self._error(failure))
         if self._is_abandoned:
             self._wake.close()
 

@@ -96,7 +96,8 @@ class ServiceCalls:
         if self.strikes("interrupt at a wait"):
             return self._interrupted_later(call, 10 ** self._rng.uniform(-1, 3.5))
         if self.strikes("interrupt at a call"):
-            number = self._rng.randrange(_MOST_INNER_CALLS)
+            # A short call has few.
+            number = int(_MOST_INNER_CALLS ** self._rng.random()) - 1
             return _interrupted_inside(call, number, self._run.baton)
         return call()
 

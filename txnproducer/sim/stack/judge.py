@@ -4,10 +4,10 @@ Owns: every check but those of the logs (`judges.log_judge`). Must not know: the
 the faults.
 
     crash     no thread of a producer ends with an exception, or logs one that is not a user's
-    hangs     no call takes longer than its limit; with no fault under way, none takes long
+    hangs     no call takes longer than its limit; where no fault delays it, none takes long
     spins     the threads let time pass
     state     a call that the state forbids is refused; an allowed one is not
-    needless  with no fault under way, no call fails
+    needless  with no fault under way, no call fails, and no connection is lost
     told      a commit succeeds only if every record did
     open      no transaction is open at the end
     left      a closed producer leaves no thread, socket or memory behind
@@ -40,6 +40,8 @@ _MOMENT_MS: Final = 1_500
 _CALM_MS: Final = 3_000
 # After that time no back-off or time-out of the faults is left.
 _SETTLED_MS: Final = 10_000
+# Of a producer to a broker: two by its bootstrap address, two by its number.
+_CONNECTIONS: Final = 4
 # These wait for several calls, or are refused on purpose.
 _COMPOSED: Final = "block"
 _WRONG: Final = "wrong call"
@@ -159,6 +161,15 @@ class StackJudge:
             self.violate("left", f"threads: {[thread.name for thread in run.baton.others]}")
         if run.network.open_sockets:
             self.violate("left", f"{len(run.network.open_sockets)} sockets")
+        if run.options.is_undisturbed:
+            self._judge_connections()
         for service in run.regulars:
             if service.proofs < PROOFS:
                 self.violate("progress", f"{service.name} committed {service.proofs}")
+
+    def _judge_connections(self) -> None:
+        """Judge a run in which no connection has a reason to end before its producer."""
+        run = self._run
+        most = _CONNECTIONS * len(run.cluster.nodes) * run.producer_count
+        if run.network.connections > most:
+            self.violate("needless", f"{run.network.connections} connections, {most} would do")

@@ -48,6 +48,7 @@ class Network:
         users: likewise; a test may replace them.
         open_sockets: that were made and not closed.
         is_closed: whether no connection is accepted any more.
+        connections: how many were made.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Network:
         self.is_closed = False
         self._latency_ms = latency_ms
         self._nodes = {(node.host, node.port): n for n, node in cluster.nodes.items()}
+        self.connections = 0
         self._links: list[VirtualLink] = []
         self._sockets: list[VirtualSocket] = []
 
@@ -128,6 +130,7 @@ class Network:
         link = VirtualLink(self, sock, node_id, fate)
         self._links = [each for each in self._links if each.is_alive or each.answered]
         self._links.append(link)
+        self.connections += 1
         sock.connected(link)
 
     # --- for the run ----------------------------------------------------------------------------

@@ -74,8 +74,8 @@ class StackOptions:
 
     @property
     def is_undisturbed(self) -> bool:
-        """Whether the only faults are those at calls, which delay no other call."""
-        disturbs = self.byte_rates or self.event_s or self.has_rival
+        """Whether no fault delays a call. Those at other calls do not, nor do small pieces."""
+        disturbs = self.byte_rates.keys() - {ByteFault.PIECES} or self.event_s or self.has_rival
         return not disturbs and "callback blocks" not in self.call_rates
 
     @classmethod
@@ -84,7 +84,18 @@ class StackOptions:
         options = cls._draw(seed)
         # Else a lost wake-up looks like a slow broker.
         if random.Random(f"undisturbed {seed}").random() < _UNDISTURBED_RATE:  # noqa: S311
-            return replace(options, has_rival=False, byte_rates={}, event_s={})
+            left = {ByteFault.PIECES: 0.2} if ByteFault.PIECES in options.byte_rates else {}
+            # Nor does an age or an idle connection wake the loop, as long as a run lasts.
+            ages = {"metadata_max_age_ms": 300_000, "connections_max_idle_ms": 540_000}
+            return replace(
+                options,
+                has_rival=False,
+                byte_rates=left,
+                event_s={},
+                settings={**options.settings, **ages},
+                # Such a run is short, and sessions end in it all the same.
+                session_ms=min(options.session_ms, 500),
+            )
         return options
 
     @classmethod

@@ -265,6 +265,11 @@ class StackRun:
         return self._offsets
 
     @property
+    def producer_count(self) -> int:
+        """How many producers were made."""
+        return len(self._producers)
+
+    @property
     def max_block_ms(self) -> int:
         """The limit of a call that waits for brokers."""
         return int(self.options.settings["max_block_ms"])

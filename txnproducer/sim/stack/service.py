@@ -34,6 +34,8 @@ __all__ = ["Service"]
 # The time that a forced close may take beyond its limit.
 _FORCED_MS: Final = 5_000
 _MOST_RECORDS: Final = 12
+# A close that has taken so long has passed all its locks and waits for the end.
+_BEGUN_MS: Final = 50
 
 
 class Service:
@@ -96,10 +98,20 @@ class Service:
         limit_ms = self._run.delivery_ms if timeout is None else 0.0
         error: BaseException | None = InterruptError()
         while isinstance(error, InterruptError):
+            began_ms = self._run.baton.now_ms
             _, error = self._calls.call(
                 "close", limit_ms + _FORCED_MS, lambda: producer.close(timeout)
             )
+            has_waited = self._run.baton.now_ms - began_ms > _BEGUN_MS
+            if isinstance(error, InterruptError) and has_waited and self._rng.random() < 0.5:
+                self._await_end_without_a_call(producer, limit_ms + _FORCED_MS)
         self._run.judge.closed(self.name, producer)
+
+    def _await_end_without_a_call(self, producer: TransactionalProducer, limit_ms: float) -> None:
+        """Wait for a producer whose `close` was interrupted. It goes on to the same end."""
+        run, io = self._run, producer._io  # noqa: SLF001 - the judge looks inside
+        if not run.baton.wait(lambda: io.has_ended, limit_ms / 1000):
+            run.judge.violate("hangs", f"{self.name}: an interrupted close does not end by itself")
 
 
 class _Work:
@@ -155,6 +167,7 @@ class _Work:
         # The begin, the commit and the abort each wait, and the work between them.
         _, error = self._calls.call("block", math.inf, run_block)
         if not attempts:
+            self._judge_block_that_is_not_entered(error)
             return error is None or isinstance(error, InterruptError)
         attempt = attempts[0]
         if transaction.outcome == "open":
@@ -166,6 +179,14 @@ class _Work:
         return is_usable or (
             isinstance(error, KafkaError) and error.recovery in ("abort", "resume")
         )
+
+    def _judge_block_that_is_not_entered(self, error: BaseException | None) -> None:
+        producer = self._producer
+        is_closed = producer._refusal is not None  # noqa: SLF001 - the judge looks inside
+        if isinstance(error, IllegalStateError) and not is_closed:
+            self._run.judge.violate("state", f"a block is refused: {error!r}")
+        if isinstance(error, InterruptError) and producer.transaction_state == "IN_TRANSACTION":
+            self._run.judge.violate("state", "a block is open that was never entered")
 
     # --- the work of a transaction --------------------------------------------------------------
 
