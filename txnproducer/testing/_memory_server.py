@@ -147,10 +147,6 @@ class MemoryServer:
         result: _T = call.wait()
         return result
 
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        time.sleep(seconds)
-
     def refuse_fork(self) -> None:
         """Raise RuntimeError in a process that was forked after the server was made."""
         if self.is_forked:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -246,7 +247,10 @@ class InMemoryKafka:
 
     def sleep(self, seconds: float) -> None:
         """Let time pass. With `clock="virtual"` this takes none."""
-        self._live.sleep(arguments.delay_ms(seconds) / 1000)
+        seconds = arguments.delay_ms(seconds) / 1000
+        server = self._live
+        pause = time.sleep if isinstance(server, MemoryServer) else server.sleep
+        pause(seconds)
 
     # --- topics and records ---------------------------------------------------------------------
 
@@ -348,12 +352,12 @@ class InMemoryKafka:
         """
 
         def abort(cluster: BrokerCluster, now_ms: int) -> None:
-            if transactional_id not in cluster.open_transactions:
-                raise ValueError(f"{transactional_id!r} has no open transaction to time out")
             coordinator = cluster.transaction_coordinator(transactional_id)
             known = coordinator.find(transactional_id)
-            if known is not None:
-                coordinator.fence(known, now_ms)
+            # One that is being committed already has no time-out any more.
+            if known is None or known.state.value != "Ongoing":
+                raise ValueError(f"{transactional_id!r} has no open transaction to time out")
+            coordinator.fence(known, now_ms)
 
         self._live.call(abort)
 
