@@ -25,6 +25,8 @@ NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 # A run with so many hand-overs at one moment does nothing in them.
 _SPINNING = 50_000
+# Of the hand-overs, those after which a thread stands still for up to ten milliseconds.
+_PREEMPTED = 0.1
 
 
 class KilledError(BaseException):
@@ -122,6 +124,10 @@ class Turn:
 
 def _always() -> bool:
     return True
+
+
+def _never() -> bool:
+    return False
 
 
 class Baton:
@@ -265,7 +271,12 @@ class Baton:
     def may_switch(self) -> None:
         """Give the baton away, perhaps, although the thread can go on."""
         self._running.raise_if_killed()
-        if self._rng.random() < self._switch_rate:
+        if self._rng.random() >= self._switch_rate:
+            return
+        if self._rng.random() < _PREEMPTED:
+            # Meanwhile bytes arrive, and what waits for them goes on.
+            self.wait(_never, 10 ** self._rng.uniform(-5, -2))
+        else:
             self.wait(_always)
 
     def _give(self, turn: Turn) -> None:
