@@ -31,7 +31,7 @@ CODE := txnproducer tests integration examples docs/conf.py
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
   txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.py' -o -name '*.p[xy][dx]' -o -name '*.h')
 
-.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark fuzz sim sim-stack sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark soak fuzz sim sim-stack sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,6 +151,9 @@ BENCH_SPARK := .venv-bench-spark
 chaos-spark: .venv/.installed-dev $(BENCH_SPARK)/.installed  ## kill Spark's and Kafka's processes under the sink; goes on where it stopped
 	$(BIN)/python -m integration.spark_chaos $(ARGS)
 	$(BENCH_SPARK)/bin/python -m integration.spark_chaos --inputs kafka $(ARGS)
+
+soak: .venv/.installed-dev  ## an hour of mixed load with a fault a minute: nothing may grow (ARGS="--minutes 10")
+	$(BIN)/python -m integration.soak $(ARGS)
 
 fuzz: .venv/.installed-dev  ## a million damaged answers for every decoder, and 20,000 for whole producers
 	$(BIN)/python -m tests.fuzz.decoders --count 1000000 $(ARGS)

@@ -27,6 +27,7 @@ class Faults:
         transactional_id: whose coordinator.
         kinds: which faults, in turn.
         seed: decides partitions and pauses.
+        pause_s: the shortest and the longest time between two strikes.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Faults:
         transactional_id: str,
         kinds: tuple[str, ...],
         seed: int,
+        pause_s: tuple[float, float] = (0.5, 2.0),
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.errors: list[BaseException] = []
@@ -46,6 +48,7 @@ class Faults:
         self._transactional_id = transactional_id
         self._kinds = kinds
         self._rng = random.Random(seed)
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
 
@@ -67,7 +70,7 @@ class Faults:
         }
         number = 0
         try:
-            while not self._stop.wait(self._rng.uniform(0.5, 2.0)):
+            while not self._stop.wait(self._rng.uniform(*self._pause_s)):
                 kind = self._kinds[number % len(self._kinds)]
                 number += 1
                 strikes[kind]()
