@@ -79,8 +79,8 @@ docs-links: .venv/.installed-dev  ## ask other hosts for the pages that the docu
 # The first run is of the compiled parts: it fails if they are not in use, unless there is no C
 # compiler. What the second leaves out is the same code on both implementations.
 SAME_ON_BOTH = api_properties architecture benchmarks config config_security conformance_coverage \
-  cost_of_compiled_code errors field_reports_coverage pictures prose site_check state_machine_page
-TESTS_OF_COMPILED = tests/record tests/wire \
+  cost_of_compiled_code errors field_reports_coverage pictures prose site_check soak state_machine_page
+TESTS_OF_COMPILED = tests/record tests/wire tests/sim/test_stack.py tests/testing/test_memory_virtual.py \
   $(filter-out $(SAME_ON_BOTH:%=tests/test_%.py), $(wildcard tests/test_*.py))
 
 unit: .venv/.installed-dev  ## tests without network, JVM or waiting, on both implementations; those of the core reach every branch
