@@ -46,6 +46,7 @@ parts = {
         "simulator",
         "simulator-stack",
         "simulator-bugs",
+        "stack-mutants",
         "simulator-found",
         "conformance",
         "oracle-differences",
