@@ -41,6 +41,7 @@ parts = {
     "How it is built and proven": [
         "proven",
         "evidence",
+        "clusters",
         "design",
         "state-machine",
         "simulator",

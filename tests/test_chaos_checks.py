@@ -177,6 +177,15 @@ def test_recovery_counts_from_the_fault_and_the_stall_is_the_longest_gap() -> No
     assert figures.stall_s == pytest.approx(8.0)
 
 
+def test_the_id_that_stood_still_longest_counts() -> None:
+    two = [{**line, "id": "another"} for line in [*written(1, 1.0), *written(2, 5.0)]]
+    one = [{**line, "writer": "b"} for txn in range(9) for line in written(txn, txn / 2)]
+    lines = [*one, *two, {"t": 2.0, "fault": "begin"}]
+    figures = times(add_up(sorted(lines, key=lambda line: line["t"])))
+    assert figures.recovery_s == pytest.approx(3.4)
+    assert figures.stall_s == pytest.approx(4.0)
+
+
 def test_a_transaction_that_was_open_at_the_fault_is_no_recovery() -> None:
     lines = [*written(1, 1.9), {"t": 2.0, "fault": "begin"}]
     assert times(add_up(sorted(lines, key=lambda line: line["t"]))).recovery_s is None

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from integration.chaos.history import (
     ABORTED,
@@ -231,9 +232,9 @@ class Times:
     """Figures of a history.
 
     Attributes:
-        recovery_s: from the fault to the first commit that was begun after it and confirmed, or
-            None if there was none.
-        stall_s: the longest time without a confirmed commit.
+        recovery_s: from the fault to the first commit that was begun after it and confirmed, for
+            the transactional id for which that took longest; None if an id had no such commit.
+        stall_s: the longest time for which a transactional id had no confirmed commit.
     """
 
     recovery_s: float | None
@@ -242,15 +243,19 @@ class Times:
 
 def times(history: History) -> Times:
     """Return how long the writers stood still."""
-    told = [txn for txn in history.txns.values() if txn.told == COMMITTED]
-    commits = sorted(txn.told_at for txn in told if txn.told_at is not None)
-    marks = [history.first, *commits, history.last]
-    stall = max((b - a for a, b in zip(marks, marks[1:], strict=False)), default=0.0)
-    began = history.fault.get("begin")
-    later = [
-        txn.told_at
-        for txn in told
-        if began is not None and txn.told_at is not None and txn.began >= began
-    ]
-    recovery = round(min(later) - began, 2) if later and began is not None else None
-    return Times(recovery, round(stall, 2))
+    commits: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for txn in history.txns.values():
+        commits[txn.transactional_id] += (
+            [(txn.began, txn.told_at)] if txn.told == COMMITTED and txn.told_at is not None else []
+        )
+    stalls, recoveries = [0.0], []
+    fault_at = history.fault.get("begin")
+    for pairs in commits.values():
+        marks = [history.first, *sorted(told_at for _, told_at in pairs), history.last]
+        stalls += [b - a for a, b in pairwise(marks)]
+        later = [told_at for began, told_at in pairs if fault_at is None or began >= fault_at]
+        recoveries.append(min(later, default=None))
+    known = [at for at in recoveries if at is not None]
+    is_whole = fault_at is not None and known and len(known) == len(recoveries)
+    recovery = round(max(known) - fault_at, 2) if is_whole and fault_at is not None else None
+    return Times(recovery, round(max(stalls), 2))

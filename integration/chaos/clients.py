@@ -170,7 +170,8 @@ class Aiokafka(_Base):
 
         # This client takes the group's id alone.
         places = {TopicPartition(*p): OffsetAndMetadata(at, "") for p, at in offsets.items()}
-        self._run(self._producer.send_offsets_to_transaction(places, consumer.group_metadata()[0]))
+        group = consumer.group_metadata().group_id
+        self._run(self._producer.send_offsets_to_transaction(places, group))
 
     def commit(self) -> None:
         # Cancelled at the limit: the client shields the request, but is left in an open state.

@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from integration.chaos.clients import OPEN, Client, Verdict
+from integration.chaos.copying import Input, next_offsets, open_input
 from integration.chaos.history import ABORTED, COMMITTED, UNKNOWN, Notes
 from integration.chaos.job import Job
-from integration.chaos.plan import BANK, TAKEOVER
+from integration.chaos.plan import BANK, COPY, TAKEOVER
 
 PAUSE_S = 0.02
 LAST_CALLS_S = 20.0
 RECORDS = 12
 ABORT_EVERY = 5
 TURN_S, AWAY_S = 1.5, 1.0
+# Every second copier leaves its group and joins it again, so that partitions change hands.
+MEMBER_S = 5.0
 
 
 class RestartNeeded(Exception):  # noqa: N818 - no mistake
@@ -38,6 +41,8 @@ class Driver:
         self._notes = Notes(Path(job.history))
         self._number = 0
         self._stopped = False
+        self._input: Input | None = None
+        self._batch: list[tuple[tuple[str, int], int]] = []
 
     def stop(self, *_: object) -> None:
         self._stopped = True
@@ -47,7 +52,10 @@ class Driver:
             client = OPEN[self._job.client](self._job.servers, self._job.transactional_id)
             try:
                 self._call("init", client.init)
-                self._write(client)
+                if self._job.workload == COPY:
+                    self._copy(client)
+                else:
+                    self._write(client)
             except RestartNeeded:
                 pass
             except Exception:  # noqa: BLE001 - noted, and the next producer tries
@@ -74,8 +82,31 @@ class Driver:
             self._one(client)
             time.sleep(PAUSE_S)
 
+    def _copy(self, client: Client) -> None:
+        """Copy what the group's partitions have, each batch with its offsets in a transaction."""
+        job, end = self._job, time.monotonic() + MEMBER_S
+        stays = job.writer.startswith("a")
+        self._input = open_input(job.client, job.servers, job.source, job.group)
+        try:
+            while self._goes_on() and (stays or time.monotonic() < end):
+                self._batch = self._input.poll()
+                if not self._batch:
+                    continue
+                self._number += 1
+                if not self._one(client):
+                    self._input.rewind()
+        finally:
+            with contextlib.suppress(Exception):
+                self._input.close()
+
     def _records(self) -> list[tuple[str, int, str]]:
         job, number = self._job, self._number
+        if job.workload == COPY:
+            head, count = f"{job.writer}:{number}", len(self._batch)
+            return [
+                (job.topics[0], place[1], f"{head}:{index}:{count}:{place[1]}-{offset}")
+                for index, (place, offset) in enumerate(self._batch)
+            ]
         if job.workload == BANK:
             places = [(job.topics[0], number), (job.topics[1], number * 7 + 3)]
         else:
@@ -93,24 +124,32 @@ class Driver:
         for topic, partition, value in records:
             client.send(topic, partition, value.encode())
         self._note("write", "ok")
+        if self._input is not None:
+            offsets, consumer = next_offsets(self._batch), self._input.consumer
+            self._call("offsets", lambda: client.offsets(offsets, consumer))
 
-    def _one(self, client: Client) -> None:
-        """Write one transaction, and note what the application takes for its outcome."""
+    def _one(self, client: Client) -> bool:
+        """Write one transaction, and note what the application takes for its outcome.
+
+        Returns:
+            Whether it was committed.
+        """
         try:
             self._fill(client)
             if self._number % ABORT_EVERY == 0:
                 self._again(client, "abort", client.abort)
                 self._tell(ABORTED)
-                return
-        except Exception as error:
+                return False
+        except Exception as error:  # noqa: BLE001 - the client says what it means
             self._after(client, client.verdict(error), committing=False, error=error)
-            return
+            return False
         try:
             self._again(client, "commit", client.commit)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as above
             self._after(client, client.verdict(error), committing=True, error=error)
-        else:
-            self._tell(COMMITTED)
+            return False
+        self._tell(COMMITTED)
+        return True
 
     def _after(self, client: Client, verdict: Verdict, committing: bool, error: Exception) -> None:
         if not committing:

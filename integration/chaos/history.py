@@ -124,11 +124,10 @@ class History:
 
 
 def load(paths: Iterable[Path]) -> list[Line]:
-    """Return the lines of several files in the order of their times. A torn last line is left out."""
+    """Return the lines of several files by their times, without a last line that is not whole."""
     lines: list[Line] = []
     for path in paths:
-        for text in path.read_text("utf-8").split("\n")[:-1]:
-            lines.append(json.loads(text))
+        lines += map(json.loads, path.read_text("utf-8").split("\n")[:-1])
     return sorted(lines, key=lambda line: line["t"])
 
 

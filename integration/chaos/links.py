@@ -39,6 +39,7 @@ class Links:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._tasks: set[asyncio.Task] = set()
+        self._servers: list[asyncio.Server] = []
 
     def start(self) -> None:
         self._thread.start()
@@ -52,19 +53,26 @@ class Links:
         self._loop.close()
 
     async def _cancel(self) -> None:
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
+        for server in self._servers:
+            server.close()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # The transports close in the loop's next rounds.
+        await asyncio.sleep(_LOOK_S)
 
     def add(self, party: str, port: int) -> int:
         """Put a proxy before a party's listener, and return the proxy's port."""
 
         async def listen() -> int:
-            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                await self._serve(party, port, reader, writer)
+            # Not a coroutine: asyncio would complain about each one that is cancelled at the end.
+            def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                task = self._loop.create_task(self._serve(party, port, reader, writer))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
             server = await asyncio.start_server(serve, HOST, 0)
+            self._servers.append(server)
             return server.sockets[0].getsockname()[1]
 
         return asyncio.run_coroutine_threadsafe(listen(), self._loop).result(10)
@@ -90,21 +98,16 @@ class Links:
         self, party: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         source = self._party_of(writer)
-        try:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             await self._passes(source, party)
             # Its answer to the connection has to come back as well.
             await self._passes(party, source)
             there, back = await asyncio.open_connection(HOST, port)
-        except OSError:
-            writer.close()
-            return
-        try:
-            await asyncio.gather(
-                self._carry(source, party, reader, back), self._carry(party, source, there, writer)
-            )
-        finally:
-            writer.close()
-            back.close()
+            with contextlib.closing(back):
+                await asyncio.gather(
+                    self._carry(source, party, reader, back),
+                    self._carry(party, source, there, writer),
+                )
 
     async def _carry(
         self, source: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -15,12 +15,13 @@ from integration.chaos.checks import Finding, check, times
 from integration.chaos.history import History, Notes, add_up, load
 from integration.chaos.job import Job
 from integration.chaos.plan import BANK, COPY, ROLLING, TAKEOVER, Row
-from integration.chaos.sight import Beside, read_all, wait_until_settled
+from integration.chaos.sight import Beside, fill, read_all, wait_until_settled
 from integration.chaos.strikes import Scene, fault, held_s
 from integration.chaos.writers import Command, Writers
+from txnproducer import TopicPartition, admin
 from txnproducer.testing import EmbeddedKafka
 
-PARTITIONS = 4
+PARTITIONS, INPUTS = 4, 4000
 WRITE_S, ROLLING_WRITE_S = 24.0, 45.0
 BEFORE_S, SETTLE_S, READ_S = 3.0, 30.0, 20.0
 LAST_CALLS_S = 30.0
@@ -81,8 +82,12 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
     for topic in topics:
         kafka.create_topic(topic, PARTITIONS, config={"min.insync.replicas": "2"})
     servers = kafka.bootstrap_servers
+    source = f"{label}-source" if row.workload == COPY else ""
+    if source:
+        kafka.create_topic(source, PARTITIONS)
+        fill(servers, source, PARTITIONS, INPUTS)
     until = time.monotonic() + (ROLLING_WRITE_S if row.fault == ROLLING else WRITE_S)
-    jobs = _jobs(row, servers, label, topics, until)
+    jobs = _jobs(row, servers, label, topics, source, until)
     writers = Writers(jobs, command, folder)
     watch(writers)
     beside = Beside(servers, topics, PARTITIONS, folder / "beside.jsonl")
@@ -105,6 +110,8 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
         notes.close()
     try:
         open_ones = wait_until_settled(servers, topics, PARTITIONS, SETTLE_S)
+        if source:
+            _note_copied(servers, jobs[0].group, source, folder)
         unread = read_all(servers, topics, PARTITIONS, folder / "final.jsonl", READ_S)
     except Exception as error:  # noqa: BLE001 - as above
         played.failed = played.failed or f"{type(error).__name__}: {error}"[:300]
@@ -116,7 +123,9 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
     return played
 
 
-def _jobs(row: Row, servers: str, label: str, topics: list[str], until: float) -> list[Job]:
+def _jobs(
+    row: Row, servers: str, label: str, topics: list[str], source: str, until: float
+) -> list[Job]:
     names = ["a"] if row.workload not in (BANK, TAKEOVER, COPY) else ["a", "b"]
     return [
         Job(
@@ -130,6 +139,8 @@ def _jobs(row: Row, servers: str, label: str, topics: list[str], until: float) -
             partitions=PARTITIONS,
             until=until,
             history="",
+            source=source,
+            group=f"{label}-group",
         )
         for name in names
     ]
@@ -146,6 +157,14 @@ def _wait_for_commits(writers: Writers) -> None:
             break
         time.sleep(0.3)
     time.sleep(BEFORE_S)
+
+
+def _note_copied(servers: str, group: str, source: str, folder: Path) -> None:
+    places = [TopicPartition(source, partition) for partition in range(PARTITIONS)]
+    offsets = admin.committed_offsets(servers, [group], partitions=places)[group]
+    notes = Notes(folder / "group.jsonl")
+    notes.note(copied={str(place.partition): found.offset for place, found in offsets.items()})
+    notes.close()
 
 
 def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
@@ -172,6 +191,6 @@ def _firsts(findings: list[Finding]) -> list[str]:
     texts = []
     for finding in findings:
         seen[finding.kind] += 1
-        if seen[finding.kind] <= 3:  # noqa: PLR2004
+        if seen[finding.kind] <= 3:
             texts.append(f"{finding.kind}: {finding.text}")
     return texts

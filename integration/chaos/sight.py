@@ -1,4 +1,4 @@
-"""Readers at `read_committed` whose every record is noted: one beside the writers, one at the end."""
+"""Readers at `read_committed` that note every record: one beside the writers, one at the end."""
 
 from __future__ import annotations
 
@@ -77,6 +77,20 @@ class Beside:
         finally:
             consumer.close()
             notes.close()
+
+
+def fill(servers: str, topic: str, partitions: int, count: int) -> None:
+    """Write a number of records into each partition, without a transaction."""
+    import confluent_kafka
+
+    settings = {"bootstrap.servers": servers, "linger.ms": 20, "enable.idempotence": True}
+    producer = confluent_kafka.Producer(settings)
+    for number in range(count):
+        for partition in range(partitions):
+            producer.produce(topic, b"%d" % number, partition=partition)
+        producer.poll(0)
+    if producer.flush(20):
+        raise TimeoutError(f"{topic} could not be filled")
 
 
 def wait_until_settled(

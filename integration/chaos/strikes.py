@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import resource
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
