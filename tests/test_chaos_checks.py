@@ -28,7 +28,7 @@ Line = dict[str, Any]
 
 
 def written(txn: int, at: float, ends: str = "committed", writer: str = "a") -> list[Line]:
-    """Return the lines of a transaction of two records in each of two partitions."""
+    """Return a transaction's lines. It writes two records to each of two partitions."""
     who = {"writer": writer, "id": "the id", "txn": txn}
     records = [["t", i % 2, f"{writer}:{txn}:{i}:4"] for i in range(4)]
     lines: list[Line] = [

@@ -2,26 +2,33 @@ import java.io.FileOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Properties;
 import java.util.stream.Collectors;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.ApplicationRecoverableException;
 import org.apache.kafka.common.errors.AuthorizationException;
 import org.apache.kafka.common.errors.InterruptException;
 import org.apache.kafka.common.errors.OutOfOrderSequenceException;
 import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.errors.TimeoutException;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * Writes transactions with the Java client and notes every call, as driver.py does with the Python
  * clients: the same transactions, pauses, time-outs and lines. Arguments: servers, transactional
  * id, name of the writer, workload, topics, partitions, the end on the monotonic clock, file for
- * the lines. SIGTERM lets it end its transaction and close.
+ * the lines; for a copier the topic it reads and its group. SIGTERM lets it end its transaction and close.
  */
 public final class ChaosDriver {
     private static final long PAUSE_MS = 20;
@@ -30,6 +37,7 @@ public final class ChaosDriver {
     private static final int ABORT_EVERY = 5;
     private static final double TURN_S = 1.5;
     private static final long AWAY_MS = 1000;
+    private static final double MEMBER_S = 5;
 
     private enum Verdict {
         AGAIN,
@@ -50,7 +58,11 @@ public final class ChaosDriver {
     private final double until;
     private final FileOutputStream history;
     private volatile boolean stopped = false;
+    private final String source;
+    private final String group;
     private int number = 0;
+    private KafkaConsumer<byte[], byte[]> input = null;
+    private List<ConsumerRecord<byte[], byte[]>> batch = List.of();
 
     private ChaosDriver(String[] args) throws Exception {
         id = args[1];
@@ -60,6 +72,8 @@ public final class ChaosDriver {
         partitions = Integer.parseInt(args[5]);
         until = Double.parseDouble(args[6]);
         history = new FileOutputStream(args[7], true);
+        source = args.length > 8 ? args[8] : "";
+        group = args.length > 9 ? args[9] : "";
         settings.put("bootstrap.servers", args[0]);
         settings.put("transactional.id", id);
         settings.put("linger.ms", "5");
@@ -101,7 +115,11 @@ public final class ChaosDriver {
                             settings, new ByteArraySerializer(), new ByteArraySerializer());
             try {
                 call("init", producer::initTransactions);
-                write(producer);
+                if (workload.equals("copy")) {
+                    copy(producer);
+                } else {
+                    write(producer);
+                }
             } catch (RestartNeeded error) {
                 // The next producer goes on.
             } catch (RuntimeException error) {
@@ -129,8 +147,72 @@ public final class ChaosDriver {
         }
     }
 
+    /** Copies what the group's partitions have, each batch with its offsets in a transaction. */
+    private void copy(KafkaProducer<byte[], byte[]> producer) throws Exception {
+        double end = now() + MEMBER_S;
+        boolean stays = writer.startsWith("a");
+        input = new KafkaConsumer<>(inputSettings());
+        try {
+            input.subscribe(List.of(source));
+            while (goesOn() && (stays || now() < end)) {
+                batch = new ArrayList<>();
+                input.poll(Duration.ofMillis(300)).forEach(batch::add);
+                if (batch.isEmpty()) {
+                    continue;
+                }
+                number++;
+                if (!one(producer)) {
+                    rewind();
+                }
+            }
+        } finally {
+            input.close();
+            input = null;
+        }
+    }
+
+    private Map<String, Object> inputSettings() {
+        Map<String, Object> found = new HashMap<>();
+        found.put("bootstrap.servers", settings.get("bootstrap.servers"));
+        found.put("group.id", group);
+        found.put("isolation.level", "read_committed");
+        found.put("enable.auto.commit", "false");
+        found.put("auto.offset.reset", "earliest");
+        found.put("max.poll.records", String.valueOf(RECORDS));
+        found.put("session.timeout.ms", "6000");
+        found.put("heartbeat.interval.ms", "1000");
+        found.put("key.deserializer", ByteArrayDeserializer.class);
+        found.put("value.deserializer", ByteArrayDeserializer.class);
+        return found;
+    }
+
+    private void rewind() {
+        Map<TopicPartition, OffsetAndMetadata> found = input.committed(input.assignment());
+        for (TopicPartition place : input.assignment()) {
+            OffsetAndMetadata at = found.get(place);
+            input.seek(place, at == null ? 0 : at.offset());
+        }
+    }
+
+    private Map<TopicPartition, OffsetAndMetadata> offsets() {
+        Map<TopicPartition, OffsetAndMetadata> found = new HashMap<>();
+        for (ConsumerRecord<byte[], byte[]> each : batch) {
+            TopicPartition place = new TopicPartition(each.topic(), each.partition());
+            found.put(place, new OffsetAndMetadata(each.offset() + 1));
+        }
+        return found;
+    }
+
     private List<Row> rows() {
         List<Row> rows = new ArrayList<>();
+        if (input != null) {
+            for (ConsumerRecord<byte[], byte[]> each : batch) {
+                String head = writer + ":" + number + ":" + rows.size() + ":" + batch.size();
+                String from = each.partition() + "-" + each.offset();
+                rows.add(new Row(topics[0], each.partition(), head + ":" + from));
+            }
+            return rows;
+        }
         boolean bank = workload.equals("bank");
         int count = bank ? 2 : RECORDS;
         for (int index = 0; index < count; index++) {
@@ -159,27 +241,34 @@ public final class ChaosDriver {
             producer.send(new ProducerRecord<>(row.topic, row.partition, null, value));
         }
         note("write", "ok", "");
+        if (input != null) {
+            call(
+                    "offsets",
+                    () -> producer.sendOffsetsToTransaction(offsets(), input.groupMetadata()));
+        }
     }
 
-    private void one(KafkaProducer<byte[], byte[]> producer) throws Exception {
+    /** Writes one transaction, and returns whether it was committed. */
+    private boolean one(KafkaProducer<byte[], byte[]> producer) throws Exception {
         try {
             fill(producer);
             if (number % ABORT_EVERY == 0) {
                 again("abort", producer::abortTransaction);
                 tell("aborted");
-                return;
+                return false;
             }
         } catch (RuntimeException error) {
             after(producer, verdict(error), false, error);
-            return;
+            return false;
         }
         try {
             again("commit", producer::commitTransaction);
         } catch (RuntimeException error) {
             after(producer, verdict(error), true, error);
-            return;
+            return false;
         }
         tell("committed");
+        return true;
     }
 
     /** What the client's documentation tells an application to do. */

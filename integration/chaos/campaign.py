@@ -18,7 +18,7 @@ from pathlib import Path
 
 from integration.chaos.cluster import LinkedKafka, plain_kafka
 from integration.chaos.java import java_command
-from integration.chaos.plan import CLIENTS, COPY, FAULTS, NEED_PROXIES, WORKLOADS, Row, cover
+from integration.chaos.plan import CLIENTS, FAULTS, NEED_PROXIES, WORKLOADS, Row, cover
 from integration.chaos.play import play
 from integration.chaos.writers import Command, Writers, python_command
 from txnproducer.testing import EmbeddedKafka
@@ -26,8 +26,6 @@ from txnproducer.testing.embedded import DEFAULT_VERSION
 
 RESULTS = Path("results") / "clusters.jsonl"
 HISTORIES = Path("results") / "clusters"
-# The Java driver has no copier yet.
-NOT_BUILT = {("java", COPY)}
 
 
 class Clusters:
@@ -106,8 +104,6 @@ def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def _is_wanted(row: Row, arguments: argparse.Namespace) -> bool:
-    if (row.client, row.workload) in NOT_BUILT:
-        return False
     return (
         row.fault in arguments.faults
         and row.workload in arguments.workloads

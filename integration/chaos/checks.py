@@ -1,4 +1,4 @@
-"""The checker: what readers saw, against what the writers were told.
+"""The checker: compares the records that readers saw with the outcomes that writers believe.
 
 Pure: it takes a `History` and returns what is wrong in it. Names as in Adya's and Elle's reports:
 * aborted read (G1a): a reader at `read_committed` sees a record of a transaction that was aborted,

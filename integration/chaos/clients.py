@@ -238,7 +238,7 @@ class Confluent(_Base):
         self._producer.purge()
 
     def verdict(self, error: Exception) -> Verdict:
-        reason = error.args[0] if error.args else None
+        reason: Any = error.args[0] if error.args else None
         if not hasattr(reason, "txn_requires_abort"):
             return "unknown"
         if reason.txn_requires_abort():

@@ -1,4 +1,4 @@
-"""A cluster of three brokers whose links can be cut.
+"""A cluster of three brokers with links that can be cut.
 
 Owns: the brokers' addresses, which are those of proxies, and the search for the broker that a
 fault strikes. Must not know: workloads, checks.

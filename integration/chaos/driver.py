@@ -83,7 +83,7 @@ class Driver:
             time.sleep(PAUSE_S)
 
     def _copy(self, client: Client) -> None:
-        """Copy what the group's partitions have, each batch with its offsets in a transaction."""
+        """Copy the input of the group, each batch with its offsets in a transaction."""
         job, end = self._job, time.monotonic() + MEMBER_S
         stays = job.writer.startswith("a")
         self._input = open_input(job.client, job.servers, job.source, job.group)
@@ -129,7 +129,7 @@ class Driver:
             self._call("offsets", lambda: client.offsets(offsets, consumer))
 
     def _one(self, client: Client) -> bool:
-        """Write one transaction, and note what the application takes for its outcome.
+        """Write one transaction, and note the outcome that the application believes.
 
         Returns:
             Whether it was committed.

@@ -38,6 +38,7 @@ def java_command(folder: Path) -> Command:
             *(java, *_JVM, _QUIET, "-cp", path, "ChaosDriver"),
             *(job.servers, job.transactional_id, job.writer, job.workload),
             *(",".join(job.topics), str(job.partitions), str(job.until), job.history),
+            *(job.source, job.group),
         ]
 
     return command

@@ -73,7 +73,7 @@ class Links:
 
             server = await asyncio.start_server(serve, HOST, 0)
             self._servers.append(server)
-            return server.sockets[0].getsockname()[1]
+            return int(server.sockets[0].getsockname()[1])
 
         return asyncio.run_coroutine_threadsafe(listen(), self._loop).result(10)
 

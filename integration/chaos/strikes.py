@@ -9,7 +9,6 @@ import contextlib
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import permutations
 
 from integration.chaos.cluster import (
     CLIENTS,
@@ -48,7 +47,7 @@ _UNLIMITED = resource.RLIM_INFINITY
 
 @dataclass(frozen=True)
 class Scene:
-    """What a fault strikes.
+    """The cluster and the processes that a fault can strike.
 
     Attributes:
         kafka: the cluster.
@@ -199,7 +198,7 @@ def _link_fault(scene: Scene) -> Iterator[str]:
     victim = CLIENTS if scene.row.target == CLIENT else broker(scene.index())
     parties = [*brokers, CLIENTS] if scene.row.fault == SLOW else brokers
     others = [party for party in (brokers if victim == CLIENTS else parties) if party != victim]
-    both = [pair for other in others for pair in permutations((victim, other))]
+    both = [pair for other in others for pair in ((victim, other), (other, victim))]
     match scene.row.fault:
         case "partition":
             kafka.links.cut(both)
