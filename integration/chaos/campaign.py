@@ -26,6 +26,9 @@ from txnproducer.testing.embedded import DEFAULT_VERSION
 
 RESULTS = Path("results") / "clusters.jsonl"
 HISTORIES = Path("results") / "clusters"
+NOT_THE_PRODUCER = [
+    f":(exclude)txnproducer/{room}" for room in ("cli", "sim", "spark", "testing", "_broker")
+]
 
 
 class Clusters:
@@ -74,8 +77,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _commit() -> str:
-    """Return the last commit that changed the package; one of the campaign changes no row."""
-    last = ["git", "log", "-1", "--format=%h", "--", "txnproducer"]
+    """Return the last commit that changed the producer; one of the campaign changes no row."""
+    last = ["git", "log", "-1", "--format=%h", "--", "txnproducer", *NOT_THE_PRODUCER]
     done = subprocess.run(last, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
