@@ -64,6 +64,8 @@ class ScriptedClient:
     def verdict(self, error: ScriptedError) -> Verdict:
         return error.verdict
 
+    def failed(self) -> None: ...
+
     def resolve(self) -> str:
         return self._resolved
 

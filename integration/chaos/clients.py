@@ -31,11 +31,16 @@ class Client(Protocol):
     def close(self) -> None: ...
     def verdict(self, error: Exception) -> Verdict: ...
     def resolve(self) -> str: ...
+    def failed(self) -> Exception | None: ...
 
 
 class _Base:
     def resolve(self) -> str:
         return "unknown"
+
+    def failed(self) -> Exception | None:
+        """Return the error of a send whose commit succeeded, where the client has futures."""
+        return None
 
 
 class Ours(_Base):
@@ -96,13 +101,20 @@ class KafkaPython(_Base):
             max_block_ms=BLOCK_S * 1000,
             transaction_timeout_ms=TRANSACTION_S * 1000,
         )
+        self._futures: list[Any] = []
         self.init = self._producer.init_transactions
-        self.begin = self._producer.begin_transaction
         self.commit = self._producer.commit_transaction
         self.abort = self._producer.abort_transaction
 
+    def begin(self) -> None:
+        self._futures = []
+        self._producer.begin_transaction()
+
     def send(self, topic: str, partition: int, value: bytes) -> None:
-        self._producer.send(topic, value, partition=partition)
+        self._futures.append(self._producer.send(topic, value, partition=partition))
+
+    def failed(self) -> Exception | None:
+        return next((each.exception for each in self._futures if each.failed()), None)
 
     def offsets(self, offsets: Mapping[tuple[str, int], int], consumer: Any) -> None:
         from kafka import TopicPartition
@@ -172,6 +184,10 @@ class Aiokafka(_Base):
         places = {TopicPartition(*p): OffsetAndMetadata(at, "") for p, at in offsets.items()}
         group = consumer.group_metadata().group_id
         self._run(self._producer.send_offsets_to_transaction(places, group))
+
+    def failed(self) -> Exception | None:
+        done = (each for each in self._futures if each.done() and not each.cancelled())
+        return next((error for each in done if (error := each.exception())), None)
 
     def commit(self) -> None:
         # Cancelled at the limit: the client shields the request, but is left in an open state.

@@ -149,6 +149,8 @@ class Driver:
             self._after(client, client.verdict(error), committing=True, error=error)
             return False
         self._tell(COMMITTED)
+        if (failure := client.failed()) is not None:
+            self._note("sends", "error", error=_text(failure))
         return True
 
     def _after(self, client: Client, verdict: Verdict, committing: bool, error: Exception) -> None:

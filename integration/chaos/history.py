@@ -6,7 +6,8 @@ every process, Java's `System.nanoTime` included.
 Must not know: clients, faults, verdicts.
 
 Lines of a writer: `{"t", "writer", "id", "txn", "call", "at"}`. `call` is "init", "begin",
-"write" (with "records"), "offsets", "commit", "abort" or "told"; `at` is "call", "ok" or "error"
+"write" (with "records"), "offsets", "commit", "abort", "told", or "sends" for a send that failed
+though the commit succeeded; `at` is "call", "ok" or "error"
 (with "error"). A "told" line has the "outcome" that the application believes. Lines of a reader:
 `{"t", "reader", "topic", "partition"}` with "offset" and "value" for a record, or with "end" when
 the reader has read all that is committed. Lines of the run: `{"t", "fault": "begin" or "end"}`.

@@ -1,8 +1,8 @@
 """`python -m integration.chaos.page`: write docs/clusters.md from the rows that were played.
 
 The rows are kept beside this module, in rows.jsonl. `--add results/clusters.jsonl` takes rows of a
-campaign into it: of a row that was played twice on one commit the last one counts, and a row that
-could not be played is left out.
+campaign into it. Of a row that was played twice the last one counts, and a row that could not be
+played is left out.
 """
 
 from __future__ import annotations
@@ -29,31 +29,44 @@ TITLE = "# Clusters under fault, beside the other clients"
 MADE = "<!-- made by: python -m integration.chaos.page -->"
 HEAD = (
     """Each client writes transactions to three brokers (Kafka 4.3.1, replication 3,
-    `min.insync.replicas=2`) while one fault is made. Two readers at `read_committed` note every
-    record, one beside the writers and one at the end. A checker then compares their records with
-    the clients' own word for each transaction. It looks for aborted reads (G1a), intermediate
-    reads (G1b), write cycles of one id (G0), lost writes, torn transactions, duplicates, records
-    out of order, and outcomes told false.""",
-    """`make chaos-clusters` plays the rows and goes on where it stopped. The plan has {planned}
-    rows
-    for each client: every fault with each target, workload and `transaction.version` that it can
-    meet. This page shows the rows that were played, {played} of {all}, and no others.""",
+    `min.insync.replicas=2`) while one fault is made. Two readers at `read_committed` note
+    every record, one beside the writers and one at the end. A checker then compares their
+    records with the clients' own word for each transaction. It looks for aborted reads (G1a),
+    intermediate reads (G1b), write cycles of one id (G0), lost writes, torn transactions,
+    duplicates, records out of order, and outcomes told false.""",
+    """`make chaos-clusters` plays the rows and goes on where it stopped. The plan has
+    {planned} rows for each client: every fault with each target, workload and
+    `transaction.version` that it can meet. This page shows the rows that were played, {played}
+    of {all}, and no others.""",
     """All clients have the same time-outs: 5 s for a request, 15 s for a delivery and for a
-    blocking
-    call, 20 s for a transaction. One row is one run of about 24 s on a small, busy machine. The
-    times of two clients may differ by chance.""",
+    blocking call, 20 s for a transaction. One row is one run of about 24 s on a small, busy
+    machine. The times of two clients may differ by chance.""",
 )
-BY_CLIENT = """"Unknown" counts transactions whose outcome the client could not tell its
-    application. "Not told" counts those that were open when their process was killed, hung, or
-    left them to the next owner of the id. "Hung" counts processes that had not ended 30 s after
-    the last transaction might begin."""
-BY_FAULT = """The longest time for which a transactional id had no commit, in any row of the cell;
-    in
-    brackets, the number of rows. SIGSTOP, partitions and slow links last 10 s. Brokers that are
-    killed or stopped start again after 3 s. The other brokers notice a dead one after 9 s."""
+BY_CLIENT = """"Unknown" counts transactions that ended with an error in the commit call which
+    does not say, by the client's documentation, whether they are committed. "Not told" counts
+    those that were open when their process was killed, hung, or left them to the next owner of
+    the id. "Hung" counts processes that had not ended 30 s after the last transaction might
+    begin."""
+BY_FAULT = """The longest time for which a transactional id had no commit, in any row of the
+    cell; in brackets, the number of rows. SIGSTOP, partitions and slow links last 10 s; a slow
+    link delays each part by 0.1 s each way. A partition lies between one broker and the two
+    others, or between the clients and all brokers. A one-sided one loses the victim's words with
+    version 2, and those of the others with version 1. Brokers that are killed or stopped start
+    again after 3 s. The other brokers notice a dead one after 9 s."""
 EVERY = """Times in seconds. Recovery counts from the fault to the first commit that was begun
-    after
-    it, of the id for which that took longest; the stall is as above."""
+    after it, of the id for which that took longest; the stall is as above."""
+# The cause of a finding, where it was looked for: by client, and a word of the row.
+NOTES = {
+    (
+        "kafka-python",
+        "takeover",
+    ): """A producer whose records are refused with INVALID_PRODUCER_EPOCH, because another one
+    has taken its id, asks for a new epoch by itself and goes on. It drops the batches that were
+    under way (their futures fail; a comment in its source says so), and `commit_transaction()`
+    returns without an error. An application that looks at every future would notice.""",
+}
+WORD = """A client is taken at the word of its commit call. Where the futures of its sends said
+    otherwise, the list of every row has `sends`."""
 WIDTH = 108
 TOLD = ("committed", "aborted", "unknown", "not told")
 
@@ -65,7 +78,7 @@ def load(path: Path = DATA) -> list[Line]:
 
 def merged(old: Sequence[Line], new: Sequence[Line]) -> list[Line]:
     """Return the rows with those that were played later in place of the earlier ones."""
-    rows = {(line["commit"], line["row"]): line for line in [*old, *new] if not line["failed"]}
+    rows = {line["row"]: line for line in [*old, *new] if not line["failed"]}
     return sorted(rows.values(), key=_order)
 
 
@@ -163,8 +176,14 @@ def _wrong(lines: Sequence[Line]) -> Iterator[str]:
     for line in bad:
         counts = ", ".join(f"{count} {kind}" for kind, count in line["wrong"].items())
         yield f"* `{line['row']}`: {counts}. The first: `{line['findings'][0]}`."
-    if bad:
-        yield ""
+    if not bad:
+        return
+    yield ""
+    yield from _text(WORD)
+    for (client, word), note in NOTES.items():
+        rows = [line for line in bad if line["row"].startswith(client) and word in line["row"]]
+        if rows:
+            yield from _text(f"{client} {rows[0]['version']}: {note}")
 
 
 def _row(line: Line) -> list[str]:

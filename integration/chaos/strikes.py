@@ -203,8 +203,10 @@ def _link_fault(scene: Scene) -> Iterator[str]:
         case "partition":
             kafka.links.cut(both)
         case "one-sided partition":
-            # Others hear nothing of it; it hears them.
-            kafka.links.cut((victim, other) for other in others)
+            # Each direction is cut in some rows. They are the same ones for every client.
+            mute = [(victim, other) for other in others]
+            deaf = [(other, victim) for other in others]
+            kafka.links.cut(mute if scene.row.version == 2 else deaf)
         case _:
             kafka.links.slow(both, DELAY_S)
     try:
