@@ -31,10 +31,10 @@ CODE := txnproducer tests integration examples docs/conf.py
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
   txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.py' -o -name '*.p[xy][dx]' -o -name '*.h')
 
-.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-cut chaos-spark soak fuzz sim sim-stack sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-clusters chaos-cut chaos-spark soak fuzz sim sim-stack sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.installed-demo  ## stream a real data set through Spark into Kafka, exactly once, with faults
 	@$(BIN)/txnproducer demo $(if $(INPUT),--input "$(INPUT)")
@@ -141,6 +141,9 @@ examples: .venv/.installed-dev  ## run every program in examples/ alone
 
 chaos: .venv/.installed-dev  ## kill brokers and clients for as long as it takes; goes on where it stopped
 	$(BIN)/python -m integration.chaos $(ARGS)
+
+chaos-clusters: .venv/.installed-dev  ## every fault on three brokers, beside the other clients; hours, goes on where it stopped
+	$(BIN)/python -m integration.chaos.campaign $(ARGS)
 
 chaos-cut: .venv/.installed-dev  ## cut connections at random in a hundred runs, v1 and v2, and tell the longest standstill
 	$(BIN)/python -m integration.cut_connections $(ARGS)

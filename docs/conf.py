@@ -41,11 +41,13 @@ parts = {
     "How it is built and proven": [
         "proven",
         "evidence",
+        "clusters",
         "design",
         "state-machine",
         "simulator",
         "simulator-stack",
         "simulator-bugs",
+        "stack-mutants",
         "simulator-found",
         "conformance",
         "oracle-differences",

@@ -328,3 +328,30 @@ def test_a_close_that_was_interrupted_twice_can_be_waited_for(open_one, monkeypa
     may_end.set()
     one.close(PATIENCE_S)
     assert one._io.has_ended
+
+
+def test_an_interrupted_close_with_less_time_brings_the_end_forward(open_one, monkeypatch):
+    one = open_one()
+    first = start(one.close, 60)
+    wait_for(lambda: one._io._ends_by_ms is not None)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IoThread, "wait_until", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            one.close(MOMENT_S)
+    first.join(PATIENCE_S)
+    assert not first.is_alive()
+
+
+def test_an_interrupted_close_with_more_time_does_not_put_the_end_off(open_one, monkeypatch):
+    one = open_one()
+    first = start(one.close, 3 * MOMENT_S)
+    wait_for(lambda: one._io._ends_by_ms is not None)
+    ends_by_ms = one._io._ends_by_ms
+    one._io._end_by(ends_by_ms + 60_000)
+    assert one._io._ends_by_ms <= ends_by_ms
+    first.join(PATIENCE_S)
+    assert not first.is_alive()

@@ -105,6 +105,7 @@ class Turn:
         until_ns: when it goes on in any case.
         error: raised when it next goes on.
         is_over: whether it has ended.
+        is_preempted: whether it stands still although it could go on.
     """
 
     def __init__(self, thread: threading.Thread, process: str) -> None:
@@ -114,7 +115,7 @@ class Turn:
         self.is_ready: Callable[[], bool] = _always
         self.until_ns: float = math.inf
         self.error: BaseException | None = None
-        self.is_killed = self.is_over = self.is_enrolled = False
+        self.is_killed = self.is_over = self.is_enrolled = self.is_preempted = False
 
     def raise_if_killed(self) -> None:
         """Raise at each call of the platform once the process has ended."""
@@ -275,7 +276,12 @@ class Baton:
             return
         if self._rng.random() < _PREEMPTED:
             # Meanwhile bytes arrive, and what waits for them goes on.
-            self.wait(_never, 10 ** self._rng.uniform(-5, -2))
+            turn = self._running
+            turn.is_preempted = True
+            try:
+                self.wait(_never, 10 ** self._rng.uniform(-5, -2))
+            finally:
+                turn.is_preempted = False
         else:
             self.wait(_always)
 
@@ -305,7 +311,9 @@ class Baton:
                     self._stalled = 0
                     raise StuckError(f"{[t.thread.name for t in ready]} go on without a pause")
                 return ready[0] if len(ready) == 1 else self._rng.choice(ready)
-            self._stalled = 0
+            # A thread that spins does so in spite of the pauses that it is made to take.
+            if not any(turn.is_preempted for turn in self._turns):
+                self._stalled = 0
             # Only what ends a wait: the model's own timers never end.
             due = min(t.until_ns for t in self._turns)
             if self._events:

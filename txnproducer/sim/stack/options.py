@@ -92,6 +92,11 @@ class StackOptions:
                 has_rival=False,
                 byte_rates=left,
                 event_s={},
+                call_rates={
+                    # Few of the places in a call matter to the wake-ups.
+                    each: 0.3 if each == "interrupt at a call" else rate
+                    for each, rate in options.call_rates.items()
+                },
                 settings={**options.settings, **ages},
                 # Such a run is short, and sessions end in it all the same.
                 session_ms=min(options.session_ms, 500),

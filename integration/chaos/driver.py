@@ -1,0 +1,225 @@
+"""A process that writes transactions with a Python client, and notes every call.
+
+`python -m integration.chaos.driver JOB` ends by itself some seconds after the job's `until`.
+SIGTERM lets it end its transaction and close. `ChaosDriver.java` does the same work with the Java
+client. Must not know: faults, checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from integration.chaos.clients import OPEN, Client, Verdict
+from integration.chaos.copying import Input, next_offsets, open_input
+from integration.chaos.history import ABORTED, COMMITTED, UNKNOWN, Notes
+from integration.chaos.job import Job
+from integration.chaos.plan import BANK, COPY, TAKEOVER
+
+PAUSE_S = 0.02
+LAST_CALLS_S = 20.0
+RECORDS = 12
+ABORT_EVERY = 5
+TURN_S, AWAY_S = 1.5, 1.0
+# Every second copier leaves its group and joins it again, so that partitions change hands.
+MEMBER_S = 5.0
+
+
+class RestartNeeded(Exception):  # noqa: N818 - no mistake
+    """The client needs a new producer."""
+
+
+class Driver:
+    """The work of one process."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._notes = Notes(Path(job.history))
+        self._number = 0
+        self._stopped = False
+        self._input: Input | None = None
+        self._batch: list[tuple[tuple[str, int], int]] = []
+
+    def stop(self, *_: object) -> None:
+        self._stopped = True
+
+    def run(self) -> None:
+        while self._goes_on():
+            client = OPEN[self._job.client](self._job.servers, self._job.transactional_id)
+            try:
+                self._call("init", client.init)
+                if self._job.workload == COPY:
+                    self._copy(client)
+                else:
+                    self._write(client)
+            except RestartNeeded:
+                pass
+            except Exception:  # noqa: BLE001 - noted, and the next producer tries
+                time.sleep(0.2)
+            finally:
+                with contextlib.suppress(Exception):
+                    client.close()
+            if self._job.workload == TAKEOVER and self._goes_on():
+                time.sleep(AWAY_S)
+        self._notes.close()
+
+    def _goes_on(self) -> bool:
+        return not self._stopped and time.monotonic() < self._job.until
+
+    def _write(self, client: Client) -> None:
+        end = time.monotonic() + TURN_S
+        while self._goes_on():
+            if self._job.workload == TAKEOVER and time.monotonic() > end:
+                # It leaves with a transaction open, for the other writer to end.
+                self._number += 1
+                self._fill(client)
+                return
+            self._number += 1
+            self._one(client)
+            time.sleep(PAUSE_S)
+
+    def _copy(self, client: Client) -> None:
+        """Copy the input of the group, each batch with its offsets in a transaction."""
+        job, end = self._job, time.monotonic() + MEMBER_S
+        stays = job.writer.startswith("a")
+        self._input = open_input(job.client, job.servers, job.source, job.group)
+        try:
+            while self._goes_on() and (stays or time.monotonic() < end):
+                self._batch = self._input.poll()
+                if not self._batch:
+                    continue
+                self._number += 1
+                if not self._one(client):
+                    self._input.rewind()
+        finally:
+            with contextlib.suppress(Exception):
+                self._input.close()
+
+    def _records(self) -> list[tuple[str, int, str]]:
+        job, number = self._job, self._number
+        if job.workload == COPY:
+            head, count = f"{job.writer}:{number}", len(self._batch)
+            return [
+                (job.topics[0], place[1], f"{head}:{index}:{count}:{place[1]}-{offset}")
+                for index, (place, offset) in enumerate(self._batch)
+            ]
+        if job.workload == BANK:
+            places = [(job.topics[0], number), (job.topics[1], number * 7 + 3)]
+        else:
+            places = [(job.topics[0], index) for index in range(RECORDS)]
+        return [
+            (topic, at % job.partitions, f"{job.writer}:{number}:{index}:{len(places)}")
+            for index, (topic, at) in enumerate(places)
+        ]
+
+    def _fill(self, client: Client) -> None:
+        """Begin a transaction and send its records."""
+        records = self._records()
+        self._call("begin", client.begin)
+        self._note("write", "call", records=records)
+        for topic, partition, value in records:
+            client.send(topic, partition, value.encode())
+        self._note("write", "ok")
+        if self._input is not None:
+            offsets, consumer = next_offsets(self._batch), self._input.consumer
+            self._call("offsets", lambda: client.offsets(offsets, consumer))
+
+    def _one(self, client: Client) -> bool:
+        """Write one transaction, and note the outcome that the application believes.
+
+        Returns:
+            Whether it was committed.
+        """
+        try:
+            self._fill(client)
+            if self._number % ABORT_EVERY == 0:
+                self._again(client, "abort", client.abort)
+                self._tell(ABORTED)
+                return False
+        except Exception as error:  # noqa: BLE001 - the client says what it means
+            self._after(client, client.verdict(error), committing=False, error=error)
+            return False
+        try:
+            self._again(client, "commit", client.commit)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._after(client, client.verdict(error), committing=True, error=error)
+            return False
+        self._tell(COMMITTED)
+        if (failure := client.failed()) is not None:
+            self._note("sends", "error", error=_text(failure))
+        return True
+
+    def _after(self, client: Client, verdict: Verdict, committing: bool, error: Exception) -> None:
+        if not committing:
+            # Nothing was committed, whatever the error is.
+            self._note("write", "error", error=_text(error))
+        if verdict == "abort" or (verdict == "again" and not committing):
+            try:
+                self._again(client, "abort", client.abort)
+            except Exception as failed:
+                # That no abort succeeded changes nothing about a commit that was refused.
+                self._tell(ABORTED)
+                raise RestartNeeded from failed
+            self._tell(ABORTED)
+            return
+        if not committing or verdict == "restart":
+            self._tell(ABORTED)
+        else:
+            self._tell(self._resolve(client) if verdict == "unknown" else UNKNOWN)
+        raise RestartNeeded from error
+
+    def _resolve(self, client: Client) -> str:
+        try:
+            return client.resolve()
+        except Exception as error:  # noqa: BLE001 - it stays unknown
+            self._note("resolve", "error", error=_text(error))
+            return UNKNOWN
+
+    def _again(self, client: Client, name: str, call: Any) -> None:
+        """Call until the operation ends, or until the row does."""
+        while True:
+            try:
+                self._call(name, call)
+                return
+            except Exception as error:
+                late = time.monotonic() > self._job.until + LAST_CALLS_S
+                if client.verdict(error) != "again" or late:
+                    raise
+                # Some clients refuse at once, so that this would be a busy loop.
+                time.sleep(0.05)
+
+    def _call(self, name: str, call: Any) -> None:
+        self._note(name, "call")
+        try:
+            call()
+        except Exception as error:
+            self._note(name, "error", error=_text(error))
+            raise
+        self._note(name, "ok")
+
+    def _tell(self, outcome: str) -> None:
+        self._note("told", "ok", outcome=outcome)
+
+    def _note(self, call: str, at: str, **more: Any) -> None:
+        job = self._job
+        self._notes.note(
+            writer=job.writer, id=job.transactional_id, txn=self._number, call=call, at=at, **more
+        )
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def main() -> None:
+    driver = Driver(Job.from_json(sys.argv[1]))
+    signal.signal(signal.SIGTERM, driver.stop)
+    driver.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""The history of a row: every call of the writers and its outcome, and every record read.
+
+Owns: the form of a line, writing it, and the account that the lines of one row add up to. Each
+process appends to a file of its own. `t` is the machine's monotonic clock, which is the same in
+every process, Java's `System.nanoTime` included.
+Must not know: clients, faults, verdicts.
+
+Lines of a writer: `{"t", "writer", "id", "txn", "call", "at"}`. `call` is "init", "begin",
+"write" (with "records"), "offsets", "commit", "abort", "told", or "sends" for a send that failed
+though the commit succeeded; `at` is "call", "ok" or "error"
+(with "error"). A "told" line has the "outcome" that the application believes. Lines of a reader:
+`{"t", "reader", "topic", "partition"}` with "offset" and "value" for a record, or with "end" when
+the reader has read all that is committed. Lines of the run: `{"t", "fault": "begin" or "end"}`.
+A value is `writer:txn:index:count`; a copied record has `:partition-offset` of its input as well.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
+
+Place = tuple[str, int]
+Line = dict[str, Any]
+
+
+class Notes:
+    """A history file that lines are appended to. A line is complete when `note` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def note(self, **line: Any) -> None:
+        # One write of the whole line, flushed: a killed process leaves no half a line behind.
+        self._file.write(json.dumps({"t": round(time.monotonic(), 4), **line}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Value:
+    """A record's value, taken apart."""
+
+    writer: str
+    txn: int
+    index: int
+    count: int
+    source: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The transaction."""
+        return self.writer, self.txn
+
+    @classmethod
+    def parse(cls, text: str) -> Value:
+        writer, txn, index, count, *rest = text.split(":")
+        return cls(writer, int(txn), int(index), int(count), rest[0] if rest else None)
+
+
+@dataclass
+class Txn:
+    """A transaction in the words of its writer.
+
+    Attributes:
+        writer: the process.
+        number: the writer's count.
+        transactional_id: it was written with.
+        began: the time of the begin call.
+        records: topic, partition and value of each record in the order of the sends.
+        commit_called: the time of the first commit call, or None.
+        told: the outcome as the application believes it, or None.
+        told_at: the time of that.
+        refused: whether a commit call raised an error.
+    """
+
+    writer: str
+    number: int
+    transactional_id: str
+    began: float
+    records: list[tuple[str, int, str]] = field(default_factory=list)
+    commit_called: float | None = None
+    told: str | None = None
+    told_at: float | None = None
+    refused: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.writer, self.number
+
+
+@dataclass
+class Reading:
+    """A reader's sight of one partition: records in order, and the times of its ends.
+
+    Attributes:
+        records: time, offset and value of each.
+        ends: the count of records at each moment at which all that was committed had been read.
+    """
+
+    records: list[tuple[float, int, str]] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+
+@dataclass
+class History:
+    """All lines of a row, added up."""
+
+    txns: dict[tuple[str, int], Txn] = field(default_factory=dict)
+    readers: dict[str, dict[Place, Reading]] = field(default_factory=dict)
+    fault: dict[str, float] = field(default_factory=dict)
+    errors: list[Line] = field(default_factory=list)
+    inits: list[float] = field(default_factory=list)
+    first: float = 0.0
+    last: float = 0.0
+    copied: dict[str, int] = field(default_factory=dict)
+
+
+def load(paths: Iterable[Path]) -> list[Line]:
+    """Return the lines of several files by their times, without a last line that is not whole."""
+    lines: list[Line] = []
+    for path in paths:
+        lines += map(json.loads, path.read_text("utf-8").split("\n")[:-1])
+    return sorted(lines, key=lambda line: line["t"])
+
+
+def add_up(lines: Iterable[Line]) -> History:
+    """Return the account of some lines, which are in the order of their times."""
+    history = History()
+    readers: dict[str, dict[Place, Reading]] = defaultdict(lambda: defaultdict(Reading))
+    for line in lines:
+        if "reader" in line:
+            _read(readers, line)
+        elif "fault" in line:
+            history.fault.setdefault(line["fault"], line["t"])
+        elif "copied" in line:
+            history.copied.update(line["copied"])
+        else:
+            _wrote(history, line)
+    history.readers = {name: dict(places) for name, places in readers.items()}
+    return history
+
+
+def _read(readers: dict[str, dict[Place, Reading]], line: Line) -> None:
+    reading = readers[line["reader"]][line["topic"], line["partition"]]
+    if "end" in line:
+        reading.ends.append(len(reading.records))
+    else:
+        reading.records.append((line["t"], line["offset"], line["value"]))
+
+
+def _wrote(history: History, line: Line) -> None:
+    history.first = history.first or line["t"]
+    history.last = line["t"]
+    if line["at"] == "error":
+        history.errors.append(line)
+    if line["call"] == "init":
+        if line["at"] == "ok":
+            history.inits.append(line["t"])
+        return
+    key = line["writer"], line["txn"]
+    if key not in history.txns:
+        history.txns[key] = Txn(*key, line["id"], line["t"])
+    txn = history.txns[key]
+    match line["call"], line["at"]:
+        case "write", "call":
+            txn.records += [(topic, place, value) for topic, place, value in line["records"]]
+        case "commit", "call":
+            txn.commit_called = txn.commit_called or line["t"]
+        case "commit", "error":
+            txn.refused = True
+        case "told", _:
+            txn.told, txn.told_at = line["outcome"], line["t"]

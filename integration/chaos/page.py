@@ -1,0 +1,211 @@
+"""`python -m integration.chaos.page`: write docs/clusters.md from the rows that were played.
+
+The rows are kept beside this module, in rows.jsonl. `--add results/clusters.jsonl` takes rows of a
+campaign into it. Of a row that was played twice the last one counts, and a row that could not be
+played is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from integration.benchmarks.markdown import table
+from integration.chaos.plan import CLIENTS, FAULTS, cover
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(__file__).with_name("rows.jsonl")
+PAGE = ROOT / "docs" / "clusters.md"
+
+Line = dict[str, Any]
+
+TITLE = "# Clusters under fault, beside the other clients"
+MADE = "<!-- made by: python -m integration.chaos.page -->"
+HEAD = (
+    """Each client writes transactions to three brokers (Kafka 4.3.1, replication 3,
+    `min.insync.replicas=2`) while one fault is made. Two readers at `read_committed` note
+    every record, one beside the writers and one at the end. A checker then compares their
+    records with the clients' own word for each transaction. It looks for aborted reads (G1a),
+    intermediate reads (G1b), write cycles of one id (G0), lost writes, torn transactions,
+    duplicates, records out of order, and outcomes told false.""",
+    """`make chaos-clusters` plays the rows and goes on where it stopped. The plan has
+    {planned} rows for each client: every fault with each target, workload and
+    `transaction.version` that it can meet. This page shows the rows that were played, {played}
+    of {all}, and no others.""",
+    """All clients have the same time-outs: 5 s for a request, 15 s for a delivery and for a
+    blocking call, 20 s for a transaction. One row is one run of about 24 s on a small, busy
+    machine. The times of two clients may differ by chance.""",
+)
+BY_CLIENT = """"Unknown" counts transactions that ended with an error in the commit call which
+    does not say, by the client's documentation, whether they are committed. "Not told" counts
+    those that were open when their process was killed, hung, or left them to the next owner of
+    the id. "Hung" counts processes that had not ended 30 s after the last transaction might
+    begin."""
+BY_FAULT = """The longest time for which a transactional id had no commit, in any row of the
+    cell; in brackets, the number of rows. SIGSTOP, partitions and slow links last 10 s; a slow
+    link delays each part by 0.1 s each way. A partition lies between one broker and the two
+    others, or between the clients and all brokers. A one-sided one loses the victim's words with
+    version 2, and those of the others with version 1. Brokers that are killed or stopped start
+    again after 3 s. The other brokers notice a dead one after 9 s."""
+EVERY = """Times in seconds. Recovery counts from the fault to the first commit that was begun
+    after it, of the id for which that took longest; the stall is as above."""
+# The cause of a finding, where it was looked for: by client, and a word of the row.
+NOTES = {
+    (
+        "kafka-python",
+        "takeover",
+    ): """A producer whose records are refused with INVALID_PRODUCER_EPOCH, because another one
+    has taken its id, asks for a new epoch by itself and goes on. It drops the batches that were
+    under way (their futures fail; a comment in its source says so), and `commit_transaction()`
+    returns without an error. An application that looks at every future would notice.""",
+}
+WORD = """A client is taken at the word of its commit call. Where the futures of its sends said
+    otherwise, the list of every row has `sends`."""
+WIDTH = 108
+TOLD = ("committed", "aborted", "unknown", "not told")
+
+
+def load(path: Path = DATA) -> list[Line]:
+    """Return the rows that were played, in their order."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def merged(old: Sequence[Line], new: Sequence[Line]) -> list[Line]:
+    """Return the rows with those that were played later in place of the earlier ones."""
+    rows = {line["row"]: line for line in [*old, *new] if not line["failed"]}
+    return sorted(rows.values(), key=_order)
+
+
+def _order(line: Line) -> tuple[int, int, str]:
+    client, fault = _parts(line)[:2]
+    return CLIENTS.index(client), FAULTS.index(fault), line["row"]
+
+
+def _parts(line: Line) -> tuple[str, str, str, str, str]:
+    """Return client, fault, target, workload and version of a row."""
+    client, fault, target, workload, version = line["row"].split("/")
+    named = {name.replace(" ", "-"): name for name in FAULTS}
+    return client, named[fault], target.replace("-", " "), workload, version
+
+
+def render(lines: Sequence[Line]) -> str:
+    """Return the page."""
+    return "\n".join(_page(lines)) + "\n"
+
+
+def _text(text: str) -> Iterator[str]:
+    """Return a paragraph's lines, with an empty one after it."""
+    words = " ".join(text.split())
+    yield from textwrap.wrap(words, WIDTH, break_long_words=False, break_on_hyphens=False)
+    yield ""
+
+
+def _page(lines: Sequence[Line]) -> Iterator[str]:
+    planned = len(cover(CLIENTS[0]))
+    yield from (TITLE, "", MADE, "")
+    for text in HEAD:
+        yield from _text(
+            text.format(planned=planned, played=len(lines), all=planned * len(CLIENTS))
+        )
+    yield from ("## By client", "")
+    yield from table(
+        ("client", "version", "rows", *TOLD, "hung", "wrong"),
+        [_client_row(lines, client) for client in CLIENTS],
+    )
+    yield ""
+    yield from _text(BY_CLIENT)
+    yield from ("## By fault", "")
+    yield from _text(BY_FAULT)
+    yield from table(
+        ("fault", *CLIENTS),
+        [[fault, *(_cell(_of(lines, client, fault)) for client in CLIENTS)] for fault in FAULTS],
+    )
+    yield from ("", "## What was wrong", "")
+    yield from _wrong(lines)
+    yield from ("## Every row", "")
+    yield from _text(EVERY)
+    heads = (
+        "row",
+        "commit",
+        "transactions",
+        "recovery",
+        "stall",
+        "producers",
+        "calls that raised",
+    )
+    yield from table(heads, [_row(line) for line in lines])
+
+
+def _of(lines: Sequence[Line], client: str, fault: str | None = None) -> list[Line]:
+    return [
+        line for line in lines if _parts(line)[0] == client and fault in (None, _parts(line)[1])
+    ]
+
+
+def _client_row(lines: Sequence[Line], client: str) -> list[str]:
+    rows = _of(lines, client)
+    told: Counter[str] = Counter()
+    for line in rows:
+        told.update(line["outcomes"])
+    versions = ", ".join(sorted({line["version"] for line in rows})) or "-"
+    counts = [f"{told[name]:,}" for name in TOLD]
+    hung = str(sum(line["hung"] for line in rows))
+    wrong = str(sum(bool(line["wrong"]) for line in rows)) + " rows"
+    return [client, versions, str(len(rows)), *counts, hung, wrong if rows else "-"]
+
+
+def _cell(rows: Sequence[Line]) -> str:
+    if not rows:
+        return "not run"
+    text = f"{max(line['stall_s'] for line in rows):.1f} s ({len(rows)})"
+    wrong = sum(bool(line["wrong"]) for line in rows)
+    return text + (f", {wrong} wrong" if wrong else "")
+
+
+def _wrong(lines: Sequence[Line]) -> Iterator[str]:
+    bad = [line for line in lines if line["wrong"]]
+    if not bad:
+        yield "Nothing, in any row."
+        yield ""
+    for line in bad:
+        counts = ", ".join(f"{count} {kind}" for kind, count in line["wrong"].items())
+        yield f"* `{line['row']}`: {counts}. The first: `{line['findings'][0]}`."
+    if not bad:
+        return
+    yield ""
+    yield from _text(WORD)
+    for (client, word), note in NOTES.items():
+        rows = [line for line in bad if line["row"].startswith(client) and word in line["row"]]
+        if rows:
+            yield from _text(f"{client} {rows[0]['version']}: {note}")
+
+
+def _row(line: Line) -> list[str]:
+    outcomes = ", ".join(f"{count} {name}" for name, count in sorted(line["outcomes"].items()))
+    recovery = "none" if line["recovery_s"] is None else f"{line['recovery_s']:.1f}"
+    errors = ", ".join(f"{count} `{name}`" for name, count in sorted(line["errors"].items()))
+    name = f"`{line['row']}`"
+    stall = f"{line['stall_s']:.1f}"
+    return [name, line["commit"], outcomes, recovery, stall, str(line["producers"]), errors]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m integration.chaos.page", description=__doc__)
+    parser.add_argument("--add", type=Path, help="results of a campaign to take in")
+    arguments = parser.parse_args()
+    lines = load() if DATA.exists() else []
+    if arguments.add is not None:
+        lines = merged(lines, load(arguments.add))
+        DATA.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    PAGE.write_text(render(lines), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""One row, played: a topic, writers and a reader, the fault, the last read, the checks.
+
+Must not know: the plan's order, the table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from integration.chaos.checks import Finding, check, times
+from integration.chaos.history import History, Notes, add_up, load
+from integration.chaos.job import Job
+from integration.chaos.plan import BANK, COPY, ROLLING, TAKEOVER, Row
+from integration.chaos.sight import Beside, fill, read_all, wait_until_settled
+from integration.chaos.strikes import Scene, fault, held_s
+from integration.chaos.writers import Command, Writers
+from txnproducer import TopicPartition, admin
+from txnproducer.testing import EmbeddedKafka
+
+PARTITIONS, INPUTS = 4, 4000
+WRITE_S, ROLLING_WRITE_S = 24.0, 45.0
+BEFORE_S, SETTLE_S, READ_S = 3.0, 30.0, 20.0
+LAST_CALLS_S = 30.0
+_FIRST_COMMITS, _FIRST_S = 3, 15.0
+
+
+@dataclass
+class Played:
+    """The outcome of a row.
+
+    Attributes:
+        row: its name.
+        outcomes: how many transactions were told committed, aborted, unknown, or nothing because
+            their process ended.
+        wrong: the findings by their kinds.
+        findings: the first texts of each.
+        errors: the calls that raised, by call and class of error.
+        victim: the broker or process that was struck.
+        producers: how many producers were initialized.
+        hung: how many processes did not end by themselves.
+        recovery_s: from the fault to the first commit begun after it.
+        stall_s: the longest time without a commit.
+        seconds: the row took, without the start of the cluster.
+        failed: why the row could not be played, or nothing.
+    """
+
+    row: str
+    outcomes: dict[str, int] = field(default_factory=dict)
+    wrong: dict[str, int] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    errors: dict[str, int] = field(default_factory=dict)
+    victim: str = ""
+    producers: int = 0
+    hung: int = 0
+    recovery_s: float | None = None
+    stall_s: float = 0.0
+    seconds: float = 0.0
+    failed: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: Any) -> Played:
+    """Play a row on a running cluster.
+
+    Args:
+        kafka: the cluster, with links if the fault needs them.
+        row: the row.
+        command: returns the command of a writer.
+        folder: for histories; it is empty.
+        watch: called with the writers once they exist.
+    """
+    began = time.monotonic()
+    played = Played(row.name)
+    label = f"{folder.name}-{int(began * 1000) % 10**9}"
+    topics = [f"{label}-one", f"{label}-two"] if row.workload == BANK else [f"{label}-one"]
+    for topic in topics:
+        kafka.create_topic(topic, PARTITIONS, config={"min.insync.replicas": "2"})
+    servers = kafka.bootstrap_servers
+    source = f"{label}-source" if row.workload == COPY else ""
+    if source:
+        kafka.create_topic(source, PARTITIONS)
+        fill(servers, source, PARTITIONS, INPUTS)
+    until = time.monotonic() + (ROLLING_WRITE_S if row.fault == ROLLING else WRITE_S)
+    jobs = _jobs(row, servers, label, topics, source, until)
+    writers = Writers(jobs, command, folder)
+    watch(writers)
+    beside = Beside(servers, topics, PARTITIONS, folder / "beside.jsonl")
+    notes = Notes(folder / "run.jsonl")
+    beside.start()
+    writers.start()
+    try:
+        _wait_for_commits(writers)
+        scene = Scene(kafka, row, topics[0], jobs[0].transactional_id, jobs[0].group, writers)
+        notes.note(fault="begin")
+        with fault(scene) as played.victim:
+            time.sleep(held_s(row.fault))
+        notes.note(fault="end")
+        time.sleep(max(0.0, until - time.monotonic()))
+    except Exception as error:  # noqa: BLE001 - the row says so, and the next one is played
+        played.failed = f"{type(error).__name__}: {error}"[:300]
+    finally:
+        played.hung = writers.finish(until + LAST_CALLS_S)
+        beside.stop()
+        notes.close()
+    try:
+        open_ones = wait_until_settled(servers, topics, PARTITIONS, SETTLE_S)
+        if source:
+            _note_copied(servers, jobs[0].group, source, folder)
+        unread = read_all(servers, topics, PARTITIONS, folder / "final.jsonl", READ_S)
+    except Exception as error:  # noqa: BLE001 - as above
+        played.failed = played.failed or f"{type(error).__name__}: {error}"[:300]
+        return played
+    if open_ones or unread:
+        played.failed = played.failed or f"still open: {open_ones}; not read: {unread}"
+    _judge(played, load(sorted(folder.glob("*.jsonl"))))
+    played.seconds = round(time.monotonic() - began, 1)
+    return played
+
+
+def _jobs(
+    row: Row, servers: str, label: str, topics: list[str], source: str, until: float
+) -> list[Job]:
+    names = ["a"] if row.workload not in (BANK, TAKEOVER, COPY) else ["a", "b"]
+    return [
+        Job(
+            client=row.client,
+            servers=servers,
+            # Those who take the id from each other have one; all others have their own.
+            transactional_id=label if row.workload == TAKEOVER else f"{label}-{name}",
+            writer=name,
+            workload=row.workload,
+            topics=topics,
+            partitions=PARTITIONS,
+            until=until,
+            history="",
+            source=source,
+            group=f"{label}-group",
+        )
+        for name in names
+    ]
+
+
+def _wait_for_commits(writers: Writers) -> None:
+    """Wait until the writers have committed some transactions, and then a moment longer."""
+    deadline = time.monotonic() + _FIRST_S
+    while time.monotonic() < deadline:
+        told = Counter(
+            line.get("outcome") for line in load(writers.histories) if line["call"] == "told"
+        )
+        if told["committed"] >= _FIRST_COMMITS:
+            break
+        time.sleep(0.3)
+    time.sleep(BEFORE_S)
+
+
+def _note_copied(servers: str, group: str, source: str, folder: Path) -> None:
+    places = [TopicPartition(source, partition) for partition in range(PARTITIONS)]
+    offsets = admin.committed_offsets(servers, [group], partitions=places)[group]
+    notes = Notes(folder / "group.jsonl")
+    notes.note(copied={str(place.partition): found.offset for place, found in offsets.items()})
+    notes.close()
+
+
+def _judge(played: Played, lines: list[dict[str, Any]]) -> None:
+    history = add_up(lines)
+    findings = check(history)
+    played.wrong = dict(Counter(finding.kind for finding in findings))
+    played.findings = _firsts(findings)
+    played.outcomes = _outcomes(history)
+    played.errors = dict(
+        Counter(f"{line['call']}: {line['error'].split(':')[0]}" for line in history.errors)
+    )
+    played.producers = len(history.inits)
+    figures = times(history)
+    played.recovery_s, played.stall_s = figures.recovery_s, figures.stall_s
+
+
+def _outcomes(history: History) -> dict[str, int]:
+    return dict(Counter(txn.told or "not told" for txn in history.txns.values()))
+
+
+def _firsts(findings: list[Finding]) -> list[str]:
+    """Return the first three texts of each kind."""
+    seen: Counter[str] = Counter()
+    texts = []
+    for finding in findings:
+        seen[finding.kind] += 1
+        if seen[finding.kind] <= 3:
+            texts.append(f"{finding.kind}: {finding.text}")
+    return texts
