@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from ._virtual_server import VirtualServer
 
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
-Version: TypeAlias = Literal["4.3", "3.9", "2.4"]
-Clock: TypeAlias = Literal["real", "virtual"]
 
 _APIS: Final[Mapping[str, ApiKey]] = {
     "".join(word.capitalize() for word in api.name.split("_")): api
@@ -94,8 +92,8 @@ class InMemoryKafka:
         nodes: int = 1,
         transaction_version: int | None = None,
         users: Mapping[str, str] | None = None,
-        version: Version = "4.3",
-        clock: Clock = "real",
+        version: Literal["4.3", "3.9", "2.4"] = "4.3",
+        clock: Literal["real", "virtual"] = "real",
     ) -> None:
         options = arguments.cluster_options(nodes, transaction_version, version)
         names = arguments.checked_users(users)
