@@ -209,7 +209,7 @@ def test_a_task_that_gets_rows_of_another_fails(spark, kafka, topics, sink, monk
         return type(cut)(wrong, cut.count, cut.places)
 
     monkeypatch.setattr(module, "placed", wrongly)
-    with pytest.raises(Exception, match="rows were shuffled otherwise"):
+    with pytest.raises(Exception, match="Spark has shuffled the rows in another way"):
         sink(atomicity="batch").write(mixed(spark, topics).select("key", "value"), 0)
     assert seen(kafka, topics[0]) == []
     assert PLACE not in mixed(spark, topics).columns

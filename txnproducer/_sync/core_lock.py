@@ -106,7 +106,7 @@ def reentered(call: str) -> IllegalStateError:
     """Return the error of a call that has interrupted another one in its own thread."""
     return IllegalStateError(
         f"{call} later, or on another thread: here it interrupts another call of this producer, as"
-        " a signal handler or a finalizer does. Of all calls close() alone can be made then"
+        " a signal handler or a finalizer does. Only close() can be called here"
     )
 
 

@@ -102,7 +102,9 @@ class _CheckedTokens(kp.AbstractTokenProvider):  # type: ignore[misc]
         """
         token = self._given.token()
         if token is None or token == "":
-            raise ValueError(f"{TOKEN_PROVIDER}.token() returned {token!r}")
+            raise ValueError(
+                f"{TOKEN_PROVIDER}.token() returned {token!r}: it must return a token, as text"
+            )
         if not isinstance(token, str):
             kind = type(token).__name__
             raise InvalidConfigurationError(

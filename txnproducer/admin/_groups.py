@@ -147,7 +147,10 @@ def committed_offsets(
         if (
             waits_for_undecided and not asked_stable
         ):  # never take an undecided offset for an absent one
-            raise KafkaError("this kafka-python asks for offsets in a way that is not known here")
+            raise KafkaError(
+                "the installed kafka-python asks for a group's offsets in a new way, in which"
+                " undecided offsets would count as absent: install an earlier version of it"
+            )
         return found
 
     answer = (asker or ask)(bootstrap_servers, question, timeout, **security)

@@ -108,7 +108,7 @@ def error_code(error: object) -> ErrorCode:
         code = ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
     except (KeyError, ValueError):
         raise ValueError(
-            f"{error!r} is no error of Kafka's protocol; names are as NOT_COORDINATOR"
+            f"{error!r} is not an error of Kafka's protocol; names are as NOT_COORDINATOR"
         ) from None
     if code is ErrorCode.NONE:
         raise ValueError("error is NONE, which refuses nothing: leave the fault out")

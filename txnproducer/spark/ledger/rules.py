@@ -283,8 +283,8 @@ def check_without_frame(batch_id: int, done: Mapping[int, LedgerEntry], writers:
         raise PartialReplayError(
             f"{in_part(batch_id, done)}. Nothing was written: whether the same partitions have the"
             " same rows again cannot be checked here, without the frame. Ways out: `write`, which"
-            " can, also where they are numbered otherwise; "
-            'on_replay_mismatch="keep", if they are; another sink id'
+            " checks it, also if the partitions have other numbers now;"
+            ' on_replay_mismatch="keep", if you know that the rows are the same; another sink id'
         )
 
 

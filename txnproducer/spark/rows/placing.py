@@ -190,8 +190,9 @@ def own_batches(own: int, places: tuple[int, ...], batches: Iterable[Any]) -> It
             if batch.num_rows and place != places[own]:
                 theirs = places.index(place) if place in places else place
                 raise SinkError(
-                    f"a row for partition {theirs} is in task {own}: rows were shuffled otherwise"
-                    " than they were to be"
+                    f"a row for partition {theirs} is in task {own}: Spark has shuffled the rows"
+                    " in another way than this sink expects. The task commits nothing. Report it"
+                    " with the version of Spark"
                 )
         yield batch.drop_columns([PLACE])
 

@@ -94,8 +94,8 @@ def own_columns(names: Iterable[str]) -> dict[str, str]:
             continue
         if own in found:
             raise SchemaError(
-                f"the columns `{found[own]}` and `{name}` are one to Kafka, since names are read "
-                "in any case: drop or rename one of them"
+                f"the columns `{found[own]}` and `{name}` have the same name, since upper and "
+                "lower case make no difference here: drop or rename one of them"
             )
         found[own] = name
     return found
