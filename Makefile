@@ -31,7 +31,7 @@ CODE := txnproducer tests integration examples docs/conf.py
 COMPILED := setup.py $(shell find compiled txnproducer/_core txnproducer/_record \
   txnproducer/_shell txnproducer/_sync txnproducer/_wire -name '*.py' -o -name '*.p[xy][dx]' -o -name '*.h')
 
-.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-clusters chaos-cut chaos-spark soak fuzz sim sim-stack sim-compiled bench bench-full bench-spark format env clean coverage
+.PHONY: help demo package test checks lint types docs docs-serve docs-links unit interrupts simulation simulation-meanwhile integration integration-all test-spark-versions examples chaos chaos-clusters chaos-cut chaos-spark soak fuzz sim sim-stack stack-mutants sim-compiled bench bench-full bench-spark format env clean coverage
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -169,6 +169,9 @@ sim: .venv/.installed-dev  ## a hundred million simulated requests; goes on wher
 sim-stack: .venv/.installed-dev  ## a million requests through the whole stack; goes on where it stopped
 	TXNPRODUCER_IMPL=python $(BIN)/txnproducer simulate --stack --seed 1 --seeds 2000 \
 	  --requests 1000000 --results results/stack.jsonl $(ARGS)
+
+stack-mutants: .venv/.installed-dev  ## each deliberate bug around the core, by the seed or the test that finds it
+	TXNPRODUCER_STACK_MUTANTS=1 $(PYTEST) tests/sim/test_stack_catches.py --numprocesses=auto $(ARGS)
 
 sim-compiled: .venv/.installed-dev  ## the same, compiled by mypyc: twice as fast, branches not counted
 	$(BIN)/python -m tests.sim.compiled build/compiled

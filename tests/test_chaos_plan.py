@@ -18,6 +18,7 @@ from integration.chaos.plan import (
     possible_rows,
     targets_of,
 )
+from integration.chaos.strikes import held_s
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -48,6 +49,11 @@ def test_no_row_is_left_out_of_the_cover_without_need() -> None:
 
 def test_a_campaign_that_is_stopped_early_has_seen_every_fault() -> None:
     assert {row.fault for row in cover(CLIENTS[0])[: len(FAULTS)]} == set(FAULTS)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_undone_within_a_row(fault: str) -> None:
+    assert held_s(fault) <= 10
 
 
 def test_a_groups_coordinator_is_struck_only_where_there_is_a_group() -> None:

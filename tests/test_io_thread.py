@@ -12,6 +12,7 @@ import pytest
 
 from txnproducer._shell import failed_turns, io_thread
 from txnproducer._shell.io_thread import IoThread
+from txnproducer._shell.waiting_thread import WaitingThread
 from txnproducer._wire.platform import SYSTEM, Platform
 from txnproducer.errors import IllegalStateError
 
@@ -524,3 +525,15 @@ def test_an_orphaned_loop_that_cannot_end_is_forced_after_its_grace(io, core, mo
 def test_the_clocks_count_in_milliseconds():
     assert SYSTEM.wall_clock_ms() > 1_600_000_000_000
     assert 0 <= SYSTEM.monotonic_ms() - SYSTEM.monotonic_ms() + 1 <= 1
+
+
+def test_a_thread_that_was_woken_too_early_is_woken_again():
+    class PatientPlatform(Platform):
+        wait_slice_s = PATIENCE_S  # otherwise the thread looks up by itself soon
+
+    wait = WaitingThread(lambda: False, PatientPlatform())
+    began_s = time.monotonic()
+    for _ in range(2):
+        wait.wake()
+        wait.sleep(PATIENCE_S)
+    assert time.monotonic() - began_s < PATIENCE_S / 2

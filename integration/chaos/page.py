@@ -55,15 +55,16 @@ BY_FAULT = """The longest time for which a transactional id had no commit, in an
     again after 3 s. The other brokers notice a dead one after 9 s."""
 EVERY = """Times in seconds. Recovery counts from the fault to the first commit that was begun
     after it, of the id for which that took longest; the stall is as above."""
-# The cause of a finding, where it was looked for: by client, and a word of the row.
+# The causes of findings, where they were looked for.
 NOTES = {
-    (
-        "kafka-python",
-        "takeover",
-    ): """A producer whose records are refused with INVALID_PRODUCER_EPOCH, because another one
-    has taken its id, asks for a new epoch by itself and goes on. It drops the batches that were
-    under way (their futures fail; a comment in its source says so), and `commit_transaction()`
-    returns without an error. An application that looks at every future would notice.""",
+    "kafka-python": (
+        """A producer whose id another one has taken asks for a new epoch by itself when a broker
+        answers INVALID_PRODUCER_EPOCH, and goes on. It drops the batches that were under way
+        (their futures fail; a comment in its source says so), and `commit_transaction()` returns
+        without an error.""",
+        """Batches that wait longer than `delivery_timeout_ms` for a leader expire: their futures
+        fail with `KafkaTimeoutError`, and `commit_transaction()` returns without an error.""",
+    ),
 }
 WORD = """A client is taken at the word of its commit call. Where the futures of its sends said
     otherwise, the list of every row has `sends`."""
@@ -180,9 +181,9 @@ def _wrong(lines: Sequence[Line]) -> Iterator[str]:
         return
     yield ""
     yield from _text(WORD)
-    for (client, word), note in NOTES.items():
-        rows = [line for line in bad if line["row"].startswith(client) and word in line["row"]]
-        if rows:
+    for client, notes in NOTES.items():
+        rows = [line for line in bad if line["row"].startswith(client)]
+        for note in notes if rows else ():
             yield from _text(f"{client} {rows[0]['version']}: {note}")
 
 
