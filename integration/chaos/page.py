@@ -39,7 +39,7 @@ HEAD = (
     `transaction.version` that it can meet. This page shows the rows that were played, {played}
     of {all}, and no others.""",
     """All clients have the same time-outs: 5 s for a request, 15 s for a delivery and for a
-    blocking call, 20 s for a transaction. One row is one run of about 24 s on a small, busy
+    blocking call, 20 s for a transaction. One row is one run of 24 to 45 s on a small, busy
     machine. The times of two clients may differ by chance.""",
 )
 BY_CLIENT = """"Unknown" counts transactions that ended with an error in the commit call which

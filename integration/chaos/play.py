@@ -16,13 +16,15 @@ from integration.chaos.history import History, Notes, add_up, load
 from integration.chaos.job import Job
 from integration.chaos.plan import BANK, COPY, ROLLING, TAKEOVER, Row
 from integration.chaos.sight import Beside, fill, read_all, wait_until_settled
-from integration.chaos.strikes import Scene, fault, held_s
+from integration.chaos.strikes import AWAY_S, Scene, fault, held_s
 from integration.chaos.writers import Command, Writers
 from txnproducer import TopicPartition, admin
 from txnproducer.testing import EmbeddedKafka
 
 PARTITIONS, INPUTS = 4, 4000
-WRITE_S, ROLLING_WRITE_S = 24.0, 45.0
+# Enough for a start, the longest fault that is held, and a while after it.
+WRITE_S, LONG_WRITE_S, ROLLING_WRITE_S = 24.0, 30.0, 45.0
+AFTER_S = 3.0
 BEFORE_S, SETTLE_S, READ_S = 3.0, 30.0, 20.0
 LAST_CALLS_S = 30.0
 _FIRST_COMMITS, _FIRST_S = 3, 15.0
@@ -86,7 +88,7 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
     if source:
         kafka.create_topic(source, PARTITIONS)
         fill(servers, source, PARTITIONS, INPUTS)
-    until = time.monotonic() + (ROLLING_WRITE_S if row.fault == ROLLING else WRITE_S)
+    until = time.monotonic() + _write_s(row)
     jobs = _jobs(row, servers, label, topics, source, until)
     writers = Writers(jobs, command, folder)
     watch(writers)
@@ -101,6 +103,8 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
         with fault(scene) as played.victim:
             time.sleep(held_s(row.fault))
         notes.note(fault="end")
+        if time.monotonic() > until - AFTER_S:
+            played.failed = "the row had no time left after its fault"
         time.sleep(max(0.0, until - time.monotonic()))
     except Exception as error:  # noqa: BLE001 - the row says so, and the next one is played
         played.failed = f"{type(error).__name__}: {error}"[:300]
@@ -121,6 +125,12 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
     _judge(played, load(sorted(folder.glob("*.jsonl"))))
     played.seconds = round(time.monotonic() - began, 1)
     return played
+
+
+def _write_s(row: Row) -> float:
+    if row.fault == ROLLING:
+        return ROLLING_WRITE_S
+    return LONG_WRITE_S if held_s(row.fault) > AWAY_S else WRITE_S
 
 
 def _jobs(
