@@ -1,9 +1,9 @@
 """Run the whole stack with one deliberate bug around the core.
 
 `python -m tests.sim.stack_mutation NAME` looks for the first seed that finds it, `--all` for each
-bug without a result. `--kind FAULT,...` leaves out the seeds that do not draw a fault, "undisturbed"
-leaves those without any that delays a call, and "login" those whose sessions end. A bug that no
-seed finds can be given to tests: `--tests NAME FILE...`.
+bug without a result. `--kind FAULT,...` leaves out the seeds that do not draw a fault. Of the kind
+"undisturbed" are seeds without a fault that delays a call, of "login" those whose sessions end. A
+bug that no seed finds can be given to tests: `--tests NAME FILE...`.
 
 Owns: the hunt, and `tests/data/stack_mutants.json`. Must not know: how a bug is put into its file
 (`mutation`).
