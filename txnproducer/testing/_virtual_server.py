@@ -19,7 +19,7 @@ from txnproducer._server.login import Users
 from txnproducer._server.script import Script
 from txnproducer.sim.stack.baton import Baton
 from txnproducer.sim.stack.faults import ByteFaults
-from txnproducer.sim.stack.network import Network
+from txnproducer.sim.stack.network import VirtualNetwork
 from txnproducer.sim.stack.platform import VirtualPlatform
 
 __all__ = ["VirtualServer"]
@@ -48,7 +48,7 @@ class VirtualServer:
         self._cluster = cluster
         # No thread goes on where another one could: a test wants the same order each time.
         self._baton = Baton(random.Random(1), cluster, switch_rate=0.0)
-        self._network = Network(
+        self._network = VirtualNetwork(
             self._baton,
             cluster,
             ByteFaults({}, random.Random(1)),

@@ -24,14 +24,14 @@ from txnproducer.sim.stack.baton import NS_PER_MS, Baton
 from txnproducer.sim.stack.faults import ByteFault, ByteFaults, ConnectionFaults, Ending
 from txnproducer.sim.stack.sockets import VirtualSocket, no_such_host
 
-__all__ = ["DEAD_ADDRESS", "Network"]
+__all__ = ["DEAD_ADDRESS", "VirtualNetwork"]
 
 DEAD_ADDRESS: Final = ("192.0.2.1", 9092)
 _WINDOW_BYTES: Final = 64 * 1024
 _HUNG_LOOK_UP_S: Final = 40.0
 
 
-class Network:
+class VirtualNetwork:
     """The network of one run.
 
     Args:
@@ -167,7 +167,7 @@ class VirtualLink:
     """
 
     def __init__(
-        self, network: Network, sock: VirtualSocket, node_id: int, fate: ConnectionFaults
+        self, network: VirtualNetwork, sock: VirtualSocket, node_id: int, fate: ConnectionFaults
     ) -> None:
         self.node_id = node_id
         self.fate = fate

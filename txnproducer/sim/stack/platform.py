@@ -21,7 +21,7 @@ from txnproducer.sim.stack.locks import (
     VirtualEvent,
     VirtualLock,
 )
-from txnproducer.sim.stack.network import Network
+from txnproducer.sim.stack.network import VirtualNetwork
 from txnproducer.sim.stack.sockets import VirtualSelector, VirtualWakeup
 
 __all__ = ["VirtualPlatform"]
@@ -48,7 +48,7 @@ class VirtualPlatform(Platform):
     # No look without a wake-up: a lost one shows as a call that takes all of its time.
     wait_slice_s = 1e9
 
-    def __init__(self, baton: Baton, network: Network, rng: random.Random) -> None:
+    def __init__(self, baton: Baton, network: VirtualNetwork, rng: random.Random) -> None:
         if IMPL != "python":
             raise RuntimeError(
                 "virtual time needs the parts in Python, and the compiled ones are in use. Set the"

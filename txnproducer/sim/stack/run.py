@@ -24,7 +24,7 @@ from txnproducer.sim.stack.baton import Baton, StuckError, VirtualThread
 from txnproducer.sim.stack.events import ClusterEvents
 from txnproducer.sim.stack.faults import ByteFaults
 from txnproducer.sim.stack.judge import PROOFS, StackJudge
-from txnproducer.sim.stack.network import Network
+from txnproducer.sim.stack.network import VirtualNetwork
 from txnproducer.sim.stack.options import GROUP_TOPIC, PARTITIONS, TOPIC, StackOptions
 from txnproducer.sim.stack.platform import VirtualPlatform
 from txnproducer.sim.stack.service import Service
@@ -90,7 +90,7 @@ class StackRun:
         self.baton.tick_ns = options.tick_ns
         self.faults = ByteFaults(options.byte_rates, self.new_rng("bytes"))
         self.users = Users({"user": "secret"}, session_lifetime_ms=options.session_ms)
-        self.network = Network(
+        self.network = VirtualNetwork(
             self.baton,
             self.cluster,
             self.faults,

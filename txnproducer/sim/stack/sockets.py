@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 from txnproducer.sim.stack.baton import Baton
 
-__all__ = ["Link", "VirtualSelector", "VirtualSocket", "VirtualWakeup"]
+__all__ = ["CarriesBytes", "VirtualSelector", "VirtualSocket", "VirtualWakeup"]
 
 _numbers = itertools.count(1_000)
 
 
-class Link(Protocol):
+class CarriesBytes(Protocol):
     """The network's end of a socket."""
 
     @property
@@ -66,7 +66,7 @@ class VirtualSocket:
         self._piece = piece
         self._number = next(_numbers)
         self._timeout: float | None = None
-        self._link: Link | None = None
+        self._link: CarriesBytes | None = None
         self._inbox = bytearray()
         self._error: OSError | None = None
         self._has_ended = False  # the peer, or a shutdown, has ended the stream
@@ -75,7 +75,7 @@ class VirtualSocket:
 
     # --- for the network ------------------------------------------------------------------------
 
-    def connected(self, link: Link) -> None:
+    def connected(self, link: CarriesBytes) -> None:
         """Note that the peer has accepted."""
         self._link = link
 
@@ -165,7 +165,7 @@ class VirtualSocket:
         return self._error is not None or (self._link is not None and self._link.room > 0)
 
     @property
-    def _connected(self) -> Link:
+    def _connected(self) -> CarriesBytes:
         if self._link is None:
             raise OSError(107, "Transport endpoint is not connected")
         return self._link
