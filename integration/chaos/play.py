@@ -23,7 +23,7 @@ from txnproducer.testing import EmbeddedKafka
 
 PARTITIONS, INPUTS = 4, 4000
 # Enough for a start, the longest fault that is held, and a while after it.
-WRITE_S, LONG_WRITE_S, ROLLING_WRITE_S = 24.0, 30.0, 45.0
+WRITE_S, LONG_WRITE_S, ROLLING_WRITE_S = 24.0, 36.0, 45.0
 AFTER_S = 3.0
 BEFORE_S, SETTLE_S, READ_S = 3.0, 30.0, 20.0
 LAST_CALLS_S = 30.0
