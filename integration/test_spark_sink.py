@@ -278,7 +278,7 @@ def test_columns_are_read_in_any_case_as_sparks_own_sink_reads_them(
     writer = sink(atomicity=atomicity)
     writer.write(frame, 0)
     assert writer.write(keyed(spark, 30), 0).transactions == 0, "the same rows"
-    with pytest.raises(SchemaError, match="`Value` and `value` are one"):
+    with pytest.raises(SchemaError, match="`Value` and `value` have the same name"):
         writer.write(frame.selectExpr("Value", "Value AS value"), 1)
     if atomicity == "partition":
         rows = keyed(spark, 10, first=30, partitions=2).selectExpr("KEY", "value AS VALUE")

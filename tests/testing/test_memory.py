@@ -211,8 +211,11 @@ def cluster(*arguments: Any, **settings: Any) -> InMemoryKafka:
     ("call", "text"),
     [
         (lambda kafka: kafka.fail_next("Fetch", error="NOT_COORDINATOR"), "no API of a producer"),
-        (lambda kafka: kafka.fail_next("EndTxn", error="NO_SUCH"), "no error of Kafka's protocol"),
-        (lambda kafka: kafka.fail_next("EndTxn", error=12345), "no error of Kafka's protocol"),
+        (
+            lambda kafka: kafka.fail_next("EndTxn", error="NO_SUCH"),
+            "not an error of Kafka's protocol",
+        ),
+        (lambda kafka: kafka.fail_next("EndTxn", error=12345), "not an error of Kafka's protocol"),
         (lambda kafka: kafka.fail_next("EndTxn", error="NONE"), "refuses nothing"),
         (lambda kafka: kafka.fail_next("EndTxn", error=0), "refuses nothing"),
         (lambda kafka: kafka.lose_answer("EndTxn", times=0), "at least one"),
