@@ -64,6 +64,10 @@ class VirtualPlatform(Platform):
         """Return the virtual time."""
         return self._baton.read_clock()
 
+    def monotonic_ms(self) -> int:
+        """Return the virtual time in milliseconds."""
+        return self._baton.read_clock() // 1_000_000
+
     def wall_clock_ms(self) -> int:
         """Return the virtual time since the epoch."""
         return self._baton.now_ms + self.wall_offset_ms
