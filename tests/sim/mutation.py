@@ -140,11 +140,13 @@ def _stop(number: int, frame: object) -> None:
 # --- outside ------------------------------------------------------------------------------------
 
 
-def ask(name: str, first: int, count: int, kind: str = "") -> dict[str, object] | None:
-    """Run seeds on a mutant (no name: on the core as it is) in an interpreter of its own."""
+def ask(
+    name: str, first: int, count: int, kind: str = "", *, module: str = "tests.sim.mutation"
+) -> dict[str, Any] | None:
+    """Run seeds on a mutant (no name: on the code as it is) in an interpreter of its own."""
     asked = ["--run", name, str(first), str(count), "--kind", kind]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.mutation", *asked],
+        [sys.executable, "-m", module, *asked],
         capture_output=True,
         text=True,
         check=False,

@@ -24,8 +24,10 @@ import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from typing import Any
 
+from tests.sim import mutation
 from tests.sim.mutants import Mutant
 from tests.sim.mutation import ROOT, STACK_DRAWN, drawn_mutants, install
 from tests.sim.stack_mutants import MUTANTS
@@ -107,22 +109,7 @@ def run_tests(name: str, arguments: list[str]) -> int:
 # --- outside ------------------------------------------------------------------------------------
 
 
-def ask(name: str, first: int, count: int, kind: str = "") -> dict[str, Any] | None:
-    """Run seeds with a bug (no name: without) in an interpreter of its own."""
-    asked = ["--run", name, str(first), str(count), "--kind", kind]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.stack_mutation", *asked],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        # Virtual time needs the parts in Python.
-        env={**os.environ, "TXNPRODUCER_IMPL": "python"},
-        timeout=3600,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{name}: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout) if done.stdout.strip() else None
+ask = partial(mutation.ask, module="tests.sim.stack_mutation")
 
 
 def is_found_by_test(name: str, test: str) -> bool:
