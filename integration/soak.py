@@ -231,6 +231,7 @@ def soak(minutes: float, version: str) -> int:
         try:
             while time.monotonic() - began < minutes * 60:
                 time.sleep(_EVERY_S)
+                # Otherwise a sample would show the garbage of this process as growth.
                 gc.collect()
                 samples.append(sample(began, writers))
                 _show(samples[-1])

@@ -26,7 +26,7 @@ class ScriptedError(Exception):
 
 
 class ScriptedClient:
-    """A client whose calls fail once, at the second transaction.
+    """A client that fails each call once, at the second transaction.
 
     Args:
         fails: the verdicts by the names of the calls.

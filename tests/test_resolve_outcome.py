@@ -93,7 +93,7 @@ def nothing_is_left():
 
 
 def in_doubt(kafka, *, arrives=True, **settings):
-    """Return a closed producer whose commit has no answer, and its transaction."""
+    """Return a closed producer that got no answer to its commit, and the transaction."""
     with kafka.producer("t", max_block_ms=PATIENCE_MS, **settings) as producer:
         producer.init_transactions()
         transaction = producer.transaction()

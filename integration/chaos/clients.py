@@ -39,7 +39,7 @@ class _Base:
         return "unknown"
 
     def failed(self) -> Exception | None:
-        """Return the error of a send whose commit succeeded, where the client has futures."""
+        """Return the error of a failed send if its commit succeeded, for clients with futures."""
         return None
 
 

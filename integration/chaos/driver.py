@@ -59,12 +59,12 @@ class Driver:
             except RestartNeeded:
                 pass
             except Exception:  # noqa: BLE001 - noted, and the next producer tries
-                time.sleep(0.2)
+                time.sleep(0.2)  # a client that refuses at once would make this a busy loop
             finally:
                 with contextlib.suppress(Exception):
                     client.close()
             if self._job.workload == TAKEOVER and self._goes_on():
-                time.sleep(AWAY_S)
+                time.sleep(AWAY_S)  # the other writer takes the id meanwhile
         self._notes.close()
 
     def _goes_on(self) -> bool:
@@ -80,7 +80,7 @@ class Driver:
                 return
             self._number += 1
             self._one(client)
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # every client is given the same load, far below its limit
 
     def _copy(self, client: Client) -> None:
         """Copy the input of the group, each batch with its offsets in a transaction."""

@@ -58,10 +58,10 @@ EVERY = """Times in seconds. Recovery counts from the fault to the first commit 
 # The causes of findings, where they were looked for.
 NOTES = {
     "kafka-python": (
-        """A producer whose id another one has taken asks for a new epoch by itself when a broker
-        answers INVALID_PRODUCER_EPOCH, and goes on. It drops the batches that were under way:
-        their futures fail with `InvalidProducerEpochError`, and `commit_transaction()` returns
-        without an error.""",
+        """If another producer has taken its id, a broker answers INVALID_PRODUCER_EPOCH. The
+        producer then asks for a new epoch by itself, and goes on. It drops the batches that were
+        under way: their futures fail with `InvalidProducerEpochError`, and
+        `commit_transaction()` returns without an error.""",
         """Batches that wait longer than `delivery_timeout_ms` for a leader expire: their futures
         fail with `KafkaTimeoutError`, and `commit_transaction()` returns without an error.""",
     ),

@@ -101,10 +101,11 @@ def play(kafka: EmbeddedKafka, row: Row, command: Command, folder: Path, watch: 
         scene = Scene(kafka, row, topics[0], jobs[0].transactional_id, jobs[0].group, writers)
         notes.note(fault="begin")
         with fault(scene) as played.victim:
-            time.sleep(held_s(row.fault))
+            time.sleep(held_s(row.fault))  # the length of the fault is part of the row
         notes.note(fault="end")
         if time.monotonic() > until - AFTER_S:
             played.failed = "the row had no time left after its fault"
+        # The rest of the row shows the recovery.
         time.sleep(max(0.0, until - time.monotonic()))
     except Exception as error:  # noqa: BLE001 - the row says so, and the next one is played
         played.failed = f"{type(error).__name__}: {error}"[:300]
@@ -166,7 +167,7 @@ def _wait_for_commits(writers: Writers) -> None:
         if told["committed"] >= _FIRST_COMMITS:
             break
         time.sleep(0.3)
-    time.sleep(BEFORE_S)
+    time.sleep(BEFORE_S)  # the stall is compared with the time before the fault
 
 
 def _note_copied(servers: str, group: str, source: str, folder: Path) -> None:

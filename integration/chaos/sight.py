@@ -111,7 +111,7 @@ def wait_until_settled(
         while left and time.monotonic() < deadline:
             left = [place for place in left if _is_open(stable, every, place)]
             if left:
-                time.sleep(0.5)
+                time.sleep(0.5)  # a transaction of a dead client stays open until its time-out
     finally:
         stable.close()
         every.close()
@@ -132,7 +132,7 @@ def _is_open(stable: Any, every: Any, where: tuple[str, int]) -> bool:
 def read_all(
     servers: str, topics: list[str], partitions: int, path: Path, limit_s: float
 ) -> list[str]:
-    """Read everything that is committed, and return the partitions whose end did not come."""
+    """Read all committed records. Return the partitions that were not read to their end."""
     consumer, notes = _consumer(servers, topics, partitions), Notes(path)
     left = {(topic, partition) for topic in topics for partition in range(partitions)}
     deadline = time.monotonic() + limit_s

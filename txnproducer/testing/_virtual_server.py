@@ -1,4 +1,4 @@
-"""The modelled cluster in virtual time: for a test whose waits should take none.
+"""The modelled cluster in virtual time, in which the waits of a test take none.
 
 Owns: the time, and the calls of a test. Must not know: the protocol, the threads of producers.
 

@@ -30,7 +30,7 @@ _PREEMPTED = 0.1
 
 
 class KilledError(BaseException):
-    """The end of a thread whose process is killed."""
+    """The process of the thread was killed."""
 
 
 class StuckError(BaseException):

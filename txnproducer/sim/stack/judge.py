@@ -117,7 +117,7 @@ class StackJudge:
         self._history.violate(check, text)
 
     def ended(self, attempt: Attempt) -> None:
-        """Judge the records of a transaction whose commit has returned."""
+        """Judge the records of a committed transaction when its commit returns."""
         for record in attempt.records:
             future = record.future
             if future is None or not future.done() or future.error is not None:

@@ -108,7 +108,7 @@ class Service:
         self._run.judge.closed(self.name, producer)
 
     def _await_end_without_a_call(self, producer: TransactionalProducer, limit_ms: float) -> None:
-        """Wait for a producer whose `close` was interrupted. It goes on to the same end."""
+        """Wait for the end of a producer after an interrupt of its `close`."""
         run, io = self._run, producer._io  # noqa: SLF001 - the judge looks inside
         if not run.baton.wait(lambda: io.has_ended, limit_ms / 1000):
             run.judge.violate("hangs", f"{self.name}: an interrupted close does not end by itself")
