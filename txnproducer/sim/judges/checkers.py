@@ -119,9 +119,10 @@ class Checkers:
     def ended(self, process: Process, attempt: Attempt) -> None:
         """Check that the coordinator has ended a transaction, too, when its end returns."""
         name = process.transactional_id or ""
-        # Kept for the judge of the offsets: only requests that were late by this moment can excuse
-        # a repeat.
+        # Kept for the judge of the offsets: a commit of the client itself repeats only what had
+        # begun late by this moment. Afterwards a commit that is late, too, must follow.
         attempt.late_by_end = self._history.late[name]
+        attempt.late_commits_by_end = self._history.late_commits[name]
         known = self._world.cluster.transaction_coordinator(name).find(name)
         is_v1 = self._world.options.cluster.transaction_version == 1
         if known is None or attempt.late_by_end > attempt.late_before:

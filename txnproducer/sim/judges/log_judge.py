@@ -248,13 +248,19 @@ class LogJudge:
         """Return how often a transaction's offsets may be committed again, in a row (v1).
 
         A late request of the transaction can arrive after the commit with the lost answer and
-        begin another transaction. The repeated commit then ends that one. No client can know this,
-        and for the group it makes no difference.
+        begin another transaction. The repeated commit then ends that one. After the commit has
+        returned, only a commit that arrives late itself can do so. No client can know this, and
+        for the group it makes no difference.
         """
-        late = attempt.late_by_end
-        if late is None:
-            late = self._history.late[attempt.owner or ""]
-        return late - attempt.late_before if self._cluster.options.transaction_version == 1 else 0
+        if self._cluster.options.transaction_version != 1:
+            return 0
+        owner = attempt.owner or ""
+        late = self._history.late[owner]
+        if attempt.late_by_end is None:
+            return late - attempt.late_before
+        late_commits = self._history.late_commits[owner] - attempt.late_commits_by_end
+        begun_by_end = attempt.late_by_end - attempt.late_before
+        return begun_by_end + min(late - attempt.late_by_end, late_commits)
 
     def _check_plain(self, everything: dict[bytes, list[_Found]]) -> None:
         for attempt in self._history.attempts:

@@ -121,6 +121,7 @@ class Attempt:
         late_before: how many requests of its id that can begin a transaction had arrived late when
             it began.
         late_by_end: the same number when its end returned, or None if it did not return.
+        late_commits_by_end: how many commits of its id had arrived late when its end returned.
         commits_in_doubt_before: how many commits of its producer had no answer when it began.
         delivery_timeout_ms: the delivery time-out of its producer.
         is_leased: whether it was leased to participants. Its producer does not know of their lost
@@ -160,6 +161,7 @@ class Attempt:
     forgotten_at: set[TopicPartition] = field(default_factory=set)
     late_before: int = 0
     late_by_end: int | None = None
+    late_commits_by_end: int = 0
     kept_before: int = 0
     commits_in_doubt_before: int = 0
     delivery_timeout_ms: int = 0
@@ -215,6 +217,7 @@ class History:
         delivery_count: how many callbacks were called.
         shaken: the producers (process and incarnation) that lost requests with a connection.
         late: by transactional id, how many requests arrived late that can begin a transaction.
+        late_commits: by transactional id, how many requests to commit arrived late.
         openings_kept_before: by identity, how many refused writes to the transaction log had been
             kept when a producer began its first attempt under it. Only writes that begin or
             continue a transaction of its id count.
@@ -239,6 +242,7 @@ class History:
         self.fences: list[Fence] = []
         self.shaken: set[tuple[str, int]] = set()
         self.late: Counter[str] = Counter()
+        self.late_commits: Counter[str] = Counter()
         self.openings_kept_before: dict[ProducerIdAndEpoch, int] = {}
         self.doubtful: set[str] = set()
         self.doubtful_at: set[tuple[str, TopicPartition]] = set()

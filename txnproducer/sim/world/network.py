@@ -34,6 +34,7 @@ from txnproducer._protocol.messages import (
     ApiKey,
     BrokerNode,
     DescribeTransactionsRequest,
+    EndTxnRequest,
     FindCoordinatorRequest,
     MetadataRequest,
     ProduceResponse,
@@ -505,6 +506,8 @@ class SimNetwork:
             world.faults.counts[FaultKind.REQUEST_LATE] += 1
         if isinstance(request.body, _OPENING):
             world.history.late[request.body.transactional_id] += 1
+        if isinstance(request.body, EndTxnRequest) and request.body.is_commit:
+            world.history.late_commits[request.body.transactional_id] += 1
         if world.trace.is_on:
             world.trace.add(now_ms, self._name, f"~> {_show(request)}  (late)")
         world.handle(node_id, request, self._name, now_ms)  # nobody gets the answer
