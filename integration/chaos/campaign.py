@@ -15,10 +15,11 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from integration.chaos.cluster import LinkedKafka, plain_kafka
 from integration.chaos.java import java_command
-from integration.chaos.plan import CLIENTS, FAULTS, NEED_PROXIES, WORKLOADS, Row, cover
+from integration.chaos.plan import CLIENTS, FAULTS, NEED_PROXIES, OURS, WORKLOADS, Row, cover
 from integration.chaos.play import play
 from integration.chaos.writers import Command, Writers, python_command
 from txnproducer.testing import EmbeddedKafka
@@ -90,10 +91,18 @@ def _version_of(client: str) -> str:
 
 
 def _done(commit: str) -> set[str]:
+    """Return the rows that need not be played again: a commit of ours changes no other client."""
     if not RESULTS.exists():
         return set()
     lines = (json.loads(line) for line in RESULTS.read_text("utf-8").splitlines())
-    return {line["row"] for line in lines if line["commit"] == commit and not line["failed"]}
+    return {line["row"] for line in lines if not line["failed"] and _is_valid(line, commit)}
+
+
+def _is_valid(line: dict[str, Any], commit: str) -> bool:
+    client = line["row"].split("/")[0]
+    if client == OURS:
+        return line["commit"] == commit
+    return line["version"] == _version_of(client)
 
 
 def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
