@@ -311,6 +311,27 @@ def test_what_is_compiled_as_it_stands_has_types():
         assert [name for name in names if not (folder / f"{name}.pxd").exists()] == []
 
 
+def classes_of(folder: Path) -> dict[str, set[str]]:
+    """Return the names of a package's own classes, by the name without leading underscores."""
+    names: dict[str, set[str]] = {}
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                names.setdefault(node.name.lstrip("_"), set()).add(node.name)
+    return names
+
+
+PACKAGES = sorted(path.parent for path in (ROOT / "txnproducer").rglob("__init__.py"))
+# Two programs of the simulator still share a name.
+ALIKE = {"txnproducer/sim/apps": [["Run", "_Run"]]}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=named)
+def test_two_classes_of_a_package_differ_by_more_than_an_underscore(package: Path) -> None:
+    alike = [sorted(names) for names in classes_of(package).values() if len(names) > 1]
+    assert alike in ([], ALIKE.get(named(package))), "give each the word that tells them apart"
+
+
 def test_each_folder_of_types_is_a_package_that_exists():
     folders = {types.parent for types in (ROOT / "compiled").rglob("*.pxd")}
     for folder in folders:

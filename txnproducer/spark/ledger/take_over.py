@@ -24,7 +24,9 @@ from txnproducer.spark.ledger.rules import LedgerRules
 
 
 @dataclass(frozen=True)
-class _FirstLook:
+class _Seen:
+    """The plan and the entries that the first look has found."""
+
     plan: PlanEntry | None
     entries: Mapping[int, LedgerEntry]
 
@@ -44,7 +46,7 @@ class TakeOver:
         # well.
         self.rules = replace(rules, on_foreign_ledger="stop")
         self._is_wanted = rules.takes_over
-        self._first_looks: dict[str, _FirstLook] = {}
+        self._first_looks: dict[str, _Seen] = {}
 
     def look_at(
         self, plan: PlanEntry | None, entries: Mapping[int, LedgerEntry], query_id: str
@@ -53,7 +55,7 @@ class TakeOver:
         if self._is_wanted and query_id not in self._first_looks:
             # By query: one sink object may be given to a second query, whose first look is its
             # own.
-            self._first_looks[query_id] = _FirstLook(plan, dict(entries))
+            self._first_looks[query_id] = _Seen(plan, dict(entries))
 
     def of(
         self, entries: Mapping[int, LedgerEntry], batch_id: int, query_id: str

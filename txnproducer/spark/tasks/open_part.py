@@ -27,6 +27,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +37,6 @@ from txnproducer.spark.errors import SinkError
 from txnproducer.spark.ledger.entries import LedgerEntry
 from txnproducer.spark.ledger.first_look import FirstLook
 from txnproducer.spark.ledger.one_atomicity import check_one_atomicity
-from txnproducer.spark.ledger.producers import closing, config_for
-from txnproducer.spark.ledger.rights import taking
 from txnproducer.spark.ledger.rules import LedgerRules, is_whole
 from txnproducer.spark.ledger.store import Ledger
 from txnproducer.spark.reports import OnEvent
@@ -45,6 +44,7 @@ from txnproducer.spark.rows.arrow_rows import ArrowRows
 from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.tasks.task_rows import TaskRows
+from txnproducer.spark.tasks.task_steps import own_producer, take_steps
 
 
 @dataclass(frozen=True)
@@ -124,34 +124,45 @@ class _OpenPartWriting:
     rows: TaskRows
 
     def run(self) -> OpenPart:
-        writer, rows = self.writer, self.rows
         # Before the id is taken, which fences its holder.
-        with rows.timed("ledger"):
+        with self.rows.timed("ledger"):
             self._refuse_before_harm()
-        name = writer.ledger.transactional_id(self.partition)
-        config = config_for(writer.settings, name)
-        # The close aborts a transaction that was not leased.
-        with closing(TransactionalProducer.from_config(config)) as producer:
-            # A data source has no driver that takes the ids, so here a missing right on one shows
-            # first.
-            with rows.timed("init"), taking(writer.ledger, name):
-                producer.init_transactions()
-            # After the id is taken: no earlier part can be committed any more.
-            with rows.timed("ledger"):
-                is_replay = self._is_batch_committed()
-            with rows.timed("write"):
-                lease = None if is_replay else self._write(producer)
-                if is_replay:
-                    # The commit compares the batch with the committed one, and needs its number
-                    # and digest.
-                    rows.read()
-        rows.tell("task_replayed" if is_replay else "task_after_lease")
+        part = take_steps(self)
+        self.rows.tell("task_replayed" if part.lease is None else "task_after_lease")
+        return part
+
+    def taken(self) -> AbstractContextManager[TransactionalProducer]:
+        writer = self.writer
+        return own_producer(self.rows, writer.ledger, self.partition, writer.settings)
+
+    def replayed(self) -> OpenPart | None:
+        with self.rows.timed("ledger"):
+            is_committed = self._is_batch_committed()
+        if not is_committed:
+            return None
+        with self.rows.timed("write"):
+            # The commit compares the batch with the committed one: it needs number and digest.
+            self.rows.read()
+        return self._part(None)
+
+    def write(self, writer: TransactionalProducer) -> OpenPart:
+        rows = self.rows
+        with rows.timed("write"):
+            writer.begin_transaction()
+            rows.send_to(writer)
+            writer.flush()  # a lease does not hand over records that wait
+            rows.tell("task_before_lease")
+            # No claims: no process writes into it after this, it is only to be ended.
+            lease = writer.lease(claims=0)
+        return self._part(lease)
+
+    def _part(self, lease: TransactionLease | None) -> OpenPart:
         return OpenPart(
             partition=self.partition,
             batch_id=self.batch_id,
             query_id=self.query_id,
             lease=lease,
-            **rows.measured,
+            **self.rows.measured,
         )
 
     def _refuse_before_harm(self) -> None:
@@ -191,11 +202,3 @@ class _OpenPartWriting:
         ledger = self.writer.ledger
         view = ledger.look(slots, asks_for_plan=False, waits_for_undecided=False)
         return self.writer.rules.fitting(view.entries, self.batch_id, self.query_id)
-
-    def _write(self, producer: TransactionalProducer) -> TransactionLease:
-        producer.begin_transaction()
-        self.rows.send_to(producer)
-        producer.flush()  # a lease does not hand over records that wait
-        self.rows.tell("task_before_lease")
-        # No claims: no process writes into it after this, it is only to be ended.
-        return producer.lease(claims=0)

@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,7 @@ from txnproducer.spark.rows.placing import own_batches
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.session import attempt_number
 from txnproducer.spark.tasks.task_rows import TaskRows
+from txnproducer.spark.tasks.task_steps import take_steps
 
 _OF_THE_USER = (
     InvalidConfigurationError,
@@ -144,25 +146,27 @@ class _ParticipantWriting:
             # cluster.
             self._refuse_later_attempts()
             rows.tell("task_before_claim", 0)
-            with rows.timed("claim"):
-                participant = self._join()
+            receipt = take_steps(self)
         except KafkaError as error:
             return self._failed(error)
-        with closing(participant):
-            try:
-                receipt = self._write(participant)
-            except KafkaError as error:
-                return self._failed(error)
+        # Not inside the `try`: an error of the hook must not be taken for a failed part.
         rows.tell("task_after_receipt")
         return Part(receipt, failure="", recovery="resume", **rows.measured)
 
-    def _write(self, participant: TransactionParticipant) -> TransactionReceipt:
+    def taken(self) -> AbstractContextManager[TransactionParticipant]:
+        with self._rows.timed("claim"):
+            return closing(self._join())
+
+    def replayed(self) -> None:
+        """Find nothing: the driver gives no lease for a batch that is committed."""
+
+    def write(self, writer: TransactionParticipant) -> TransactionReceipt:
         rows = self._rows
         with rows.timed("write"):
-            rows.send_to(participant, self._partition)
+            rows.send_to(writer, self._partition)
         rows.tell("task_before_receipt")
         with rows.timed("receipt"):
-            receipt = participant.receipt()
+            receipt = writer.receipt()
         # The last moment to notice a lost row: the driver commits what the receipts say.
         if receipt.record_count != rows.count:
             raise IllegalStateError(

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +32,6 @@ from txnproducer.errors import KafkaError
 from txnproducer.producer import TransactionalProducer
 from txnproducer.spark.errors import BatchFailedError, SinkError
 from txnproducer.spark.ledger.entries import LedgerEntry, PlanEntry
-from txnproducer.spark.ledger.producers import closing, config_for
 from txnproducer.spark.ledger.rules import LedgerRules, check_run
 from txnproducer.spark.ledger.slots import Content, Slot, check_replay
 from txnproducer.spark.ledger.store import Ledger
@@ -41,6 +41,7 @@ from txnproducer.spark.rows.record_sources import RecordSource, RowRecords
 from txnproducer.spark.rows.schema import RowReader
 from txnproducer.spark.session import attempt_number
 from txnproducer.spark.tasks.task_rows import TaskRows
+from txnproducer.spark.tasks.task_steps import own_producer, take_steps
 from txnproducer.spark.tasks.worker_imports import forget_sparks_zips
 
 _LOG = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class BatchPlan:
             SinkError: refused; nothing was written by this call.
             KafkaError: failed; nothing of this call will be visible.
         """
-        return _PartitionWriter(self, partition, source).write()
+        return take_steps(_OwnTransaction(self, partition, source))
 
     def rows(self, rows: Iterable[Any]) -> RowRecords:
         """Return the records of Spark's rows."""
@@ -94,7 +95,7 @@ class BatchPlan:
         return ArrowRows(batches, self.reader)
 
 
-class _PartitionWriter:
+class _OwnTransaction:
     """The work of one task that commits its own transaction."""
 
     def __init__(self, plan: BatchPlan, partition: int, source: RecordSource) -> None:
@@ -105,39 +106,28 @@ class _PartitionWriter:
         self._began_s: float | None = None
         self._ended_s = 0.0
 
-    def write(self) -> PartitionReport:
+    def taken(self) -> AbstractContextManager[TransactionalProducer]:
         plan = self._plan
-        name = plan.ledger.transactional_id(self._slot.number)
-        config = config_for(plan.producer, name)
-        with closing(TransactionalProducer.from_config(config)) as producer:
-            with self._rows.timed("init"):
-                # First: it fences earlier attempts, and aborts the transaction that one of them
-                # left open.
-                producer.init_transactions()
-            # After the id is taken: no earlier attempt can commit any more.
-            with self._rows.timed("ledger"):
-                entry = self._committed_in_this_run()
-            if entry is not None:
-                return self._compare(entry)
-            if self._slot.is_committed:
-                raise BatchFailedError(
-                    f"the driver has found batch {plan.batch_id} in the ledger of "
-                    f"{self._slot.number}, and now it is not there: the ledger was deleted "
-                    "meanwhile. This task has written nothing"
-                )
-            return self._write(producer)
+        return own_producer(self._rows, plan.ledger, self._slot.number, plan.producer)
 
-    def _committed_in_this_run(self) -> LedgerEntry | None:
-        """Return the entry as `_committed` does, if this task's run is still the current one."""
-        run, entry = self._look()
-        check_run(run, self._plan.run, self._plan.query_id)
-        return entry
-
-    def _committed(self) -> LedgerEntry | None:
-        """Return the entry of this partition's slot, if it is of this batch."""
-        return self._look()[1]
+    def replayed(self) -> PartitionReport | None:
+        plan = self._plan
+        with self._rows.timed("ledger"):
+            run, entry = self._look()
+            # A later run of the sink may have begun before this task took its id.
+            check_run(run, plan.run, plan.query_id)
+        if entry is not None:
+            return self._compare(entry)
+        if self._slot.is_committed:
+            raise BatchFailedError(
+                f"the driver has found batch {plan.batch_id} in the ledger of "
+                f"{self._slot.number}, and now it is not there: the ledger was deleted "
+                "meanwhile. This task has written nothing"
+            )
+        return None
 
     def _look(self) -> tuple[PlanEntry | None, LedgerEntry | None]:
+        """Return the plan, and the entry of this task's slot if it is one of this batch."""
         plan = self._plan
         slot = self._slot.number
         run, entries = plan.ledger.read([slot])
@@ -148,13 +138,13 @@ class _PartitionWriter:
         entry = fitting.get(slot)
         return run, entry if entry is not None and entry.batch_id == plan.batch_id else None
 
-    def _write(self, producer: TransactionalProducer) -> PartitionReport:
+    def write(self, writer: TransactionalProducer) -> PartitionReport:
         plan, rows = self._plan, self._rows
         try:
             self._began_s = time.monotonic()
-            producer.begin_transaction()
+            writer.begin_transaction()
             with rows.timed("write"):
-                rows.send_to(producer)
+                rows.send_to(writer)
             content = rows.content
             # The driver chose the slot by the rows that it has read: they must be these.
             self._slot.check(
@@ -163,10 +153,10 @@ class _PartitionWriter:
             entry = LedgerEntry(plan.batch_id, plan.query_id, plan.writers, *content)
             with rows.timed("ledger"):
                 # After the rows, whose number and digest it holds.
-                plan.ledger.write(producer, self._slot.number, entry)
+                plan.ledger.write(writer, self._slot.number, entry)
             rows.tell("task_before_commit")
             with rows.timed("commit"):
-                producer.commit_transaction()
+                writer.commit_transaction()
             self._ended_s = time.monotonic()
         except KafkaError as error:
             # Only a lost transaction can mean that another attempt has committed these rows.
@@ -182,7 +172,7 @@ class _PartitionWriter:
         with self._rows.timed("ledger"):
             # Without the run's check: rows that another attempt committed are there in whatever
             # run.
-            entry = self._committed()
+            _, entry = self._look()
         if entry is None:
             self._note_timeout(error)
             raise error
