@@ -332,6 +332,20 @@ def test_two_classes_of_a_package_differ_by_more_than_an_underscore(package: Pat
     assert alike in ([], ALIKE.get(named(package))), "give each the word that tells them apart"
 
 
+# These say what they must not know in docs/design.md.
+IN_THE_PLAN = {"_broker", "_core", "sim"}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=named)
+def test_a_room_says_what_it_must_not_know(package: Path) -> None:
+    parts = package.relative_to(ROOT / "txnproducer").parts
+    if not IN_THE_PLAN.isdisjoint(parts[:1]) or package.name == "_compiled":
+        return
+    text = (package / "__init__.py").read_text(encoding="utf-8")
+    docstring = " ".join((ast.get_docstring(ast.parse(text)) or "").split())
+    assert re.search(r"[Mm]ust not\b|\bNothing here\b", docstring)
+
+
 def test_each_folder_of_types_is_a_package_that_exists():
     folders = {types.parent for types in (ROOT / "compiled").rglob("*.pxd")}
     for folder in folders:

@@ -2,6 +2,9 @@
 
 Names without an underscore are supported; the names listed here are those that most programs need.
 The other errors are in `txnproducer.errors`.
+
+The root is for one import of them. It must not know Spark, the commands or the tools for tests,
+which only their users load.
 """
 
 from __future__ import annotations

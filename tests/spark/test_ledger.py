@@ -58,7 +58,7 @@ def test_an_entry_never_grows_beyond_what_the_broker_takes():
 @pytest.mark.parametrize("metadata", ["", "{}", "[]", "not json", '{"v":1}'])
 @pytest.mark.parametrize("kind", [LedgerEntry, PlanEntry])
 def test_offsets_of_a_consumer_are_not_taken_for_a_ledger(kind, metadata):
-    with pytest.raises(LedgerError, match="is no ledger"):
+    with pytest.raises(LedgerError, match="does not hold a ledger"):
         kind.parse("__txn.orders.p0", OffsetAndMetadata(5, metadata))
 
 

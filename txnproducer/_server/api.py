@@ -1,4 +1,7 @@
-"""The shape of an API, and the things that bytes name otherwise than messages do.
+"""An API as the server holds it, and the view of the cluster that its bytes need.
+
+Why it exists: on the wire a topic may be an id and a broker an address. Messages name both by
+their names and numbers.
 
 Owns: `Api`, `Ask`, `ClusterView`. Must not know: any one API.
 """
@@ -13,7 +16,7 @@ from typing import Any, TypeAlias
 from txnproducer._protocol import messages as m
 
 Ask: TypeAlias = Callable[[m.Request], Any]
-"""Puts a message to the model, and returns its answer."""
+"""A call that passes a message to the model, and returns the model's answer."""
 
 
 class ClusterView:
@@ -32,12 +35,14 @@ class ClusterView:
         topics: Mapping[str, int],
         advertised: Mapping[int, tuple[str, int]],
     ) -> None:
+        # The model's own mappings and no copies: topics are created and deleted later.
         self._ids = ids
         self._topics = topics
         self._advertised = advertised
 
     def name(self, topic_id: uuid.UUID) -> str:
         """Return the name that belongs to an id, or the id's digits if there is no such topic."""
+        # No topic has such a name, so the model refuses the request as one for an unknown topic.
         return self._ids.get(topic_id.bytes, topic_id.hex)
 
     def all_topics(self) -> tuple[str, ...]:
@@ -46,6 +51,7 @@ class ClusterView:
 
     def address(self, node: m.BrokerNode) -> dict[str, Any]:
         """Return a broker's id and address, as fields of an answer."""
+        # The model's brokers have addresses of their own, at which no listener is bound.
         host, port = self._advertised.get(node.node_id, (node.host, node.port))
         return {"node_id": node.node_id, "host": host, "port": port}
 

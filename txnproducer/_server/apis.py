@@ -36,6 +36,7 @@ _FIND_MANY: Final = 4
 _ADD_MANY: Final = 4
 # From this version on the request names topics by their ids (KIP-516).
 _PRODUCE_BY_ID: Final = 13
+# From this version on null asks for all topics, and an empty list for none.
 _ALL_BY_NULL: Final = 1
 
 
@@ -98,9 +99,11 @@ def _topic(topic: m.TopicMetadata) -> Any:
 
 def _find_coordinator(asked: Any, ask: Ask, view: ClusterView) -> Any:
     kind = m.CoordinatorType(asked.key_type)
+    # One message for each key: the model's coordinator is found for one name at a time.
     keys = asked.coordinator_keys if asked.version >= _FIND_MANY else [asked.key]
     answers = [ask(m.FindCoordinatorRequest(key, kind)) for key in keys]
     found = [each for answer in answers for each in answer.coordinators]
+    # The answer has one field for all keys.
     throttle_ms = max((answer.throttle_time_ms for answer in answers), default=0)
     if asked.version >= _FIND_MANY:
         return s.FindCoordinatorResponse(
@@ -291,6 +294,7 @@ def _describe_transactions(asked: Any, ask: Ask, _: ClusterView) -> Any:
 
 
 def _produce(asked: Any, ask: Ask, view: ClusterView) -> Any:
+    # The answer names topics as the request does, so each id is kept with the name.
     is_by_id = asked.version >= _PRODUCE_BY_ID
     ids: dict[str, uuid.UUID] = {}
     parts: list[m.ProducePartition] = []

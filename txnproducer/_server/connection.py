@@ -81,7 +81,7 @@ def _decoded(read: Callable[[], Any]) -> Any:
 
 
 class _Refusal:
-    """Answers the messages of one request with an error, as far as they have a place for it.
+    """The refusal of one request: the error stands in each answer that has a place for it.
 
     Attributes:
         has_refused: whether an answer carries the error.
@@ -98,12 +98,13 @@ class _Refusal:
         if answer is not None:
             self.has_refused = True
         else:
+            # Nothing in it can be refused, so the fault waits for the next request.
             answer = self._model(request)
         return answer
 
 
 class ServerConnection:
-    """See the module.
+    """A client's connection to one modelled broker.
 
     Args:
         cluster: answers messages.
@@ -164,7 +165,8 @@ class ServerConnection:
         if not _HEAD.size <= size <= _MOST_BYTES:
             raise _HangUpError
         if len(received) < _SIZE.size + size:
-            return None
+            return None  # the rest comes with a later piece
+        # A copy, and the view is dropped at once: a bytearray with a view cannot shrink.
         frame = bytes(memoryview(received)[_SIZE.size : _SIZE.size + size])
         del received[: _SIZE.size + size]
         return frame
@@ -211,6 +213,7 @@ class ServerConnection:
         if kind is ScriptedFault.REQUEST_LOST:
             self._script.use_up(key)
             raise _HangUpError
+        # Time-outs and elections that are due come before the request that finds them.
         self._cluster.advance(now_ms)
         if fault is not None and kind is ScriptedFault.REFUSED:
             refusal = _Refusal(self._model(now_ms), fault.code)
@@ -222,6 +225,7 @@ class ServerConnection:
         if fault is not None:
             self._script.use_up(key)
             self._due_ms += fault.delay_ms
+        # Last: the request has taken effect.
         if kind is ScriptedFault.ANSWER_LOST:
             raise _HangUpError
         return answer
@@ -244,6 +248,7 @@ class ServerConnection:
             newest = ranges.max_version(key)
             if newest is not None:
                 offered[key] = ranges.ranges[key]
+        # No consumer is served, but librdkafka needs the offer; see `fetch.py`.
         offered[FETCH] = FETCH_VERSIONS
         offered[_API_VERSIONS] = _OF_THE_HANDSHAKE[_API_VERSIONS]
         if self._users is not None:

@@ -14,6 +14,7 @@ from txnproducer._server import schemas as s
 from txnproducer.errors import ErrorCode
 
 FETCH: Final = 1
+# Below 12 the request has no tagged fields, and topics are named and have no ids.
 FETCH_VERSIONS: Final = ApiVersionRange(4, 11)
 _CODE: Final = ErrorCode.INVALID_REQUEST
 
@@ -25,6 +26,7 @@ def refuse_fetch(frame: bytes, version: int) -> Any:
     partition_type = topic_type.PartitionData
     return s.FetchResponse(
         version=version,
+        # At each partition as well: versions before 7 have no code for the whole answer.
         error_code=_CODE,
         responses=[
             topic_type(

@@ -74,7 +74,9 @@ class _Plain:
         if len(parts) != len(("authorization id", "name", "password")):
             raise LoginFailedError
         _, name, password = parts
+        # The authorization id is not used: the model has no rights that depend on it.
         expected = self._users.passwords.get(name.decode(errors="replace"))
+        # In a time that does not depend on the first wrong character.
         if expected is None or not hmac.compare_digest(expected.encode(), password):
             raise LoginFailedError
         self.is_done = True
@@ -86,6 +88,7 @@ class _Scram:
         self._users = users
         self._hash = hash_name
         self._salt = secrets.token_bytes(_SALT_BYTES)
+        # Text without a comma, which separates the fields of a message.
         self._nonce = secrets.token_urlsafe(_SALT_BYTES)
         self._begun = ""
         self._password = ""
@@ -95,6 +98,7 @@ class _Scram:
         try:
             text = message.decode()
             return (self._finish(text) if self._begun else self._begin(text)).encode()
+        # Raised for bytes that are no text, no Base64 or lack a field, and for an unknown user.
         except (ValueError, KeyError) as error:
             raise LoginFailedError from error
 
@@ -107,6 +111,7 @@ class _Scram:
         name = fields["n"].replace("=2C", ",").replace("=3D", "=")
         # A name that does not exist ends like a wrong password, so that names cannot be tried out.
         self._password = self._users.passwords[name]
+        # Both halves are in the nonce, so neither side can play an old exchange again.
         self._nonce = fields["r"] + self._nonce
         first = f"r={self._nonce},s={b64encode(self._salt).decode()},i={_ITERATIONS}"
         self._begun = f"{bare},{first}"
@@ -114,6 +119,7 @@ class _Scram:
 
     def _finish(self, text: str) -> str:
         without_proof, _, proof = text.rpartition(",p=")
+        # The client repeats the whole nonce: a message of another exchange has a different one.
         if _fields(without_proof)["r"] != self._nonce:
             raise LoginFailedError
         salted = hashlib.pbkdf2_hmac(self._hash, self._password.encode(), self._salt, _ITERATIONS)
@@ -121,10 +127,12 @@ class _Scram:
         client_key = self._hmac(salted, b"Client Key")
         stored_key = hashlib.new(self._hash, client_key).digest()
         signature = self._hmac(stored_key, signed)
+        # The proof is the client's key, combined with the signature by XOR (RFC 5802).
         expected = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
         if not hmac.compare_digest(expected, b64decode(proof)):
             raise LoginFailedError
         self.is_done = True
+        # Proves to the client that the server knows the password too.
         server_signature = self._hmac(self._hmac(salted, b"Server Key"), signed)
         return f"v={b64encode(server_signature).decode()}"
 

@@ -24,12 +24,14 @@ def refuse(request: m.Request, code: int, model: Ask) -> m.Response | None:
         code: the error, for each partition or key that the request names.
         model: answers requests that only read.
     """
+    # The only one of them that needs the model: its answer also names brokers.
     if isinstance(request, m.MetadataRequest):
         return _topics(request, code, model)
     return _REFUSALS[type(request)](request, code)
 
 
 def _topics(request: m.MetadataRequest, code: int, model: Ask) -> m.Response | None:
+    # A request for brokers alone has no field that could carry the code.
     if not request.topics:
         return None
     topics = tuple(m.TopicMetadata(name, (), error_code=code) for name in request.topics)
@@ -39,6 +41,7 @@ def _topics(request: m.MetadataRequest, code: int, model: Ask) -> m.Response | N
 
 
 def _coordinator(request: m.FindCoordinatorRequest, code: int) -> m.Response:
+    # As brokers answer: an error comes without a node.
     return m.FindCoordinatorResponse((m.Coordinator(request.key, _NOWHERE, code),))
 
 
@@ -59,6 +62,7 @@ def _transactions(request: m.DescribeTransactionsRequest, code: int) -> m.Respon
 
 
 def _batches(request: m.ProduceRequest, code: int) -> m.Response | None:
+    # The code stands at each partition: the answer has none for the whole request.
     places = (partition.topic_partition for partition in request.partitions)
     refused = tuple(m.ProducePartitionResponse(place, code) for place in places)
     return m.ProduceResponse(refused) if refused else None

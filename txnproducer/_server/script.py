@@ -59,6 +59,7 @@ class Script:
 
     def next_fault(self, api: ApiKey) -> Fault | None:
         """Return the fault that the present request of an API meets."""
+        # Not taken away yet: whether the fault can affect the request shows when it is answered.
         faults = self._faults.get(api)
         return faults[0] if faults else None
 

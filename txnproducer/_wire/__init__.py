@@ -5,5 +5,6 @@ thread of its own, `connection` runs it without blocking, `handshake` and `tls` 
 exchanges, `codec` turns messages into bytes (`produce_codec` and `end_codec` have a faster path
 for what every batch and every transaction needs), `version_choice` picks versions. `io_calls` are
 the loop's system calls.
-Nothing here decides about transactions, and only `kafka_python` imports `kafka`.
+It is for everything that an operating system or a broker's version decides. It must not know the
+core, nor decide about transactions. Only `kafka_python` imports `kafka`.
 """

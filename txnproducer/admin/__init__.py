@@ -2,8 +2,8 @@
 
 Why it exists: the producer speaks only the protocol of producing. All other requests of this
 package go through kafka-python's admin client, and through this package alone.
-Owns: connecting for one call, bounding it, and turning kafka-python's errors into ours.
-Must not know: producers, our transactions, the origin of the cluster.
+It is for connecting for one call, bounding it, and turning kafka-python's errors into ours. It
+must not know producers, their transactions, or the origin of the cluster.
 Used by the command line, the sink and `txnproducer.testing`. It is no public interface: a release
 may change it, and an application uses kafka-python's `KafkaAdminClient`.
 Rules: every call is bounded by its own `timeout` in seconds; every call opens and closes its own

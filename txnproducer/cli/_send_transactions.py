@@ -22,6 +22,7 @@ from txnproducer.producer import TransactionalProducer
 
 __all__ = ["Plan", "Record", "closing", "send_all"]
 
+# A person waits at the terminal, perhaps after Ctrl-C.
 _CLOSE_S = 10.0
 Record = tuple[bytes | None, bytes | None]
 

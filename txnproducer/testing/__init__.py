@@ -1,5 +1,7 @@
 """Kafka for tests: a real one, one in memory, providers and pytest fixtures.
 
+It is for users' tests and for this project's own. It must not know the sink, and only the commands
+import it: the tools that start brokers stay out of a producer.
 Pytest loads the fixtures in every run on a machine that has this package, so importing it must be
 cheap: the names below are imported when they are first used.
 """

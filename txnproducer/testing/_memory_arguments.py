@@ -81,11 +81,11 @@ def topic_name(name: object) -> str:
         raise TypeError(f"the name of a topic is {name!r}: it must be a str")
     if not _LEGAL_NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} is no name of a topic: it may have up to 249 letters, digits, '.', '_'"
-            " and '-', and must not be '.' or '..'"
+            f"{name!r} cannot be the name of a topic: it may have up to 249 letters, digits,"
+            " '.', '_' and '-', and must not be '.' or '..'"
         )
     if name in _INTERNAL:
-        raise ValueError(f"{name!r} is a topic of the brokers' own")
+        raise ValueError(f"{name!r} is the brokers' own topic: choose another name")
     return name
 
 

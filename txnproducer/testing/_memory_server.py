@@ -83,7 +83,7 @@ class _Call:
 
 
 class MemoryServer:
-    """See the module.
+    """The modelled cluster on a thread of its own, for clients with real sockets.
 
     Args:
         cluster: the model.

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class VirtualServer:
-    """See the module; the calls are those of `MemoryServer`.
+    """The modelled cluster in virtual time, with the calls of `MemoryServer`.
 
     Args:
         cluster: the model.

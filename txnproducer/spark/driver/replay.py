@@ -1,7 +1,9 @@
-"""A batch that is committed already. It is compared, reported, and not written again.
+"""Replay of a batch: Spark hands out a batch that is committed already.
 
-Owns: the comparison of a whole batch with its rows of now, and the report. Must not know: how the
-rows are read, which atomicity the batch has.
+Its rows are compared with the committed ones and are not written again.
+
+Owns: the comparison of the whole batch with the rows that Spark hands out now, and the report.
+Must not know: how the rows are read, which atomicity the batch has.
 """
 
 from __future__ import annotations
