@@ -254,7 +254,7 @@ def _record(point: CorePoint) -> Row:
         "future": fate,
         "future_offset": future.metadata().offset if fate == "success" else None,
         "future_error": _error(future.error) if fate == "failed" else None,
-        "next_seq": point.harness.manager.sequences.sequence_number(TP0),
+        "next_seq": point.harness.manager.sequences.partitions.get_or_create(TP0).next_sequence,
     }
 
 

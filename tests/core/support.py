@@ -102,7 +102,7 @@ def append(
 
 def answered(accumulator: RecordAccumulator, batch: ProducerBatch) -> None:
     """End a batch well, as the sender does with a good answer."""
-    batch.is_in_flight = False
+    batch.attempt_ended()
     batch.complete(0, -1)
     accumulator.deallocate(batch)
     accumulator.complete_batch(batch)

@@ -61,7 +61,7 @@ def test_a_batch_behind_one_that_was_refused_in_a_transaction_is_repeated_under_
     assert refused.exception(0).code == ErrorCode.INVALID_RECORD
     assert behind.result(0).offset == 7
     assert harness.sequences_sent() == [0, 1, 0]
-    assert harness.manager.sequences.sequence_number(TP0) == 1
+    assert harness.manager.sequences.partitions.get_or_create(TP0).next_sequence == 1
 
 
 @pytest.mark.conformance("4.26")

@@ -287,7 +287,7 @@ def test_a_retry_keeps_its_number():
     assert again is batch
     assert again.base_sequence == 0
     assert ProducerIdAndEpoch(again.producer_id, again.producer_epoch) == PRODUCER
-    assert scene.identity.sequences.sequence_number(TP0) == 1
+    assert scene.identity.sequences.partitions.get_or_create(TP0).next_sequence == 1
 
 
 @pytest.mark.conformance("4.13")

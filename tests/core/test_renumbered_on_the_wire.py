@@ -283,7 +283,7 @@ def test_a_batch_without_a_number_is_not_behind_what_was_written():
     harness.know_topics()
     harness.client.prepare_add_partitions()
     harness.manager.sequences.maybe_update_producer_id_and_epoch(TP0)
-    harness.manager.sequences.increment_sequence_number(TP0, (1 << 30) + 5)
+    harness.manager.sequences.partitions.get(TP0).increment_sequence((1 << 30) + 5)
     futures, requests = send_each(harness, 2)
     unsent = harness.send()
     harness.client.answer_produce(requests[0], ErrorCode.INVALID_RECORD)

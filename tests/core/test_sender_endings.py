@@ -136,7 +136,7 @@ def test_a_batch_that_is_overdue_is_failed_and_not_sent():
     harness.core.run_once(harness.now_ms)
     assert isinstance(future.exception(), KafkaTimeoutError)
     assert len(harness.client.sent(PRODUCE)) == 1
-    assert harness.manager.sequences.sequence_number(TP0) == 1
+    assert harness.manager.sequences.partitions.get_or_create(TP0).next_sequence == 1
 
 
 @pytest.mark.conformance("4.25")

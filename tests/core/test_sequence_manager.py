@@ -52,12 +52,12 @@ def drain(manager, record_count=1, place=TP0):
     """Number a batch as draining does."""
     manager.maybe_update_producer_id_and_epoch(place)
     batch = FakeBatch(
-        manager.sequence_number(place),
+        manager.partitions.get_or_create(place).next_sequence,
         record_count,
         place=place,
         producer=manager.producer_id_and_epoch,
     )
-    manager.increment_sequence_number(place, record_count)
+    manager.partitions.get(place).increment_sequence(record_count)
     manager.add_in_flight_batch(batch)
     return batch
 
@@ -100,7 +100,7 @@ def is_bump_due(manager):
 @pytest.mark.trap(20)
 def test_numbers_begin_at_zero_and_grow_by_the_record_count(either):
     assert [drain(either, count).base_sequence for count in (3, 1, 2)] == [0, 3, 4]
-    assert either.sequence_number(TP0) == 6
+    assert either.partitions.get_or_create(TP0).next_sequence == 6
     assert drain(either, place=TP1).base_sequence == 0
 
 
@@ -129,10 +129,10 @@ def test_a_partition_takes_the_new_epoch_only_when_nothing_old_is_in_flight(idem
     assert idempotent.bump_idempotent_epoch() is BumpOutcome.BUMPED
     assert (asked.producer_epoch, other.producer_epoch) == (6, 5)
     idempotent.maybe_update_producer_id_and_epoch(TP1)
-    assert idempotent.sequence_number(TP1) == 1
+    assert idempotent.partitions.get_or_create(TP1).next_sequence == 1
     ack(idempotent, other)
     idempotent.maybe_update_producer_id_and_epoch(TP1)
-    assert idempotent.sequence_number(TP1) == 0
+    assert idempotent.partitions.get_or_create(TP1).next_sequence == 0
 
 
 @pytest.mark.conformance("4.16")
@@ -144,7 +144,10 @@ def test_a_partition_with_batches_in_flight_keeps_its_epoch_and_then_forgets_wha
     idempotent.producer_id_and_epoch = ProducerIdAndEpoch(77, 6)
     idempotent.maybe_update_producer_id_and_epoch(TP0)
     assert (old.base_sequence, old.producer_epoch, old.is_reset) == (3, 5, False)
-    assert (idempotent.sequence_number(TP0), idempotent.last_acked_sequence(TP0)) == (5, 2)
+    assert (
+        idempotent.partitions.get_or_create(TP0).next_sequence,
+        idempotent.last_acked_sequence(TP0),
+    ) == (5, 2)
     ack(idempotent, old)
     new = drain(idempotent)
     assert (new.base_sequence, new.producer_epoch) == (0, 6)
@@ -201,7 +204,10 @@ def test_an_idempotent_producer_bumps_after_a_certain_refusal(idempotent):
 def test_a_transactional_producer_shifts_after_a_certain_refusal(transactional):
     failed, later = drain(transactional, 3), drain(transactional, 2)
     fail(transactional, failed)
-    assert (later.base_sequence, transactional.sequence_number(TP0)) == (0, 2)
+    assert (later.base_sequence, transactional.partitions.get_or_create(TP0).next_sequence) == (
+        0,
+        2,
+    )
 
 
 @pytest.mark.conformance("4.24")
@@ -209,7 +215,7 @@ def test_a_transactional_producer_shifts_after_a_certain_refusal(transactional):
 def test_nothing_moves_after_a_failure_that_may_be_a_success(either):
     failed, later = drain(either, 3), drain(either, 2)
     fail(either, failed, is_certain=False)
-    assert (later.base_sequence, either.sequence_number(TP0)) == (3, 5)
+    assert (later.base_sequence, either.partitions.get_or_create(TP0).next_sequence) == (3, 5)
     assert not is_bump_due(either)
 
 
@@ -220,8 +226,8 @@ def test_a_partition_that_the_broker_forgot_begins_at_zero_and_others_go_on(tran
     ack(transactional, drain(transactional, 2))
     forgotten = drain(transactional, 4)
     fail(transactional, forgotten, UNKNOWN)
-    assert transactional.sequence_number(TP0) == 0
-    assert transactional.sequence_number(TP1) == 1
+    assert transactional.partitions.get_or_create(TP0).next_sequence == 0
+    assert transactional.partitions.get_or_create(TP1).next_sequence == 1
 
 
 def test_a_partition_is_known_by_what_it_acknowledged_for_this_producer_id(either):
@@ -328,9 +334,9 @@ def test_out_of_order_of_the_next_batch_is_a_gap(idempotent, transactional):
 @pytest.mark.conformance("4.03")
 def test_the_next_batch_is_recognised_around_the_wrap(transactional):
     transactional.maybe_update_producer_id_and_epoch(TP0)
-    transactional.increment_sequence_number(TP0, 2**31 - 2)
+    transactional.partitions.get(TP0).increment_sequence(2**31 - 2)
     ack(transactional, drain(transactional, 2))
-    assert transactional.sequence_number(TP0) == 0
+    assert transactional.partitions.get_or_create(TP0).next_sequence == 0
     assert not can_retry(transactional, drain(transactional), OUT_OF_ORDER)
 
 
@@ -373,7 +379,7 @@ def test_after_retention_a_transaction_goes_on_from_zero_under_its_epoch(transac
     batch, later = drain(transactional, 2), drain(transactional)
     assert can_retry(transactional, batch, UNKNOWN, log_start_offset=7)
     assert [(b.base_sequence, b.producer_epoch) for b in (batch, later)] == [(0, 5), (2, 5)]
-    assert transactional.sequence_number(TP0) == 3
+    assert transactional.partitions.get_or_create(TP0).next_sequence == 3
 
 
 @pytest.mark.conformance("4.34")
@@ -389,7 +395,7 @@ def test_what_was_behind_an_unknown_producer_ends_with_it(transactional, code):
     fail(transactional, first, UNKNOWN)  # the numbers begin at 0 again
     for _ in range(2):  # Java's is sent again until its time is up
         assert not can_retry(transactional, second, code, log_start_offset=0)
-    assert transactional.sequence_number(TP0) == 0
+    assert transactional.partitions.get_or_create(TP0).next_sequence == 0
     assert can_retry(transactional, second, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
@@ -437,10 +443,10 @@ def test_a_partition_whose_batches_all_expired_is_lost_under_this_epoch(is_trans
     assert not manager.has_unresolved_sequences
     if is_transactional:  # its epoch goes up after the abort
         assert not is_bump_due(manager)
-        assert manager.sequence_number(TP0) == 2
+        assert manager.partitions.get_or_create(TP0).next_sequence == 2
     else:
         assert is_bump_due(manager)
-        assert manager.sequence_number(TP0) == 0
+        assert manager.partitions.get_or_create(TP0).next_sequence == 0
 
 
 @pytest.mark.conformance("4.37")
@@ -484,7 +490,7 @@ def test_after_the_last_epoch_batches_are_renumbered_when_the_new_id_is_known():
     assert manager.bump_idempotent_epoch() is BumpOutcome.BUMPED
     assert (asked.producer_id, asked.producer_epoch, asked.base_sequence) == (78, 0, 0)
     assert (other.producer_id, other.producer_epoch) == (77, MAX_PRODUCER_EPOCH)
-    assert manager.sequence_number(TP0) == 2
+    assert manager.partitions.get_or_create(TP0).next_sequence == 2
     assert not is_bump_due(manager)
 
 

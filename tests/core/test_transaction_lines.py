@@ -83,7 +83,7 @@ def test_a_poisoned_producer_tells_of_the_transaction_that_was_open(lines, is_op
     harness = started(make_cluster(2))
     if is_open:
         harness.begin()
-    harness.manager.machine.role = Role.SENDER
+    harness.manager.machine.act_for(Role.SENDER)
     target = TransactionState.UNINITIALIZED if is_open else TransactionState.ABORTING_TRANSACTION
     with pytest.raises(IllegalStateError):
         harness.manager.machine.transition_to(target)

@@ -122,7 +122,7 @@ def test_a_v2_transaction_adds_nothing_and_goes_on_under_the_epoch_of_its_end():
     assert manager.progress.is_send_to_partition_allowed(TP0)
     assert not manager.progress.open.has_partitions_to_add
     manager.sequences.maybe_update_producer_id_and_epoch(TP0)
-    manager.sequences.increment_sequence_number(TP0, 9)
+    manager.sequences.partitions.get(TP0).increment_sequence(9)
     offsets = driver.send_offsets()
     driver.expect(FindCoordinatorRequest)
     assert driver.expect(TxnOffsetCommitRequest).is_transaction_v2_enabled
@@ -131,7 +131,7 @@ def test_a_v2_transaction_adds_nothing_and_goes_on_under_the_epoch_of_its_end():
     assert driver.expect(EndTxnRequest, producer=NEXT).is_transaction_v2_enabled
     finish(commit)
     assert manager.identity.producer_id_and_epoch == NEXT
-    assert manager.sequences.sequence_number(TP0) == 0
+    assert manager.sequences.partitions.get_or_create(TP0).next_sequence == 0
 
 
 @pytest.mark.conformance("3.41")
@@ -140,12 +140,12 @@ def test_a_v2_end_hands_out_the_next_epoch_or_a_new_producer_id_and_numbers_begi
     driver = with_partition(version=2)
     sequences = driver.manager.sequences
     sequences.maybe_update_producer_id_and_epoch(TP0)
-    sequences.increment_sequence_number(TP0, 9)
+    sequences.partitions.get(TP0).increment_sequence(9)
     commit = driver.manager.begin_commit()
     driver.expect(EndTxnRequest, producer=following)
     finish(commit)
     assert driver.manager.identity.producer_id_and_epoch == following
-    assert sequences.sequence_number(TP0) == 0
+    assert sequences.partitions.get_or_create(TP0).next_sequence == 0
 
 
 @pytest.mark.conformance("3.44")
@@ -210,13 +210,13 @@ def test_an_ended_transaction_leaves_id_coordinator_and_sequence_numbers_as_they
     driver = with_partition(version=1)
     manager = driver.manager
     manager.sequences.maybe_update_producer_id_and_epoch(TP0)
-    manager.sequences.increment_sequence_number(TP0, 9)
+    manager.sequences.partitions.get(TP0).increment_sequence(9)
     commit = manager.begin_commit()
     driver.expect(EndTxnRequest)
     finish(commit)
     assert manager.identity.producer_id_and_epoch == PRODUCER
     assert manager.requests.coordinator(CoordinatorType.TRANSACTION) is not None
-    assert manager.sequences.sequence_number(TP0) == 9
+    assert manager.sequences.partitions.get_or_create(TP0).next_sequence == 9
 
 
 @pytest.mark.conformance("1.20")

@@ -185,18 +185,18 @@ def test_after_a_fatal_error_a_failed_batch_moves_no_numbers():
     driver = with_partition()
     sequences = driver.manager.sequences
     sequences.maybe_update_producer_id_and_epoch(TP0)
-    sequences.increment_sequence_number(TP0, 3)
+    sequences.partitions.get(TP0).increment_sequence(3)
     driver.manager.progress.transition_to_fatal_error(ProducerFencedError())
     batch = FakeBatch(0, 3, place=TP0, producer=PRODUCER)
     progress = driver.manager.progress
     driver.as_sender(progress.handle_failed_batch, batch, TopicAuthorizationError(), True)
-    assert sequences.sequence_number(TP0) == 3
+    assert sequences.partitions.get_or_create(TP0).next_sequence == 3
 
 
 def expired_batch(driver):
     sequences = driver.manager.sequences
     sequences.maybe_update_producer_id_and_epoch(TP0)
-    sequences.increment_sequence_number(TP0, 1)
+    sequences.partitions.get(TP0).increment_sequence(1)
     batch = FakeBatch(0, place=TP0, producer=PRODUCER)
     sequences.add_in_flight_batch(batch)
     batch.is_done = True

@@ -43,7 +43,7 @@ NEXT = ProducerIdAndEpoch(77, 1)
 def test_who_asks_decides_whether_an_illegal_step_poisons(role, state):
     driver = TxnDriver()
     driver.initialize()
-    driver.manager.machine.role = role
+    driver.manager.machine.act_for(role)
     with pytest.raises(IllegalStateError):
         driver.manager.progress.transition_to_abortable_error(KafkaError("late"))
     assert driver.state is state
@@ -334,11 +334,11 @@ def test_with_transactions_v1_id_epoch_and_numbers_outlive_the_transaction(call)
     driver = with_partition(version=1)
     sequences = driver.manager.sequences
     sequences.maybe_update_producer_id_and_epoch(TP0)
-    sequences.increment_sequence_number(TP0, 9)
+    sequences.partitions.get(TP0).increment_sequence(9)
     getattr(driver.manager, call)()
     driver.expect(EndTxnRequest)
     assert driver.manager.identity.producer_id_and_epoch == PRODUCER
-    assert sequences.sequence_number(TP0) == 9
+    assert sequences.partitions.get_or_create(TP0).next_sequence == 9
 
 
 @pytest.mark.conformance("6.07")

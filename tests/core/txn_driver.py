@@ -93,11 +93,11 @@ class TxnDriver:
         return self.manager.machine.state
 
     def as_sender(self, action: Any, *arguments: Any) -> Any:
-        self.manager.machine.role = Role.SENDER
+        self.manager.machine.act_for(Role.SENDER)
         try:
             return action(*arguments)
         finally:
-            self.manager.machine.role = Role.APPLICATION
+            self.manager.machine.act_for(Role.APPLICATION)
 
     def take(self, *, has_incomplete_batches: bool = False) -> Request | None:
         """Send the next request, the look-up of a coordinator first, and return that request."""

@@ -65,9 +65,9 @@ MUTANTS = (
     ),
     Mutant(
         "sequence-not-incremented",
-        "_core/sending/drain.py",
-        "sequences.increment_sequence_number(place, batch.record_count)",
-        "sequences.increment_sequence_number(place, 1)",
+        "_core/sequences/sequence_manager.py",
+        "entry.increment_sequence(batch.record_count)",
+        "entry.increment_sequence(1)",
         "a batch takes one number, however many records it has",
     ),
     Mutant(
@@ -336,7 +336,7 @@ MUTANTS = (
     Mutant(
         "late-answer-ends-nothing",
         "_core/sending/produce_sender.py",
-        "        batch.is_in_flight = False\n        if response.error_code in _MAYBE_WRITTEN:",
+        "        batch.attempt_ended()\n        if response.error_code in _MAYBE_WRITTEN:",
         "        if response.error_code in _MAYBE_WRITTEN:",
         "a batch that was answered counts as on the wire",
     ),
@@ -350,7 +350,7 @@ MUTANTS = (
     Mutant(
         "muted-for-ever",
         "_core/batches/record_accumulator.py",
-        ".queue(topic_partition.partition).is_muted = False",
+        ".queue(topic_partition.partition).unmute()",
         ".queue(topic_partition.partition)",
         "a partition that waits for an answer goes on waiting",
     ),

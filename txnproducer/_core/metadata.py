@@ -195,6 +195,10 @@ class Metadata:
 
     # --- answers --------------------------------------------------------------------------------
 
+    def fail(self, error: KafkaError) -> None:
+        """Note that no broker accepts the login, so that no answer can come."""
+        self.fatal_error = error
+
     def handle_response(
         self, request: MetadataRequest, response: MetadataResponse, now_ms: int
     ) -> None:

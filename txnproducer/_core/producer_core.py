@@ -71,12 +71,12 @@ class _SenderRole:
         self._finish_interrupted_call()
         # Only now: the application's interrupted call must not poison the producer.
         if self._manager is not None:
-            self._manager.machine.role = Role.SENDER
+            self._manager.machine.act_for(Role.SENDER)
 
     # Also after an exception, or the application's next mistake would poison the producer.
     def __exit__(self, *_: object) -> None:
         if self._manager is not None:
-            self._manager.machine.role = Role.APPLICATION
+            self._manager.machine.act_for(Role.APPLICATION)
 
 
 class ProducerCore(Appender):
@@ -165,7 +165,7 @@ class ProducerCore(Appender):
         """Begin to get the producer's identity. It fences older producers of the same id."""
         # The manager first: a refused call wakes no thread.
         manager = self._manager()
-        self.needs_wakeup = True
+        self.ask_for_step()
         return manager.initialize_transactions()
 
     def begin_transaction(self) -> None:
@@ -179,19 +179,19 @@ class ProducerCore(Appender):
     ) -> TransactionalRequestResult:
         """Begin to commit a consumer group's offsets inside the transaction."""
         manager = self._manager()
-        self.needs_wakeup = True
+        self.ask_for_step()
         return manager.send_offsets_to_transaction(offsets, group_metadata)
 
     def begin_commit(self) -> TransactionalRequestResult:
         """Begin to commit. Records appended so far go first."""
         manager = self._manager()
-        self.needs_wakeup = True
+        self.ask_for_step()
         return manager.begin_commit()
 
     def begin_abort(self) -> TransactionalRequestResult:
         """Begin to abort. Records that were never sent fail at once."""
         manager = self._manager()
-        self.needs_wakeup = True
+        self.ask_for_step()
         return manager.begin_abort()
 
     # --- transactions that processes share ------------------------------------------------------
@@ -199,7 +199,7 @@ class ProducerCore(Appender):
     def begin_lease(self, claims: int) -> TransactionalRequestResult:
         """Begin to lease the open transaction. The manager's `lease` has it in the end."""
         manager = self._manager()
-        self.needs_wakeup = True
+        self.ask_for_step()
         return manager.leasing.begin_lease(claims, has_incomplete=self._accumulator.has_incomplete)
 
     def adopt(self, receipts: Iterable[TransactionReceipt]) -> None:
@@ -209,7 +209,7 @@ class ProducerCore(Appender):
     def begin_join(self, lease: TransactionLease, claim: int) -> TransactionalRequestResult:
         """Begin to take part in another producer's transaction."""
         manager = self._manager()
-        self.needs_wakeup = True
+        self.ask_for_step()
         return manager.leasing.begin_join(lease, claim)
 
     def give_receipt(self) -> TransactionReceipt:
@@ -274,7 +274,7 @@ class ProducerCore(Appender):
             raise error
         self._metadata.add_topic(topic, now_ms)
         self._metadata.request_topic(topic)
-        self.needs_wakeup = True
+        self.ask_for_step()
         return None
 
     def knows_topic(self, topic: str) -> bool:
@@ -294,7 +294,7 @@ class ProducerCore(Appender):
 
     def begin_flush(self, now_ms: int) -> FlushTicket:  # noqa: ARG002 - every begin takes the time
         """Make all batches ready to send. The ticket is done when they have ended."""
-        self.needs_wakeup = True
+        self.ask_for_step()
         return self._accumulator.begin_flush()
 
     def end_flush(self, ticket: FlushTicket) -> None:
@@ -367,7 +367,7 @@ class ProducerCore(Appender):
             return
         # No metadata can come, so calls that wait for them fail at once.
         if event.state is ConnectionState.AUTHENTICATION_FAILED and self._refusals.leave_none:
-            self._metadata.fatal_error = event.error or AuthenticationError()
+            self._metadata.fail(event.error or AuthenticationError())
         # The partitions of a lost broker get other leaders.
         self._metadata.request_update()
         if self._coordinators is not None:
@@ -391,10 +391,7 @@ class ProducerCore(Appender):
 
     def take_callbacks(self) -> tuple[CallbackBatch, ...]:
         """Return the delivery callbacks that became due. The shell runs them without its lock."""
-        callbacks = tuple(self._accumulator.callbacks)
-        if callbacks:
-            self._accumulator.callbacks = []
-        return callbacks
+        return self._accumulator.take_callbacks()
 
     def finish_callbacks(self, batch: CallbackBatch) -> None:
         """Release the callers that waited for callbacks which have run."""
@@ -403,13 +400,13 @@ class ProducerCore(Appender):
     def initiate_close(self, now_ms: int) -> None:
         """Begin to close in good order: send all records, then end the open transaction."""
         self._now_ms = now_ms
-        self.needs_wakeup = True
+        self.ask_for_step()
         self._sender.initiate_close()
 
     def force_close(self, now_ms: int) -> None:
         """Close at once. Everything that has not ended fails."""
         self._now_ms = now_ms
-        self.needs_wakeup = True
+        self.ask_for_step()
         with self._as_sender:
             self._sender.force_close()
 
@@ -423,7 +420,7 @@ class ProducerCore(Appender):
         for topic, queues in self._accumulator.topics.items():
             snapshot = metadata.topics.get(topic)
             # The fast path reads the count from the queues, and knows no metadata.
-            queues.partition_count = 0 if snapshot is None else snapshot.partition_count
+            queues.set_partition_count(0 if snapshot is None else snapshot.partition_count)
         if self.transaction_manager is not None:
             topic_ids = {topic: snapshot.topic_id for topic, snapshot in metadata.topics.items()}
             self.transaction_manager.sequences.keep_known_in(topic_ids)

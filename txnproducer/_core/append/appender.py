@@ -226,6 +226,10 @@ class Appender:
         if self.transaction_manager is not None:
             self.transaction_manager.finish_interrupted_call()
 
+    def ask_for_step(self) -> None:
+        """Note that the sender should look. The shell wakes it."""
+        self.needs_wakeup = True
+
     def give_up_unclaimed(self) -> None:
         """Leave the queue for memory, if an exception took the last append's ticket."""
         if self._unclaimed is not None:
@@ -246,7 +250,7 @@ class Appender:
             return self._fail(record, error, now_ms)
         queues = self._accumulator.topic_queues(record.topic)
         # The fast path has no snapshot and reads the count here, so each slow append renews it.
-        queues.partition_count = snapshot.partition_count
+        queues.set_partition_count(snapshot.partition_count)
         if record.partition is not None:
             queue = queues.queue(record.partition)
         elif record.key is None or self._is_ignoring_keys:

@@ -116,6 +116,10 @@ class BufferPool:
             )
         self.available_bytes += size_bytes
 
+    def close(self) -> None:
+        """Give no more memory. Each caller in the queue asks once more, and learns the end."""
+        self.is_closed = True
+
     def _is_served(self, size_bytes: int, ticket: MemoryTicket | None) -> bool:
         if self.waiting and self.waiting[0] is not ticket:
             return False

@@ -25,6 +25,8 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 # slowly, since a batch that becomes too large costs a split. Both are Java's constants.
 _RATIO_IMPROVING_STEP: Final = 0.005
 _RATIO_DETERIORATE_STEP: Final = 0.05
+# After a batch was refused as too large, the estimated ratio is never better than uncompressed.
+_LEAST_RATIO_AFTER_REFUSAL: Final = 1.0
 
 
 def is_before(sequence: int, other: int) -> bool:
@@ -59,6 +61,19 @@ class PartitionQueue:
     def close_open_batch(self) -> None:
         """Let the next record begin a new batch."""
         self.open_batch = None
+
+    def clear(self) -> None:
+        """Drop all batches. Their ends are the caller's."""
+        self.batches.clear()
+        self.open_batch = None
+
+    def mute(self) -> None:
+        """Keep the batches back while one of them is on the wire."""
+        self.is_muted = True
+
+    def unmute(self) -> None:
+        """Let the batches go again."""
+        self.is_muted = False
 
     def pop_head(self) -> ProducerBatch:
         """Take the head out of the queue."""
@@ -130,6 +145,10 @@ class TopicQueues:
             queue = self.queues[partition] = PartitionQueue(TopicPartition(self.topic, partition))
         return queue
 
+    def set_partition_count(self, count: int) -> None:
+        """Take in the count of the latest metadata."""
+        self.partition_count = count
+
     def learn_compression_ratio(self, observed: float) -> None:
         """Take in the ratio that a finished batch reached."""
         known = self.compression_ratio
@@ -137,6 +156,12 @@ class TopicQueues:
             self.compression_ratio = max(known + _RATIO_DETERIORATE_STEP, observed)
         elif observed < known:
             self.compression_ratio = max(known - _RATIO_IMPROVING_STEP, observed)
+
+    def learn_refused_ratio(self, observed: float) -> None:
+        """Take in the ratio of a batch that the broker found too large."""
+        # With the ratio that was too good, the next batches would be too large as well
+        # (KAFKA-3995).
+        self.compression_ratio = max(_LEAST_RATIO_AFTER_REFUSAL, observed)
 
     # --- the sticky choice -----------------------------------------------------------------------
 
@@ -171,5 +196,5 @@ class TopicQueues:
 
     def note_placed_bytes(self, size_bytes: int) -> None:
         """Count rows that the sticky queue will get. In their batch they count no more."""
-        self.partitioner.produced_bytes += size_bytes
+        self.partitioner.count(size_bytes)
         self.sticky_start_bytes += size_bytes

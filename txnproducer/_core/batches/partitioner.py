@@ -50,6 +50,10 @@ class BuiltInPartitioner:
         self.current_partition: int | None = None
         self.produced_bytes = 0
 
+    def count(self, size_bytes: int) -> None:
+        """Count bytes that the current partition will get, without a switch."""
+        self.produced_bytes += size_bytes
+
     def update(self, appended_bytes: int, is_switch_enabled: bool) -> bool:
         """Count bytes that went to the current partition.
 

@@ -183,6 +183,31 @@ class ProducerBatch:
         self.is_reset = False
         return self.builder.build()
 
+    # --- memory ---------------------------------------------------------------------------------
+
+    def grow(self, size_bytes: int) -> None:
+        """Take more of the buffer pool's memory."""
+        self.memory_bytes += size_bytes
+        self.builder.set_memory(self.memory_bytes)
+
+    def shrink_to(self, kept_bytes: int) -> int:
+        """Keep only this much memory. Return how much the pool gets back."""
+        saved_bytes = self.memory_bytes - kept_bytes
+        # Memory that is freed already was given back as a whole.
+        if saved_bytes <= 0 or self.is_memory_freed:
+            return 0
+        self.memory_bytes = kept_bytes
+        return saved_bytes
+
+    def free_memory(self) -> int:
+        """Give all memory back. Return how much: 0 if this was done before."""
+        if self.is_memory_freed:
+            return 0
+        # Marked before the pool gets it: an exception in between costs memory, but never gives it
+        # back twice.
+        self.is_memory_freed = True
+        return self.memory_bytes
+
     # --- producer state -------------------------------------------------------------------------
 
     @property
@@ -243,6 +268,32 @@ class ProducerBatch:
         self.is_in_flight = True
         self.was_sent = True
         self.drained_ms = max(self.drained_ms, now_ms)
+
+    def attempt_ended(self) -> None:
+        """Note that the request with the batch has ended, with or without an answer."""
+        self.is_in_flight = False
+
+    def attempt_lost(self) -> None:
+        """Note that a request with the batch was lost. A copy of it may still arrive."""
+        self.may_come_late = True
+
+    def attempt_in_doubt(self) -> None:
+        """Note that the broker may have written the batch."""
+        self.may_be_written = True
+
+    def attempt_out_of_order(self) -> None:
+        """Note that the broker refused the batch's sequence number."""
+        # If the broker had the batch, it would know its number. But a copy of an earlier attempt
+        # can still arrive: the next epoch fences it only with its first written batch.
+        self.may_be_written = self.may_come_late
+
+    def attempt_failed(self, error: KafkaError) -> None:
+        """Note why another attempt is needed. An expiry names this error."""
+        self.last_error = error
+
+    def overtaken(self) -> None:
+        """Note that a later batch was written. A renumbering does not end that."""
+        self.is_overtaken = True
 
     def reenqueued(self, now_ms: int, backoff_ms: int) -> None:
         """Note that the batch waits for another attempt, not before `backoff_ms` have passed."""

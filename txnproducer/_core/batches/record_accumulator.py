@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from txnproducer._core.batches.buffer_pool import BufferPool, MemoryTicket
 from txnproducer._core.batches.partition_queues import PartitionQueue, TopicQueues
@@ -41,9 +40,6 @@ from txnproducer._record.format import Header, batch_size_upper_bound
 from txnproducer._record.sealed_records import SealedRecords
 from txnproducer.errors import IllegalStateError, KafkaError
 from txnproducer.records import TopicPartition
-
-# After a batch was refused as too large, the estimated ratio is never better than uncompressed.
-_LEAST_RATIO_AFTER_REFUSAL: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +200,7 @@ class RecordAccumulator:
             self._batch_size, timestamp_ms, key, value, headers
         )
         if missing_bytes and self.pool.allocate_more(missing_bytes, ticket):
-            batch.memory_bytes += missing_bytes
-            batch.builder.set_memory(batch.memory_bytes)
+            batch.grow(missing_bytes)
             return batch.try_append(timestamp_ms, key, value, headers, on_delivery)
         # It is full, or cannot grow. To wait for memory here could hang: perhaps only the end of
         # this very batch frees some.
@@ -382,9 +377,8 @@ class RecordAccumulator:
     def _give_back_saved(self, batch: ProducerBatch) -> None:
         """Reduce a compressed batch's memory to that of a batch without a codec."""
         kept_bytes = max(self._batch_size, batch.estimated_size_bytes)
-        saved_bytes = batch.memory_bytes - kept_bytes
-        if saved_bytes > 0 and not batch.is_memory_freed:
-            batch.memory_bytes = kept_bytes
+        saved_bytes = batch.shrink_to(kept_bytes)
+        if saved_bytes:
             self.pool.deallocate(saved_bytes)
 
     def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
@@ -416,11 +410,7 @@ class RecordAccumulator:
             The parts in order; the caller tracks those that are numbered as in flight.
         """
         queues = self.topic_queues(batch.topic_partition.topic)
-        # With the ratio that was too good, the next batches would be too large as well
-        # (KAFKA-3995).
-        queues.compression_ratio = max(
-            _LEAST_RATIO_AFTER_REFUSAL, batch.builder.actual_compression_ratio
-        )
+        queues.learn_refused_ratio(batch.builder.actual_compression_ratio)
         target_bytes = self._batch_limit
         # A part that is still too large shows that the topic's limit is below `batch_size`.
         if batch.is_split:
@@ -470,11 +460,11 @@ class RecordAccumulator:
 
     def mute_partition(self, topic_partition: TopicPartition) -> None:
         """Keep a partition's batches back until it is unmuted."""
-        self.topic_queues(topic_partition.topic).queue(topic_partition.partition).is_muted = True
+        self.topic_queues(topic_partition.topic).queue(topic_partition.partition).mute()
 
     def unmute_partition(self, topic_partition: TopicPartition) -> None:
         """Let a partition's batches go again."""
-        self.topic_queues(topic_partition.topic).queue(topic_partition.partition).is_muted = False
+        self.topic_queues(topic_partition.topic).queue(topic_partition.partition).unmute()
 
     # --- the end of a batch ----------------------------------------------------------------------
 
@@ -496,6 +486,14 @@ class RecordAccumulator:
         else:
             self.callbacks.append(callbacks)
 
+    def take_callbacks(self) -> tuple[CallbackBatch, ...]:
+        """Return the callbacks that became due, once."""
+        callbacks = tuple(self.callbacks)
+        # Asked in every step, which mostly finds none: a new list each time would be waste.
+        if callbacks:
+            self.callbacks = []
+        return callbacks
+
     def forget_split_batch(self, batch: ProducerBatch) -> None:
         """Let a batch go whose records have moved into its parts."""
         del self._incomplete[batch]
@@ -510,11 +508,9 @@ class RecordAccumulator:
 
     def deallocate(self, batch: ProducerBatch) -> None:
         """Give a batch's memory back, once. The parts of a split have none."""
-        # Marked first: an exception in between costs memory, but never gives it back twice.
-        if not batch.is_memory_freed:
-            batch.is_memory_freed = True
-            if batch.memory_bytes:
-                self.pool.deallocate(batch.memory_bytes)
+        freed_bytes = batch.free_memory()
+        if freed_bytes:
+            self.pool.deallocate(freed_bytes)
 
     # --- flush, abort, close ---------------------------------------------------------------------
 
@@ -539,8 +535,7 @@ class RecordAccumulator:
     def abort_batches(self, error: KafkaError) -> None:
         """Abort every batch that has not ended, waiting or on the wire."""
         for queue in self.active.values():
-            queue.batches.clear()
-            queue.open_batch = None
+            queue.clear()
         self.active.clear()
         # Sorted, since the parts of a split were added after batches that come later.
         for batch in sorted(self._incomplete, key=place_in_line):
@@ -574,7 +569,7 @@ class RecordAccumulator:
         """Refuse further appends, and wake the callers that wait for memory."""
         self.is_closed = True
         # The callers in the queue for memory ask the pool alone.
-        self.pool.is_closed = True
+        self.pool.close()
         # The fast path does not ask whether the producer is closed. Without an open batch it hands
         # the record on to the appender, which does.
         for queue in self.active.values():

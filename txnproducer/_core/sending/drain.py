@@ -49,11 +49,6 @@ class DrainedTransactions(Protocol):
     """The questions that draining asks about transactions."""
 
     @property
-    def is_transactional(self) -> bool:
-        """Whether batches belong to transactions."""
-        ...
-
-    @property
     def is_completing(self) -> bool:
         """Whether a commit or an abort is under way."""
         ...
@@ -184,7 +179,7 @@ def drain(
             accumulator.close_batch(batch)
             # A retry keeps its number, by which the broker recognizes a duplicate.
             if identity is not None and not batch.has_sequence:
-                _number(batch, identity)
+                identity.sequences.number(batch)
             batch.close()
         except Exception as error:  # noqa: BLE001 - the codec's own, or no memory: the batch's end
             drained.unfinished.append((batch, error))
@@ -193,17 +188,3 @@ def drain(
         size_bytes += batch.estimated_size_bytes
         drained.batches.append(batch)
     return drained
-
-
-def _number(batch: ProducerBatch, identity: DrainedTransactions) -> None:
-    sequences = identity.sequences
-    place = batch.topic_partition
-    # First: under a new identity the numbers begin at 0 again.
-    sequences.maybe_update_producer_id_and_epoch(place)
-    batch.set_producer_state(
-        sequences.producer_id_and_epoch,
-        sequences.sequence_number(place),
-        identity.is_transactional,
-    )
-    sequences.increment_sequence_number(place, batch.record_count)
-    sequences.add_in_flight_batch(batch)

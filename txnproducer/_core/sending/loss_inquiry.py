@@ -52,7 +52,7 @@ class LossInquiry:
         is_late = now_ms - loss.noticed_ms >= LONGEST_MS
         if is_late or coordinator is None or not is_describe_offered(self._client, coordinator):
             # The caller waits for the explanation, so "not known" must be an end as well.
-            loss.is_explained = True
+            loss.end_inquiry()
             return
         connection = ConnectionId(coordinator.node_id, Channel.COORDINATOR)
         if loss is self._asked or not self._client.is_ready(connection, now_ms):
@@ -62,7 +62,7 @@ class LossInquiry:
         def take(response: ClientResponse, _: int) -> None:
             # Any end will do, also a lost connection. Otherwise the caller would wait out its
             # second.
-            loss.is_explained = True
+            loss.end_inquiry()
             if isinstance(response.body, DescribeTransactionsResponse):
                 for description in response.body.transactions:
                     loss.take(description)

@@ -262,7 +262,7 @@ class ProduceSender:
                 # A copy may still be on its way, and arrive in a later transaction.
                 self._transactions.progress.request_lost(may_begin_transaction=False)
                 for batch in batches:
-                    batch.may_come_late = True
+                    batch.attempt_lost()
             reason = str(response.error) if response.error is not None else None
             self._complete_all(batches, _CODE_OF_FAILURE[response.failure], reason, now_ms)
             return
@@ -342,9 +342,9 @@ class ProduceSender:
         """
         for place in partitions:
             for batch in self._in_flight.get(place, ()):
-                # `|=`, since a batch stays overtaken: a bump that comes later clears the numbers
-                # that show it.
-                batch.is_overtaken |= self._is_overtaken(batch)
+                # Noted now: a bump that comes later clears the numbers that show it.
+                if self._is_overtaken(batch):
+                    batch.overtaken()
             for batch in self._accumulator.take_out(place, self._must_keep_its_number):
                 error = OutOfOrderSequenceError(
                     f"{batch.record_count} record(s) for {place.topic}-{place.partition}: the"
@@ -369,7 +369,8 @@ class ProduceSender:
             return
         place = written.topic_partition
         for batch in self._in_flight.get(place, ()):
-            batch.is_overtaken |= batch.is_reset
+            if batch.is_reset:
+                batch.overtaken()
         first = written.base_sequence
         for batch in self._accumulator.take_out(
             place, lambda b: b.has_sequence and is_sequence_after(b.base_sequence, first)
@@ -415,13 +416,11 @@ class ProduceSender:
         self, batch: ProducerBatch, response: ProducePartitionResponse, now_ms: int
     ) -> ProduceOutcome:
         # Both are settled before the judgement, which asks whether the batch may be written.
-        batch.is_in_flight = False
+        batch.attempt_ended()
         if response.error_code in _MAYBE_WRITTEN:
-            batch.may_be_written = True
+            batch.attempt_in_doubt()
         elif response.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # If the broker had the batch, it would know its number. But a copy of an earlier
-            # attempt can still arrive: the next epoch fences it only with its first written batch.
-            batch.may_be_written = batch.may_come_late
+            batch.attempt_out_of_order()
         outcome = judge(
             response,
             can_split=self._can_split(batch),
@@ -545,13 +544,13 @@ class ProduceSender:
             transactions.sequences.mark_sequence_unresolved(batch)
 
     def _reenqueue_batch(self, batch: ProducerBatch, error: KafkaError, now_ms: int) -> None:
-        batch.last_error = error
+        batch.attempt_failed(error)
         self._accumulator.reenqueue(batch, now_ms)
         self._remove_from_in_flight(batch)
         self._metrics.count("record-retry", batch.record_count, now_ms)
 
     def _split_batch(self, batch: ProducerBatch, error: KafkaError, now_ms: int) -> None:
-        batch.last_error = error
+        batch.attempt_failed(error)
         sequences = None if self._transactions is None else self._transactions.sequences
         # The parts take over the batch's numbers, so it may not hold them any more.
         if sequences is not None:

@@ -91,6 +91,12 @@ class NumberedBatch(Protocol):
         """Whether an attempt had no answer: a copy of it can still arrive."""
         ...
 
+    def set_producer_state(
+        self, producer: ProducerIdAndEpoch, base_sequence: int, is_transactional: bool
+    ) -> None:
+        """Number it for the first time."""
+        ...
+
     def reset_producer_state(self, producer: ProducerIdAndEpoch, base_sequence: int) -> None:
         """Take another number."""
         ...

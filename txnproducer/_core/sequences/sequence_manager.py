@@ -150,19 +150,28 @@ class SequenceManager:
 
     # --- numbering ------------------------------------------------------------------------------
 
-    def sequence_number(self, topic_partition: TopicPartition) -> int:
-        """Return the base sequence of the partition's next batch."""
-        return self.partitions.get_or_create(topic_partition).next_sequence
+    def number(self, batch: NumberedBatch) -> None:
+        """Give a batch the partition's next numbers, and track it."""
+        entry = self.maybe_update_producer_id_and_epoch(batch.topic_partition)
+        batch.set_producer_state(
+            self.producer_id_and_epoch, entry.next_sequence, self._is_transactional
+        )
+        # After the batch has them: one that refuses its numbers leaves no gap.
+        entry.increment_sequence(batch.record_count)
+        entry.add_in_flight_batch(batch)
 
-    def increment_sequence_number(self, topic_partition: TopicPartition, increment: int) -> None:
-        """Take sequences for a batch."""
-        self.partitions.get(topic_partition).increment_sequence(increment)
+    def maybe_update_producer_id_and_epoch(
+        self, topic_partition: TopicPartition
+    ) -> TxnPartitionEntry:
+        """Go over to the present identity, if nothing of an earlier one is in flight.
 
-    def maybe_update_producer_id_and_epoch(self, topic_partition: TopicPartition) -> None:
-        """Go over to the present identity, if nothing of an earlier one is in flight."""
+        Returns:
+            The partition's numbers. Under a new identity they begin at 0 again.
+        """
         entry = self.partitions.get_or_create(topic_partition)
         if self._is_stale(entry) and not entry.has_in_flight_batches:
             entry.start_sequences_at_beginning(self.producer_id_and_epoch)
+        return entry
 
     def start_sequences_at_beginning(
         self, topic_partition: TopicPartition, producer: ProducerIdAndEpoch

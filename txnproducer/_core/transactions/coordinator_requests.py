@@ -37,7 +37,7 @@ class TxnRequestQueue:
         """Queue a request."""
         # A retry keeps its number, and so its place.
         if handler.order < 0:
-            handler.order = self._next_order
+            handler.take_place(self._next_order)
             self._next_order += 1
         # The order is unique, so that the heap never compares two handlers.
         heappush(self._heap, (handler.priority, handler.order, handler))
@@ -122,7 +122,7 @@ class CoordinatorRequests:
     def take(self) -> TxnRequestHandler:
         """Take the next request out of the queue, to be sent."""
         handler = self.queue.pop()
-        handler.is_taken = True
+        handler.taken()
         self.out = handler
         key_type, key = handler.needs_coordinator, handler.coordinator_key
         if key_type is not None and self._coordinator_keys.get(key_type) != key:
@@ -136,8 +136,7 @@ class CoordinatorRequests:
 
     def retry(self, handler: TxnRequestHandler) -> None:
         """Put a request back in the queue, in its place."""
-        handler.is_retry = True
-        handler.is_taken = False
+        handler.put_back()
         if self.out is handler:
             self.out = None
         self.queue.push(handler)

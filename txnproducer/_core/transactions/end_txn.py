@@ -93,7 +93,7 @@ class EndTxnHandler(TxnRequestHandler):
             result: of the abort; the commit's own result ends when the outcome is known.
         """
         self._given_up = self.result
-        self.result = result
+        self.report_to(result)
         self.is_commit = False
 
     def inherit(self, failed: EndTxnHandler) -> None:

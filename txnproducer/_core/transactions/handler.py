@@ -221,6 +221,23 @@ class TxnRequestHandler(ABC):
         self._is_in_doubt = False
         self._markers_awaited_count = 0
 
+    def report_to(self, result: TransactionalRequestResult) -> None:
+        """Let another caller wait for its end."""
+        self.result = result
+
+    def take_place(self, order: int) -> None:
+        """Take a place among equals. Later queueings keep it."""
+        self.order = order
+
+    def taken(self) -> None:
+        """Note that it has left the queue to be sent."""
+        self.is_taken = True
+
+    def put_back(self) -> None:
+        """Note that it goes back to the queue for another attempt."""
+        self.is_retry = True
+        self.is_taken = False
+
     @property
     def coordinator_key(self) -> str:
         """The key by which its coordinator is looked up."""

@@ -114,6 +114,18 @@ class OpenTransaction:
         if are_all:
             self.may_have_begun = False
 
+    def acknowledged(self, record_count: int) -> None:
+        """Count records that a broker has acknowledged."""
+        self.record_count += record_count
+
+    def time_begins(self, now_ms: int) -> None:
+        """Note when the coordinator's time-out began to run."""
+        self.started_ms = now_ms
+
+    def failed(self, error: KafkaError) -> None:
+        """Note the latest error."""
+        self.cause = error
+
     def lease(self) -> None:
         """Note that participants may begin it. Their receipts will show it."""
         self.may_have_begun = True

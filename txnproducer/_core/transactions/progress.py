@@ -152,7 +152,7 @@ class TransactionProgress:
             follower.give_up()
             return
         # With a later place, this call's offsets could be overtaken by those of a later call.
-        follower.order = leader.order
+        follower.take_place(leader.order)
         self.requests.queue.push(follower)
 
     def begun_perhaps(self) -> None:
@@ -411,7 +411,7 @@ class TransactionProgress:
             # numbers were reset meanwhile. The partition gives this number out again, and the
             # broker would take the next batch with it for a duplicate. (In Java it does.)
             self.identity.need_new_epoch()
-        self.open.record_count += batch.record_count
+        self.open.acknowledged(batch.record_count)
         sequences.handle_completed_batch(batch, response)
         self.share.note_written(batch)
 
@@ -476,7 +476,7 @@ class TransactionProgress:
         self._now_ms = now_ms
         # The coordinator's time-out counts from its first request, not from `begin_transaction`.
         if self.open.started_ms is None and (self.open.must_be_ended or self._is_to_begin):
-            self.open.started_ms = now_ms
+            self.open.time_begins(now_ms)
 
     @property
     def _is_to_begin(self) -> bool:
@@ -543,7 +543,7 @@ class TransactionProgress:
     def error_comes(self, error: KafkaError) -> None:
         """Note an error that becomes the state's error."""
         self._note_loss(error)
-        self.open.cause = error
+        self.open.failed(error)
 
     def has_failed(self) -> None:
         """Log the open transaction's end, since no answer will end it."""
@@ -552,6 +552,6 @@ class TransactionProgress:
 
     def is_poisoned(self, error: KafkaError) -> None:
         """Fail everything that waits."""
-        self.open.cause = error
+        self.open.failed(error)
         self.fail_all(error)
         self.has_failed()

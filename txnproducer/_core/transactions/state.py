@@ -140,7 +140,7 @@ class TransactionStateMachine:
     Attributes:
         state: the present state.
         last_error: why it is in an error state; None in the others.
-        role: the party that calls; set where the core is handed an event or a call.
+        role: the party that calls.
     """
 
     def __init__(self, name: str, watcher: StateWatcher | None = None) -> None:
@@ -149,6 +149,10 @@ class TransactionStateMachine:
         self.state = TransactionState.UNINITIALIZED
         self.last_error: KafkaError | None = None
         self.role = Role.APPLICATION
+
+    def act_for(self, role: Role) -> None:
+        """Note the party that calls. It decides the effect of an illegal transition."""
+        self.role = role
 
     @property
     def has_error(self) -> bool:

@@ -146,6 +146,10 @@ class TransactionLoss:
     epoch: int = -1
     is_explained: bool = False
 
+    def end_inquiry(self) -> None:
+        """Note that nothing more will be learned from the coordinator."""
+        self.is_explained = True
+
     def take(self, description: TransactionDescription) -> None:
         """Take in the coordinator's description of the id."""
         self.is_explained = True

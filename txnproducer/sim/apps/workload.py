@@ -43,7 +43,7 @@ from txnproducer.sim.apps.sending import (
     send,
     sleep,
 )
-from txnproducer.sim.world.history import Attempt
+from txnproducer.sim.world.history import LAST_EPOCH, Attempt
 from txnproducer.sim.world.options import TOPIC
 
 _MISUSE_RATE = 0.02
@@ -53,8 +53,6 @@ _MORE_OFFSETS_RATE = 0.15
 # Long enough for a partition to forget the producer.
 _LONGEST_IDLE_MS = 90_000
 _AGED_RATE = 0.2
-# The epochs after this one are the last of 2^15.
-_LAST_EPOCHS = 2**15 - 2
 # Parts of the messages by which an abort says that the transaction was committed before.
 _LATE = ("could not be aborted", "is committed")
 
@@ -388,7 +386,7 @@ def _age(process: Process) -> Script:
     if has_id:
         identity = manager.identity.producer_id_and_epoch
         # Set directly: by requests it would take 32,766 new epochs.
-        manager.sequences.adopt(ProducerIdAndEpoch(identity.producer_id, _LAST_EPOCHS))
+        manager.sequences.adopt(ProducerIdAndEpoch(identity.producer_id, LAST_EPOCH))
 
 
 def idempotent_script(process: Process) -> Script:

@@ -46,14 +46,12 @@ from txnproducer.errors import (
     ProducerFencedError,
     UnknownProducerIdError,
 )
-from txnproducer.sim.world.history import Attempt, History, SentRecord
+from txnproducer.sim.world.history import LAST_EPOCH, Attempt, History, SentRecord
 from txnproducer.sim.world.options import SimOptions
 
 # Clusters with an older version of InitProducerId cannot raise epochs. After a lost answer a new
 # producer is needed.
 CAN_BUMP = 3
-# The last epoch that a client can get.
-LAST_EPOCH = 2**15 - 2
 # After this many unanswered requests beyond the last epoch, the next one is fenced.
 FENCED_AFTER = 2
 _PASSING = ("abort", "resume", "fix")

@@ -34,8 +34,9 @@ from txnproducer.errors import (
 )
 from txnproducer.records import ProducerIdAndEpoch
 from txnproducer.sim.apps.process import Process
-from txnproducer.sim.judges.excuses import FENCED_AFTER, LAST_EPOCH
+from txnproducer.sim.judges.excuses import FENCED_AFTER
 from txnproducer.sim.world.faults import FaultKind
+from txnproducer.sim.world.history import LAST_EPOCH
 
 _KEPT: Final = (FaultKind.LOG_WRITE_LATE, FaultKind.LOG_WRITE_BROKEN)
 # A moved coordinator knows what its log has; a refused write never got there.

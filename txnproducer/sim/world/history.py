@@ -18,6 +18,10 @@ from txnproducer.records import ProducerIdAndEpoch, RecordMetadata, TopicPartiti
 
 Claim: TypeAlias = Literal["open", "committed", "aborted", "unknown"]
 
+# The last epoch that a producer gets: the coordinator keeps 2^15 - 1 for fencing. The simulator
+# has a number of its own, since one that it took from the core could not contradict the core.
+LAST_EPOCH = 2**15 - 2
+
 
 class CallbackError(Exception):
     """The error that a faulty callback raises. It must not harm anyone else."""

@@ -18,6 +18,8 @@ cdef class SequenceManager:
     # What the ready check asks of each waiting batch, and each drained one once more.
     @cython.locals(entry=TxnPartitionEntry)
     cpdef bint is_gated(self, object batch)
+    @cython.locals(entry=TxnPartitionEntry)
+    cpdef object number(self, object batch)
     cpdef bint is_known_in(self, object topic_partition)
     cdef bint _is_stale(self, TxnPartitionEntry entry)
     @cython.locals(entry=TxnPartitionEntry)
